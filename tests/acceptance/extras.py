@@ -60,7 +60,7 @@ Command = Callable[..., Awaitable[str]]
 
 
 @dataclass(frozen=True)
-class Place:
+class ExtraEnvironment:
     """An environment with the wheel and one extra, and a folder for a hub of it."""
 
     programs: Path
@@ -93,7 +93,7 @@ class Place:
             yield partial(asyncio.to_thread, command)
 
 
-async def otlp(place: Place) -> None:
+async def otlp(place: ExtraEnvironment) -> None:
     received: list[bytes] = []
 
     def handle(call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
@@ -115,7 +115,7 @@ async def otlp(place: Place) -> None:
     assert any(b"core/fs.writeText" in message for message in received)
 
 
-async def betterproto(place: Place) -> None:
+async def betterproto(place: ExtraEnvironment) -> None:
     with place.hub():
         principal = await asyncio.to_thread(
             run, str(place.programs / "python"), "-c", BY_GRPCLIB, f"{place.folder}/hub.sock", cwd=place.folder
@@ -123,7 +123,7 @@ async def betterproto(place: Place) -> None:
     assert principal == "local\n"
 
 
-async def _keeps_a_key(place: Place, **settings: Any) -> None:
+async def _keeps_a_key(place: ExtraEnvironment, **settings: Any) -> None:
     """A second call with its key, at the next hub on the same store, is given the first one's answer."""
     keyed = ("call", "core/fs.writeText", "path=a.txt", "text=x", "--idempotency-key", "once", "--json")
     with place.hub(**settings) as command:
@@ -132,21 +132,21 @@ async def _keeps_a_key(place: Place, **settings: Any) -> None:
         assert json.loads(await command(*keyed))["replayed"]
 
 
-async def redis(place: Place) -> None:
+async def redis(place: ExtraEnvironment) -> None:
     await _keeps_a_key(place, stores={"redis_url": place.service("redis_url")})
 
 
-async def postgres(place: Place) -> None:
+async def postgres(place: ExtraEnvironment) -> None:
     await _keeps_a_key(place, stores={"kind": "postgres", "postgres_url": place.service("postgres_url")})
 
 
-async def docket(place: Place) -> None:
+async def docket(place: ExtraEnvironment) -> None:
     with place.hub(stores={"redis_url": place.service("redis_url")}, jobs={"engine": "docket"}) as command:
         job = json.loads(await command("jobs", "submit", "core/fs.writeText", "path=a.txt", "text=x", "-o", "json"))
         assert '"ok": true' in await command("jobs", "result", job["jobId"], "--wait", "-o", "json")
 
 
-async def s3(place: Place) -> None:
+async def s3(place: ExtraEnvironment) -> None:
     (place.folder / "a.txt").write_text("kept")
     with fake_s3() as server:
         bucket = {"bucket_url": f"s3://{BUCKET}/toolhub"}
@@ -155,7 +155,7 @@ async def s3(place: Place) -> None:
         assert [stored.data for stored in server.contents.objects.values()] == [b"kept"]
 
 
-async def mcp(place: Place) -> None:
+async def mcp(place: ExtraEnvironment) -> None:
     """`toolhub mcp`, as an MCP client starts it, with a hub of its own."""
     home = {"HOME": str(place.folder), "PATH": os.defpath, "TOOLHUB_DATA_DIR": str(place.folder / "hub")}
     server = StdioServerParameters(command=str(place.programs / "toolhub"), args=["mcp"], env=home)
@@ -164,7 +164,7 @@ async def mcp(place: Place) -> None:
     assert not answer.is_error, answer
 
 
-async def oidc(place: Place) -> None:
+async def oidc(place: ExtraEnvironment) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     public = {**json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key())), "kid": "1", "alg": "ES256"}
     answers: dict[str, bytes] = {}
@@ -183,7 +183,7 @@ async def oidc(place: Place) -> None:
             await _called_with(command, "--api-key", token)
 
 
-async def spiffe(place: Place) -> None:
+async def spiffe(place: ExtraEnvironment) -> None:
     server, own = Authority(), Authority(uris=("spiffe://example.org",))
     settings = tls_settings(place.folder, server)
     shown = own.sign("workload", dns=(), uris=(WORKLOAD,))
@@ -198,7 +198,7 @@ async def spiffe(place: Place) -> None:
         await _called_with(command, "--ca-file", "server.pem", "--cert", "my.pem", "--key-file", "my.key")
 
 
-async def credentials(place: Place) -> None:
+async def credentials(place: ExtraEnvironment) -> None:
     """One that a caller gives is sealed, and listed."""
     known = {"api_key": {"env": "N8N_KEY"}, "discover": {}, "auth": {"per_user": {"kind": "header"}}}
     flow = {"kind": "n8n", "url": "http://127.0.0.1:9", **known}
@@ -208,7 +208,7 @@ async def credentials(place: Place) -> None:
     assert b"a-secret" not in b"".join(path.read_bytes() for path in (place.folder / "hub").glob("hub.db*"))
 
 
-async def langchain(place: Place) -> None:
+async def langchain(place: ExtraEnvironment) -> None:
     (place.folder / "louder.py").write_text(TOOL)
     source = {"kind": "langchain", "load": ["louder:shout"]}
     trusted, path = {"trusted_namespaces": ["louder"]}, {"PYTHONPATH": str(place.folder)}
@@ -217,7 +217,7 @@ async def langchain(place: Place) -> None:
         assert "HEY" in await command("call", "lc/shout", "text=hey", "--json")
 
 
-async def comfyui(place: Place) -> None:
+async def comfyui(place: ExtraEnvironment) -> None:
     """What the server tells over its WebSocket: which nodes ran."""
     async with fake_comfyui() as comfy:
         templates = comfyui_templates.write(place.folder / "templates")
@@ -238,7 +238,7 @@ def _shop(folder: Path, **terms: Any) -> list[dict[str, Any]]:
     return [{"name": "shop", "file": str(folder / "shop.db"), **terms}]
 
 
-async def db(place: Place) -> None:
+async def db(place: ExtraEnvironment) -> None:
     """SQLite's statements by sqlglot, PostgreSQL's by pglast, of a role that may only read."""
     admin = place.service("postgres_url")
     role = f"reader_{os.getpid()}"
@@ -258,7 +258,7 @@ async def db(place: Place) -> None:
             connection.execute(f"DROP ROLE {role}".encode())
 
 
-async def parquet(place: Place) -> None:
+async def parquet(place: ExtraEnvironment) -> None:
     """What goes beyond the limit of rows."""
     with place.hub(databases=_shop(place.folder, export="parquet")) as command:
         words = ("connection=shop", "query=SELECT id FROM orders", "limit=1")
@@ -272,25 +272,25 @@ def _open_to(site: RawServer) -> str:
     return POLICY + f"egress: [{{hosts: [127.0.0.1], ports: [{site.port}], cidrs: [127.0.0.0/8]}}]\n"
 
 
-async def web(place: Place) -> None:
+async def web(place: ExtraEnvironment) -> None:
     async with serving(by_target({"/": response(ARTICLE.encode(), content_type="text/html")})) as site:
         with place.hub(policy=_open_to(site)) as command:
             assert "all seven" in await command("call", "core/web.fetch", f"url={site.url()}", "--json")
 
 
-async def browser(place: Place) -> None:
+async def browser(place: ExtraEnvironment) -> None:
     page = {"/": response(ARTICLE.encode(), content_type="text/html"), "/favicon.ico": response(status=404)}
     async with serving(by_target(page)) as site:
         with place.hub(policy=_open_to(site), browser={"executable": place.service("chromium")}) as command:
             assert '"ok": true' in await command("call", "core/web.screenshot", f"url={site.url()}", "--json")
 
 
-async def desktop(place: Place) -> None:
+async def desktop(place: ExtraEnvironment) -> None:
     with place.hub(desktop={"display": place.service("display")}) as command:
         assert '"ok": true' in await command("call", "core/desktop.screenshot", "--json")
 
 
-async def media(place: Place) -> None:
+async def media(place: ExtraEnvironment) -> None:
     async with serving(by_target({"/": response(b"{}")})) as receiver:
         policy = _open_to(receiver) + "rules: [{id: may, effect: ALLOW, tools: [core/media.send]}]\n"
         channel = {"name": "team", "url": {"env": "TEAM"}}
@@ -300,7 +300,7 @@ async def media(place: Place) -> None:
         assert b"Seven herons." in receiver.asked[0].body
 
 
-async def programs(place: Place) -> None:
+async def programs(place: ExtraEnvironment) -> None:
     with place.hub() as command:
         answer = await command("call", "core/program.run", "code=sum(range(5))", "--json")
         assert json.loads(answer)["result"]["value"] == 10, answer
@@ -311,7 +311,7 @@ async def _called_with(command: Command, *credential: str) -> None:
     assert '"ok": true' in answer
 
 
-TRIALS: Mapping[str, Callable[[Place], Awaitable[None]]] = {
+TRIALS: Mapping[str, Callable[[ExtraEnvironment], Awaitable[None]]] = {
     trial.__name__: trial
     for trial in (
         otlp,

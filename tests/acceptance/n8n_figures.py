@@ -48,7 +48,7 @@ Call = Callable[[int], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class Latencies:
     """Milliseconds."""
 
     p50: float
@@ -119,7 +119,7 @@ async def fifty(n8n: RealN8n, channel: grpc.aio.Channel) -> str:
     )
 
 
-async def timed(once: Call, calls: int) -> Times:
+async def timed(once: Call, calls: int) -> Latencies:
     """Each call has a number of its own, so that none is taken for another one."""
     spent = []
     for number in range(calls + WARM):
@@ -127,7 +127,7 @@ async def timed(once: Call, calls: int) -> Times:
         await once(number)
         spent.append((time.perf_counter() - began) * 1e3)
     ordered = sorted(spent[WARM:])
-    return Times(at_share(ordered, 0.50), at_share(ordered, 0.95))
+    return Latencies(at_share(ordered, 0.50), at_share(ordered, 0.95))
 
 
 async def posted(client: httpx.AsyncClient, webhook: str, number: int, **more: Any) -> None:
@@ -159,7 +159,7 @@ def recorded() -> dict[str, str]:
     if not fixtures.are_here("n8n", "transcript_calls2.json"):
         return {}
     entries: Sequence[dict[str, Any]] = fixtures.load_json("n8n", "transcript_calls2.json")
-    figures = {entry["label"]: str(Times(entry["p50"], entry["p95"])) for entry in entries if "p50" in entry}
+    figures = {entry["label"]: str(Latencies(entry["p50"], entry["p95"])) for entry in entries if "p50" in entry}
     (wall_s,) = [entry["wall"] for entry in entries if "wall" in entry]
     return figures | {"wall": f"{wall_s:.2f}"}
 

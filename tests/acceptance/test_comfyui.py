@@ -22,7 +22,7 @@ from tests.fakes.comfyui.png import SIGNATURE, Picture, decoded, encoded, texts_
 from tests.hub import channel_to
 from tests.processes import served
 from tests.rpc.artifact_server import messages
-from tests.rpc.comfy_hub import Agent, comfy_hub, write_sources
+from tests.rpc.comfy_hub import ComfyClient, comfy_hub, write_sources
 from tests.rpc.job_client import state
 from toolhub.v1 import job_pb2, source_pb2
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
@@ -69,7 +69,7 @@ def url() -> str:
 
 
 @pytest.fixture
-async def agent(tmp_path: Path, url: str) -> AsyncIterator[Agent]:
+async def agent(tmp_path: Path, url: str) -> AsyncIterator[ComfyClient]:
     templates.write(tmp_path / "templates", _long())
     async with comfy_hub(tmp_path, url, **PATIENT) as (agent, _):
         yield agent
@@ -92,14 +92,14 @@ async def recorded(server: httpx.AsyncClient, prompt_id: str) -> dict[str, Any]:
     return dict((await server.get(f"/history/{prompt_id}")).json()[prompt_id])
 
 
-async def test_source_says_which_server_it_is(agent: Agent, server: httpx.AsyncClient) -> None:
+async def test_source_says_which_server_it_is(agent: ComfyClient, server: httpx.AsyncClient) -> None:
     status = await agent.refresh()
     version = (await server.get("/system_stats")).json()["system"]["comfyui_version"]
     assert status.state in {source_pb2.SOURCE_STATE_READY, source_pb2.SOURCE_STATE_PARTIAL}, status.message
     assert version in status.server
 
 
-async def test_picture_is_made_proven_and_readable(agent: Agent, server: httpx.AsyncClient) -> None:
+async def test_picture_is_made_proven_and_readable(agent: ComfyClient, server: httpx.AsyncClient) -> None:
     history = await agent.ended(await agent.submit("blur", {"width": 96, "color": 255}))
     (picture,) = await agent.pictures(history[-1])
     assert (decoded(picture).width, decoded(picture).height) == (96, 48)
@@ -113,7 +113,7 @@ async def test_picture_is_made_proven_and_readable(agent: Agent, server: httpx.A
     assert steps[-1] == len(templates.BLUR["graph"])
 
 
-async def test_artifact_is_uploaded_and_scaled(agent: Agent) -> None:
+async def test_artifact_is_uploaded_and_scaled(agent: ComfyClient) -> None:
     stub: Any = ArtifactServiceStub(agent.channel)
     original = encoded(Picture(32, 16, 0x336699))
     kept = (await stub.WriteArtifact(messages([original], media_type="image/png"))).artifact
@@ -123,7 +123,7 @@ async def test_artifact_is_uploaded_and_scaled(agent: Agent) -> None:
     assert (scaled.width, scaled.height, scaled.color) == (80, 96, 0x336699)
 
 
-async def test_same_work_again_leaves_its_own_file(agent: Agent) -> None:
+async def test_same_work_again_leaves_its_own_file(agent: ComfyClient) -> None:
     """The server takes the nodes from its cache; the file must not be the earlier job's."""
     ends = [(await agent.ended(await agent.submit("blur", {"width": 40}, task_id=task)))[-1] for task in ("a", "b")]
     for end in ends:
@@ -134,13 +134,15 @@ async def test_same_work_again_leaves_its_own_file(agent: Agent) -> None:
     assert proof_of(ends[1])["cached_nodes"]
 
 
-async def test_text_of_a_node_is_a_result(agent: Agent) -> None:
+async def test_text_of_a_node_is_a_result(agent: ComfyClient) -> None:
     end = (await agent.ended(await agent.submit("note", {"text": "as it was said"})))[-1]
     assert state(end) == "SUCCEEDED", end.error
     assert "as it was said" in end.result.result_json.decode()
 
 
-async def test_cancelled_job_is_stopped_on_the_server_or_had_ended(agent: Agent, server: httpx.AsyncClient) -> None:
+async def test_cancelled_job_is_stopped_on_the_server_or_had_ended(
+    agent: ComfyClient, server: httpx.AsyncClient
+) -> None:
     job_id = await agent.submit("long", {"color": 1})
     await agent.seen(job_id, lambda status: status.progress.total > 0 or status.HasField("result"))
     await agent.cancel(job_id)
@@ -152,7 +154,7 @@ async def test_cancelled_job_is_stopped_on_the_server_or_had_ended(agent: Agent,
         assert "CANCELLING" in {state(entry) for entry in history}
 
 
-async def test_ten_jobs_at_once_end_once_each(agent: Agent) -> None:
+async def test_ten_jobs_at_once_end_once_each(agent: ComfyClient) -> None:
     jobs = await asyncio.gather(*(agent.submit("blur", {"width": 16 + n, "color": n}) for n in range(10)))
     ends = [(await agent.ended(job_id))[-1] for job_id in jobs]
     widths = [decoded((await agent.pictures(end))[0]).width for end in ends]
@@ -164,7 +166,7 @@ async def test_hub_that_was_killed_finds_its_job_again(tmp_path: Path, url: str,
     templates.write(tmp_path / "templates", _long())
     folder = write_sources(tmp_path, url, **PATIENT)
     async with served(folder, environment=BRISK) as hub, channel_to(hub.address) as channel:
-        agent = Agent(channel)
+        agent = ComfyClient(channel)
         await agent.refresh()
         job_id = await agent.submit("long", {"color": 2})
         await agent.seen(job_id, lambda status: status.progress.total > 0 or status.HasField("result"))
@@ -172,7 +174,7 @@ async def test_hub_that_was_killed_finds_its_job_again(tmp_path: Path, url: str,
         await hub.process.wait()
     before = len((await server.get("/history")).json())
     async with served(folder, environment=BRISK) as hub, channel_to(hub.address) as channel:
-        agent = Agent(channel)
+        agent = ComfyClient(channel)
         end = (await agent.ended(job_id))[-1]
         (picture,) = await agent.pictures(end)
     assert picture.startswith(SIGNATURE)

@@ -29,7 +29,7 @@ NOT_YET = {error_pb2.ERROR_KIND_TOOL_NOT_FOUND, error_pb2.ERROR_KIND_TOOL_UNAVAI
 """What a hub says that has not read its sources."""
 
 
-class Agent:
+class HubClient:
     """A client of a hub in a process of its own."""
 
     def __init__(self, channel: Any) -> None:
@@ -64,14 +64,14 @@ async def test_hub_that_was_killed_takes_its_job_up_again(tmp_path: Path, n8n: R
     folder, before = prepared(tmp_path, n8n), len(await n8n.executions("hub-async"))
     args = {"seconds": 8, "n": "killed"}
     async with served(folder, environment=IMPATIENT) as first, channel_to(first.address) as channel:
-        agent = Agent(channel)
+        agent = HubClient(channel)
         job_id = await agent.begin(args)
         await agent.history(job_id, until_it_runs=True)
         first.signal(signal.SIGKILL)
         await first.process.wait()
     assert await still_at_work(n8n)
     async with served(folder, environment=IMPATIENT) as second, channel_to(second.address) as channel:
-        end = (await Agent(channel).history(job_id))[-1]
+        end = (await HubClient(channel).history(job_id))[-1]
     assert made(end)["echo"] == args
     assert len(await n8n.executions("hub-async")) == before + 1
 

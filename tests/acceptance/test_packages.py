@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.extras import ALSO, TRIALS, Place
+from tests.acceptance.extras import ALSO, TRIALS, ExtraEnvironment
 from tests.unit.deploy.test_package import A_CALL, PYPROJECT, ROOT, hub_of, run, wheel
 from toolhub_service import __version__
 
@@ -64,7 +64,7 @@ async def test_the_wheel_with_an_extra_answers_a_call_that_needs_it(
         uv, "pip", "install", "--quiet", *target, "--constraint", str(locked), wanted, cwd=tmp_path, within_s=_INSTALL_S
     )
     run(uv, "pip", "check", *target, cwd=tmp_path)
-    await TRIALS[extra](Place(home / "bin", tmp_path, request))
+    await TRIALS[extra](ExtraEnvironment(home / "bin", tmp_path, request))
 
 
 def test_uvx_starts_the_wheel_by_the_name_of_its_package(wheel: Path, locked: Path, uv: str, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def server(tmp_path: Path) -> Iterator[S3Server]:
     running.process.stop(signal.SIGKILL)
 
 
-class Doorkeeper:
+class FaultyProxy:
     """Stands before the server and passes bytes on; every third connection is answered with 503, and of every fifth
     the answer is lost."""
 
@@ -119,8 +119,8 @@ async def _passed_on(source: asyncio.StreamReader, target: asyncio.StreamWriter)
 
 
 @pytest.fixture
-async def door(server: S3Server) -> AsyncIterator[tuple[Doorkeeper, int]]:
-    keeper = Doorkeeper(server.port)
+async def proxy(server: S3Server) -> AsyncIterator[tuple[FaultyProxy, int]]:
+    keeper = FaultyProxy(server.port)
     async with await asyncio.start_server(keeper.accept, "127.0.0.1", 0) as listening:
         yield keeper, listening.sockets[0].getsockname()[1]
         listening.close()
@@ -129,9 +129,9 @@ async def door(server: S3Server) -> AsyncIterator[tuple[Doorkeeper, int]]:
 
 @pytest.mark.promise("audit.export-at-least-once")
 async def test_the_log_reaches_a_real_bucket_over_kills_of_both_and_503s(
-    server: S3Server, door: tuple[Doorkeeper, int], tmp_path: Path
+    server: S3Server, proxy: tuple[FaultyProxy, int], tmp_path: Path
 ) -> None:
-    keeper, port = door
+    keeper, port = proxy
     export = {"bucket_url": "s3://toolhub/audit", "bucket_interval_s": 0.05}
     config = tmp_path / "settings.yaml"
     config.write_text(yaml.safe_dump({"audit": {"export": export}}))

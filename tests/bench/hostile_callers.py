@@ -302,16 +302,16 @@ async def others(channel: grpc.aio.Channel, key: str, seconds: float) -> tuple[f
 
 
 @dataclass(slots=True)
-class Seen:
+class AttackEffect:
     health_max_ms: float = 0.0
     peak_mb: float = 0.0
     lost: int = 0
     """Health checks that failed."""
 
 
-async def watch(server: Process, channel: grpc.aio.Channel, seconds: float) -> Seen:
+async def watch(server: Process, channel: grpc.aio.Channel, seconds: float) -> AttackEffect:
     """Ask health twenty times a second, over a connection of its own, and look at the hub's memory."""
-    stub, seen, ends = health_pb2_grpc.HealthStub(channel), Seen(), time.perf_counter() + seconds
+    stub, seen, ends = health_pb2_grpc.HealthStub(channel), AttackEffect(), time.perf_counter() + seconds
     while (began := time.perf_counter()) < ends:
         try:
             await stub.Check(health_pb2.HealthCheckRequest(), timeout=_CALL_S)

@@ -45,7 +45,7 @@ CpuTime = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Measured:
     p50_ms: float
     p99_ms: float
     cpu_ms: float
@@ -69,7 +69,7 @@ async def measure(rounds: int, calls: int) -> dict[str, Any]:
         async with sides(server, hub, proxy) as all_sides:
             for once, _ in all_sides.values():
                 await drive(once, time.process_time, calls // 4)
-            measured: dict[str, list[Side]] = {name: [] for name in all_sides}
+            measured: dict[str, list[Measured]] = {name: [] for name in all_sides}
             for _ in range(rounds):
                 for name, (once, cpu) in all_sides.items():
                     measured[name].append(await drive(once, cpu, calls))
@@ -123,7 +123,7 @@ async def sides(server: Process, hub: Process, proxy: Process | None) -> AsyncIt
         yield found
 
 
-async def drive(once: Once, cpu: CpuTime, calls: int) -> Side:
+async def drive(once: Once, cpu: CpuTime, calls: int) -> Measured:
     ticks, cpu_s, taken = machine_ticks(), cpu(), []
     for _ in range(calls):
         began = time.perf_counter()
@@ -134,7 +134,7 @@ async def drive(once: Once, cpu: CpuTime, calls: int) -> Side:
     await asyncio.gather(*(_several(once, calls // _AT_ONCE) for _ in range(_AT_ONCE)))
     per_s = (calls // _AT_ONCE) * _AT_ONCE / (time.perf_counter() - began)
     taken.sort()
-    return Side(
+    return Measured(
         p50_ms=at_share(taken, 0.5),
         p99_ms=at_share(taken, 0.99),
         cpu_ms=cpu_s / calls * 1e3,

@@ -37,7 +37,7 @@ _READY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class CalledServer:
     """A server that is called."""
 
     process: Process
@@ -71,7 +71,7 @@ def measure(rounds: int, seconds: float) -> dict[str, Any]:
     return {"machine": machine(), "sides": measured}
 
 
-def drive(side: Side, connections: int, seconds: float) -> dict[str, Any]:
+def drive(side: CalledServer, connections: int, seconds: float) -> dict[str, Any]:
     """One round. The figures of http_load, besides `cpu_ms` a call and `stolen`."""
     ticks, cpu_s = machine_ticks(), side.process.cpu_s()
     command = [sys.executable, "-m", "tests.bench.http_load", str(side.port), str(connections), str(seconds)]
@@ -81,7 +81,7 @@ def drive(side: Side, connections: int, seconds: float) -> dict[str, Any]:
     return found | {"cpu_ms": cpu_ms, "stolen": stolen_share(ticks, machine_ticks())}
 
 
-def request(side: Side) -> bytes:
+def request(side: CalledServer) -> bytes:
     meta = {"protocolVersion": ERA, "clientInfo": {"name": "bench", "version": "1"}, "clientCapabilities": {}}
     params = {
         "name": side.tool,
@@ -97,7 +97,7 @@ def request(side: Side) -> bytes:
     return head.encode() + body
 
 
-def until_it_answers(name: str, side: Side) -> None:
+def until_it_answers(name: str, side: CalledServer) -> None:
     """A source is read while the hub already serves."""
     give_up = time.monotonic() + _READY_S
     while driven_here(side.port, request(side), 1, 0.0)["failed"]:
@@ -107,7 +107,7 @@ def until_it_answers(name: str, side: Side) -> None:
 
 
 @contextmanager
-def hub(tool: str, args: dict[str, Any], upstream: int = 0) -> Iterator[Side]:
+def hub(tool: str, args: dict[str, Any], upstream: int = 0) -> Iterator[CalledServer]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "policy.yaml").write_text(POLICY)
         if upstream:
@@ -121,27 +121,27 @@ def hub(tool: str, args: dict[str, Any], upstream: int = 0) -> Iterator[Side]:
         }
         words = ("serve", "--listen", "127.0.0.1:0", "--data-dir", folder)
         with running("toolhub_service", *words, environment=environment) as process:
-            yield Side(process, port, tool, args)
+            yield CalledServer(process, port, tool, args)
 
 
 @contextmanager
-def through_hub() -> Iterator[Side]:
+def through_hub() -> Iterator[CalledServer]:
     with running("tests.bench.mcp_echo") as upstream, hub("web__echo", {"text": "x"}, upstream.port) as side:
         yield side
 
 
 @contextmanager
-def fastmcp() -> Iterator[Side]:
+def fastmcp() -> Iterator[CalledServer]:
     with running("tests.bench.fastmcp_server", python=str(PEERS)) as process:
-        yield Side(process, process.port, "now", {"timezone": "Europe/Berlin"})
+        yield CalledServer(process, process.port, "now", {"timezone": "Europe/Berlin"})
 
 
 @contextmanager
-def through_fastmcp() -> Iterator[Side]:
+def through_fastmcp() -> Iterator[CalledServer]:
     with running("tests.bench.mcp_echo") as upstream:
         url = f"http://127.0.0.1:{upstream.port}/mcp"
         with running("tests.bench.fastmcp_server", url, python=str(PEERS)) as process:
-            yield Side(process, process.port, "echo", {"text": "x"})
+            yield CalledServer(process, process.port, "echo", {"text": "x"})
 
 
 HUB, FASTMCP = "hub, governed", "FastMCP, bare"

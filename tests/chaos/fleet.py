@@ -47,7 +47,7 @@ class Submitted:
 
 
 @dataclass(slots=True)
-class Watched:
+class WatchedJob:
     """What one watcher saw of one job, over all its connections."""
 
     job_id: str
@@ -57,11 +57,11 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedWatches:
+class CountingHub:
     """The stub of a hub, as the client's watch needs it."""
 
     hub: Hub
-    watched: Watched
+    watched: WatchedJob
 
     def WatchJob(self, request: job_service_pb2.WatchJobRequest, **options: Any) -> Any:
         self.watched.connections += 1
@@ -73,7 +73,7 @@ class ClientFleet:
     hubs: Sequence[Hub]
     random: Random
     submitted: dict[str, Submitted] = field(default_factory=dict)
-    watched: list[Watched] = field(default_factory=list)
+    watched: list[WatchedJob] = field(default_factory=list)
     counted: list[int] = field(default_factory=list)
     """How many jobs were open whenever somebody looked."""
     busy: asyncio.Event = field(default_factory=asyncio.Event)
@@ -120,9 +120,9 @@ class ClientFleet:
     async def watch(self) -> None:
         """Follow one job after the other to its end, the newest first."""
         while job_id := await self._newest.get():
-            watched = Watched(job_id)
+            watched = WatchedJob(job_id)
             self.watched.append(watched)
-            stub = CountedWatches(self.random.choice(self.hubs), watched)
+            stub = CountingHub(self.random.choice(self.hubs), watched)
             async for status in jobs.watch_one(cast("Any", stub), job_id, after_sequence=0, attempts=1_000):
                 watched.sequences.append(status.sequence)
                 watched.last = status

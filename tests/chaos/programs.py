@@ -89,7 +89,7 @@ def write_plan(folder: Path) -> Path:
 
 
 @dataclass(slots=True)
-class Made:
+class SubmittedProgram:
     marker: str
     tool: str
     calls: Sequence[tuple[str, Mapping[str, Any]]]
@@ -97,14 +97,14 @@ class Made:
 
 
 @dataclass(slots=True)
-class Crowd:
+class ProgramsLoad:
     """Robot, who submits, and judge, who decides, on one channel to all replicas."""
 
     channel: grpc.aio.Channel
     keys: Mapping[str, tuple[tuple[str, str], ...]]
     random: Random
     tools: Sequence[str]
-    made: list[Made] = field(default_factory=list)
+    made: list[SubmittedProgram] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     busy: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -120,7 +120,7 @@ class Crowd:
         marker = f"m{len(self.made):04d}"
         tool = self.random.choice(self.tools)
         calls = [(name, {"marker": f"{marker}.{at}", **more}) for at, (name, more) in enumerate(self._calls())]
-        mine = Made(marker, tool, calls)
+        mine = SubmittedProgram(marker, tool, calls)
         self.made.append(mine)
         args: dict[str, Any] = {"marker": marker, "calls": calls}
         if tool == PROGRAM:
@@ -219,7 +219,7 @@ def channel_of(ports: Sequence[int]) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=(*OPTIONS, *IMPATIENT))
 
 
-def broken_promises(made: Sequence[Made], jobs: Sequence[job_pb2.Job], effects: Counter[str]) -> list[str]:
+def broken_promises(made: Sequence[SubmittedProgram], jobs: Sequence[job_pb2.Job], effects: Counter[str]) -> list[str]:
     """Empty when all were kept."""
     by_id = {job.job_id: job for job in jobs}
     found = [f"{marker} had its effect {count} times" for marker, count in effects.items() if count > 1]
@@ -237,7 +237,7 @@ def _is_done_nap(job: job_pb2.Job) -> bool:
     return job.tool == NAP and job.status.state == SUCCEEDED
 
 
-def _of(mine: Made, job: job_pb2.Job, effects: Counter[str]) -> Iterator[str]:
+def _of(mine: SubmittedProgram, job: job_pb2.Job, effects: Counter[str]) -> Iterator[str]:
     status = job.status
     if status.state == LOST and status.error.message:
         return
@@ -259,7 +259,7 @@ def _of(mine: Made, job: job_pb2.Job, effects: Counter[str]) -> Iterator[str]:
             yield f"{tool} was answered with {answer}, and had its effect {count} times"
 
 
-def _of_a_plan(mine: Made, job: job_pb2.Job, effects: Counter[str]) -> Iterator[str]:
+def _of_a_plan(mine: SubmittedProgram, job: job_pb2.Job, effects: Counter[str]) -> Iterator[str]:
     """It stops at the first call that fails: one that was denied."""
     status, markers = job.status, [str(args["marker"]) for tool, args in mine.calls if tool in EFFECTS]
     if status.state == SUCCEEDED:

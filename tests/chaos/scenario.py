@@ -1,4 +1,4 @@
-"""One storm: jobs are kept open and watched while something is done to the service; then all must come to its end."""
+"""Jobs are kept open and watched while something is done to the service; then all must come to its end."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.chaos.verdict import broken_promises
 from toolhub.v1 import job_state_pb2
 
 SETTLING_S = 90.0
-Trouble = Callable[[ClientFleet], Awaitable[None]]
+Disturbance = Callable[[ClientFleet], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Storm:
+class ChaosScenario:
     open_jobs: int = 200
     watchers: int = 50
     seed: int = 1
@@ -31,13 +31,13 @@ class Storm:
 
 
 @dataclass(slots=True)
-class StormResult:
+class ChaosResult:
     broken: list[str]
     states: Counter[str]
     taken_over: int
     """How often a replica took a job of a dead one."""
     open_jobs: float
-    """While the storm lasted, on average."""
+    """While the scenario ran, on average."""
     watches: int
     reconnects: int
     statuses: int
@@ -50,28 +50,32 @@ class StormResult:
         return f"{self.open_jobs:.0f} jobs open at a time; {states}; {self.taken_over} taken over; {seen}"
 
 
-async def weathered(storm: Storm, replicas: Sequence[Replica], ledger: Path, trouble: Trouble) -> StormResult:
-    """Say what came of all the jobs that were submitted while `trouble` lasted."""
-    async with gathered([replica.port for replica in replicas], Random(storm.seed)) as fleet:
+async def run_scenario(
+    scenario: ChaosScenario, replicas: Sequence[Replica], ledger: Path, disturb: Disturbance
+) -> ChaosResult:
+    """Say what came of all the jobs that were submitted while `disturb` ran."""
+    async with gathered([replica.port for replica in replicas], Random(scenario.seed)) as fleet:
         async with asyncio.TaskGroup() as tasks:
-            keeping = tasks.create_task(fleet.keep_open(storm.open_jobs))
-            for _ in range(storm.watchers):
+            keeping = tasks.create_task(fleet.keep_open(scenario.open_jobs))
+            for _ in range(scenario.watchers):
                 tasks.create_task(fleet.watch())
-            await trouble(fleet)
+            await disturb(fleet)
             fleet.over.set()
             async with asyncio.timeout(SETTLING_S):
                 await keeping
                 await fleet.until_none_is_open()
-            fleet.send_home(storm.watchers)
-        return await _result(storm, fleet, replicas, ledger)
+            fleet.send_home(scenario.watchers)
+        return await _result(scenario, fleet, replicas, ledger)
 
 
-async def _result(storm: Storm, fleet: ClientFleet, replicas: Sequence[Replica], ledger: Path) -> StormResult:
+async def _result(
+    scenario: ChaosScenario, fleet: ClientFleet, replicas: Sequence[Replica], ledger: Path
+) -> ChaosResult:
     jobs, seen = {job.job_id: job for job in await fleet.jobs()}, Counter(effects(ledger))
-    broken = broken_promises(fleet.submitted, jobs, fleet.watched, seen, is_store_away=storm.is_store_away)
+    broken = broken_promises(fleet.submitted, jobs, fleet.watched, seen, is_store_away=scenario.is_store_away)
     broken += [f"a replica died by itself with {status}" for replica in replicas for status in replica.died]
     broken += [f"a replica said: {line}" for replica in replicas for line in _defects(replica)]
-    return StormResult(
+    return ChaosResult(
         broken,
         Counter(job_state_pb2.JobState.Name(job.status.state) for job in jobs.values()),
         taken_over=sum('"job_taken_over"' in line for replica in replicas for line in replica.words()),

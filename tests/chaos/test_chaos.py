@@ -1,6 +1,6 @@
 """Replicas are killed at random while jobs run and watchers watch: nothing is lost, torn or done twice.
 
-TOOLHUB_CHAOS_KILLS says how many kills each storm has, TOOLHUB_CHAOS_SEED which ones, TOOLHUB_CHAOS_OUTAGE_S how long
+TOOLHUB_CHAOS_KILLS says how many kills a scenario has, TOOLHUB_CHAOS_SEED which ones, TOOLHUB_CHAOS_OUTAGE_S how long
 Redis is away.
 """
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.chaos.fleet import ClientFleet
 from tests.chaos.replicas import broken_audit_logs, kill_at_random, running
-from tests.chaos.scenario import Storm, StormResult, weathered
+from tests.chaos.scenario import ChaosResult, ChaosScenario, run_scenario
 from tests.services import RedisServer
 
 KILLS = int(os.environ.get("TOOLHUB_CHAOS_KILLS", "3"))
@@ -27,14 +27,14 @@ OUTAGE_S = float(os.environ.get("TOOLHUB_CHAOS_OUTAGE_S", "2"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 10 * KILLS)]
 
-Report = Callable[[str, StormResult], None]
+Report = Callable[[str, ChaosResult], None]
 
 
 @pytest.fixture
 def report(capsys: pytest.CaptureFixture[str]) -> Report:
-    """Print what came of a storm, for whoever tunes it."""
+    """Print what came of a scenario, for whoever tunes it."""
 
-    def print_result(name: str, result: StormResult) -> None:
+    def print_result(name: str, result: ChaosResult) -> None:
         with capsys.disabled():
             print(f"\n  {name}: {result}")
 
@@ -43,7 +43,7 @@ def report(capsys: pytest.CaptureFixture[str]) -> Report:
 
 @pytest.mark.parametrize("engine", ["inprocess", "docket"])
 @pytest.mark.promise("jobs.none-lost", "jobs.effects-once", "watch.gapless")
-async def test_two_replicas_on_one_redis_weather_kills(
+async def test_two_replicas_on_one_redis_survive_kills(
     tmp_path: Path, redis_url: str, engine: str, report: Report
 ) -> None:
     ledger = tmp_path / "ledger"
@@ -54,7 +54,7 @@ async def test_two_replicas_on_one_redis_weather_kills(
             await fleet.busy.wait()
             await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
 
-        result = await weathered(Storm(seed=SEED), replicas, ledger, kills)
+        result = await run_scenario(ChaosScenario(seed=SEED), replicas, ledger, kills)
     report(f"two replicas, {engine}, {KILLS} kills", result)
     assert result.broken == []
     assert result.taken_over
@@ -63,7 +63,7 @@ async def test_two_replicas_on_one_redis_weather_kills(
 
 
 @pytest.mark.promise("jobs.none-lost", "jobs.effects-once")
-async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, report: Report) -> None:
+async def test_one_process_on_sqlite_survives_kills(tmp_path: Path, report: Report) -> None:
     ledger = tmp_path / "ledger"
     # Nobody else's life is misjudged, so a short silence may be taken for death.
     alone = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.3"}
@@ -73,7 +73,7 @@ async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, report: Repo
             await fleet.busy.wait()
             await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
 
-        result = await weathered(Storm(seed=SEED), replicas, ledger, kills)
+        result = await run_scenario(ChaosScenario(seed=SEED), replicas, ledger, kills)
     report(f"one process, {KILLS} kills", result)
     assert result.broken == []
     assert result.taken_over
@@ -83,7 +83,7 @@ async def test_one_process_on_sqlite_weathers_kills(tmp_path: Path, report: Repo
 
 @pytest.mark.parametrize("engine", ["inprocess", "docket"])
 @pytest.mark.promise("store.outage")
-async def test_two_replicas_weather_an_outage_of_redis(
+async def test_two_replicas_survive_an_outage_of_redis(
     tmp_path: Path, own_redis: RedisServer, engine: str, report: Report
 ) -> None:
     ledger = tmp_path / "ledger"
@@ -98,7 +98,7 @@ async def test_two_replicas_weather_an_outage_of_redis(
             await asyncio.sleep(OUTAGE_S)
             own_redis.start()
 
-        result = await weathered(Storm(seed=SEED, is_store_away=True), replicas, ledger, outage)
+        result = await run_scenario(ChaosScenario(seed=SEED, is_store_away=True), replicas, ledger, outage)
     report(f"two replicas, {engine}, Redis away for {OUTAGE_S:.0f} s", result)
     assert result.broken == []
     assert not result.taken_over, "nobody died"

@@ -1,7 +1,7 @@
 """Replicas are killed at random while jobs make calls by their log: effects, approvals and jobs, none of them twice.
 
 TOOLHUB_CHAOS_KILLS and TOOLHUB_CHAOS_SEED as in test_chaos.py; with more than one kill one hub on
-SQLite has its storm, docket delivers, too, programs are interpreted, and skills have plans.
+SQLite has its scenario, docket delivers, too, programs are interpreted, and skills have plans.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.chaos.programs import (
     POLICY,
     PROGRAM,
     TOOLS,
-    Crowd,
+    ProgramsLoad,
     broken_promises,
     channel_of,
     keys_of,
@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 10 * KILLS)]
 
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.promise("inner.effects-once", "inner.jobs-once", "inner.approval-suspends")
-async def test_jobs_that_make_calls_weather_kills(
+async def test_jobs_that_make_calls_survive_kills(
     tmp_path: Path, request: pytest.FixtureRequest, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger, folder = tmp_path / "ledger", tmp_path / "hubs"
@@ -62,26 +62,26 @@ async def test_jobs_that_make_calls_weather_kills(
         environment["TOOLHUB_JOBS_ENGINE"] = "docket" if "docket" in where else "inprocess"
     async with running(folder, ledger, count, config, **environment) as replicas:
         async with channel_of([replica.port for replica in replicas]) as channel:
-            crowd = Crowd(channel, keys, Random(SEED), MAKERS)
-            await crowd.until_offered()
+            load = ProgramsLoad(channel, keys, Random(SEED), MAKERS)
+            await load.until_offered()
             async with asyncio.TaskGroup() as tasks:
-                keeping = tasks.create_task(crowd.keep_open(OPEN))
-                deciding = tasks.create_task(crowd.decide())
-                await crowd.busy.wait()
+                keeping = tasks.create_task(load.keep_open(OPEN))
+                deciding = tasks.create_task(load.decide())
+                await load.busy.wait()
                 await kill_at_random(replicas, KILLS, Random(SEED), PAUSE_S)
-                crowd.over.set()
+                load.over.set()
                 async with asyncio.timeout(SETTLING_S):
                     await keeping
-                    await crowd.until_none_is_open()
+                    await load.until_none_is_open()
                 deciding.cancel()
-            jobs = await crowd.jobs()
-        broken = broken_promises(crowd.made, jobs, Counter(effects(ledger)))
+            jobs = await load.jobs()
+        broken = broken_promises(load.made, jobs, Counter(effects(ledger)))
         broken += [f"a replica died by itself with {status}" for replica in replicas for status in replica.died]
     taken_over = sum('"job_taken_over"' in line for replica in replicas for line in replica.words())
     states = Counter(job_state_pb2.JobState.Name(job.status.state).removeprefix("JOB_STATE_") for job in jobs)
     with capsys.disabled():
         print(
-            f"\n  {where}, {KILLS} kills: {len(crowd.made)} programs, {len(jobs)} jobs in all, {dict(states)}, "
+            f"\n  {where}, {KILLS} kills: {len(load.made)} programs, {len(jobs)} jobs in all, {dict(states)}, "
             f"{taken_over} taken over, {unclear(jobs)} calls of unknown outcome, slowest {slowest_s(jobs):.1f} s"
         )
     assert broken == []

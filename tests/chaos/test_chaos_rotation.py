@@ -18,7 +18,7 @@ import pytest
 
 from tests.fakes.tls import Authority, Signed
 from tests.hub import CALL_TIMEOUT_S, channel_to, request
-from tests.rpc.test_spiffe import WORKLOAD, Mesh, mesh, svid
+from tests.rpc.test_spiffe import WORKLOAD, SpiffeHarness, spiffe_harness, svid
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.app.serving import follow
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 10 * ROTATIONS)]
 class Files:
     """Of a workload that rotates: its SVID, which clients read when they connect, and what the hub reads."""
 
-    def __init__(self, given: Mesh) -> None:
+    def __init__(self, given: SpiffeHarness) -> None:
         self._given = given
         self.authority = given.own
         self.shown = self._new()
@@ -68,7 +68,7 @@ class Files:
 class Load:
     """Callers that connect anew with each new SVID, and one that keeps its connection, its stream and its SVID."""
 
-    def __init__(self, given: Mesh, files: Files) -> None:
+    def __init__(self, given: SpiffeHarness, files: Files) -> None:
         self._given, self._files = given, files
         self.answered = 0
         self.failures: list[str] = []
@@ -131,7 +131,7 @@ class Load:
 @pytest.mark.promise("identity.spiffe")
 async def test_no_call_fails_while_svids_and_cas_rotate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reload = asyncio.Event()
-    async with mesh(tmp_path) as given:
+    async with spiffe_harness(tmp_path) as given:
         files, following = Files(given), asyncio.create_task(follow(given.running.hub, reload))
         load, certificates = Load(given, files), given.running.hub.deps.certificates
 

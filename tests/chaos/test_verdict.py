@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.chaos.fleet import Submitted, Watched
+from tests.chaos.fleet import Submitted, WatchedJob
 from tests.chaos.verdict import broken_promises
 from toolhub.v1 import error_pb2, job_pb2, job_state_pb2, result_pb2
 
@@ -26,7 +26,7 @@ def verdict(
     job: job_pb2.Job, *, tool: str = EFFECT, effects: int = 1, sequences: tuple[int, ...] = (1, 2, 3, 4)
 ) -> list[str]:
     submitted = {"m1": Submitted("m1", tool, {"job-1"})}
-    watched = [Watched("job-1", list(sequences), job.status)]
+    watched = [WatchedJob("job-1", list(sequences), job.status)]
     return broken_promises(submitted, {"job-1": job}, watched, Counter({"m1": effects}))
 
 
@@ -67,7 +67,10 @@ def test_refusal_is_allowed_while_the_store_is_away_only_without_an_effect(effec
 def test_watcher_that_missed_the_end_is_found() -> None:
     early = job_pb2.JobStatus(job_id="job-1", sequence=3, state=RUNNING)
     wrong = broken_promises(
-        {"m1": Submitted("m1", STEPS, {"job-1"})}, {"job-1": a_job()}, [Watched("job-1", [1, 2, 3], early)], Counter()
+        {"m1": Submitted("m1", STEPS, {"job-1"})},
+        {"job-1": a_job()},
+        [WatchedJob("job-1", [1, 2, 3], early)],
+        Counter(),
     )
     assert len(wrong) == 1
     assert "ended at 3" in wrong[0]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from tests.chaos.fleet import Submitted, Watched
+from tests.chaos.fleet import Submitted, WatchedJob
 from toolhub.v1 import error_pb2, job_pb2, job_state_pb2
 from toolhub_client import FINAL_STATES
 
@@ -17,7 +17,7 @@ CANCELLED = job_state_pb2.JOB_STATE_CANCELLED
 def broken_promises(
     submitted: Mapping[str, Submitted],
     jobs: Mapping[str, job_pb2.Job],
-    watched: Sequence[Watched],
+    watched: Sequence[WatchedJob],
     effects: Counter[str],
     *,
     is_store_away: bool = False,
@@ -71,7 +71,7 @@ def _of_a_job(mine: Submitted, job: job_pb2.Job, effects: Counter[str]) -> Itera
         yield "succeeded without its effect"
 
 
-def _of_a_watcher(watched: Watched, jobs: Mapping[str, job_pb2.Job]) -> Iterator[str]:
+def _of_a_watcher(watched: WatchedJob, jobs: Mapping[str, job_pb2.Job]) -> Iterator[str]:
     for before, after in pairwise(watched.sequences):
         if after <= before:
             yield f"{after} came again after {before}"

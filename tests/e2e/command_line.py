@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.command_server import forked, run
-from tests.e2e.terminal import ROOT, Shown, environment, in_terminal
+from tests.e2e.terminal import ROOT, CommandOutput, environment, in_terminal
 
 _WAIT_S = 60
 
@@ -52,7 +52,7 @@ class CommandLine:
         assert "Traceback" not in done.stderr
         return CommandResult(done.stdout, done.stderr, done.returncode)
 
-    def shown(self, *words: str, keys: bytes = b"", after: str = "", **env: str) -> Shown:
+    def shown(self, *words: str, keys: bytes = b"", after: str = "", **env: str) -> CommandOutput:
         """Run to the end, in a terminal."""
         shown = in_terminal(["toolhub", *words], {**self.env, **env}, cwd=self.home, keys=keys, after=after)
         assert "Traceback" not in shown.text

@@ -27,7 +27,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\r(?=[^\n])")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CommandOutput:
     text: str
     """What stood on the terminal, standard error too."""
     code: int
@@ -43,7 +43,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 def in_terminal(
     command: Sequence[str], env: Mapping[str, str], *, cwd: Path = ROOT, keys: bytes = b"", after: str = ""
-) -> Shown:
+) -> CommandOutput:
     """Run to the end; `keys` are typed once `after` has been shown. Where nobody types, `toolhub` is forked."""
     if command[0] == str(BIN / "toolhub"):
         command = ["toolhub", *command[1:]]
@@ -52,7 +52,7 @@ def in_terminal(
             screen.wait_for(after)
             screen.type(keys)
         text = screen.rest()
-        return Shown(text, process.wait(_WAIT_S))
+        return CommandOutput(text, process.wait(_WAIT_S))
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def terminal(
     cwd: Path = ROOT,
     columns: int = COLUMNS,
     forks: bool = False,
-) -> Iterator[tuple[subprocess.Popen[bytes], Screen]]:
+) -> Iterator[tuple[subprocess.Popen[bytes], Terminal]]:
     """A process whose terminal is ours; ended when the block is left."""
     ours, theirs = pty.openpty()
     env, *inherited = on_path(env) if forks else (env,)
@@ -80,7 +80,7 @@ def terminal(
     )
     os.close(theirs)
     try:
-        yield process, Screen(ours)
+        yield process, Terminal(ours)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -92,7 +92,7 @@ def terminal(
         os.close(ours)
 
 
-class Screen:
+class Terminal:
     """What has been shown so far."""
 
     def __init__(self, descriptor: int) -> None:

@@ -33,7 +33,7 @@ ENOUGH = 12
 
 
 @dataclass
-class Work:
+class HubLoad:
     """Somebody who writes files, submits jobs, keeps artifacts and deletes some, without a pause."""
 
     address: str
@@ -92,7 +92,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Taken:
+class BackupsTaken:
     """Backups that were taken one after the other while the hub was at work, and what it had answered before each."""
 
     place: Path
@@ -112,24 +112,24 @@ BACKUPS = {"first.tar.gz": (), "second": ("--workspaces",), "third.tar": ("--wit
 
 
 @pytest.fixture(scope="module")
-def taken(tmp_path_factory: pytest.TempPathFactory) -> Taken:
+def backups(tmp_path_factory: pytest.TempPathFactory) -> BackupsTaken:
     place = tmp_path_factory.mktemp("backups")
     home = tmp_path_factory.mktemp("home")
     data_dir = CommandLine(home).data_dir
     data_dir.mkdir(mode=0o700, parents=True)
     (data_dir / "policy.yaml").write_text(OPEN_POLICY)
-    taken = Taken(place, Paths(Settings(data_dir=str(data_dir))), {}, {}, {})
+    backups = BackupsTaken(place, Paths(Settings(data_dir=str(data_dir))), {}, {}, {})
     with serving(home) as cli:
-        work = Work(cli.address)
+        work = HubLoad(cli.address)
         thread = threading.Thread(target=work.run)
         thread.start()
         try:
             for name, options in BACKUPS.items():
                 work.go_on(ENOUGH)
-                taken.jobs[name], taken.artifacts[name] = list(work.jobs), dict(work.kept)
+                backups.jobs[name], backups.artifacts[name] = list(work.jobs), dict(work.kept)
                 result = cli("backup", str(place / name), *options, "--json")
                 assert result.code == 0, result.err
-                taken.reports[name] = result.json
+                backups.reports[name] = result.json
             work.go_on(1)  # it was not held up for good
         finally:
             work.stopped.set()
@@ -138,49 +138,52 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> Taken:
         refused = cli("restore", str(place / "second"), "--replace")
         assert (refused.code, "Stop it first" in refused.err) == (1, True)
         assert cli("audit", "verify").code == 0
-    return taken
+    return backups
 
 
 @pytest.mark.promise("backup.one-moment")
 def test_a_hub_on_a_backup_that_was_taken_at_work_has_all_that_was_answered_before(
-    taken: Taken, tmp_path: Path
+    backups: BackupsTaken, tmp_path: Path
 ) -> None:
     name = "first.tar.gz"
-    assert (taken.place / name).stat().st_mode & 0o777 == 0o600
-    assert {path.stat().st_mode & 0o077 for path in (taken.place / "second").rglob("*")} == {0}
+    assert (backups.place / name).stat().st_mode & 0o777 == 0o600
+    assert {path.stat().st_mode & 0o077 for path in (backups.place / "second").rglob("*")} == {0}
     cli = CommandLine(tmp_path)
-    restored = cli("restore", str(taken.place / name), *taken.trust)
+    restored = cli("restore", str(backups.place / name), *backups.trust)
     assert restored.code == 0, restored.err
     assert cli.data_dir.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o077 for path in cli.data_dir.rglob("*")} == {0}
     assert not list(cli.data_dir.glob(".*"))
     with serving(tmp_path) as hub, grpc.insecure_channel(hub.address) as channel:
         jobs, artifacts = JobServiceStub(channel), ArtifactServiceStub(channel)
-        for job_id in taken.jobs[name]:
+        for job_id in backups.jobs[name]:
             assert jobs.GetJob(jobs_pb.GetJobRequest(job_id=job_id)).job.job_id == job_id
-        for artifact_id, content in taken.artifacts[name].items():
+        for artifact_id, content in backups.artifacts[name].items():
             answers = artifacts.ReadArtifact(artifacts_pb.ReadArtifactRequest(artifact_id=artifact_id))
             assert b"".join(answer.chunk for answer in answers) == content
         verified = hub("audit", "verify", "--json").json
         assert verified["ok"], verified
         restored_in = [line for line in hub("audit", "tail", "-n", "200", "--json").out.splitlines() if name in line]
         assert restored_in, "the log does not say that it was restored"
-        assert taken.reports[name]["signed_by"] in restored_in[-1]
+        assert backups.reports[name]["signed_by"] in restored_in[-1]
         assert hub("call", "core/util.time.now").code == 0
 
 
 @pytest.mark.promise("backup.one-moment")
-def test_every_backup_is_one_moment_of_log_jobs_and_artifacts(taken: Taken, tmp_path: Path) -> None:
+def test_every_backup_is_one_moment_of_log_jobs_and_artifacts(backups: BackupsTaken, tmp_path: Path) -> None:
     for name in BACKUPS:
         cli = CommandLine(tmp_path / name)
         cli.home.mkdir()
         if name == "third.tar":  # its keys are kept elsewhere
             cli.data_dir.mkdir(parents=True, mode=0o700)
-            with tarfile.open(taken.place / "first.tar.gz") as archive:
+            with tarfile.open(backups.place / "first.tar.gz") as archive:
                 for key in ("audit.key", "plan.key"):
                     shutil.copy(_extracted(archive, key, tmp_path / name), cli.data_dir / key)
                     (cli.data_dir / key).chmod(0o600)
-        assert cli("restore", str(taken.place / name), *taken.trust, *(["--replace"] * (name == "third.tar"))).code == 0
+        assert (
+            cli("restore", str(backups.place / name), *backups.trust, *(["--replace"] * (name == "third.tar"))).code
+            == 0
+        )
         data = cli.data_dir
         assert cli("audit", "verify", "--data-dir", str(data)).code == 0
         with closing(sqlite3.connect(data / "hub.db")) as hub, closing(sqlite3.connect(data / "audit.db")) as audit:
@@ -190,58 +193,60 @@ def test_every_backup_is_one_moment_of_log_jobs_and_artifacts(taken: Taken, tmp_
                 json.loads(body)["attributes"]["job_id"]
                 for (body,) in audit.execute("SELECT body FROM events WHERE type = 'JOB_SUBMITTED'")
             }
-        assert set(taken.jobs[name]) <= jobs, name
+        assert set(backups.jobs[name]) <= jobs, name
         assert recorded <= jobs, name
         assert len(jobs - recorded) <= 2, "more than the one that was being accepted"
         assert {digest for digest in digests if not (data / "artifacts" / digest[:2] / digest[2:]).is_file()} == set()
         assert (data / "workspaces").exists() is (name == "second")
         assert (data / "policy.yaml").read_text() == OPEN_POLICY
-        assert taken.reports[name]["events"] >= len(taken.jobs[name]) * 3
+        assert backups.reports[name]["events"] >= len(backups.jobs[name]) * 3
         assert not (data / "backup.key").exists(), "whoever has a backup could sign the next"
-    assert {"audit.key", "plan.key"} <= taken.reports["third.tar"]["left_out"].keys()
+    assert {"audit.key", "plan.key"} <= backups.reports["third.tar"]["left_out"].keys()
 
 
 @pytest.mark.promise("backup.refuses")
-def test_a_damaged_or_foreign_backup_is_refused_with_a_reason_and_changes_nothing(taken: Taken, tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_backup_is_refused_with_a_reason_and_changes_nothing(
+    backups: BackupsTaken, tmp_path: Path
+) -> None:
     cli = CommandLine(tmp_path)
-    assert cli("backup", "--verify", str(taken.place / "second"), *taken.trust).code == 0
+    assert cli("backup", "--verify", str(backups.place / "second"), *backups.trust).code == 0
     for name, (damage, reason) in DAMAGES.items():
         copy = tmp_path / "copy"
-        shutil.copytree(taken.place / "second", copy, symlinks=True)
+        shutil.copytree(backups.place / "second", copy, symlinks=True)
         damage(copy)
         if (copy / "manifest.json").exists():  # as a hub would have written it that has the key
-            signature, _ = sign(taken.paths, (copy / "manifest.json").read_bytes())
+            signature, _ = sign(backups.paths, (copy / "manifest.json").read_bytes())
             (copy / "manifest.sig").write_bytes(signature)
-        result = cli("restore", str(copy), *taken.trust)
+        result = cli("restore", str(copy), *backups.trust)
         assert (result.code, reason in result.err) == (1, True), (name, result)
         assert not cli.data_dir.exists() or not list(cli.data_dir.iterdir()), name
         shutil.rmtree(copy)
     cut = tmp_path / "cut.tar.gz"
-    cut.write_bytes((taken.place / "first.tar.gz").read_bytes()[:-2_000])
-    assert "was cut" in cli("backup", "--verify", str(cut), *taken.trust).err
+    cut.write_bytes((backups.place / "first.tar.gz").read_bytes()[:-2_000])
+    assert "was cut" in cli("backup", "--verify", str(cut), *backups.trust).err
 
 
 @pytest.mark.promise("backup.signed")
-def test_nobody_without_the_hubs_key_makes_a_backup_that_is_restored(taken: Taken, tmp_path: Path) -> None:
+def test_nobody_without_the_hubs_key_makes_a_backup_that_is_restored(backups: BackupsTaken, tmp_path: Path) -> None:
     """The forger holds every backup, and so `audit.key` and all that is in them."""
     cli = CommandLine(tmp_path)
     stranger = CommandLine(tmp_path / "stranger")
     stranger.home.mkdir()
-    assert stranger("restore", str(taken.place / "second"), *taken.trust).code == 0
+    assert stranger("restore", str(backups.place / "second"), *backups.trust).code == 0
     (stranger.data_dir / "policy.yaml").write_text("extends: all\n")
     forged = tmp_path / "forged.tar.gz"
     result = stranger("backup", str(forged))
     assert (result.code, "backup.pub apart from the backups" in result.err) == (0, True), result
     copy = tmp_path / "copy"
-    shutil.copytree(taken.place / "second", copy, symlinks=True)
+    shutil.copytree(backups.place / "second", copy, symlinks=True)
     _forged_event(copy)
     (copy / "manifest.sig").unlink()
     edited, unsigned = "was changed after it was signed", "The backup is not signed"
     refused = {
-        "by another key": (forged, taken.trust, "none of those in"),
+        "by another key": (forged, backups.trust, "none of those in"),
         "by a key that nobody knows": (forged, (), "nothing here says whose"),
-        "a signature taken away": (copy, taken.trust, unsigned),
-        "the signature of another backup": (_resigned(taken, copy), taken.trust, edited),
+        "a signature taken away": (copy, backups.trust, unsigned),
+        "the signature of another backup": (_resigned(backups, copy), backups.trust, edited),
         "the key that signs named as trusted": (
             forged,
             ("--trust", str(stranger.data_dir / "backup.key")),
@@ -260,9 +265,9 @@ def test_nobody_without_the_hubs_key_makes_a_backup_that_is_restored(taken: Take
     assert "nobody known (--allow-unsigned)" in exported[-1]
 
 
-def test_what_is_there_is_never_lost(taken: Taken, tmp_path: Path) -> None:
+def test_what_is_there_is_never_lost(backups: BackupsTaken, tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)
-    second = str(taken.place / "second")
+    second = str(backups.place / "second")
     assert "no data folder" in cli("backup", second + ".too").err
     for name in ("x.zip", "x.tar.zst", "X.GZ"):
         result = cli("backup", str(tmp_path / name))
@@ -273,14 +278,14 @@ def test_what_is_there_is_never_lost(taken: Taken, tmp_path: Path) -> None:
     assert "is no data folder of a hub" in cli("backup", second + ".too").err
     cli.data_dir.rmdir()
     assert "is there already" in cli("backup", second).err
-    assert cli("restore", second, *taken.trust, "--dry-run").code == 0
+    assert cli("restore", second, *backups.trust, "--dry-run").code == 0
     assert not cli.data_dir.exists()
-    assert cli("restore", second, *taken.trust).code == 0
+    assert cli("restore", second, *backups.trust).code == 0
     (cli.data_dir / "policy.yaml").write_text("extends: none\n")
     refused = cli("restore", second)
     assert (refused.code, "is there already" in refused.err) == (1, True)
     assert (cli.data_dir / "policy.yaml").read_text() == "extends: none\n"
-    assert cli("restore", second, *taken.trust, "--replace").code == 0
+    assert cli("restore", second, *backups.trust, "--replace").code == 0
     (moved,) = cli.data_dir.glob("before-restore-*")
     assert (moved / "policy.yaml").read_text() == "extends: none\n"
     assert (moved / "audit.db").exists()
@@ -291,23 +296,23 @@ def test_what_is_there_is_never_lost(taken: Taken, tmp_path: Path) -> None:
 
 
 def test_a_backup_is_restored_with_the_settings_that_keep_its_parts_where_they_lay(
-    taken: Taken, tmp_path: Path
+    backups: BackupsTaken, tmp_path: Path
 ) -> None:
     cli, nowhere = CommandLine(tmp_path), "postgresql://127.0.0.1:1/none"
-    second = str(taken.place / "second")
+    second = str(backups.place / "second")
     for name, where, env in (
         ("audit.db", "in PostgreSQL", {"TOOLHUB_STORES_POSTGRES_URL": nowhere}),
         ("hub.db", "in Redis", {"TOOLHUB_STORES_REDIS_URL": "redis://127.0.0.1:1/0"}),
         ("artifacts", "in the bucket", {"TOOLHUB_ARTIFACTS_BUCKET_URL": "s3://bucket/hub"}),
     ):
-        told = cli("restore", second, *taken.trust, "--dry-run", **env)
+        told = cli("restore", second, *backups.trust, "--dry-run", **env)
         assert (told.code, f"has {name}, which with these settings lies {where}" in told.err) == (1, True), told
         apart = str(tmp_path / name)
-        data_dir = ("--data-dir", str(taken.paths.data_dir))
+        data_dir = ("--data-dir", str(backups.paths.data_dir))
         assert cli("backup", apart, *data_dir, **env).code == 0
-        told = cli("restore", apart, *taken.trust, "--dry-run")
+        told = cli("restore", apart, *backups.trust, "--dry-run")
         assert (told.code, f"lacks {name}, which lay {where}" in told.err) == (1, True), told
-        assert cli("restore", apart, *taken.trust, "--dry-run", **env).code == 0
+        assert cli("restore", apart, *backups.trust, "--dry-run", **env).code == 0
 
 
 def test_a_hub_whose_stores_lie_in_postgresql_goes_on_with_what_its_folder_had(
@@ -331,11 +336,11 @@ def test_a_hub_whose_stores_lie_in_postgresql_goes_on_with_what_its_folder_had(
         assert [told.json["signed_by"] in line for line in restored] == [True]
 
 
-def _resigned(taken: Taken, backup: Path) -> Path:
+def _resigned(backups: BackupsTaken, backup: Path) -> Path:
     """With the genuine signature of an earlier moment."""
     copy = backup.with_name("resigned")
     shutil.copytree(backup, copy, symlinks=True)
-    with tarfile.open(taken.place / "first.tar.gz") as archive:
+    with tarfile.open(backups.place / "first.tar.gz") as archive:
         _extracted(archive, "manifest.sig", copy)
     return copy
 

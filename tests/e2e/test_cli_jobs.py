@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.replicas import IMPATIENT, configured
-from tests.e2e.terminal import Screen, environment, terminal
+from tests.e2e.terminal import Terminal, environment, terminal
 from tests.free_port import free_port
 from tests.processes import WITHIN_S, Served, served
 
@@ -68,7 +68,7 @@ def hub(tmp_path: Path) -> Hub:
     return Hub(tmp_path / "hub", tmp_path)
 
 
-async def seen(screen: Screen, words: str) -> None:
+async def seen(screen: Terminal, words: str) -> None:
     await asyncio.to_thread(screen.wait_for, words)
 
 

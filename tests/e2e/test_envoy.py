@@ -19,7 +19,7 @@ import pytest
 from tests.e2e.envoy_proxy import envoy
 from tests.fakes.tls import Authority, tls_settings
 from tests.hub import CALL_TIMEOUT_S, OPEN_POLICY, RunningHub, request, running_hub
-from tests.mcp_server.mcp_hub import ERAS, McpHub, Working, mcp_hub
+from tests.mcp_server.mcp_hub import ERAS, HeldTool, McpHub, mcp_hub
 from tests.overtaken import overtaken
 from tests.processes import served
 from toolhub.v1 import tool_service_pb2 as pb
@@ -46,7 +46,7 @@ async def two_hubs(folder: Path, notice_s: float = 0.0) -> AsyncIterator[tuple[A
         yield first, second
 
 
-class Callers:
+class CallLoad:
     """Some who call without end, one call after the other, and never repeat what failed."""
 
     def __init__(self, address: str, call: Call, count: int = 8) -> None:
@@ -200,7 +200,7 @@ async def test_calls_that_a_leaving_hub_refuses_are_answered_by_another(tmp_path
     ):
         # Its health says SERVING, as in the moment before Envoy asks.
         leaving.hub.server._admission.draining = True
-        callers = Callers(proxy.address, invoke)
+        callers = CallLoad(proxy.address, invoke)
         await callers.more(100)
         while not refused_by(leaving):
             await callers.more(10)
@@ -213,7 +213,7 @@ def refused_by(hub: RunningHub) -> bool:
     return any('grpc_method="Invoke"' in line and 'grpc_code="UNAVAILABLE"' in line for line in metrics.splitlines())
 
 
-class Left(NamedTuple):
+class WithdrawnHub(NamedTuple):
     was_noticed: bool
     """Whether Envoy knew before the hub refused work."""
     failures: list[str]
@@ -222,14 +222,14 @@ class Left(NamedTuple):
 @pytest.mark.slow
 @pytest.mark.promise("deploy.envoy")
 async def test_no_call_fails_while_a_hub_leaves_on_sigterm(tmp_path: Path) -> None:
-    async def attempt(timeout_s: float) -> Left:
+    async def attempt(timeout_s: float) -> WithdrawnHub:
         notice_s = min(timeout_s, 60.0)  # the longest that the setting takes
         folder = tmp_path / str(timeout_s)
         async with (
             two_hubs(folder, notice_s) as (leaving, staying),
             envoy(folder, [leaving.address, staying.address]) as proxy,
         ):
-            callers = Callers(proxy.address, invoke)
+            callers = CallLoad(proxy.address, invoke)
             await callers.more(100)
             asked = time.monotonic()
             leaving.signal(signal.SIGTERM)
@@ -239,7 +239,7 @@ async def test_no_call_fails_while_a_hub_leaves_on_sigterm(tmp_path: Path) -> No
             await leaving.process.wait()
             await callers.more(100)
             await callers.close()
-            return Left(was_noticed, callers.failures)
+            return WithdrawnHub(was_noticed, callers.failures)
 
     left = await overtaken(attempt, lambda left: left.was_noticed, first_s=5.0)
     assert not left.failures
@@ -251,7 +251,7 @@ async def test_a_hub_that_is_killed_costs_those_calls_alone_that_it_had_and_migh
         two_hubs(tmp_path) as (killed, staying),
         envoy(tmp_path, [killed.address, staying.address]) as proxy,
     ):
-        reads, repeatable, others = (Callers(proxy.address, call) for call in (list_tools, invoke_repeatable, invoke))
+        reads, repeatable, others = (CallLoad(proxy.address, call) for call in (list_tools, invoke_repeatable, invoke))
         everybody = (reads, repeatable, others)
         for callers in everybody:
             await callers.more(50)
@@ -276,7 +276,7 @@ class ProgressEvent:
 
 
 async def test_mcp_passes_as_it_is_its_streams_at_once_and_a_session_stays_with_its_hub(tmp_path: Path) -> None:
-    working = Working()
+    working = HeldTool()
     async with (
         mcp_hub(tmp_path / "first", tools=[working]) as first,
         mcp_hub(tmp_path / "second", tools=[working]) as second,

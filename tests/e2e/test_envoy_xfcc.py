@@ -16,7 +16,7 @@ from tests.fakes.tls import Signed
 from tests.free_port import free_port
 from tests.hub import CALL_TIMEOUT_S, channel_to, request
 from tests.rpc.statuses import failed
-from tests.rpc.test_spiffe import PARTNER, WORKLOAD, Mesh, mesh, svid
+from tests.rpc.test_spiffe import PARTNER, WORKLOAD, SpiffeHarness, spiffe_harness, svid
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 
@@ -86,7 +86,7 @@ def cluster(folder: Path, port: int) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def envoy(given: Mesh, folder: Path) -> AsyncIterator[tuple[int, int]]:
+async def envoy(given: SpiffeHarness, folder: Path) -> AsyncIterator[tuple[int, int]]:
     """Ports: one that sets the header anew, with the URI alone; one that appends all it knows to what was sent."""
     proxy = given.own.sign("envoy", uris=(PROXY,))
     (folder / "proxy.pem").write_bytes(proxy.certificate)
@@ -109,7 +109,10 @@ async def envoy(given: Mesh, folder: Path) -> AsyncIterator[tuple[int, int]]:
 
 @pytest.mark.promise("identity.xfcc")
 async def test_the_client_of_envoy_is_the_principal_whatever_it_says_of_itself(tmp_path: Path) -> None:
-    async with mesh(tmp_path, ("xfcc", "spiffe"), xfcc={"proxies": [PROXY]}) as given, envoy(given, tmp_path) as ports:
+    async with (
+        spiffe_harness(tmp_path, ("xfcc", "spiffe"), xfcc={"proxies": [PROXY]}) as given,
+        envoy(given, tmp_path) as ports,
+    ):
         client, made_up = svid(given.own, WORKLOAD), [(HEADER, f"Hash=aa;URI={PARTNER}")]
 
         async def whoami(port: int, shown: Signed, sent: list[tuple[str, str]]) -> str:

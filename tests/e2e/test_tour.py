@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.terminal import BIN, ROOT, Screen, environment, in_terminal, terminal
+from tests.e2e.terminal import BIN, ROOT, Terminal, environment, in_terminal, terminal
 from tests.free_port import free_port
 from tests.missing import give_up
 
@@ -80,10 +80,10 @@ def named(start: str, transcript: str) -> str:
 
 
 @dataclass(slots=True)
-class Newcomer:
+class TourHarness:
     """A hub in one terminal, somebody in another."""
 
-    screen: Screen
+    screen: Terminal
     address: str
     metrics: str
     mcp: str
@@ -101,14 +101,14 @@ class Newcomer:
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+def tour(tmp_path: Path) -> Iterator[TourHarness]:
     home, folder = tmp_path / "home", tmp_path / "clone"
     home.mkdir()
     folder.mkdir()
     with terminal(SERVE, hub_environment(home)) as (_, screen):
         shown = screen.wait_for("tools list\n")
         address, metrics, mcp = re.findall(r"127\.0\.0\.1:\d+", shown)[:3]
-        yield Newcomer(screen, address, metrics, mcp, home, folder)
+        yield TourHarness(screen, address, metrics, mcp, home, folder)
 
 
 def hub_environment(home: Path) -> dict[str, str]:
@@ -117,13 +117,13 @@ def hub_environment(home: Path) -> dict[str, str]:
     return environment(home, **free)
 
 
-def test_the_tour_is_true_as_printed(newcomer: Newcomer) -> None:
+def test_the_tour_is_true_as_printed(tour: TourHarness) -> None:
     steps = [step for step in steps_of(TOUR) if not step.command.startswith(("make ", "grpcurl "))]
     assert len(steps) >= 12
     transcript = ""
     for step in steps:
         command = completed(step.command, transcript)
-        shown = newcomer.run(command)
+        shown = tour.run(command)
         transcript += shown
         assert re.fullmatch(pattern_of(step.shown), shown), (
             f"$ {command}\n{shown}\n--- but the page says\n" + "\n".join(step.shown)
@@ -131,19 +131,19 @@ def test_the_tour_is_true_as_printed(newcomer: Newcomer) -> None:
 
 
 @pytest.mark.promise("serving.reflection")
-def test_the_tour_is_true_for_grpcurl(newcomer: Newcomer) -> None:
+def test_the_tour_is_true_for_grpcurl(tour: TourHarness) -> None:
     if not (BIN / "grpcurl").exists():
         give_up("grpcurl is not here: make setup")
     steps = [step for step in steps_of(TOUR) if step.command.startswith("grpcurl ")]
     assert steps
     for step in steps:
-        shown = newcomer.run(step.command)
+        shown = tour.run(step.command)
         assert re.fullmatch(pattern_of(step.shown), shown), f"$ {step.command}\n{shown}"
 
 
-def test_make_run_greets_as_the_readme_shows(newcomer: Newcomer) -> None:
+def test_make_run_greets_as_the_readme_shows(tour: TourHarness) -> None:
     (step,) = [step for step in steps_of(README) if step.command == "make run"]
-    banner = newcomer.plain_text(newcomer.screen.text).replace(f"TOOLHUB_ADDRESS={ADDRESS} ", "")
+    banner = tour.plain_text(tour.screen.text).replace(f"TOOLHUB_ADDRESS={ADDRESS} ", "")
     assert re.fullmatch(pattern_of(step.shown), banner.replace(f"{os.path.relpath(BIN, ROOT)}/", ".venv/bin/")), banner
 
 

@@ -22,7 +22,7 @@ QUOTA_BYTES = 20 * 1024 * 1024
 ARGUMENT_MAX_BYTES = 100_000
 
 
-class FewRecords(MemoryArtifacts):
+class FakeArtifactRecords(MemoryArtifacts):
     """Records in memory to look at; `is_broken`: they cannot be reached."""
 
     def __init__(self) -> None:
@@ -53,11 +53,11 @@ class FewRecords(MemoryArtifacts):
 
 
 @dataclass
-class Kept:
+class ArtifactsHarness:
     """Artifacts and what lies beneath them."""
 
     artifacts: Artifacts
-    records: FewRecords
+    records: FakeArtifactRecords
     blobs: DiskBlobs
     folder: Path
     clock: ManualClock
@@ -71,8 +71,8 @@ class Kept:
         )
 
 
-def kept_in(folder: Path, *, settle_s: float = 0.0, **terms: Any) -> Kept:
-    records, blobs, clock = FewRecords(), DiskBlobs(str(folder), settle_s=settle_s), ManualClock()
+def kept_in(folder: Path, *, settle_s: float = 0.0, **terms: Any) -> ArtifactsHarness:
+    records, blobs, clock = FakeArtifactRecords(), DiskBlobs(str(folder), settle_s=settle_s), ManualClock()
     chosen = {
         "ttl_s": TTL_S,
         "max_bytes": MAX_BYTES,
@@ -82,7 +82,7 @@ def kept_in(folder: Path, *, settle_s: float = 0.0, **terms: Any) -> Kept:
         **terms,
     }
     artifacts = Artifacts(records, blobs, clock, SystemRandomness(), **chosen)
-    return Kept(artifacts, records, blobs, folder, clock)
+    return ArtifactsHarness(artifacts, records, blobs, folder, clock)
 
 
 def a_call(principal: str = "agent-a", *, call_id: str = "call-1", task_id: str = "task-1", **fields: Any) -> Call:

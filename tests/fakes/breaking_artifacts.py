@@ -16,7 +16,7 @@ DATA = bytes(range(256)) * 8_000
 """2 MB."""
 
 
-class Breaking(ArtifactServiceServicer):
+class BreakingArtifactServicer(ArtifactServiceServicer):
     """Gives three chunks a stream, then breaks it as `end` says; `lies`: the digest is another."""
 
     def __init__(self, end: grpc.StatusCode | None, lies: bool = False, streams_max: int = 10**9) -> None:
@@ -43,7 +43,7 @@ class Breaking(ArtifactServiceServicer):
     WriteArtifact = GetUpload = ListArtifacts = DeleteArtifact = None  # type: ignore[assignment]
 
 
-async def served(servicer: Breaking) -> tuple[grpc.aio.Server, str]:
+async def served(servicer: BreakingArtifactServicer) -> tuple[grpc.aio.Server, str]:
     server = grpc.aio.server()
     add_ArtifactServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -21,7 +21,7 @@ from toolhub_service.tools.workspace import Workspace
 OPENINGS: dict[str, Opening] = {"openat2": open_beneath, "by_step": open_by_step}
 
 
-class RememberingSink:
+class RecordingSink:
     def __init__(self) -> None:
         self.reports: list[Progress] = []
 
@@ -38,7 +38,7 @@ class FileCalls:
     def __init__(self, root: Path, opening: Opening, sandbox: Sandbox | None = None) -> None:
         self.root = root
         self.sandbox = sandbox or Sandbox()
-        self.sink = RememberingSink()
+        self.sink = RecordingSink()
         self._opening = opening
         self._tools = {tool.name.removeprefix("core/fs."): tool for tool in fs_tools()}
         self.context = self._new_context()

@@ -15,7 +15,7 @@ ALL_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedRequest:
     """One request as it arrived."""
 
     method: str
@@ -26,7 +26,7 @@ class Asked:
     """The rest of the connection."""
 
 
-Answer = Callable[[Asked, asyncio.StreamWriter], Awaitable[bool | None]]
+Answer = Callable[[RecordedRequest, asyncio.StreamWriter], Awaitable[bool | None]]
 """Writes the response; False closes the connection afterwards."""
 
 
@@ -36,7 +36,7 @@ class RawServer:
 
     port: int = 0
     scheme: str = "http"
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[RecordedRequest] = field(default_factory=list)
     connections: int = 0
     """Accepted so far."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -62,7 +62,7 @@ def response(body: bytes = b"", *, status: int = 200, **headers: str) -> bytes:
 def always(raw: bytes, *, keep: bool = True) -> Answer:
     """The same bytes for every request."""
 
-    async def answer(_: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def answer(_: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         writer.write(raw)
         await writer.drain()
         return keep
@@ -73,7 +73,7 @@ def always(raw: bytes, *, keep: bool = True) -> Answer:
 def by_target(answers: dict[str, bytes]) -> Answer:
     """Bytes by request target."""
 
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(answers[asked.target])
         await writer.drain()
 
@@ -83,7 +83,7 @@ def by_target(answers: dict[str, bytes]) -> Answer:
 def silent_after(raw: bytes) -> Answer:
     """These bytes, then nothing until the client has gone."""
 
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         writer.write(raw)
         await asked.reader.read()
         return False
@@ -119,7 +119,7 @@ async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIte
         await server.wait_closed()
 
 
-async def next_request(reader: asyncio.StreamReader) -> Asked | None:
+async def next_request(reader: asyncio.StreamReader) -> RecordedRequest | None:
     """The next request of a connection; None when the client has closed it."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -129,4 +129,4 @@ async def next_request(reader: asyncio.StreamReader) -> Asked | None:
     method, target, _ = first.split(" ", 2)
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Asked(method, target, headers, body, reader)
+    return RecordedRequest(method, target, headers, body, reader)

@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.fakes.http_server import Asked, next_request, response
+from tests.fakes.http_server import RecordedRequest, next_request, response
 from tests.fakes.job_server_faults import How, Op, Script
 from tests.fakes.job_server_work import Memory, RemoteTask, Work
 
@@ -90,7 +90,7 @@ class JobServer:
             self.connections -= 1
             writer.close()
 
-    async def _answer(self, asked: Asked) -> Sent:
+    async def _answer(self, asked: RecordedRequest) -> Sent:
         url = urlsplit(asked.target)
         if url.path == "/script":
             for fault in json.loads(asked.body):
@@ -103,7 +103,7 @@ class JobServer:
         self._news.set()
         return await self._spoilt(op, asked, self.script.next(op))
 
-    async def _spoilt(self, op: Op, asked: Asked, how: How | None) -> Sent:
+    async def _spoilt(self, op: Op, asked: RecordedRequest, how: How | None) -> Sent:
         """The answer, with what goes wrong with it."""
         if how in _UNDONE:
             return _UNDONE[how], True
@@ -120,13 +120,13 @@ class JobServer:
             return raw[: len(raw) // 2], False
         return _SPOILT.get(how, raw) if how is not None else raw, how is not How.LOSE_ANSWER
 
-    def _forget(self, asked: Asked, how: How | None) -> None:
+    def _forget(self, asked: RecordedRequest, how: How | None) -> None:
         if how is How.FORGET:
             self.memory.tasks.pop(_id(asked), None)
         elif how is How.RESTART:
             self.memory.tasks.clear()
 
-    def _done(self, op: Op, asked: Asked, how: How | None) -> Answered:
+    def _done(self, op: Op, asked: RecordedRequest, how: How | None) -> Answered:
         """Do it."""
         if op is Op.START:
             return 202, _as_json(self.memory.take(*_asked_work(asked)))
@@ -139,7 +139,7 @@ class JobServer:
             return 200, task.look(self.let_go.is_set())
         return self._stopped(task, how) if op is Op.CANCEL else _result(task)
 
-    def _found(self, asked: Asked, how: How | None) -> Answered:
+    def _found(self, asked: RecordedRequest, how: How | None) -> Answered:
         if not self._can_find:
             return 404, {"message": "no such route"}
         key = parse_qs(urlsplit(asked.target).query).get("key", [""])[0]
@@ -172,12 +172,12 @@ def _op(method: str, path: str) -> Op:
     return Op.FIND if path == "/jobs" else Op.STATUS
 
 
-def _id(asked: Asked) -> str:
+def _id(asked: RecordedRequest) -> str:
     parts = urlsplit(asked.target).path.split("/")
     return parts[2] if len(parts) > 2 else ""
 
 
-def _asked_work(asked: Asked) -> tuple[str, Work]:
+def _asked_work(asked: RecordedRequest) -> tuple[str, Work]:
     return asked.headers.get("idempotency-key", ""), Work(**json.loads(asked.body))
 
 

@@ -28,7 +28,7 @@ REDACTOR = Redactor(["hunter2-known"])
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedSource:
     """`await opened("read_file", file_path="a")`: the value of a call."""
 
     source: LangChainToolSource
@@ -80,13 +80,13 @@ def a_source(
 
 
 @asynccontextmanager
-async def opened(*names: str, tracer: Tracer | None = None, **terms: Any) -> AsyncIterator[Opened]:
+async def opened(*names: str, tracer: Tracer | None = None, **terms: Any) -> AsyncIterator[OpenedSource]:
     """`names`: attributes of the fake tools, or whole references."""
     source = a_source(*(name if ":" in name else f"{FAKES}:{name}" for name in names), **terms)
     adapter = LangChainAdapter(redact=REDACTOR.text, tracer=tracer)
     adapter.put(source)
     try:
-        yield Opened(source, adapter, await source.discover())
+        yield OpenedSource(source, adapter, await source.discover())
     finally:
         await source.close()
 

@@ -201,7 +201,7 @@ class Point(BaseModel):
     x: int
 
 
-class EvenIn(BaseModel):
+class EvenInput(BaseModel):
     number: int = Field(description="Even.")
 
     @field_validator("number")
@@ -212,7 +212,7 @@ class EvenIn(BaseModel):
         return number
 
 
-@tool(args_schema=EvenIn)
+@tool(args_schema=EvenInput)
 async def even(number: int) -> str:
     """Take an even number."""
     return str(number)
@@ -243,7 +243,7 @@ async def streams() -> AsyncIterator[str]:
     yield "a"
 
 
-class Unspeakable(BaseTool):
+class WithoutSchema(BaseTool):
     """Its arguments have no JSON Schema."""
 
     name: str = "unspeakable"
@@ -396,7 +396,7 @@ class Unpicklable(BaseTool):
             return f"locked {text}"
 
 
-class PretendsAsync(BaseTool):
+class BlockingAsync(BaseTool):
     """Async by name only: it would block the event loop."""
 
     name: str = "pretends_async"
@@ -409,21 +409,21 @@ class PretendsAsync(BaseTool):
         return self._run(text)
 
 
-class RefusesAsync(PretendsAsync):
+class RefusesAsync(BlockingAsync):
     name: str = "refuses_async"
 
     async def _arun(self, text: str) -> str:
         raise NotImplementedError("RefusesAsync does not support async")
 
 
-class ThreadsAsync(PretendsAsync):
+class ThreadsAsync(BlockingAsync):
     name: str = "threads_async"
 
     async def _arun(self, text: str) -> str:
         return await asyncio.to_thread(str, text)
 
 
-class TrulyAsync(PretendsAsync):
+class TrulyAsync(BlockingAsync):
     name: str = "truly_async"
 
     async def _arun(self, text: str) -> str:
@@ -459,17 +459,17 @@ WORKER_TOOLS = [
         sync_nested,
         sync_nested_failing,
         Unpicklable(),
-        PretendsAsync(),
+        BlockingAsync(),
         RefusesAsync(),
         ThreadsAsync(),
         single,
         from_runnable,
     ),
 ]
-BROKEN_TOOLS = [needs_state, streams, Unspeakable(), echo]
+BROKEN_TOOLS = [needs_state, streams, WithoutSchema(), echo]
 
 
-class Kit(BaseToolkit):
+class Toolkit(BaseToolkit):
     """A toolkit with a setting."""
 
     prefix: str = "kit"

@@ -15,7 +15,7 @@ from tests.fakes.clock import FixedRandomness
 from tests.fakes.http_remote_job import HttpRemoteJob, remote_tool
 from tests.fakes.job_server import JobServer
 from tests.fakes.outcomes import outcome_of
-from tests.fakes.running_jobs import Died, FakeRunningJobs, KeptMarks, Life, MortalRemote
+from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life, MortalRemote, ProcessDied
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms
@@ -97,7 +97,7 @@ class RemoteJobHarness:
         """What it came to; None: the process ended before."""
         async with asyncio.timeout(WITHIN_S):
             task = self.begin(**options)
-            with contextlib.suppress(Died, asyncio.CancelledError):
+            with contextlib.suppress(ProcessDied, asyncio.CancelledError):
                 return await outcome_of(task)  # type: ignore[no-any-return]
             assert self.life.is_over
             return None

@@ -21,7 +21,7 @@ from toolhub_service.domain.result import Outcome, Progress
 Answer = TypeVar("Answer")
 
 
-class Died(BaseException):
+class ProcessDied(BaseException):
     """The process is gone."""
 
 
@@ -56,7 +56,7 @@ class Life:
 
     async def contact(self, name: str) -> None:
         if self._is_over and not self._gently:
-            raise Died
+            raise ProcessDied
         self.contacts.append(name)
         if len(self.contacts) == self._ends_at:
             await self._end()
@@ -73,7 +73,7 @@ class Life:
         if self.task is not None:
             self.task.cancel()
         if not self._gently:
-            raise Died
+            raise ProcessDied
         await asyncio.sleep(0)  # where the cancellation arrives
 
 

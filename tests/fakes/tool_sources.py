@@ -100,7 +100,7 @@ def away(message: str = "connection refused") -> ToolFailure:
     return refuse(ErrorKind.NETWORK_ERROR, message)
 
 
-class Witness:
+class RecordingObserver:
     """Implements `SourceObserver`."""
 
     def __init__(self) -> None:

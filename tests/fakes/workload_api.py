@@ -52,7 +52,7 @@ def response(*svids: bytes, federated: Mapping[str, bytes] | None = None, revoke
     return b"".join([*(field(1, each) for each in svids), *lists, *(field(3, entry) for entry in entries)])
 
 
-class Agent:
+class FakeSpireAgent:
     """Answers each stream with the last response, and with each that follows."""
 
     def __init__(self, socket: Path) -> None:
@@ -101,8 +101,8 @@ class Agent:
 
 
 @contextmanager
-def agent_in(folder: Path) -> Iterator[Agent]:
-    agent = Agent(folder / "agent.sock")
+def agent_in(folder: Path) -> Iterator[FakeSpireAgent]:
+    agent = FakeSpireAgent(folder / "agent.sock")
     agent.start()
     try:
         yield agent

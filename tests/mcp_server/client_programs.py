@@ -19,7 +19,7 @@ import yaml
 from click.testing import CliRunner
 
 from tests.mcp_server.mcp_hub import ASKING, WITH_KEYS, McpHub, decide, keys_of, mcp_hub
-from tests.mcp_server.test_own_tools import Keeping, Newcomer
+from tests.mcp_server.test_own_tools import AddedTool, TextTool
 from tests.servers import node_script, python_packages
 from toolhub_service.cli.root import toolhub
 from toolhub_service.domain.result import Progress
@@ -37,7 +37,7 @@ _PACKAGES: Final = {
 """Which have another SDK than the project."""
 
 
-class Working(Tool["Working.In", "Working.Out"]):
+class HeldTool(Tool["HeldTool.In", "HeldTool.Out"]):
     """Tells how far it has come, then works until it is released, or cancelled."""
 
     name = "held/work.on"
@@ -140,20 +140,20 @@ def stdio(entry: Mapping[str, Any], name: str, home: Path, **more: Any) -> dict[
 
 @asynccontextmanager
 async def clients_hub(home: Path) -> AsyncIterator[ClientsHub]:
-    working = Working()
-    async with mcp_hub(home, policy=ASKING, settings=WITH_KEYS, tools=[working, Keeping()]) as hub:
+    working = HeldTool()
+    async with mcp_hub(home, policy=ASKING, settings=WITH_KEYS, tools=[working, TextTool()]) as hub:
         key = keys_of(hub)["alice"]
         listen = hub.url.removeprefix("http://").removesuffix("/mcp")
         config_file = home / "tool-hub.yaml"
         config_file.write_text(yaml.safe_dump({"server": {"mcp": {"listen": listen}}, "auth": {"modes": ["api-key"]}}))
-        async with _control(_Deeds(hub, working)) as control:
+        async with _control(_Requests(hub, working)) as control:
             yield ClientsHub(hub, key, home, control, config_file)
 
 
-class _Deeds:
+class _Requests:
     """What a client may ask for, by name."""
 
-    def __init__(self, hub: McpHub, working: Working) -> None:
+    def __init__(self, hub: McpHub, working: HeldTool) -> None:
         self._hub = hub
         self._working = working
         self._numbers = count(1)
@@ -172,14 +172,14 @@ class _Deeds:
 
     async def change(self) -> str:
         """Offers a new tool; its name in lists."""
-        newcomer: Tool[Any, Any, Any] = Newcomer()
-        type(newcomer).name = f"held/thing.new{next(self._numbers)}"
-        self._hub.grpc.hub.toolbox.catalog.register(spec_of(newcomer, source="custom"))
-        return newcomer.name.replace("/", "__").replace(".", "_")
+        added: Tool[Any, Any, Any] = AddedTool()
+        type(added).name = f"held/thing.new{next(self._numbers)}"
+        self._hub.grpc.hub.toolbox.catalog.register(spec_of(added, source="custom"))
+        return added.name.replace("/", "__").replace(".", "_")
 
 
 @asynccontextmanager
-async def _control(deeds: _Deeds) -> AsyncIterator[str]:
+async def _control(deeds: _Requests) -> AsyncIterator[str]:
     """An address where POST /NAME?… does what `deeds` says, and answers with its result as JSON."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

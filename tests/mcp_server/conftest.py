@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp_server.mcp_hub import ASKING, WITH_KEYS, McpHub, Picking, Working, mcp_hub
+from tests.mcp_server.mcp_hub import ASKING, WITH_KEYS, HeldJob, HeldTool, McpHub, mcp_hub
 
 
 @pytest.fixture
-async def working() -> Working:
-    return Working()
+async def working() -> HeldTool:
+    return HeldTool()
 
 
 @pytest.fixture
-async def picking() -> Picking:
-    return Picking()
+async def picking() -> HeldJob:
+    return HeldJob()
 
 
 @pytest.fixture
-async def hub(tmp_path: Path, working: Working, picking: Picking) -> AsyncIterator[McpHub]:
+async def hub(tmp_path: Path, working: HeldTool, picking: HeldJob) -> AsyncIterator[McpHub]:
     async with mcp_hub(tmp_path, policy=ASKING, settings=WITH_KEYS, tools=[working, picking]) as opened:
         yield opened

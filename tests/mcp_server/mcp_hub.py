@@ -89,7 +89,7 @@ async def entered_as(hub: McpHub, who: list[Principal]) -> AsyncIterator[McpHub]
         await server.close(1.0)
 
 
-class Working(Tool["Working.In", "Working.Out"]):
+class HeldTool(Tool["HeldTool.In", "HeldTool.Out"]):
     """Tells how far it has come, then works until it is cancelled, or told to go on."""
 
     name = "held/work.on"
@@ -116,7 +116,7 @@ class Working(Tool["Working.In", "Working.Out"]):
         return self.Out(done=True)
 
 
-class Picking(Working):
+class HeldJob(HeldTool):
     """Always a job."""
 
     name = "held/work.pick"

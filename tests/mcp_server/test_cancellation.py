@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.mcp_servers.scripted import Script, serving
 from tests.hub import OPEN_POLICY
-from tests.mcp_server.mcp_hub import McpHub, Working, mcp_hub
+from tests.mcp_server.mcp_hub import HeldTool, McpHub, mcp_hub
 from tests.mcp_server.wire import NEWER, OLDER, Wire, wire
 from tests.rpc.real_servers import POLICY, write_sources
 from toolhub_service.domain.event import EventType
@@ -85,7 +85,7 @@ async def test_a_client_that_goes_before_it_knows_its_task_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calling, "_PATIENCE_S", 60.0)
-    working = Working()
+    working = HeldTool()
     async with mcp_hub(tmp_path, policy=OPEN_POLICY, tools=[working]) as hub, wire(hub.url, NEWER) as client:
         held = asyncio.create_task(client.call("held__work_on"))
         await working.begun.wait()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.mcp_server.mcp_hub import McpHub, Working, mcp_hub
+from tests.mcp_server.mcp_hub import HeldTool, McpHub, mcp_hub
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.tool import Annotations
@@ -255,7 +255,7 @@ async def test_each_answer_is_byte_for_byte_that_of_the_sdks_transport(
 async def test_a_client_that_goes_ends_its_call_and_one_that_waits_is_kept_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    working = Working()
+    working = HeldTool()
     async with (
         mcp_hub(tmp_path, tools=[working]) as hub,
         served(hub, lambda server, inner: Exchange(server, inner, ping_s=0.01), monkeypatch) as port,

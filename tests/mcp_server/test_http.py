@@ -11,7 +11,7 @@ import pytest
 from mcp.client.client import Client
 
 from tests.hub import running_hub
-from tests.mcp_server.mcp_hub import ERAS, McpHub, Working, mcp_hub
+from tests.mcp_server.mcp_hub import ERAS, HeldTool, McpHub, mcp_hub
 from tests.processes import served
 from toolhub_service.app.doctor.configuration import settings_checks
 from toolhub_service.domain.event import EventType
@@ -29,12 +29,12 @@ roles:
 
 
 @pytest.fixture
-async def working() -> Working:
-    return Working()
+async def working() -> HeldTool:
+    return HeldTool()
 
 
 @pytest.fixture
-async def hub(tmp_path: Path, working: Working) -> AsyncIterator[McpHub]:
+async def hub(tmp_path: Path, working: HeldTool) -> AsyncIterator[McpHub]:
     async with mcp_hub(tmp_path, policy=POLICY, tools=[working]) as opened:
         yield opened
 
@@ -89,7 +89,7 @@ async def test_what_policy_hides_and_what_does_not_exist_look_alike(hub: McpHub)
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_progress_is_told_and_a_client_that_gives_up_ends_the_call(
-    hub: McpHub, working: Working, era: str
+    hub: McpHub, working: HeldTool, era: str
 ) -> None:
     updates: asyncio.Queue[tuple[float, float | None, str | None]] = asyncio.Queue()
 

@@ -105,7 +105,7 @@ async def test_a_session_goes_on_under_new_tokens_of_its_principal_and_no_others
         assert (await post(PING, "robot", **session)).status_code == 404
 
 
-class Storage:
+class ClientStorage:
     """What a client keeps."""
 
     tokens: OAuthToken | None = None
@@ -148,7 +148,7 @@ class Browser:
 async def test_the_sdks_client_finds_the_issuer_registers_logs_in_and_calls(issuer: RealIssuer, hub: McpHub) -> None:
     used: list[str] = []
     for era in ERAS:
-        browser, storage = Browser(), Storage()
+        browser, storage = Browser(), ClientStorage()
         metadata = OAuthClientMetadata(client_name="a test", redirect_uris=[AnyUrl(browser.back)])
         provider = OAuthClientProvider(hub.url, metadata, storage, browser.goes_to, browser.code)
         async with (

@@ -19,8 +19,8 @@ from tests.mcp_server.mcp_hub import (
     COPY,
     ERAS,
     WITH_KEYS,
+    HeldTool,
     McpHub,
-    Working,
     decide,
     keys_of,
     mcp_hub,
@@ -32,7 +32,7 @@ from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput, spec_of
 
 
-class Keeping(Tool["Keeping.In", "Keeping.Out"]):
+class TextTool(Tool["TextTool.In", "TextTool.Out"]):
     name = "held/thing.keep"
     description = "Keep a text as an artifact."
     annotations = Annotations(read_only=True)
@@ -51,7 +51,7 @@ class Keeping(Tool["Keeping.In", "Keeping.Out"]):
         return self.Out(size=len(args.text))
 
 
-class Long(Tool["Long.In", "Long.Out"]):
+class LongOutput(Tool["LongOutput.In", "LongOutput.Out"]):
     name = "held/list.long"
     description = "Give many numbers."
     annotations = Annotations(read_only=True)
@@ -66,16 +66,18 @@ class Long(Tool["Long.In", "Long.Out"]):
         return self.Out(numbers=list(range(90_000)))
 
 
-class Newcomer(Keeping):
+class AddedTool(TextTool):
     name = "held/thing.new"
 
 
-NEWCOMER: Tool[Any, Any, Any] = Newcomer()
+ADDED_TOOL: Tool[Any, Any, Any] = AddedTool()
 
 
 @pytest.fixture
-async def hub(tmp_path: Path, working: Working) -> AsyncIterator[McpHub]:
-    async with mcp_hub(tmp_path, policy=ASKING, settings=WITH_KEYS, tools=[working, Keeping(), Long()]) as opened:
+async def hub(tmp_path: Path, working: HeldTool) -> AsyncIterator[McpHub]:
+    async with mcp_hub(
+        tmp_path, policy=ASKING, settings=WITH_KEYS, tools=[working, TextTool(), LongOutput()]
+    ) as opened:
         yield opened
 
 
@@ -117,7 +119,7 @@ async def test_a_search_is_shown_where_the_list_would_be_long_and_says_whether_i
             assert refused.meta["toolhub/error"]["kind"] == kind
 
 
-async def test_a_job_is_started_followed_cancelled_and_nobody_elses(hub: McpHub, working: Working) -> None:
+async def test_a_job_is_started_followed_cancelled_and_nobody_elses(hub: McpHub, working: HeldTool) -> None:
     keys = keys_of(hub)
     async with hub.client(ERAS[1], keys["alice"]) as alice, hub.client(ERAS[0], keys["bob"]) as bob:
         started = structured(await alice.call_tool("job_start", {"name": "held__work_on"}))
@@ -297,10 +299,10 @@ async def test_a_changed_catalog_is_told_to_clients_of_both_eras(hub: McpHub) ->
         async with new.listen(tools_list_changed=True) as changes, asyncio.timeout(60):
             catalog = hub.grpc.hub.toolbox.catalog
             while not changed.is_set():  # the standing stream of the older era opens beside its first requests
-                catalog.register(spec_of(NEWCOMER, source="custom"), replace=True)
+                catalog.register(spec_of(ADDED_TOOL, source="custom"), replace=True)
                 await anext(aiter(changes))
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), 1.0)
                 if not changed.is_set():
-                    catalog.unregister(NEWCOMER.name)
+                    catalog.unregister(ADDED_TOOL.name)
         assert "held__thing_new" in {tool.name for tool in (await new.list_tools()).tools}

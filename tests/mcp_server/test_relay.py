@@ -63,7 +63,7 @@ async def keys(hub: McpHub) -> dict[str, str]:
     return made
 
 
-class Person:
+class ClientUser:
     """At a client: what was asked, and the answers."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ async def test_what_a_server_asks_is_answered_by_the_client_of_the_call_in_any_p
     before = len(await hub.grpc.events(types=frozenset({EventType.TOOL_RESULT})))
     for era in ERAS:
         for source in ("old", "new"):
-            person = Person()
+            person = ClientUser()
             async with hub.client(era, keys["alice"], **person.options) as client:
                 rounds = await client.call_tool(f"{source}__test_input_required_result_multi_round", {})
                 assert [each["content"] for each in _given(rounds)] == [{"name": "my name"}, {"color": "my color"}]
@@ -126,7 +126,7 @@ async def test_a_client_that_cannot_answer_and_a_source_that_may_not_ask_are_lef
     hub: McpHub, keys: dict[str, str]
 ) -> None:
     for era in ERAS:
-        person = Person()
+        person = ClientUser()
         async with hub.client(era, keys["alice"], **person.options) as client:
             for tool in ("test_input_required_result_sampling", "test_missing_capability"):
                 refused = await client.call_tool(f"mute__{tool}", {})
@@ -146,7 +146,7 @@ async def test_only_lines_of_a_log_that_a_client_wants_reach_it_under_their_sour
     hub: McpHub, keys: dict[str, str]
 ) -> None:
     for source in ("old", "new"):
-        person = Person()
+        person = ClientUser()
         async with hub.client(ERAS[0], keys["alice"], **person.options) as client:
             await client.call_tool(f"{source}__test_tool_with_logging", {})
             assert person.lines == []
@@ -158,7 +158,7 @@ async def test_only_lines_of_a_log_that_a_client_wants_reach_it_under_their_sour
 async def test_a_waiting_call_is_joined_by_its_own_principal_alone_once_and_so_many_may_wait(
     hub: McpHub, keys: dict[str, str]
 ) -> None:
-    name, person = "new__test_input_required_result_elicitation", Person()
+    name, person = "new__test_input_required_result_elicitation", ClientUser()
     async with (
         hub.client(ERAS[1], keys["alice"], **person.options) as alice,
         hub.client(ERAS[1], keys["bob"], **person.options) as bob,
@@ -186,7 +186,7 @@ async def test_a_waiting_call_is_joined_by_its_own_principal_alone_once_and_so_m
 async def test_a_request_of_an_older_server_while_several_calls_run_there_is_put_to_nobody(
     hub: McpHub, keys: dict[str, str]
 ) -> None:
-    person, other = Person(), Person()
+    person, other = ClientUser(), ClientUser()
     async with (
         hub.client(ERAS[0], keys["alice"], **person.options) as alice,
         hub.client(ERAS[0], keys["bob"], **other.options) as bob,

@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError
 from tests.fakes.mcp_servers.offering import Offering
 from tests.fakes.mcp_servers.scripted import tool
 from tests.hub import OPEN_POLICY
-from tests.mcp_server.mcp_hub import ERAS, MODES, McpHub, Working, mcp_hub
+from tests.mcp_server.mcp_hub import ERAS, MODES, HeldTool, McpHub, mcp_hub
 from tests.mcp_server.test_admission import INITIALIZE, keyed_hub
 from tests.mcp_server.test_prompts import sourced
 from toolhub_service.app.paths import Paths
@@ -66,7 +66,7 @@ async def test_without_a_hub_it_opens_one_on_the_same_data_folder(tmp_path: Path
 
 
 async def test_the_bridge_passes_progress_and_cancellation_and_opens_an_ended_session_again(tmp_path: Path) -> None:
-    working = Working()
+    working = HeldTool()
     async with mcp_hub(tmp_path, policy=OPEN_POLICY, tools=[working]) as hub:
         for era in ERAS:
             working.begun.clear()

@@ -16,9 +16,9 @@ from tests.mcp_server.mcp_hub import (
     ASKING,
     COPY,
     PICK,
+    HeldJob,
+    HeldTool,
     McpHub,
-    Picking,
-    Working,
     decide,
     keys_of,
     mcp_hub,
@@ -90,7 +90,7 @@ async def test_hubs_with_one_key_take_states_from_one_another_and_others_say_wha
 
 
 @pytest.mark.promise("mcpserver.tasks")
-async def test_task_ids_of_others_and_made_up_ones_are_answered_alike(hub: McpHub, picking: Picking) -> None:
+async def test_task_ids_of_others_and_made_up_ones_are_answered_alike(hub: McpHub, picking: HeldJob) -> None:
     keys = keys_of(hub)
     for era, methods in (
         (NEWER, ("tasks/get", "tasks/cancel", "tasks/update")),
@@ -130,7 +130,7 @@ async def test_task_ids_of_others_and_made_up_ones_are_answered_alike(hub: McpHu
             await alice.over(task_id)
 
 
-async def test_ids_of_requests_are_each_clients_own_and_cancel_nobody_elses(hub: McpHub, working: Working) -> None:
+async def test_ids_of_requests_are_each_clients_own_and_cancel_nobody_elses(hub: McpHub, working: HeldTool) -> None:
     keys = keys_of(hub)
     async with wire(hub.url, OLDER, keys["alice"]) as alice, wire(hub.url, OLDER, keys["bob"]) as bob:
         held = asyncio.create_task(alice.call("held__work_on"))
@@ -153,7 +153,7 @@ async def test_ids_of_requests_are_each_clients_own_and_cancel_nobody_elses(hub:
         assert [each["structuredContent"]["path"] for each in await asyncio.gather(*writes)] == ["one.txt", "other.txt"]
 
 
-async def test_what_a_client_puts_into_meta_changes_nothing_but_what_it_may(hub: McpHub, picking: Picking) -> None:
+async def test_what_a_client_puts_into_meta_changes_nothing_but_what_it_may(hub: McpHub, picking: HeldJob) -> None:
     keys = keys_of(hub)
     async with wire(hub.url, NEWER, keys["alice"], ALSO_ASKS) as alice, wire(hub.url, NEWER, keys["bob"], {}) as bob:
         await alice.call("core__fs_writeText", {"path": "a.txt", "text": "x"})

@@ -11,9 +11,9 @@ from tests.mcp_server.mcp_hub import (
     ASKING,
     COPY,
     PICK,
+    HeldJob,
+    HeldTool,
     McpHub,
-    Picking,
-    Working,
     decide,
     mcp_hub,
 )
@@ -24,7 +24,7 @@ _PENDING = ApprovalFilter(states=frozenset({ApprovalState.PENDING}))
 
 
 async def test_a_client_that_knows_the_extension_gets_a_task_and_follows_it_to_its_result(
-    hub: McpHub, picking: Picking
+    hub: McpHub, picking: HeldJob
 ) -> None:
     async with wire(hub.url, NEWER) as client:
         discovered = await client.result("server/discover")
@@ -45,7 +45,7 @@ async def test_a_client_that_knows_the_extension_gets_a_task_and_follows_it_to_i
         assert plain["isError"]  # refused: there is nothing to follow
 
 
-async def test_a_client_that_does_not_declare_the_extension_is_given_no_task(hub: McpHub, picking: Picking) -> None:
+async def test_a_client_that_does_not_declare_the_extension_is_given_no_task(hub: McpHub, picking: HeldJob) -> None:
     async with wire(hub.url, NEWER, capabilities={}) as client:
         begun = await client.call(PICK)
         assert begun["resultType"] == "complete"
@@ -63,7 +63,7 @@ async def test_a_client_that_does_not_declare_the_extension_is_given_no_task(hub
 
 
 async def test_what_may_take_long_is_answered_at_once_where_it_does_not_and_else_with_a_task(
-    hub: McpHub, working: Working
+    hub: McpHub, working: HeldTool
 ) -> None:
     async with wire(hub.url, NEWER) as client:
         described = await client.call("describe_tool", {"name": "held__work_on"})
@@ -80,7 +80,7 @@ async def test_what_may_take_long_is_answered_at_once_where_it_does_not_and_else
         assert soon["structuredContent"] == {"done": True}
 
 
-async def test_tasks_of_the_older_era_are_asked_for_and_their_result_waits(hub: McpHub, picking: Picking) -> None:
+async def test_tasks_of_the_older_era_are_asked_for_and_their_result_waits(hub: McpHub, picking: HeldJob) -> None:
     async with wire(hub.url, OLDER) as client:
         assert client.capabilities["tasks"] == {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
         support = {
@@ -112,7 +112,7 @@ async def test_tasks_of_the_older_era_are_asked_for_and_their_result_waits(hub: 
 
 
 @pytest.mark.promise("mcpserver.tasks")
-async def test_a_task_outlives_the_hub_that_began_it(tmp_path: Path, picking: Picking) -> None:
+async def test_a_task_outlives_the_hub_that_began_it(tmp_path: Path, picking: HeldJob) -> None:
     async with mcp_hub(tmp_path, policy=ASKING, tools=[picking]) as hub, wire(hub.url, NEWER) as client:
         task_id = (await client.call(PICK))["taskId"]
         waits = (await client.call("core__fs_copy", COPY))["taskId"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mcp import MCPError
 
-from tests.mcp_server.mcp_hub import ERAS, WITH_KEYS, Working, keys_of, mcp_hub
+from tests.mcp_server.mcp_hub import ERAS, WITH_KEYS, HeldTool, keys_of, mcp_hub
 from tests.rpc.props import Echo
 from toolhub_service.mcp_server.calls import ARTIFACT_URI
 from toolhub_service.runtime.artifact_uploads import ArtifactHeader
@@ -39,7 +39,7 @@ async def words_of(client: Any, name: str, args: dict[str, Any]) -> str:
 @pytest.mark.promise("tenants.apart")
 @pytest.mark.parametrize("era", ERAS)
 async def test_nothing_of_another_tenant_is_listed_found_read_or_called(tmp_path: Path, era: str) -> None:
-    tools = [Working(), Echo()]
+    tools = [HeldTool(), Echo()]
     async with mcp_hub(tmp_path, policy=POLICY, settings=WITH_KEYS, tools=tools, shown="full") as hub:
         keys = keys_of(hub, "acme-bot", "globex-boss")
         async with hub.client(era, keys["acme-bot"]) as acme, hub.client(era, keys["globex-boss"]) as globex:

@@ -24,7 +24,7 @@ WITHIN_S = 60.0
 
 
 @dataclass(slots=True)
-class ListeningSink:
+class RecordingSink:
     """Keeps what an execution reports."""
 
     progresses: list[Progress] = field(default_factory=list)

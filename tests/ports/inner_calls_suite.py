@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.rpc.replaying import ASKED, EFFECT, NAP, NOW, Stage, TextOutput, text_of
+from tests.rpc.replaying import ASKED, EFFECT, NAP, NOW, ReplayHarness, TextOutput, text_of
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.ports import InnerCalls
 from toolhub_service.domain.result import Plan, ToolResult
@@ -18,7 +18,7 @@ PROBE = "held/probe.hold"
 WHY = "a test"
 
 
-class Probe(Tool["Probe.In", TextOutput]):
+class HandleProbe(Tool["HandleProbe.In", TextOutput]):
     """Lends its handle to the test."""
 
     name = PROBE
@@ -47,7 +47,7 @@ def kind(answer: ToolResult | Plan) -> ErrorKind | None:
 
 
 class InnerCallsSuite:
-    async def test_answers_come_back_whatever_they_are(self, stage: Stage, calls: InnerCalls) -> None:
+    async def test_answers_come_back_whatever_they_are(self, harness: ReplayHarness, calls: InnerCalls) -> None:
         lent = calls.narrowed([EFFECT, NOW], 10)
         assert text_of(await lent.invoke(EFFECT, {"marker": "a"}, purpose=WHY)) == "a 1"
         assert kind(await lent.invoke(EFFECT, {"marker": 1}, purpose=WHY)) is ErrorKind.INPUT_SCHEMA_INVALID
@@ -55,7 +55,7 @@ class InnerCallsSuite:
         assert kind(await lent.invoke("held/none", {}, purpose=WHY)) is ErrorKind.TOOL_NOT_FOUND
         both = await asyncio.gather(*(lent.invoke(EFFECT, {"marker": name}, purpose=WHY) for name in "cd"))
         assert [text_of(each)[0] for each in both] == ["c", "d"]
-        assert stage.effect.done == ["a", "c", "d"]
+        assert harness.effect.done == ["a", "c", "d"]
 
     async def test_what_is_offered_can_be_called(self, calls: InnerCalls) -> None:
         names = [spec.name for spec in await calls.offered(lambda spec: spec.name.startswith("held/"))]
@@ -66,7 +66,7 @@ class InnerCallsSuite:
         only = await lent.offered(lambda _: True)
         assert [spec.name for spec in only] == [NOW]
 
-    async def test_a_narrower_handle_is_part_of_the_wider_one(self, stage: Stage, calls: InnerCalls) -> None:
+    async def test_a_narrower_handle_is_part_of_the_wider_one(self, harness: ReplayHarness, calls: InnerCalls) -> None:
         lent = calls.narrowed([EFFECT, NOW], 3)
         within = lent.narrowed([EFFECT, ASKED], 100)
         assert [spec.name for spec in await within.offered(lambda _: True)] == [EFFECT]
@@ -74,9 +74,11 @@ class InnerCallsSuite:
         assert [kind(answer) for answer in answers] == [None, None, None, ErrorKind.BUDGET_EXCEEDED]
         assert kind(await lent.invoke(NOW, {"marker": "m"}, purpose=WHY)) is ErrorKind.BUDGET_EXCEEDED
         assert kind(await calls.narrowed([NOW], 1).invoke(NOW, {"marker": "m"}, purpose=WHY)) is None
-        assert len(stage.effect.done) == 3
+        assert len(harness.effect.done) == 3
 
-    async def test_plans_show_what_would_happen_and_change_nothing(self, stage: Stage, calls: InnerCalls) -> None:
+    async def test_plans_show_what_would_happen_and_change_nothing(
+        self, harness: ReplayHarness, calls: InnerCalls
+    ) -> None:
         lent = calls.narrowed([EFFECT, ASKED], 4)
         for tool in (EFFECT, ASKED):
             plan = await lent.plan(tool, {"marker": "a"}, purpose=WHY)
@@ -85,8 +87,8 @@ class InnerCallsSuite:
         assert kind(await lent.plan(NOW, {"marker": "a"}, purpose=WHY)) is ErrorKind.POLICY_DENIED
         assert kind(await lent.plan(EFFECT, {}, purpose=WHY)) is ErrorKind.INPUT_SCHEMA_INVALID
         assert kind(await lent.plan(EFFECT, {"marker": "a"}, purpose=WHY)) is ErrorKind.BUDGET_EXCEEDED
-        assert (stage.effect.done, await stage.pending()) == ([], [])
+        assert (harness.effect.done, await harness.pending()) == ([], [])
 
-    async def test_a_job_is_awaited(self, stage: Stage, calls: InnerCalls) -> None:
-        stage.nap.may_end.set()
+    async def test_a_job_is_awaited(self, harness: ReplayHarness, calls: InnerCalls) -> None:
+        harness.nap.may_end.set()
         assert text_of(await calls.narrowed([NAP], 2).invoke(NAP, {"marker": "n"}, purpose=WHY)) == "rested"

@@ -21,7 +21,7 @@ AT_ONCE_S = 0.0
 
 
 @dataclass(slots=True)
-class Runner:
+class FakeRunner:
     """What an engine delivers to: keeps each run until it is let go, and tells what has happened."""
 
     held: bool = False
@@ -67,8 +67,8 @@ class Runner:
 
 
 @pytest.fixture
-def runner() -> Runner:
-    return Runner()
+def runner() -> FakeRunner:
+    return FakeRunner()
 
 
 def ids(count: int, name: str = "job") -> list[str]:
@@ -76,7 +76,7 @@ def ids(count: int, name: str = "job") -> list[str]:
 
 
 class JobEngineSuite:
-    async def test_job_is_delivered(self, engines: Engines, runner: Runner) -> None:
+    async def test_job_is_delivered(self, engines: Engines, runner: FakeRunner) -> None:
         engine = engines(4)
         await engine.start(runner.run)
         await engine.enqueue("job-1")
@@ -84,14 +84,14 @@ class JobEngineSuite:
         assert runner.order == ["job-1"]
 
     @pytest.mark.promise("jobs.delivered")
-    async def test_five_hundred_at_once_are_all_delivered_once(self, engines: Engines, runner: Runner) -> None:
+    async def test_five_hundred_at_once_are_all_delivered_once(self, engines: Engines, runner: FakeRunner) -> None:
         engine = engines(16)
         await engine.start(runner.run)
         await asyncio.gather(*(engine.enqueue(job_id) for job_id in ids(500)))
         await runner.until(lambda: len(runner.ended) == 500)
         assert set(runner.begun.values()) == {1}
 
-    async def test_no_more_run_at_once_than_there_is_room_for(self, engines: Engines, runner: Runner) -> None:
+    async def test_no_more_run_at_once_than_there_is_room_for(self, engines: Engines, runner: FakeRunner) -> None:
         runner.held = True
         engine = engines(3)
         await engine.start(runner.run)
@@ -102,7 +102,7 @@ class JobEngineSuite:
         await runner.until(lambda: len(runner.ended) == 10)
         assert runner.most == 3
 
-    async def test_jobs_are_delivered_in_the_order_they_came(self, engines: Engines, runner: Runner) -> None:
+    async def test_jobs_are_delivered_in_the_order_they_came(self, engines: Engines, runner: FakeRunner) -> None:
         engine = engines(1)
         await engine.start(runner.run)
         for job_id in ids(10):
@@ -110,7 +110,7 @@ class JobEngineSuite:
         await runner.until(lambda: len(runner.ended) == 10)
         assert runner.order == ids(10)
 
-    async def test_job_enqueued_while_it_waits_is_delivered_once(self, engines: Engines, runner: Runner) -> None:
+    async def test_job_enqueued_while_it_waits_is_delivered_once(self, engines: Engines, runner: FakeRunner) -> None:
         runner.held = True
         engine = engines(1)
         await engine.start(runner.run)
@@ -123,7 +123,7 @@ class JobEngineSuite:
         assert runner.begun["second"] == 1
 
     async def test_job_enqueued_while_it_runs_is_delivered_again_afterwards(
-        self, engines: Engines, runner: Runner
+        self, engines: Engines, runner: FakeRunner
     ) -> None:
         runner.held = True
         engine = engines(4)
@@ -140,7 +140,7 @@ class JobEngineSuite:
         await runner.until(lambda: runner.ended["job-3"] == 1)
         assert runner.begun["job-1"] == 2
 
-    async def test_job_whose_run_has_ended_can_be_delivered_again(self, engines: Engines, runner: Runner) -> None:
+    async def test_job_whose_run_has_ended_can_be_delivered_again(self, engines: Engines, runner: FakeRunner) -> None:
         engine = engines(4)
         await engine.start(runner.run)
         for number in range(1, 6):
@@ -148,7 +148,7 @@ class JobEngineSuite:
             await runner.until(lambda: runner.ended["job-1"] == number)  # noqa: B023 - awaited in its own turn
         assert runner.order == ["job-1"] * 5
 
-    async def test_run_that_crashes_stops_no_other(self, engines: Engines, runner: Runner) -> None:
+    async def test_run_that_crashes_stops_no_other(self, engines: Engines, runner: FakeRunner) -> None:
         messages: list[str] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: messages.append(str(context["exception"])))
         runner.crashes = frozenset({"job-0", "job-3"})
@@ -159,7 +159,7 @@ class JobEngineSuite:
         await runner.until(lambda: len(runner.ended) == 4)
         assert messages == ["job-0", "job-3"]
 
-    async def test_run_that_is_cancelled_stops_no_other(self, engines: Engines, runner: Runner) -> None:
+    async def test_run_that_is_cancelled_stops_no_other(self, engines: Engines, runner: FakeRunner) -> None:
         runner.held = True
         engine = engines(2)
         await engine.start(runner.run)
@@ -173,7 +173,7 @@ class JobEngineSuite:
         await runner.until(lambda: runner.ended["job-2"] == 1)
         assert not runner.ended["job-1"]
 
-    async def test_close_lets_running_jobs_end(self, engines: Engines, runner: Runner) -> None:
+    async def test_close_lets_running_jobs_end(self, engines: Engines, runner: FakeRunner) -> None:
         runner.held = True
         engine = engines(4)
         await engine.start(runner.run)
@@ -187,7 +187,9 @@ class JobEngineSuite:
         assert not runner.cancelled
         assert engine.running == 0
 
-    async def test_close_cancels_what_has_not_ended_within_the_grace(self, engines: Engines, runner: Runner) -> None:
+    async def test_close_cancels_what_has_not_ended_within_the_grace(
+        self, engines: Engines, runner: FakeRunner
+    ) -> None:
         runner.held = True
         engine = engines(4)
         await engine.start(runner.run)
@@ -197,7 +199,7 @@ class JobEngineSuite:
         assert len(runner.cancelled) == 3
         assert engine.running == 0
 
-    async def test_closed_engine_delivers_nothing_more(self, engines: Engines, runner: Runner) -> None:
+    async def test_closed_engine_delivers_nothing_more(self, engines: Engines, runner: FakeRunner) -> None:
         runner.held = True
         engine = engines(1)
         await engine.start(runner.run)
@@ -213,7 +215,7 @@ class JobEngineSuite:
     async def test_a_run_that_waits_for_others_leaves_them_its_room(self, engines: Engines) -> None:
         engine = engines(1)
         waiting, may_go, went_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        runner = Runner()
+        runner = FakeRunner()
 
         async def run(job_id: str) -> None:
             if job_id != "parent":
@@ -237,7 +239,7 @@ class JobEngineSuite:
         async with engine.parked("unknown"):
             assert runner.most == 1
 
-    async def test_idle_engine_closes_at_once(self, engines: Engines, runner: Runner) -> None:
+    async def test_idle_engine_closes_at_once(self, engines: Engines, runner: FakeRunner) -> None:
         engine = engines(4)
         await engine.start(runner.run)
         await engine.close(LONG_S)

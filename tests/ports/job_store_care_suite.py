@@ -10,7 +10,7 @@ from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import JobState
 
 
-class JobStoreCare:
+class JobStoreSweepSuite:
     # Runners, and who is looked after
 
     async def test_runner_lives_as_long_as_its_last_beat_says(self, started: JobStore, another: JobStore) -> None:

@@ -15,7 +15,7 @@ from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import JobState, Progress
 
 
-class JobStoreChanges:
+class JobStoreChangesSuite:
     # Creating
 
     async def test_created_job_is_read_whole_by_everyone(self, started: JobStore, another: JobStore) -> None:

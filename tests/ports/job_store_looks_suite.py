@@ -15,7 +15,7 @@ from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import FINAL_STATES, JobState, Progress
 
 
-class JobStoreLooks:
+class JobStoreReadsSuite:
     # Finding
 
     async def test_pages_go_from_the_newest_to_the_oldest(self, started: JobStore) -> None:

@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.ports.job_store_care_suite import JobStoreCare
-from tests.ports.job_store_changes_suite import JobStoreChanges
-from tests.ports.job_store_looks_suite import JobStoreLooks
+from tests.ports.job_store_care_suite import JobStoreSweepSuite
+from tests.ports.job_store_changes_suite import JobStoreChangesSuite
+from tests.ports.job_store_looks_suite import JobStoreReadsSuite
 from tests.ports.recording_listener import JobListener
 from toolhub_service.domain.job_ports import JobStore
 
 
-class JobStoreSuite(JobStoreChanges, JobStoreLooks, JobStoreCare):
+class JobStoreSuite(JobStoreChangesSuite, JobStoreReadsSuite, JobStoreSweepSuite):
     @pytest.fixture
     def listener(self) -> JobListener:
         return JobListener()

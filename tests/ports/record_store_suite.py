@@ -146,7 +146,7 @@ class RecordStoreSuite:
         assert await artifacts.totals("agent-a") == (0, 0)
 
 
-class ListeningSuite:
+class ListenerSuite:
     """Of tables whose changes are told. `store`: not started."""
 
     async def test_listener_gets_every_change_in_order_and_no_refused_one(self, store: RecordStore[Approval]) -> None:

@@ -23,7 +23,7 @@ MINTED = RemoteMark(key="3f2b8f6e-6d0c-5c55-9a4e-0c7a5c1f2a11")
 UNKNOWN_KEY = RemoteMark(key="00000000-0000-5000-8000-000000000000")
 
 
-class Trouble(Enum):
+class RemoteFault(Enum):
     """What the remote side, or the way to it, does wrong."""
 
     START_REFUSED = "start refused"
@@ -52,7 +52,7 @@ class RemoteHarness(Protocol):
         """How often work was begun over there."""
         ...
 
-    def meet(self, trouble: Trouble) -> None:
+    def meet(self, trouble: RemoteFault) -> None:
         """Have it happen from now on. Skips the test, with the reason, where this remote side cannot."""
         ...
 
@@ -75,13 +75,13 @@ class RemoteJobSuite:
         assert mark.remote_id
 
     async def test_a_refused_start_begins_nothing(self, harness: RemoteHarness) -> None:
-        harness.meet(Trouble.START_REFUSED)
+        harness.meet(RemoteFault.START_REFUSED)
         with pytest.raises(ToolFailure):
             await harness.remote.start(harness.call, MINTED)
         assert harness.effects == 0
 
     async def test_a_start_whose_answer_is_lost_is_unclear_and_is_found(self, harness: RemoteHarness) -> None:
-        harness.meet(Trouble.START_ANSWER_LOST)
+        harness.meet(RemoteFault.START_ANSWER_LOST)
         with pytest.raises(RemoteUnclear):
             await harness.remote.start(harness.call, MINTED)
         found = await harness.remote.find(harness.call, MINTED)
@@ -89,7 +89,7 @@ class RemoteJobSuite:
         assert (found.accepted, harness.effects) == (True, 1)
 
     async def test_a_start_that_is_lost_on_its_way_is_unclear_and_is_not_found(self, harness: RemoteHarness) -> None:
-        harness.meet(Trouble.START_LOST)
+        harness.meet(RemoteFault.START_LOST)
         with pytest.raises(RemoteUnclear):
             await harness.remote.start(harness.call, MINTED)
         assert await harness.remote.find(harness.call, MINTED) is None
@@ -103,7 +103,7 @@ class RemoteJobSuite:
         assert await harness.remote.find(harness.call, UNKNOWN_KEY) is None
 
     async def test_a_lookup_without_an_answer_is_unclear(self, harness: RemoteHarness) -> None:
-        harness.meet(Trouble.FIND_BROKEN)
+        harness.meet(RemoteFault.FIND_BROKEN)
         with pytest.raises(RemoteUnclear):
             await harness.remote.find(harness.call, MINTED)
 
@@ -116,14 +116,14 @@ class RemoteJobSuite:
 
     async def test_following_survives_a_broken_connection(self, harness: RemoteHarness) -> None:
         mark = await harness.remote.start(harness.call, MINTED)
-        harness.meet(Trouble.FOLLOW_CUT)
+        harness.meet(RemoteFault.FOLLOW_CUT)
         harness.let_go()
         await followed(harness, mark)
         assert (await harness.remote.collect(harness.call, mark)).value is not None
 
     async def test_what_the_remote_side_has_forgotten_is_unclear_and_never_over(self, harness: RemoteHarness) -> None:
         mark = await harness.remote.start(harness.call, MINTED)
-        harness.meet(Trouble.FORGOTTEN)
+        harness.meet(RemoteFault.FORGOTTEN)
         with pytest.raises(RemoteUnclear):
             await followed(harness, mark)
 
@@ -143,13 +143,13 @@ class RemoteJobSuite:
         assert (await harness.remote.collect(harness.call, mark)).value is not None
 
     async def test_a_remote_side_that_cannot_stop_says_so(self, harness: RemoteHarness) -> None:
-        harness.meet(Trouble.STOP_IMPOSSIBLE)
+        harness.meet(RemoteFault.STOP_IMPOSSIBLE)
         mark = await harness.remote.start(harness.call, MINTED)
         assert await harness.remote.cancel(harness.call, mark) is False
 
     async def test_a_request_to_stop_without_an_answer_is_unclear(self, harness: RemoteHarness) -> None:
         mark = await harness.remote.start(harness.call, MINTED)
-        harness.meet(Trouble.STOP_BROKEN)
+        harness.meet(RemoteFault.STOP_BROKEN)
         with pytest.raises(RemoteUnclear):
             await harness.remote.cancel(harness.call, mark)
 
@@ -157,14 +157,14 @@ class RemoteJobSuite:
         mark = await harness.remote.start(harness.call, MINTED)
         harness.let_go()
         await followed(harness, mark)
-        harness.meet(Trouble.COLLECT_CUT)
+        harness.meet(RemoteFault.COLLECT_CUT)
         assert (await harness.remote.collect(harness.call, mark)).value is not None
 
     async def test_a_result_that_is_gone_is_unclear(self, harness: RemoteHarness) -> None:
         mark = await harness.remote.start(harness.call, MINTED)
         harness.let_go()
         await followed(harness, mark)
-        harness.meet(Trouble.RESULT_GONE)
+        harness.meet(RemoteFault.RESULT_GONE)
         with pytest.raises(RemoteUnclear):
             await harness.remote.collect(harness.call, mark)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc.aio
 
-from tests.fakes.artifacts import Kept, kept_in
+from tests.fakes.artifacts import ArtifactsHarness, kept_in
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.hub import channel_to
 from toolhub.v1 import artifact_pb2
@@ -83,7 +83,7 @@ class BrokenStreams(Layer):
 class ArtifactServer:
     address: str
     channel: grpc.aio.Channel
-    kept: Kept
+    kept: ArtifactsHarness
     in_flight: InFlight
     audit: MemoryAuditLog
     breaking: BrokenStreams

@@ -42,7 +42,7 @@ def write_sources(home: Path, *urls: str, graphs: tuple[dict[str, Any], ...] = (
     return folder
 
 
-class Agent(JobClient):
+class ComfyClient(JobClient):
     """A client of a hub."""
 
     async def refresh(self) -> Any:
@@ -70,10 +70,10 @@ class Agent(JobClient):
 @asynccontextmanager
 async def comfy_hub(
     home: Path, *urls: str, settings: Mapping[str, Any] | None = None, **terms: Any
-) -> AsyncIterator[tuple[Agent, RunningHub]]:
+) -> AsyncIterator[tuple[ComfyClient, RunningHub]]:
     """Serving, its source read."""
     write_sources(home, *urls, **terms)
     async with running_hub(home, policy=POLICY, settings={**IMPATIENT, **(settings or {})}) as hub:
-        agent = Agent(hub.channel)
+        agent = ComfyClient(hub.channel)
         await agent.refresh()
         yield agent, hub

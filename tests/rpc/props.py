@@ -33,7 +33,7 @@ class Echo(Tool[TextIn, TextOut]):
         return TextOut(text=args.text)
 
 
-class Lies(Tool[TextIn, TextOut]):
+class BreaksItsSchema(Tool[TextIn, TextOut]):
     """Answers more than its own schema allows."""
 
     name = "test/text.lie"
@@ -90,7 +90,7 @@ class Waits(Tool[TextIn, TextOut]):
         return TextOut(text=args.text)
 
 
-class ClearsUp(Waits):
+class SlowToCancel(Waits):
     """Takes its time to clear up after it was cancelled, as a command does that ignores being asked to end."""
 
     name = "test/text.clearUp"

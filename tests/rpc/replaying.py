@@ -63,18 +63,18 @@ class Effect(Tool[Marked, TextOutput]):
         return TextOutput(text=f"{args.marker} {len(self.done)}")
 
 
-class Asked(Effect):
+class ApprovedEffect(Effect):
     name = ASKED
 
 
-class Now(Effect):
+class ChangingAnswer(Effect):
     """Another answer each time."""
 
     name = NOW
     annotations = Annotations(read_only=True)
 
 
-class Nap(Tool[Marked, TextOutput]):
+class NapJob(Tool[Marked, TextOutput]):
     """Always a job; ends when it may."""
 
     name = NAP
@@ -145,10 +145,10 @@ def text_of(result: ToolResult) -> str:
     return str(result.value["text"])[:500] if isinstance(result.value, Mapping) and "text" in result.value else "ok"
 
 
-Actors = tuple[Script, Effect, Asked, Nap, Now]
+Actors = tuple[Script, Effect, ApprovedEffect, NapJob, ChangingAnswer]
 
 
-class Stage:
+class ReplayHarness:
     """A hub with these tools, robot who calls them, and judge who decides."""
 
     def __init__(self, running: RunningHub, actors: Actors, keys: Keys | None = None) -> None:
@@ -210,20 +210,20 @@ class Stage:
 
 
 @asynccontextmanager
-async def a_stage(
+async def replay_harness(
     home: Path,
     tools: Sequence[Tool[Any, Any, Any]] = (),
     policy: str = "",
     keys: Keys | None = None,
     grace_s: float = 2.0,
     **jobs: Any,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[ReplayHarness]:
     """`tools`: besides those above. `grace_s`: what runs has so long when the hub leaves."""
-    actors: Actors = (Script(), Effect(), Asked(), Nap(), Now())
+    actors: Actors = (Script(), Effect(), ApprovedEffect(), NapJob(), ChangingAnswer())
     settings = {
         "auth": {"modes": ["api-key"]},
         "server": {"drain_s": grace_s},
         "jobs": {"heartbeat_s": 0.1, "dead_after_s": 0.5, **jobs},
     }
     async with running_hub(home, policy=POLICY + policy, settings=settings, tools=[*actors, *tools]) as running:
-        yield Stage(running, actors, keys)
+        yield ReplayHarness(running, actors, keys)

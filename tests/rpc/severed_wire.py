@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 _AT_ONCE_BYTES = 65_536
 
 
-class Wire:
+class SeverableProxy:
     """To one address. Cut, its connections end and new ones are ended at once."""
 
     def __init__(self, url: str) -> None:
@@ -67,8 +67,8 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @asynccontextmanager
-async def wire_to(url: str) -> AsyncIterator[Wire]:
-    wire = Wire(url)
+async def wire_to(url: str) -> AsyncIterator[SeverableProxy]:
+    wire = SeverableProxy(url)
     await wire.open()
     try:
         yield wire

@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedRpc:
     code: grpc.StatusCode
     message: str
     reason: str = ""
@@ -26,7 +26,7 @@ class Failed:
     """BadRequest: field path to what is wrong."""
 
 
-async def failed(call: Awaitable[Any]) -> Failed:
+async def failed(call: Awaitable[Any]) -> FailedRpc:
     """The failure of an RPC that must fail."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call
@@ -43,14 +43,14 @@ async def in_time(call: Awaitable[Answer]) -> Answer | None:
         return None
 
 
-async def failed_stream(call: Any) -> Failed:
+async def failed_stream(call: Any) -> FailedRpc:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         async for _ in call:
             pass
     return failure_of(raised.value)
 
 
-def failure_of(error: grpc.aio.AioRpcError) -> Failed:
+def failure_of(error: grpc.aio.AioRpcError) -> FailedRpc:
     info, retry, bad = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), error_details_pb2.BadRequest()
     retry_after_s = None
     for key, value in error.trailing_metadata() or ():
@@ -64,7 +64,7 @@ def failure_of(error: grpc.aio.AioRpcError) -> Failed:
             detail.Unpack(bad)
             if detail.Unpack(retry):
                 retry_after_s = retry.retry_delay.ToMilliseconds() / 1_000
-    return Failed(
+    return FailedRpc(
         error.code(),
         error.details() or "",
         info.reason,

@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.hub import request, running_hub
-from tests.rpc.props import ClearsUp, Echo, Waits
+from tests.rpc.props import Echo, SlowToCancel, Waits
 from tests.rpc.statuses import failed
 from toolhub_service.domain.event import EventType
 from toolhub_service.transport.interceptors.admission import AdmissionLayer
@@ -122,7 +122,7 @@ async def test_work_that_does_not_end_in_its_grace_is_cancelled_and_recorded(tmp
 
 @pytest.mark.promise("audit.two-events", "serving.drain")
 async def test_work_that_was_cut_off_is_in_the_log_before_the_log_is_closed(tmp_path: Path) -> None:
-    slow = ClearsUp()
+    slow = SlowToCancel()
     async with running_hub(tmp_path, settings={"server": {"drain_s": 0.05}}, tools=[slow]) as running:
         call = asyncio.create_task(running.invoke(slow.name))
         await slow.started.wait()

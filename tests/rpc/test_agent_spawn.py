@@ -48,7 +48,7 @@ roles:
 KINDS = error_pb2.ErrorKind
 
 
-class Held(Tool["Held.In", "Held.Out"]):
+class HeldTool(Tool["HeldTool.In", "HeldTool.Out"]):
     """Works until it is cancelled."""
 
     name = "held/work.on"
@@ -73,7 +73,7 @@ class Held(Tool["Held.In", "Held.Out"]):
         return self.Out()
 
 
-class Maker(Tool["Maker.In", "Maker.Out"]):
+class CallMaker(Tool["CallMaker.In", "CallMaker.Out"]):
     """Makes a call with the tools that it lends itself, as a hostile loop would."""
 
     name = "held/calls.make"
@@ -181,7 +181,7 @@ async def test_what_was_not_lent_is_out_of_reach_and_approvals_are_not_inherited
     tmp_path: Path, model: ModelEndpoint
 ) -> None:
     asks = "rules: [{id: ask, effect: REQUIRE_APPROVAL, tools: [core/fs.copy]}]\nsandbox: {may_overwrite: false}\n"
-    maker = Maker()
+    maker = CallMaker()
     async with agent_hub(tmp_path, model, asks, tools=[maker]) as hub:
         await put(hub, "a.txt", "one")
         args = {"path": "b.txt", "text": "two"}
@@ -257,7 +257,7 @@ async def test_steps_calls_the_requests_budget_and_the_deadline_bound_a_model_th
 async def test_agents_within_agents_end_at_the_configured_depth_and_tools_within_tools_at_the_hubs(
     tmp_path: Path, model: ModelEndpoint
 ) -> None:
-    maker = Maker()
+    maker = CallMaker()
     async with agent_hub(tmp_path, model, tools=[maker], max_depth=2) as hub:
         spawn = "core__agent_spawn"
         model.script(
@@ -337,7 +337,7 @@ async def test_whatever_the_endpoint_does_is_bounded_and_has_a_name(
 async def test_a_cancelled_agent_ends_its_inner_call_and_one_that_has_begun_is_never_run_again(
     tmp_path: Path, model: ModelEndpoint
 ) -> None:
-    held = Held()
+    held = HeldTool()
     async with agent_hub(tmp_path, model, tools=[held]) as hub:
         model.script(ask(("held__work_on", {})))
         result = await hub.invoke(SPAWN, {"task": "x", "tools": [held.name]}, request_id="work")

@@ -46,7 +46,7 @@ rules:
 Metadata = tuple[tuple[str, str], ...]
 
 
-class Keyed:
+class KeyedHub:
     def __init__(self, running: RunningHub) -> None:
         self.running = running
         self.file: KeyFile = Paths(running.hub.settings).key_file()
@@ -66,13 +66,13 @@ def by(key: str) -> Metadata:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def keyed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Keyed]:
+async def keyed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KeyedHub]:
     async with running_hub(tmp_path_factory.mktemp("keys"), policy=POLICY) as running:
-        yield Keyed(running)
+        yield KeyedHub(running)
 
 
 @pytest.mark.promise("identity.keys-narrow")
-async def test_capabilities_of_a_key_narrow_the_grant_of_its_principal_and_add_nothing(keyed: Keyed) -> None:
+async def test_capabilities_of_a_key_narrow_the_grant_of_its_principal_and_add_nothing(keyed: KeyedHub) -> None:
     _, reading = keyed.made("robot", Wanted(capabilities=frozenset({"read:*", "danger:*"})))
     _, whole = keyed.made("robot")
     write = {"path": "a.txt", "text": "x"}
@@ -91,7 +91,7 @@ async def test_capabilities_of_a_key_narrow_the_grant_of_its_principal_and_add_n
 
 
 @pytest.mark.promise("identity.keys-narrow")
-async def test_lists_leave_out_what_a_narrowed_key_may_never_call(keyed: Keyed) -> None:
+async def test_lists_leave_out_what_a_narrowed_key_may_never_call(keyed: KeyedHub) -> None:
     _, reading = keyed.made("robot", Wanted(capabilities=frozenset({"read:*"})))
     _, whole = keyed.made("robot")
     stub = keyed.running.stub
@@ -115,7 +115,7 @@ async def test_lists_leave_out_what_a_narrowed_key_may_never_call(keyed: Keyed) 
 
 
 @pytest.mark.promise("identity.keys-narrow")
-async def test_a_job_of_a_narrowed_key_is_as_narrow(keyed: Keyed) -> None:
+async def test_a_job_of_a_narrowed_key_is_as_narrow(keyed: KeyedHub) -> None:
     _, reading = keyed.made("robot", Wanted(capabilities=frozenset({"read:*"})))
     asked = request(WRITE, {"path": "a.txt", "text": "x"})
     jobs: Any = JobServiceStub(keyed.running.channel)
@@ -126,7 +126,7 @@ async def test_a_job_of_a_narrowed_key_is_as_narrow(keyed: Keyed) -> None:
 
 
 @pytest.mark.promise("identity.keys-narrow")
-async def test_roles_of_a_key_narrow_those_of_its_principal_and_add_none(keyed: Keyed) -> None:
+async def test_roles_of_a_key_narrow_those_of_its_principal_and_add_none(keyed: KeyedHub) -> None:
     _, agent = keyed.made("robot", Wanted(roles=frozenset({Role.AGENT, Role.AUDITOR}), tenant="acme"))
     info = await keyed.running.stub.GetServerInfo(pb.GetServerInfoRequest(), metadata=agent)
     assert (info.principal, list(info.roles)) == ("robot", ["agent"])
@@ -136,7 +136,7 @@ async def test_roles_of_a_key_narrow_those_of_its_principal_and_add_none(keyed: 
 
 
 @pytest.mark.promise("identity.keys-end")
-async def test_an_expired_key_is_refused_and_only_its_holder_is_told_why(keyed: Keyed) -> None:
+async def test_an_expired_key_is_refused_and_only_its_holder_is_told_why(keyed: KeyedHub) -> None:
     key_id, metadata = keyed.made("robot", Wanted(expires_s=int(time.time()) - 60))
     refused = await failed(keyed.running.stub.Invoke(request(TOOL), metadata=metadata))
     assert (refused.reason, refused.metadata["problem"]) == ("CREDENTIAL_REFUSED", "expired")
@@ -147,7 +147,7 @@ async def test_an_expired_key_is_refused_and_only_its_holder_is_told_why(keyed: 
 
 
 @pytest.mark.promise("identity.keys-end")
-async def test_a_replaced_key_holds_until_the_overlap_is_over_for_open_streams_too(keyed: Keyed) -> None:
+async def test_a_replaced_key_holds_until_the_overlap_is_over_for_open_streams_too(keyed: KeyedHub) -> None:
     old_id, old = keyed.made("rotated", Wanted(roles=frozenset({Role.AGENT})))
     rotated = keyed.file.rotate("rotated", 3_600)
     assert rotated is not None
@@ -180,7 +180,7 @@ def in_session(call_id: str) -> pb.InvokeSessionRequest:
 
 
 @pytest.mark.promise("identity.keys-by-default")
-async def test_a_second_person_gets_a_key_and_approves_while_the_hub_runs(keyed: Keyed) -> None:
+async def test_a_second_person_gets_a_key_and_approves_while_the_hub_runs(keyed: KeyedHub) -> None:
     approvals: Any = ApprovalServiceStub(keyed.running.channel)
     asked = request(WRITE, {"path": "shared.txt", "text": "x"}, request_id="work")
     waiting = (await keyed.running.stub.Invoke(asked, timeout=60)).result
@@ -194,7 +194,7 @@ async def test_a_second_person_gets_a_key_and_approves_while_the_hub_runs(keyed:
     assert (await keyed.running.stub.Invoke(asked, timeout=60)).result.ok
 
 
-class Later:
+class SetClock:
     """A clock that stands still until it is set."""
 
     def __init__(self) -> None:
@@ -208,11 +208,11 @@ class Later:
 
 
 async def test_the_last_use_of_a_key_is_written_once_in_five_minutes_and_at_the_end(
-    keyed: Keyed, tmp_path: Path
+    keyed: KeyedHub, tmp_path: Path
 ) -> None:
     key_id, metadata = keyed.made("robot")
     idle_id, _ = keyed.made("robot")
-    file, clock = tmp_path / "used.json", Later()
+    file, clock = tmp_path / "used.json", SetClock()
     clocked: Clock = clock
     uses, keys = KeyUses(file), keyed.running.hub.keys
     keys.take_used()
@@ -235,10 +235,10 @@ async def test_the_last_use_of_a_key_is_written_once_in_five_minutes_and_at_the_
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_last_use_that_cannot_be_written_costs_no_call(keyed: Keyed, tmp_path: Path) -> None:
+async def test_the_last_use_that_cannot_be_written_costs_no_call(keyed: KeyedHub, tmp_path: Path) -> None:
     _, metadata = keyed.made("robot")
     (tmp_path / "used.json").mkdir()
-    care = KeyCare(keyed.running.hub.keys, KeyUses(tmp_path / "used.json"), keyed.running.hub.observing, Later())
+    care = KeyCare(keyed.running.hub.keys, KeyUses(tmp_path / "used.json"), keyed.running.hub.observing, SetClock())
     assert (await keyed.running.invoke(TOOL, metadata=metadata)).ok
     await care.look()
     assert (await keyed.running.invoke(TOOL, metadata=metadata)).ok

@@ -38,7 +38,7 @@ APPROVE, REJECT = approval_pb2.DECISION_APPROVE, approval_pb2.DECISION_REJECT
 AWAITING = job_state_pb2.JOB_STATE_AWAITING_APPROVAL
 
 
-class Office:
+class ApprovalsHarness:
     """A hub with three people: robot asks, judge decides, boss may do both."""
 
     def __init__(self, running: RunningHub, names: tuple[str, ...] = ("robot", "judge", "boss")) -> None:
@@ -98,50 +98,50 @@ class Office:
 
 
 @asynccontextmanager
-async def an_office(tmp_path: Path, **fields: Any) -> AsyncIterator[Office]:
+async def an_office(tmp_path: Path, **fields: Any) -> AsyncIterator[ApprovalsHarness]:
     async with running_hub(tmp_path, policy=POLICY, settings=API_KEYS, **fields) as running:
-        yield Office(running)
+        yield ApprovalsHarness(running)
 
 
 @pytest.fixture
-async def office(tmp_path: Path) -> AsyncIterator[Office]:
+async def harness(tmp_path: Path) -> AsyncIterator[ApprovalsHarness]:
     async with an_office(tmp_path) as opened:
         yield opened
 
 
 @pytest.mark.promise("approval.single-use")
-async def test_call_waits_for_a_person_and_then_runs_once(office: Office) -> None:
-    approval_id = await office.grant()
-    assert office.written == []
-    done = await office.call(approval_id)
+async def test_call_waits_for_a_person_and_then_runs_once(harness: ApprovalsHarness) -> None:
+    approval_id = await harness.grant()
+    assert harness.written == []
+    done = await harness.call(approval_id)
     assert done.ok
-    assert office.written == ["a.txt"]
-    again = await office.call(approval_id)
+    assert harness.written == ["a.txt"]
+    again = await harness.call(approval_id)
     assert again.error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
     assert "already been used" in again.error.message
 
 
 @pytest.mark.promise("errors.typed-refusals")
-async def test_refusal_names_its_approval_and_rule_in_messages_of_their_own(office: Office) -> None:
-    asked = (await office.call()).error
+async def test_refusal_names_its_approval_and_rule_in_messages_of_their_own(harness: ApprovalsHarness) -> None:
+    asked = (await harness.call()).error
     assert asked.approval.approval_id == asked.details["approval_id"]
     assert asked.approval.state == approval_pb2.APPROVAL_STATE_PENDING
     assert asked.approval.expires_at.ToJsonString() == asked.details["expires_at"]
     assert asked.rule.rule_id == "writes-need-a-yes"
-    await office.decide(asked.approval.approval_id)
-    granted = (await office.call()).error.approval
+    await harness.decide(asked.approval.approval_id)
+    granted = (await harness.call()).error.approval
     assert (granted.approval_id, granted.state) == (asked.approval.approval_id, approval_pb2.APPROVAL_STATE_APPROVED)
     other = {"path": "b.txt", "text": "hello"}
-    await office.decide(await office.ask(other), REJECT, comment="Not now.")
-    refused = (await office.call(args=other)).error
+    await harness.decide(await harness.ask(other), REJECT, comment="Not now.")
+    refused = (await harness.call(args=other)).error
     assert refused.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED, "a no is for one call; the next one asks anew"
 
 
 @pytest.mark.promise("approval.four-events")
-async def test_its_way_is_in_the_audit_log_and_the_log_verifies(office: Office) -> None:
-    approval_id = await office.grant()
-    done = await office.call(approval_id)
-    events = [chained.event for chained in await office.running.events()]
+async def test_its_way_is_in_the_audit_log_and_the_log_verifies(harness: ApprovalsHarness) -> None:
+    approval_id = await harness.grant()
+    done = await harness.call(approval_id)
+    events = [chained.event for chained in await harness.running.events()]
     recorded = [(event.type, event.principal) for event in events if event.attributes.get("approval_id") == approval_id]
     assert recorded == [
         (EventType.APPROVAL_ASKED, "robot"),
@@ -150,115 +150,115 @@ async def test_its_way_is_in_the_audit_log_and_the_log_verifies(office: Office) 
     ]
     own = [event.type for event in events if event.call_id == done.call_id]
     assert own == [EventType.APPROVAL_USED, EventType.TOOL_CALLED, EventType.TOOL_RESULT]
-    assert (await office.running.hub.audit.verify()).ok
+    assert (await harness.running.hub.audit.verify()).ok
 
 
 @pytest.mark.promise("approval.single-use")
-async def test_of_fifty_calls_at_once_with_one_approval_exactly_one_runs(office: Office) -> None:
-    approval_id = await office.grant()
-    results = await asyncio.gather(*(office.call(approval_id) for _ in range(50)))
+async def test_of_fifty_calls_at_once_with_one_approval_exactly_one_runs(harness: ApprovalsHarness) -> None:
+    approval_id = await harness.grant()
+    results = await asyncio.gather(*(harness.call(approval_id) for _ in range(50)))
     assert sum(result.ok for result in results) == 1
-    calls = await office.running.events(types=frozenset({EventType.APPROVAL_USED}))
+    calls = await harness.running.events(types=frozenset({EventType.APPROVAL_USED}))
     assert len(calls) == 1
 
 
-async def test_repeated_call_under_its_key_is_answered_from_store_and_asks_nobody(office: Office) -> None:
-    approval_id = await office.grant()
-    first, again = await office.call(approval_id, key="k"), await office.call(approval_id, key="k")
+async def test_repeated_call_under_its_key_is_answered_from_store_and_asks_nobody(harness: ApprovalsHarness) -> None:
+    approval_id = await harness.grant()
+    first, again = await harness.call(approval_id, key="k"), await harness.call(approval_id, key="k")
     assert (first.ok, again.ok, again.replayed) == (True, True, True)
-    listed = await office.approvals.ListApprovals(pb.ListApprovalsRequest(), metadata=office.by("judge"))
+    listed = await harness.approvals.ListApprovals(pb.ListApprovalsRequest(), metadata=harness.by("judge"))
     assert listed.total_size == 1
 
 
 @pytest.mark.promise("approval.not-by-the-requester")
-async def test_nobody_decides_for_themselves_nor_without_the_role(office: Office) -> None:
-    own, robots = await office.ask(by="boss"), await office.ask()
+async def test_nobody_decides_for_themselves_nor_without_the_role(harness: ApprovalsHarness) -> None:
+    own, robots = await harness.ask(by="boss"), await harness.ask()
     for approval_id, by, reason in ((own, "boss", "OWN_REQUEST"), (robots, "robot", "ROLE_MISSING")):
-        failure = await failed(office.decide(approval_id, by=by))
+        failure = await failed(harness.decide(approval_id, by=by))
         assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, reason)
-    assert (await office.decide(own)).approval.state == approval_pb2.APPROVAL_STATE_APPROVED
-    assert (await office.decide(robots, by="boss")).approval.decided_by == "boss"
+    assert (await harness.decide(own)).approval.state == approval_pb2.APPROVAL_STATE_APPROVED
+    assert (await harness.decide(robots, by="boss")).approval.decided_by == "boss"
 
 
-async def test_asker_looks_up_what_became_of_its_question(office: Office) -> None:
-    approval_id = await office.ask()
-    await office.decide(approval_id, REJECT, comment="not today")
+async def test_asker_looks_up_what_became_of_its_question(harness: ApprovalsHarness) -> None:
+    approval_id = await harness.ask()
+    await harness.decide(approval_id, REJECT, comment="not today")
     asked = pb.GetApprovalRequest(approval_id=approval_id)
-    seen = (await office.approvals.GetApproval(asked, metadata=office.by("robot"))).approval
+    seen = (await harness.approvals.GetApproval(asked, metadata=harness.by("robot"))).approval
     assert (seen.state, seen.comment) == (approval_pb2.APPROVAL_STATE_REJECTED, "not today")
-    refused = await office.call(approval_id)
+    refused = await harness.call(approval_id)
     assert refused.error.kind == error_pb2.ERROR_KIND_APPROVAL_REJECTED
     assert "not today" in refused.error.message
-    assert office.written == []
+    assert harness.written == []
 
 
 @pytest.mark.promise("approval.exact-call")
-async def test_other_arguments_and_another_policy_need_another_yes(office: Office) -> None:
-    approval_id = await office.grant()
-    other = await office.call(approval_id, {"path": "b.txt", "text": "hello"})
+async def test_other_arguments_and_another_policy_need_another_yes(harness: ApprovalsHarness) -> None:
+    approval_id = await harness.grant()
+    other = await harness.call(approval_id, {"path": "b.txt", "text": "hello"})
     assert other.error.details["differs"] == ["arguments"]
-    hub = office.running.hub
+    hub = harness.running.hub
     Paths(hub.settings).policy.write_text(POLICY.replace("Files are shared.", "Files are shared still."))
     assert hub.policy_file.load().applied
-    changed = await office.call(approval_id)
+    changed = await harness.call(approval_id)
     assert changed.error.details["differs"] == ["policy revision"]
-    assert office.written == []
+    assert harness.written == []
 
 
 async def test_question_outlives_the_hub(tmp_path: Path) -> None:
-    async with an_office(tmp_path) as office:
-        approval_id = await office.ask()
+    async with an_office(tmp_path) as harness:
+        approval_id = await harness.ask()
     async with running_hub(tmp_path, policy=POLICY, settings=API_KEYS) as running:
-        again = Office(running)
+        again = ApprovalsHarness(running)
         await again.decide(approval_id)
         assert (await again.call(approval_id)).ok
         assert again.written == ["a.txt"]
 
 
 @pytest.mark.promise("approval.job-goes-on")
-async def test_job_waits_for_a_person_and_goes_on_by_itself(office: Office) -> None:
-    job = await office.submit()
+async def test_job_waits_for_a_person_and_goes_on_by_itself(harness: ApprovalsHarness) -> None:
+    job = await harness.submit()
     assert job.status.state == AWAITING
     approval = (
-        await office.approvals.GetApproval(
-            pb.GetApprovalRequest(approval_id=job.approval_id), metadata=office.by("judge")
+        await harness.approvals.GetApproval(
+            pb.GetApprovalRequest(approval_id=job.approval_id), metadata=harness.by("judge")
         )
     ).approval
     assert approval.job_id == job.job_id
-    ending = asyncio.create_task(office.ended(job.job_id))
-    await office.decide(job.approval_id)
+    ending = asyncio.create_task(harness.ended(job.job_id))
+    await harness.decide(job.approval_id)
     assert (await ending).state == job_state_pb2.JOB_STATE_SUCCEEDED
-    assert office.written == ["a.txt"]
+    assert harness.written == ["a.txt"]
 
 
 @pytest.mark.promise("approval.job-goes-on")
-async def test_job_that_is_rejected_fails_and_says_so(office: Office) -> None:
-    job = await office.submit()
-    await office.decide(job.approval_id, REJECT, comment="not this folder")
-    last = await office.ended(job.job_id)
+async def test_job_that_is_rejected_fails_and_says_so(harness: ApprovalsHarness) -> None:
+    job = await harness.submit()
+    await harness.decide(job.approval_id, REJECT, comment="not this folder")
+    last = await harness.ended(job.job_id)
     assert (last.state, last.error.kind) == (
         job_state_pb2.JOB_STATE_FAILED,
         error_pb2.ERROR_KIND_APPROVAL_REJECTED,
     )
     assert "not this folder" in last.error.message
-    assert office.written == []
+    assert harness.written == []
 
 
-async def test_job_may_be_submitted_with_an_approval_that_was_granted(office: Office) -> None:
-    approval_id = await office.grant()
+async def test_job_may_be_submitted_with_an_approval_that_was_granted(harness: ApprovalsHarness) -> None:
+    approval_id = await harness.grant()
     asked = request(WRITE, ARGS, request_id="work")
     submitted = job_service_pb2.SubmitJobRequest(intent=asked.intent, context=asked.context, approval_id=approval_id)
-    job = (await office.jobs.SubmitJob(submitted, metadata=office.by("robot"), timeout=60)).job
-    assert (await office.ended(job.job_id)).state == job_state_pb2.JOB_STATE_SUCCEEDED
-    assert (await office.call(approval_id)).error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
+    job = (await harness.jobs.SubmitJob(submitted, metadata=harness.by("robot"), timeout=60)).job
+    assert (await harness.ended(job.job_id)).state == job_state_pb2.JOB_STATE_SUCCEEDED
+    assert (await harness.call(approval_id)).error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
 
 
 @pytest.mark.promise("jobs.handed-over")
 async def test_hub_that_leaves_ends_watches_with_a_status_that_says_come_again(tmp_path: Path) -> None:
     async with AsyncExitStack() as client:
-        async with an_office(tmp_path) as office:
-            channel = await client.enter_async_context(channel_to(office.running.address))
-            metadata, approval_id = office.by("judge"), await office.ask()
+        async with an_office(tmp_path) as harness:
+            channel = await client.enter_async_context(channel_to(harness.running.address))
+            metadata, approval_id = harness.by("judge"), await harness.ask()
             stub: Any = ApprovalServiceStub(channel)
             watch = stub.WatchApprovals(pb.WatchApprovalsRequest(), metadata=metadata, timeout=60)
             answers = aiter(watch)
@@ -269,32 +269,32 @@ async def test_hub_that_leaves_ends_watches_with_a_status_that_says_come_again(t
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_secret_of_an_argument_is_shown_to_nobody(office: Office) -> None:
+async def test_secret_of_an_argument_is_shown_to_nobody(harness: ApprovalsHarness) -> None:
     secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
-    approval_id = await office.ask({"path": "a.txt", "text": f"token: {secret}"})
+    approval_id = await harness.ask({"path": "a.txt", "text": f"token: {secret}"})
     asked = pb.GetApprovalRequest(approval_id=approval_id)
-    seen = await office.approvals.GetApproval(asked, metadata=office.by("judge"))
+    seen = await harness.approvals.GetApproval(asked, metadata=harness.by("judge"))
     assert secret.encode() not in seen.SerializeToString()
     assert b"token: [40 characters: letters, digits and _]" in seen.approval.args_summary_json
-    assert secret not in repr(await office.running.events())
-    stored = b"".join(path.read_bytes() for path in Paths(office.running.hub.settings).data_dir.glob("hub.db*"))
+    assert secret not in repr(await harness.running.events())
+    stored = b"".join(path.read_bytes() for path in Paths(harness.running.hub.settings).data_dir.glob("hub.db*"))
     assert secret.encode() not in stored
 
 
 @pytest.mark.promise("approval.watch-resumed")
-async def test_watch_that_is_opened_again_hears_what_was_decided_meanwhile(office: Office) -> None:
+async def test_watch_that_is_opened_again_hears_what_was_decided_meanwhile(harness: ApprovalsHarness) -> None:
     def watched(token: str = "") -> Any:
         asked = pb.WatchApprovalsRequest(resume_token=token)
-        return office.approvals.WatchApprovals(asked, metadata=office.by("judge"), timeout=60)
+        return harness.approvals.WatchApprovals(asked, metadata=harness.by("judge"), timeout=60)
 
-    first, second = await office.ask({"path": "a.txt", "text": "a"}), await office.ask({"path": "b.txt", "text": "b"})
+    first, second = await harness.ask({"path": "a.txt", "text": "a"}), await harness.ask({"path": "b.txt", "text": "b"})
     watch = watched()
     answers = [await watch.read() for _ in range(2)]
     watch.cancel()
     assert {answer.approval.approval_id for answer in answers} == {first, second}
     assert [bool(answer.resume_token) for answer in answers] == [False, True], "a half-read list is read anew"
-    await office.decide(first, REJECT)
-    third = await office.ask({"path": "c.txt", "text": "c"})
+    await harness.decide(first, REJECT)
+    third = await harness.ask({"path": "c.txt", "text": "c"})
     resumed = watched(answers[-1].resume_token)
     states: dict[str, int] = {}
     while {first, third} - states.keys():

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from msgspec import Meta
 
-from tests.fakes.town import Town, founded, kind
+from tests.fakes.keyed_hub import KeyedHub, keyed_hub, kind
 from tests.hub import CALL_TIMEOUT_S, OPEN_POLICY, RunningHub, running_hub
 from tests.rpc.artifact_server import messages
 from tests.rpc.statuses import failed, failed_stream
@@ -197,37 +197,37 @@ async def test_artifacts_survive_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def town(tmp_path: Path) -> AsyncIterator[Town]:
-    async with founded(tmp_path) as people:
+async def keyed(tmp_path: Path) -> AsyncIterator[KeyedHub]:
+    async with keyed_hub(tmp_path) as people:
         yield people
 
 
 @pytest.mark.promise("artifact.owned")
-async def test_foreign_artifact_is_not_found_by_any_way_and_an_auditor_reads_it(town: Town) -> None:
-    bobs = await uploaded(town.hub, b"bob's", metadata=town.of("bob"))
+async def test_foreign_artifact_is_not_found_by_any_way_and_an_auditor_reads_it(keyed: KeyedHub) -> None:
+    bobs = await uploaded(keyed.hub, b"bob's", metadata=keyed.of("bob"))
     assert bobs.principal == "bob"
-    alices = await uploaded(town.hub, b"alice's", metadata=town.of("alice"))
-    assert await read(town.hub, bobs.artifact_id, town.of("alice")) == b"bob's"  # alice audits
-    stub: Any = ArtifactServiceStub(town.hub.channel)
+    alices = await uploaded(keyed.hub, b"alice's", metadata=keyed.of("alice"))
+    assert await read(keyed.hub, bobs.artifact_id, keyed.of("alice")) == b"bob's"  # alice audits
+    stub: Any = ArtifactServiceStub(keyed.hub.channel)
     get = pb.GetArtifactRequest(artifact_id=alices.artifact_id)
-    failure = await failed(stub.GetArtifact(get, timeout=CALL_TIMEOUT_S, metadata=town.of("bob")))
+    failure = await failed(stub.GetArtifact(get, timeout=CALL_TIMEOUT_S, metadata=keyed.of("bob")))
     assert (failure.code, failure.reason) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
     reading = stub.ReadArtifact(
-        pb.ReadArtifactRequest(artifact_id=alices.artifact_id), timeout=CALL_TIMEOUT_S, metadata=town.of("bob")
+        pb.ReadArtifactRequest(artifact_id=alices.artifact_id), timeout=CALL_TIMEOUT_S, metadata=keyed.of("bob")
     )
     assert (await failed_stream(reading)).code is grpc.StatusCode.NOT_FOUND
     args = {"text": {"$artifact": alices.artifact_id}}
-    assert kind(await town.invoke("bob", "core/util.hash.sha256Text", args)) == "NOT_FOUND"
+    assert kind(await keyed.invoke("bob", "core/util.hash.sha256Text", args)) == "NOT_FOUND"
 
 
 @pytest.mark.promise("artifact.owned")
-async def test_auditor_reads_but_does_not_pass_off_what_others_own_as_an_argument(town: Town) -> None:
-    bobs = await uploaded(town.hub, b"bob's", metadata=town.of("bob"))
+async def test_auditor_reads_but_does_not_pass_off_what_others_own_as_an_argument(keyed: KeyedHub) -> None:
+    bobs = await uploaded(keyed.hub, b"bob's", metadata=keyed.of("bob"))
     args = {"text": {"$artifact": bobs.artifact_id}}
-    assert kind(await town.invoke("alice", "core/util.hash.sha256Text", args)) == "NOT_FOUND"
+    assert kind(await keyed.invoke("alice", "core/util.hash.sha256Text", args)) == "NOT_FOUND"
 
 
-async def test_who_lacks_the_role_is_told_so_before_anything_is_looked_up(town: Town) -> None:
-    stub: Any = ArtifactServiceStub(town.hub.channel)
-    call = stub.GetArtifact(pb.GetArtifactRequest(artifact_id="art_1"), metadata=town.of("ops"))
+async def test_who_lacks_the_role_is_told_so_before_anything_is_looked_up(keyed: KeyedHub) -> None:
+    stub: Any = ArtifactServiceStub(keyed.hub.channel)
+    call = stub.GetArtifact(pb.GetArtifactRequest(artifact_id="art_1"), metadata=keyed.of("ops"))
     assert (await failed(call)).reason == "ROLE_MISSING"

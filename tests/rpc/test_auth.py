@@ -32,7 +32,7 @@ def bearer(key: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {key}"),)
 
 
-class Keyed:
+class KeyedHub:
     """A hub that wants API keys, and two of them."""
 
     def __init__(self, running: RunningHub) -> None:
@@ -47,14 +47,14 @@ class Keyed:
 
 
 @pytest.fixture
-async def keyed(tmp_path: Path) -> AsyncIterator[Keyed]:
+async def keyed(tmp_path: Path) -> AsyncIterator[KeyedHub]:
     async with running_hub(tmp_path, policy=POLICY, settings=API_KEYS) as running:
-        yield Keyed(running)
+        yield KeyedHub(running)
 
 
 @pytest.mark.promise("identity.from-credential")
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
-async def test_good_key_makes_its_principal(keyed: Keyed, header: str) -> None:
+async def test_good_key_makes_its_principal(keyed: KeyedHub, header: str) -> None:
     value = f"Bearer {keyed.robot}" if header == "authorization" else keyed.robot
     result = await keyed.running.invoke(TOOL, metadata=((header, value),))
     assert result.ok
@@ -63,7 +63,7 @@ async def test_good_key_makes_its_principal(keyed: Keyed, header: str) -> None:
 
 
 @pytest.mark.promise("identity.bad-credential-refused")
-async def test_no_key_is_refused_with_advice_how_to_get_one(keyed: Keyed) -> None:
+async def test_no_key_is_refused_with_advice_how_to_get_one(keyed: KeyedHub) -> None:
     failure = await failed(keyed.running.stub.Invoke(request(TOOL)))
     assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_MISSING")
     assert "toolhub keys create" in failure.message
@@ -71,7 +71,7 @@ async def test_no_key_is_refused_with_advice_how_to_get_one(keyed: Keyed) -> Non
 
 @pytest.mark.promise("identity.bad-credential-refused")
 @pytest.mark.parametrize("spoil", ["{}x", "x{}", "thk_00000000_nothing", "{0:.14}wrong", "thk_", "not a key at all"])
-async def test_wrong_key_is_refused_and_never_shown_again(keyed: Keyed, spoil: str) -> None:
+async def test_wrong_key_is_refused_and_never_shown_again(keyed: KeyedHub, spoil: str) -> None:
     wrong = spoil.format(keyed.robot)
     failure = await failed(keyed.running.stub.Invoke(request(TOOL), metadata=bearer(wrong)))
     assert (failure.code, failure.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_REFUSED")
@@ -79,7 +79,7 @@ async def test_wrong_key_is_refused_and_never_shown_again(keyed: Keyed, spoil: s
 
 
 @pytest.mark.promise("identity.bad-credential-refused")
-async def test_revoked_key_stops_working_when_the_file_is_read_again(keyed: Keyed) -> None:
+async def test_revoked_key_stops_working_when_the_file_is_read_again(keyed: KeyedHub) -> None:
     assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok
     assert keyed.file.revoke("_".join(keyed.robot.split("_")[:2]))
     keyed.reload()
@@ -89,7 +89,7 @@ async def test_revoked_key_stops_working_when_the_file_is_read_again(keyed: Keye
 
 
 @pytest.mark.promise("identity.bad-credential-refused")
-async def test_revoked_key_ends_the_session_that_was_opened_with_it(keyed: Keyed) -> None:
+async def test_revoked_key_ends_the_session_that_was_opened_with_it(keyed: KeyedHub) -> None:
     session = keyed.running.stub.InvokeSession(metadata=bearer(keyed.robot))
     await session.write(session_request("before"))
     assert (await session.read()).events[0].result.ok
@@ -104,7 +104,7 @@ async def test_revoked_key_ends_the_session_that_was_opened_with_it(keyed: Keyed
 
 
 @pytest.mark.promise("identity.bad-credential-refused")
-async def test_revoked_key_hears_nothing_more_of_what_it_followed(keyed: Keyed) -> None:
+async def test_revoked_key_hears_nothing_more_of_what_it_followed(keyed: KeyedHub) -> None:
     tail = keyed.running.audit.TailEvents(audit_service_pb2.TailEventsRequest(), metadata=bearer(keyed.boss))
     await tail.initial_metadata()
     assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok
@@ -123,7 +123,7 @@ def session_request(call_id: str) -> pb.InvokeSessionRequest:
     return pb.InvokeSessionRequest(calls=[asked])
 
 
-async def test_broken_key_file_keeps_the_keys_that_were_read(keyed: Keyed) -> None:
+async def test_broken_key_file_keeps_the_keys_that_were_read(keyed: KeyedHub) -> None:
     (Path(keyed.running.hub.settings.data_dir) / "api-keys.yaml").write_text("[not, keys")
     keyed.reload()
     assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok
@@ -152,7 +152,7 @@ async def test_hub_without_credentials_never_starts_where_others_reach_it(tmp_pa
 
 
 @pytest.mark.promise("identity.roles")
-async def test_roles_open_services(keyed: Keyed) -> None:
+async def test_roles_open_services(keyed: KeyedHub) -> None:
     snapshot, events = registry_service_pb2.GetSnapshotRequest(), audit_service_pb2.ListEventsRequest()
     robot, boss = bearer(keyed.robot), bearer(keyed.boss)
     for call, role in (
@@ -168,7 +168,7 @@ async def test_roles_open_services(keyed: Keyed) -> None:
 
 @pytest.mark.promise("identity.no-impersonation")
 @pytest.mark.parametrize("field", ["agent_id", "user_id"])
-async def test_only_who_may_impersonate_acts_for_another(keyed: Keyed, field: str) -> None:
+async def test_only_who_may_impersonate_acts_for_another(keyed: KeyedHub, field: str) -> None:
     as_other = {field: "somebody"}
     refused = await keyed.running.stub.Invoke(request(TOOL, **as_other), metadata=bearer(keyed.robot))  # type: ignore[arg-type]
     assert refused.result.error.kind == error_pb2.ERROR_KIND_PERMISSION_DENIED
@@ -176,14 +176,14 @@ async def test_only_who_may_impersonate_acts_for_another(keyed: Keyed, field: st
     assert allowed.result.ok
 
 
-async def test_health_and_reflection_ask_for_no_credential(keyed: Keyed) -> None:
+async def test_health_and_reflection_ask_for_no_credential(keyed: KeyedHub) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     stub = health_pb2_grpc.HealthStub(keyed.running.channel)
     assert (await stub.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_what_a_caller_cannot_call_it_cannot_see(keyed: Keyed) -> None:
+async def test_what_a_caller_cannot_call_it_cannot_see(keyed: KeyedHub) -> None:
     robot = bearer(keyed.robot)
     listed = await keyed.running.stub.ListTools(pb.ListToolsRequest(), metadata=robot)
     names = {tool.name for tool in listed.tools}
@@ -194,7 +194,7 @@ async def test_what_a_caller_cannot_call_it_cannot_see(keyed: Keyed) -> None:
 
 
 @pytest.mark.promise("identity.bad-credential-refused")
-async def test_two_credentials_are_refused_rather_than_one_chosen(keyed: Keyed) -> None:
+async def test_two_credentials_are_refused_rather_than_one_chosen(keyed: KeyedHub) -> None:
     """Two entries at once: fails at befa727, where `authorization` won without a word."""
     robot, boss = bearer(keyed.robot), bearer(keyed.boss)
     for both in (

@@ -15,7 +15,7 @@ from tests.fakes.comfyui.png import SIGNATURE
 from tests.fakes.comfyui_templates import BLUR, changed
 from tests.hub import channel_to
 from tests.processes import served
-from tests.rpc.comfy_hub import Agent, comfy_hub, write_sources
+from tests.rpc.comfy_hub import ComfyClient, comfy_hub, write_sources
 from tests.rpc.job_client import state
 from tests.rpc.sharing import is_gapless
 from toolhub.v1 import error_pb2, source_pb2
@@ -65,7 +65,7 @@ async def test_one_that_is_cancelled_is_cancelling_until_the_server_has_stopped_
         await comfy.until_held("ImageBlur")
         await agent.seen(job_id, begun)
         assert await agent.cancel(job_id) == "CANCELLING"
-        await comfy.until(lambda: comfy.shop.interrupted)
+        await comfy.until(lambda: comfy.state.interrupted)
         comfy.release()
         history = await agent.ended(job_id)
         assert state(history[-1]) == "CANCELLED"
@@ -162,7 +162,7 @@ async def test_kill_9_of_the_hub_costs_no_second_submit(tmp_path: Path, comfy: F
     if moment == "collecting":
         comfy.fault(Op.VIEW, How.HOLD)
     async with served(folder, environment=BRISK) as hub, channel_to(hub.address) as channel:
-        agent = Agent(channel)
+        agent = ComfyClient(channel)
         await agent.refresh()
         job_id = await agent.submit("blur")
         await comfy.until_held("ImageBlur")
@@ -175,7 +175,7 @@ async def test_kill_9_of_the_hub_costs_no_second_submit(tmp_path: Path, comfy: F
         await hub.process.wait()
     comfy.faults.clear()
     async with served(folder, environment=BRISK) as hub, channel_to(hub.address) as channel:
-        agent = Agent(channel)
+        agent = ComfyClient(channel)
         comfy.release()
         end = (await agent.ended(job_id))[-1]
         assert len(await agent.pictures(end)) == 1

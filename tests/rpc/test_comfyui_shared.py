@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.comfyui import How, Op, fake_comfyui
-from tests.rpc.comfy_hub import IMPATIENT, POLICY, Agent, write_sources
+from tests.rpc.comfy_hub import IMPATIENT, POLICY, ComfyClient, write_sources
 from tests.rpc.sharing import hubs_of, merged
 
 JOBS = 100
@@ -32,7 +32,7 @@ async def test_a_hundred_jobs_of_two_hubs_end_once_each(tmp_path: Path, redis_ur
         for at in range(5):  # some starts are never clearly answered
             comfy.fault(Op.SUBMIT, (How.LOSE_ANSWER, How.ERROR_AFTER, How.DROP)[at % 3])
         async with hubs_of(tmp_path, settings, [], [], policy=POLICY) as hubs:
-            agents = [Agent(hub.channel) for hub in hubs]
+            agents = [ComfyClient(hub.channel) for hub in hubs]
             await asyncio.gather(*(agent.refresh() for agent in agents))
             tasks = [agents[at % 2].submit("blur", {"color": at}) for at in range(JOBS)]
             jobs = await asyncio.gather(*tasks)

@@ -28,7 +28,7 @@ roles: [{principals: [local], roles: [agent, operator]}]
 NOW = "core/util.time.now"
 
 
-class Renders(Echo):
+class AlwaysJob(Echo):
     """Always long work."""
 
     name = "test/video.render"
@@ -37,7 +37,7 @@ class Renders(Echo):
 
 @pytest.fixture
 async def asking(tmp_path: Path) -> AsyncIterator[RunningHub]:
-    async with running_hub(tmp_path, policy=ASKS, tools=[Echo(), Crashes(), Renders()]) as running:
+    async with running_hub(tmp_path, policy=ASKS, tools=[Echo(), Crashes(), AlwaysJob()]) as running:
         yield running
 
 
@@ -126,7 +126,7 @@ async def test_result_is_unset_where_there_is_none(asking: RunningHub) -> None:
     assert_comment("result", "At least one entry, for refused calls too.")
     refused = await asking.invoke("test/text.echo", {"text": 7})
     crashed = await asking.invoke("test/text.crash")
-    accepted = await asking.invoke(Renders.name)
+    accepted = await asking.invoke(AlwaysJob.name)
     for result, ok in ((refused, False), (crashed, False), (accepted, True)):
         assert (result.ok, result.WhichOneof("result"), bool(result.evidence)) == (ok, None, True)
     assert accepted.job.job_id

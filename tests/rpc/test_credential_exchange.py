@@ -34,7 +34,7 @@ roles:
 
 
 @dataclass
-class Exchange:
+class ExchangeEndpoint:
     """A token endpoint that gives each subject token one of its own (RFC 8693 §2)."""
 
     url: str = ""
@@ -62,8 +62,8 @@ def kept_in(folder: Path) -> bytes:
 
 
 @asynccontextmanager
-async def token_endpoint() -> AsyncIterator[Exchange]:
-    made = Exchange()
+async def token_endpoint() -> AsyncIterator[ExchangeEndpoint]:
+    made = ExchangeEndpoint()
     app = web.Application()
     app.router.add_post("/token", made.answer)
     runner = web.AppRunner(app)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.http_server import Asked, response, serving
-from tests.rpc.test_credentials import ALICE, BOB, DENIED, town
+from tests.fakes.http_server import RecordedRequest, response, serving
+from tests.rpc.test_credentials import ALICE, BOB, DENIED, credentials_harness
 from toolhub.v1 import error_pb2
 
 POLICY = """
@@ -23,12 +23,12 @@ egress: [{hosts: [127.0.0.1], ports: [%d, %d], cidrs: [127.0.0.0/8], methods: [G
 """
 
 
-class Answers:
+class HostAnswers:
     """Tells what it was sent, in several spellings; leads elsewhere; or lets nobody in."""
 
     elsewhere = ""
 
-    async def __call__(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def __call__(self, asked: RecordedRequest, writer: asyncio.StreamWriter) -> None:
         sent = asked.headers.get("authorization", "")
         path = asked.target.strip("/")
         if path == "away":
@@ -55,12 +55,12 @@ class Answers:
 async def test_a_host_is_asked_with_its_callers_own_credential_which_goes_nowhere_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    here, there = Answers(), Answers()
+    here, there = HostAnswers(), HostAnswers()
     async with serving(here) as server, serving(there) as other:
         here.elsewhere, there.elsewhere = other.url("/away"), server.url("/echo")
         host = {"name": "api", "url": server.url().rstrip("/"), "auth": {"per_user": {"kind": "header"}}}
         policy = POLICY % (server.port, other.port)
-        async with town(tmp_path, {}, policy=policy, credentials={"hosts": [host]}) as hub:
+        async with credentials_harness(tmp_path, {}, policy=policy, credentials={"hosts": [host]}) as hub:
             refused = await hub.call("alice", "core/http.request", {"url": server.url("/echo")})
             assert (refused.error.kind, refused.error.details["state"]) == (DENIED, "NONE")
             assert refused.error.details["command"] == "toolhub credentials set api"

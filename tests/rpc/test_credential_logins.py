@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from tests.fakes.mcp_servers.guarded import Guarded, guarded_server
 from tests.rpc.statuses import failed
-from tests.rpc.test_credentials import DENIED, Town, town
+from tests.rpc.test_credentials import DENIED, CredentialsHarness, credentials_harness
 from tests.servers.issuer import RealIssuer, real_issuer
 from toolhub.v1 import credential_service_pb2 as pb
 from toolhub.v1 import error_pb2
@@ -106,7 +106,7 @@ async def agreed(url: str) -> str:
     return url
 
 
-async def logged_in(there: Town, name: str) -> pb.Credential:
+async def logged_in(there: CredentialsHarness, name: str) -> pb.Credential:
     begun = await there.ask(name, "BeginLogin", source="shop", redirect_uri=BACK)
     kept = await there.ask(name, "CompleteLogin", login=begun.login, **given(await agreed(begun.authorization_url)))
     credential: pb.Credential = kept.credential
@@ -126,7 +126,7 @@ async def refreshes(issuer: RealIssuer) -> int:
     return int(await issuer.process.stdout.readline())
 
 
-def secret_of(there: Town, name: str) -> Any:
+def secret_of(there: CredentialsHarness, name: str) -> Any:
     """Reads what the vault keeps for somebody."""
     hub = there.hub.hub
     vault, key = hub.sourcing.vault, key_for(Principal(name), "shop")
@@ -144,7 +144,7 @@ def secret_of(there: Town, name: str) -> Any:
 async def test_a_user_logs_in_from_the_command_line_and_calls_carry_the_users_token_until_it_is_revoked(
     issuer: RealIssuer, server: Guarded, tmp_path: Path, clock: type[ShiftedClock]
 ) -> None:
-    async with town(tmp_path, {"shop": entry(server, issuer)}) as there:
+    async with credentials_harness(tmp_path, {"shop": entry(server, issuer)}) as there:
         refused = await there.call("alice", "shop/whoami")
         assert refused.error.details["command"] == "toolhub credentials login shop"
         words = ("credentials", "login", "shop", "--no-browser", "--address", there.hub.address)
@@ -219,7 +219,7 @@ async def test_a_login_is_completed_by_who_began_it_with_what_came_back_and_for_
         "shop": entry(server, issuer, **named, scopes=["toolhub"]),
         "unnamed": entry(server, issuer, origins=[]),
     }
-    async with town(tmp_path, sources) as there:
+    async with credentials_harness(tmp_path, sources) as there:
         for uri in (
             "https://evil.example.com/callback",
             "http://127.0.0.1.evil.example.com/",
@@ -296,7 +296,7 @@ async def test_a_hundred_calls_at_two_hubs_with_an_expired_token_make_one_refres
     async with AsyncExitStack() as stack:
         hubs = [
             await stack.enter_async_context(
-                town(tmp_path / name, {"shop": entry(server, issuer)}, stores=shared, credentials=KEYS)
+                credentials_harness(tmp_path / name, {"shop": entry(server, issuer)}, stores=shared, credentials=KEYS)
             )
             for name in ("one", "two")
         ]

@@ -39,7 +39,7 @@ roles:
 DENIED = error_pb2.ERROR_KIND_PERMISSION_DENIED
 
 
-class Town:
+class CredentialsHarness:
     """A hub whose callers have API keys, and their clients."""
 
     def __init__(self, hub: RunningHub, keys: Mapping[str, str]) -> None:
@@ -64,14 +64,16 @@ class Town:
 
 
 @asynccontextmanager
-async def town(home: Path, sources: Mapping[str, Any], *, policy: str = POLICY, **settings: Any) -> AsyncIterator[Town]:
+async def credentials_harness(
+    home: Path, sources: Mapping[str, Any], *, policy: str = POLICY, **settings: Any
+) -> AsyncIterator[CredentialsHarness]:
     write_sources(home, sources)
     chosen = {"auth": {"modes": ["api-key"]}, **settings}
     file = Paths(settings_of(home, chosen)).key_file()
     keys = {name: file.create(name) for name in ("alice", "bob", "carol", "warden")}
     async with running_hub(home, policy=policy, settings=chosen) as hub:
         assert await hub.hub.sourcing.sources.settled(timeout_s=60)
-        yield Town(hub, keys)
+        yield CredentialsHarness(hub, keys)
 
 
 def mcp(url: str, **more: Any) -> dict[str, Any]:
@@ -89,7 +91,7 @@ async def test_each_caller_of_an_mcp_server_is_known_to_it_by_a_credential_and_a
 ) -> None:
     async with (
         guarded_server(users=USERS) as server,
-        town(tmp_path, {"shop": mcp(server.url, protocol="2025-11-25", **PER_USER)}) as there,
+        credentials_harness(tmp_path, {"shop": mcp(server.url, protocol="2025-11-25", **PER_USER)}) as there,
     ):
         refused = await there.call("alice", "shop/whoami")
         assert refused.error.kind == DENIED
@@ -131,7 +133,10 @@ async def test_each_caller_of_an_mcp_server_is_known_to_it_by_a_credential_and_a
 
 async def test_who_may_go_without_is_served_as_the_source_is_configured(tmp_path: Path) -> None:
     entry = mcp("", auth={"per_user": {"kind": "header", "required": False}})
-    async with guarded_server(users=USERS) as server, town(tmp_path, {"shop": entry | {"url": server.url}}) as there:
+    async with (
+        guarded_server(users=USERS) as server,
+        credentials_harness(tmp_path, {"shop": entry | {"url": server.url}}) as there,
+    ):
         assert (await there.value("carol", "shop/whoami"))["result"] == "the hub"
         await there.ask("carol", "SetCredential", source="shop", value=BOB)
         assert (await there.value("carol", "shop/whoami"))["result"] == "bob"
@@ -150,7 +155,7 @@ async def test_webhooks_of_n8n_are_called_with_the_callers_own_header(tmp_path: 
             "auth": {"per_user": {"kind": "header", "header": "X-Flow-Key"}},
             "workflows": {"guarded": {"webhook": "guarded"}},
         }
-        async with town(tmp_path, {"flows": entry}) as there:
+        async with credentials_harness(tmp_path, {"flows": entry}) as there:
             assert (await there.call("alice", "flows/guarded", {"a": 1})).error.kind == DENIED
             await there.ask("alice", "SetCredential", source="flows", value="wrong-0123456789")
             wrong = await there.call("alice", "flows/guarded", {"a": 1})
@@ -166,7 +171,7 @@ async def test_operators_see_whose_exist_and_may_revoke_them_and_nobody_else_may
     tenants = 'tenants: [{name: "*", principals: [warden]}, {name: acme, principals: [alice]}]\n'
     async with (
         guarded_server(users=USERS) as server,
-        town(tmp_path, {"shop": mcp(server.url, **PER_USER)}, policy=POLICY + tenants) as there,
+        credentials_harness(tmp_path, {"shop": mcp(server.url, **PER_USER)}, policy=POLICY + tenants) as there,
     ):
         given = await there.ask("alice", "SetCredential", source="shop", value=ALICE)
         assert (given.credential.principal, given.credential.kind) == ("alice", pb.CREDENTIAL_KIND_HEADER)
@@ -203,7 +208,7 @@ async def test_work_of_comfyui_is_sent_followed_and_fetched_with_its_callers_own
         comfy.users = {f"Bearer {SHARED}", f"Bearer {ALICE}"}
         own = {"headers": {"Authorization": f"Bearer {SHARED}"}, "lost_after_s": 0.3, **per_user}
         studio = {"kind": "comfyui", "url": comfy.url, "templates": [templates], **own}
-        async with town(tmp_path, {"studio": studio}) as there:
+        async with credentials_harness(tmp_path, {"studio": studio}) as there:
 
             async def run(name: str, color: int) -> Any:
                 job = await there.hub.submit("studio/blur", {"color": color}, metadata=there.who(name))

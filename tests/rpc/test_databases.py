@@ -80,7 +80,7 @@ CREATE SCHEMA hidden; CREATE TABLE hidden.salaries (name text);
 
 
 @dataclass(frozen=True)
-class Shop:
+class DatabaseHarness:
     """A database, and the roles that a connection may have."""
 
     admin: str
@@ -96,7 +96,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(postgres_url: str) -> Iterator[Shop]:
+def harness(postgres_url: str) -> Iterator[DatabaseHarness]:
     database = urlsplit(postgres_url).path.strip("/")
     reader, writer = f"reader_{database}", f"writer_{database}"
     with psycopg.connect(postgres_url, autocommit=True) as admin:
@@ -109,15 +109,15 @@ def shop(postgres_url: str) -> Iterator[Shop]:
         url = urlsplit(postgres_url)
         return url._replace(netloc=f"{role}@{url.netloc.rpartition('@')[2]}").geturl()
 
-    yield Shop(postgres_url, as_role(reader), as_role(writer))
+    yield DatabaseHarness(postgres_url, as_role(reader), as_role(writer))
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute(f"DROP OWNED BY {reader}, {writer}; DROP ROLE {reader}, {writer}".encode())
 
 
 @pytest.mark.promise("databases.exact-values")
 async def test_sqlite_is_described_and_queried_with_exact_values(tmp_path: Path) -> None:
-    shop = {"name": "shop", "file": str(sqlite_file(tmp_path)), "description": "A small shop."}
-    async with db_hub(tmp_path, shop) as hub:
+    harness = {"name": "shop", "file": str(sqlite_file(tmp_path)), "description": "A small shop."}
+    async with db_hub(tmp_path, harness) as hub:
         listed = await hub.value("core/db.describe", purpose="")
         assert listed["connections"] == [
             {"name": "shop", "dialect": "sqlite", "readOnly": True, "description": "A small shop."}
@@ -170,8 +170,8 @@ VALUES = {
 
 
 @pytest.mark.promise("databases.exact-values")
-async def test_postgres_is_described_and_queried_with_exact_values(tmp_path: Path, shop: Shop) -> None:
-    async with db_hub(tmp_path, shop.entry(description="Sales.")) as hub:
+async def test_postgres_is_described_and_queried_with_exact_values(tmp_path: Path, harness: DatabaseHarness) -> None:
+    async with db_hub(tmp_path, harness.entry(description="Sales.")) as hub:
         description = await hub.value("core/db.describe", {"connection": "shop"})
         assert [(table["name"], table["comment"]) for table in description["tables"]] == [
             ("orders", ""),
@@ -197,10 +197,10 @@ async def test_postgres_is_described_and_queried_with_exact_values(tmp_path: Pat
 @pytest.mark.promise("databases.exact-values")
 @pytest.mark.parametrize("export", ["csv", "jsonl", "parquet"])
 async def test_a_cut_result_is_whole_in_its_artifact_and_rows_are_streamed(
-    tmp_path: Path, shop: Shop, export: str
+    tmp_path: Path, harness: DatabaseHarness, export: str
 ) -> None:
     lite = {"name": "lite", "file": str(sqlite_file(tmp_path)), "export": export, "max_rows": 300}
-    async with db_hub(tmp_path, lite, shop.entry(export=export, max_rows=300)) as hub:
+    async with db_hub(tmp_path, lite, harness.entry(export=export, max_rows=300)) as hub:
         numbers = {
             "shop": "SELECT g AS n, repeat('é', 3) AS t FROM generate_series(1, $1) AS g",
             "lite": "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?) "
@@ -238,11 +238,11 @@ def read(export: str, data: bytes) -> list[list[Any]]:
 
 
 @pytest.mark.promise("databases.writes-are-planned")
-async def test_writing_needs_a_plan_and_a_connection_of_its_own(tmp_path: Path, shop: Shop) -> None:
+async def test_writing_needs_a_plan_and_a_connection_of_its_own(tmp_path: Path, harness: DatabaseHarness) -> None:
     lite = sqlite_file(tmp_path)
     entries = (
-        shop.entry(),
-        {"name": "pg-write", "url": shop.writer, "read_only": False},
+        harness.entry(),
+        {"name": "pg-write", "url": harness.writer, "read_only": False},
         {"name": "lite", "file": str(lite)},
         {"name": "lite-write", "file": str(lite), "read_only": False},
     )
@@ -266,7 +266,7 @@ async def test_writing_needs_a_plan_and_a_connection_of_its_own(tmp_path: Path, 
             assert "pg-write, lite-write" in result.error.message
             asked = {"connection": connection, "query": "DELETE FROM orders"}
             assert (await hub.invoke("core/db.query", asked)).error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
-    assert shop.rows("SELECT DISTINCT total::int FROM orders") == [(7,)]
+    assert harness.rows("SELECT DISTINCT total::int FROM orders") == [(7,)]
 
 
 async def test_without_a_database_or_one_for_writing_the_tools_say_what_to_configure(tmp_path: Path) -> None:
@@ -281,9 +281,11 @@ async def test_without_a_database_or_one_for_writing_the_tools_say_what_to_confi
         assert "`read_only: false`" in spec.state_reason
 
 
-async def test_a_superuser_is_refused_for_reading_and_no_host_is_ever_told(tmp_path: Path, shop: Shop) -> None:
+async def test_a_superuser_is_refused_for_reading_and_no_host_is_ever_told(
+    tmp_path: Path, harness: DatabaseHarness
+) -> None:
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
-    entries = (shop.entry("admin") | {"url": shop.admin}, shop.entry("gone") | {"url": nowhere})
+    entries = (harness.entry("admin") | {"url": harness.admin}, harness.entry("gone") | {"url": nowhere})
     async with db_hub(tmp_path, *entries, {"name": "nofile", "file": str(tmp_path / "none.db")}) as hub:
         for connection, reason in (("admin", "superuser"), ("gone", "no connection"), ("nofile", "its file")):
             result = await hub.invoke("core/db.query", {"connection": connection, "query": "SELECT 1"})
@@ -306,10 +308,10 @@ rules:
 """
 
 
-async def test_policy_judges_tables_and_kinds_of_statements(tmp_path: Path, shop: Shop) -> None:
-    writing = {"name": "writing", "url": shop.writer, "read_only": False}
-    listed = {"name": "listed", "url": shop.reader, "tables": ["public.orders"]}
-    async with db_hub(tmp_path, shop.entry(), writing, listed, policy=POLICY + RULES) as hub:
+async def test_policy_judges_tables_and_kinds_of_statements(tmp_path: Path, harness: DatabaseHarness) -> None:
+    writing = {"name": "writing", "url": harness.writer, "read_only": False}
+    listed = {"name": "listed", "url": harness.reader, "tables": ["public.orders"]}
+    async with db_hub(tmp_path, harness.entry(), writing, listed, policy=POLICY + RULES) as hub:
         denied = await hub.invoke("core/db.query", {"connection": "shop", "query": 'SELECT name FROM "users"'})
         assert denied.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
         assert "no-users" in str(denied.error)
@@ -323,10 +325,10 @@ async def test_policy_judges_tables_and_kinds_of_statements(tmp_path: Path, shop
 
 
 async def test_what_the_database_says_of_a_statement_is_told_and_a_costly_one_is_not_run(
-    tmp_path: Path, shop: Shop
+    tmp_path: Path, harness: DatabaseHarness
 ) -> None:
     lite = {"name": "lite", "file": str(sqlite_file(tmp_path))}
-    async with db_hub(tmp_path, shop.entry(), shop.entry("cheap", max_cost=1_000), lite) as hub:
+    async with db_hub(tmp_path, harness.entry(), harness.entry("cheap", max_cost=1_000), lite) as hub:
         for connection, query, expected in (
             ("shop", "SELECT nme FROM users", 'column "nme" does not exist'),
             ("shop", "SELECT 1 / 0", "division by zero"),
@@ -373,10 +375,10 @@ def test_a_password_does_not_stand_in_the_settings(tmp_path: Path) -> None:
         settings_of(tmp_path, {"databases": twice})
 
 
-async def test_doctor_asks_each_database(tmp_path: Path, shop: Shop) -> None:
+async def test_doctor_asks_each_database(tmp_path: Path, harness: DatabaseHarness) -> None:
     entries = [
-        shop.entry(),
-        {"name": "admin", "url": shop.admin},
+        harness.entry(),
+        {"name": "admin", "url": harness.admin},
         {"name": "lite", "file": str(sqlite_file(tmp_path)), "read_only": False},
         {"name": "gone", "url": {"env": "TOOLHUB_NOT_SET_ANYWHERE"}},
     ]

@@ -36,7 +36,7 @@ GROWTH_BYTES = 60 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Server:
+class DatabaseHarness:
     """A database with a role of its own, whose sessions can be seen."""
 
     url: str
@@ -69,17 +69,17 @@ class Server:
 
 
 @pytest.fixture
-def server(postgres_url: str) -> Iterator[Server]:
+def server(postgres_url: str) -> Iterator[DatabaseHarness]:
     url = urlsplit(postgres_url)
     role = f"ended_{url.path.strip('/')}"
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {role} LOGIN".encode())
-        yield Server(url._replace(netloc=f"{role}@{url.netloc.rpartition('@')[2]}").geturl(), admin, role)
+        yield DatabaseHarness(url._replace(netloc=f"{role}@{url.netloc.rpartition('@')[2]}").geturl(), admin, role)
         admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
 
 
 @asynccontextmanager
-async def hub_of(home: Path, server: Server, **more: Any) -> AsyncIterator[RunningHub]:
+async def hub_of(home: Path, server: DatabaseHarness, **more: Any) -> AsyncIterator[RunningHub]:
     async with running_hub(home, policy=POLICY, settings={"databases": [server.entry(**more)]}) as hub:
         yield hub
 
@@ -90,7 +90,7 @@ def asked(query: str, **fields: Any) -> Any:
 
 @pytest.mark.promise("databases.ends-at-the-server")
 @QUERIES
-async def test_a_cancelled_call_ends_its_statement(tmp_path: Path, server: Server, query: str) -> None:
+async def test_a_cancelled_call_ends_its_statement(tmp_path: Path, server: DatabaseHarness, query: str) -> None:
     async with hub_of(tmp_path, server) as hub:
         call = hub.stub.InvokeStream(asked(query, message=pb.InvokeStreamRequest), timeout=CALL_TIMEOUT_S)
         await server.until(is_running=True)
@@ -101,7 +101,7 @@ async def test_a_cancelled_call_ends_its_statement(tmp_path: Path, server: Serve
 
 @pytest.mark.promise("databases.ends-at-the-server")
 @QUERIES
-async def test_a_deadline_ends_the_statement_and_says_so(tmp_path: Path, server: Server, query: str) -> None:
+async def test_a_deadline_ends_the_statement_and_says_so(tmp_path: Path, server: DatabaseHarness, query: str) -> None:
     async with hub_of(tmp_path, server) as hub:
 
         async def attempt(timeout_s: float) -> Any:
@@ -115,7 +115,7 @@ async def test_a_deadline_ends_the_statement_and_says_so(tmp_path: Path, server:
 
 @pytest.mark.promise("databases.ends-at-the-server")
 @QUERIES
-async def test_a_killed_hub_leaves_no_statement(tmp_path: Path, server: Server, query: str) -> None:
+async def test_a_killed_hub_leaves_no_statement(tmp_path: Path, server: DatabaseHarness, query: str) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     (home / "policy.yaml").touch(0o600)
@@ -146,7 +146,9 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-async def test_many_rows_and_a_row_as_large_as_memory_leave_the_hub_small(tmp_path: Path, server: Server) -> None:
+async def test_many_rows_and_a_row_as_large_as_memory_leave_the_hub_small(
+    tmp_path: Path, server: DatabaseHarness
+) -> None:
     async with hub_of(tmp_path, server, max_rows=10**6) as hub:
         assert (await hub.invoke("core/db.query", {"connection": "big", "query": "SELECT 1"})).ok
         for query, rows in (
@@ -185,7 +187,9 @@ async def test_sqlite_stops_at_the_deadline_and_when_cancelled(tmp_path: Path) -
         # The hub waits for its threads when it closes: one that went on would hold this test until its timeout.
 
 
-async def test_a_write_that_is_out_of_time_has_changed_nothing_and_says_so(tmp_path: Path, server: Server) -> None:
+async def test_a_write_that_is_out_of_time_has_changed_nothing_and_says_so(
+    tmp_path: Path, server: DatabaseHarness
+) -> None:
     server.admin.execute("CREATE TABLE numbers (n bigint); INSERT INTO numbers VALUES (1)")
     server.admin.execute(f"GRANT SELECT, UPDATE ON numbers TO {server.role}")
     policy = POLICY.replace("read:db", "read:db, write:db, danger:destructive")

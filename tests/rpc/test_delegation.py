@@ -56,7 +56,7 @@ impersonate: [gateway]
 
 
 @dataclass(frozen=True)
-class Stage:
+class DelegationHarness:
     hub: RunningHub
     corp: MintingIssuer
     evil: MintingIssuer
@@ -79,7 +79,7 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def harness(tmp_path: Path) -> AsyncIterator[DelegationHarness]:
     with minting_issuer("corp") as corp, minting_issuer("evil") as evil:
         jwt = {"issuers": [corp.settings(tenant_claim="org"), evil.settings()]}
         auth = {"auth": {"modes": ["jwt", "api-key"], "jwt": jwt}}
@@ -88,7 +88,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
             names = ("gateway", "victim", "group:corp/writers", "issuer:corp", "actor:corp:acme/bot")
             keys = {name: file.create(name) for name in names}
             reload_keys(hub.hub, file)
-            yield Stage(hub, corp, evil, keys)
+            yield DelegationHarness(hub, corp, evil, keys)
 
 
 def refusal(result: Any) -> tuple[str, str]:
@@ -97,35 +97,37 @@ def refusal(result: Any) -> tuple[str, str]:
 
 
 @pytest.mark.promise("policy.selectors")
-async def test_a_group_gives_rights_to_tokens_of_its_issuer_and_to_no_name_that_looks_alike(stage: Stage) -> None:
-    assert (await stage.ann("writers").call(WRITE, WRITTEN)).ok
-    assert refusal(await stage.ann().call(WRITE, WRITTEN)) == ("POLICY_DENIED", "capabilities")
-    assert (await stage.ann().call(READ, HERE)).ok
+async def test_a_group_gives_rights_to_tokens_of_its_issuer_and_to_no_name_that_looks_alike(
+    harness: DelegationHarness,
+) -> None:
+    assert (await harness.ann("writers").call(WRITE, WRITTEN)).ok
+    assert refusal(await harness.ann().call(WRITE, WRITTEN)) == ("POLICY_DENIED", "capabilities")
+    assert (await harness.ann().call(READ, HERE)).ok
     # A route that was worked out for her with the group serves none without it, and the other way round.
-    assert (await stage.ann("writers").call(WRITE, WRITTEN)).ok
+    assert (await harness.ann("writers").call(WRITE, WRITTEN)).ok
 
-    forged = [stage.key(name) for name in ("group:corp/writers", "issuer:corp", "actor:corp:acme/bot")]
+    forged = [harness.key(name) for name in ("group:corp/writers", "issuer:corp", "actor:corp:acme/bot")]
     named = ("writers", "corp/writers", "group:corp/writers")
-    forged += [Client(stage.hub, stage.evil.bearer("ann", groups=[group])) for group in named]
+    forged += [Client(harness.hub, harness.evil.bearer("ann", groups=[group])) for group in named]
     for forger in forged:
         assert (await failed(forger.call(READ, HERE))).reason == "PRINCIPAL_UNKNOWN"
 
     # A job has the identity that submitted it: it runs by rights of the group, and the log says whose it is.
-    job = await stage.ann("writers").submit(WRITE, {"path": "job.txt", "text": "x"})
-    ended = await stage.hub.watched(job.job_id, metadata=stage.ann("writers").metadata)
+    job = await harness.ann("writers").submit(WRITE, {"path": "job.txt", "text": "x"})
+    ended = await harness.hub.watched(job.job_id, metadata=harness.ann("writers").metadata)
     assert state(ended[-1]) == "SUCCEEDED", ended[-1]
-    events = [each.event for each in await stage.hub.events(principal="corp:acme/ann", tool=WRITE)]
+    events = [each.event for each in await harness.hub.events(principal="corp:acme/ann", tool=WRITE)]
     of_job = [each for each in events if each.attributes.get("job_id") == job.job_id and each.call_id]
     assert of_job
     assert {(each.attributes["issuer"], each.attributes["tenant"]) for each in of_job} == {("corp", "acme")}
 
 
 @pytest.mark.promise("policy.delegation")
-async def test_a_token_with_actors_has_the_rights_that_all_of_them_have(stage: Stage) -> None:
-    by_bot = stage.ann("writers", act={"sub": "bot"})
+async def test_a_token_with_actors_has_the_rights_that_all_of_them_have(harness: DelegationHarness) -> None:
+    by_bot = harness.ann("writers", act={"sub": "bot"})
     result = await by_bot.call(WRITE, WRITTEN)
     assert result.ok
-    (asked, *_) = await stage.hub.events(call_id=result.call_id)
+    (asked, *_) = await harness.hub.events(call_id=result.call_id)
     assert (asked.event.principal, asked.event.attributes["actors"]) == ("corp:acme/ann", "corp:acme/bot")
     for path, rule in (("no-bots.txt", "by-bot"), ("who.txt", "who")):
         assert refusal(await by_bot.call(WRITE, {"path": path, "text": "x"})) == ("POLICY_DENIED", rule)
@@ -133,58 +135,58 @@ async def test_a_token_with_actors_has_the_rights_that_all_of_them_have(stage: S
     # One of the chain lacks the right, wherever it stands; one is a stranger; one has another issuer.
     reader = {"sub": "reader"}
     for chain in (reader, {"sub": "bot", "act": reader}, {**reader, "act": {"sub": "bot"}}):
-        by_reader = stage.ann("writers", act=chain)
+        by_reader = harness.ann("writers", act=chain)
         assert (await by_reader.call(READ, HERE)).ok
         assert refusal(await by_reader.call(WRITE, WRITTEN)) == ("POLICY_DENIED", "capabilities")
-    only_bot = Client(stage.hub, stage.corp.bearer("bot", org="acme", act={"sub": "bot", "org": "other"}))
+    only_bot = Client(harness.hub, harness.corp.bearer("bot", org="acme", act={"sub": "bot", "org": "other"}))
     assert refusal(await only_bot.call(WRITE, WRITTEN)) == ("POLICY_DENIED", "capabilities")
-    evil = Client(stage.hub, stage.evil.bearer("bot", act={"sub": "bot"}))
+    evil = Client(harness.hub, harness.evil.bearer("bot", act={"sub": "bot"}))
     assert (await failed(evil.call(READ, HERE))).reason == "PRINCIPAL_UNKNOWN"
-    mixed = await failed(stage.ann("writers", act={"sub": "bot", "iss": stage.evil.url}).call(READ, HERE))
+    mixed = await failed(harness.ann("writers", act={"sub": "bot", "iss": harness.evil.url}).call(READ, HERE))
     assert (mixed.code, mixed.metadata["problem"]) == (grpc.StatusCode.UNAUTHENTICATED, "actor")
-    unknown = await failed(Client(stage.hub, (("authorization", "Bearer thk_00000000_x"),)).call(READ, HERE))
+    unknown = await failed(Client(harness.hub, (("authorization", "Bearer thk_00000000_x"),)).call(READ, HERE))
     assert unknown.code is grpc.StatusCode.UNAUTHENTICATED
 
     def counted(mode: str, issuer: str, outcome: str) -> float:
-        return metric(stage.hub, "toolhub_authentications_total", mode=mode, issuer=issuer, outcome=outcome)
+        return metric(harness.hub, "toolhub_authentications_total", mode=mode, issuer=issuer, outcome=outcome)
 
     assert (counted("jwt", "corp", "accepted") >= 8, counted("jwt", "evil", "accepted")) == (True, 1)
     assert (counted("jwt", "corp", "refused"), counted("api-key", "", "refused")) == (1, 1)
 
 
 @pytest.mark.promise("policy.delegation", "approval.not-by-the-requester")
-async def test_nobody_of_a_chain_decides_what_the_chain_requests(stage: Stage) -> None:
+async def test_nobody_of_a_chain_decides_what_the_chain_requests(harness: DelegationHarness) -> None:
     wanted = {"path": "asked.txt", "text": "x"}
-    by_bot = stage.ann("writers", act={"sub": "bot"})
+    by_bot = harness.ann("writers", act={"sub": "bot"})
     approval_id = str((await by_bot.call(WRITE, wanted, request_id="work")).error.details["approval_id"])
     leads = [
-        stage.ann("writers", "leads"),
-        stage.ann("leads", sub="bot"),
-        stage.ann("leads", sub="eve", act={"sub": "bot"}),
-        stage.ann("leads", sub="eve", act={"sub": "desk", "act": {"sub": "bot"}}),
-        stage.ann("leads", sub="eve", act={"sub": "desk", "act": {"sub": "ann"}}),
-        stage.ann("leads", sub="eve", act={"sub": "desk", "act": {"sub": "reader"}}),
+        harness.ann("writers", "leads"),
+        harness.ann("leads", sub="bot"),
+        harness.ann("leads", sub="eve", act={"sub": "bot"}),
+        harness.ann("leads", sub="eve", act={"sub": "desk", "act": {"sub": "bot"}}),
+        harness.ann("leads", sub="eve", act={"sub": "desk", "act": {"sub": "ann"}}),
+        harness.ann("leads", sub="eve", act={"sub": "desk", "act": {"sub": "reader"}}),
     ]
     for lead in leads[:4]:
-        assert (await failed(stage.decide(lead, approval_id))).reason == "OWN_REQUEST"
+        assert (await failed(harness.decide(lead, approval_id))).reason == "OWN_REQUEST"
     # An actor has to be an approver itself.
     for lead in leads[4:]:
-        assert (await failed(stage.decide(lead, approval_id))).reason == "ROLE_MISSING"
-    await stage.decide(stage.ann("leads", sub="eve", act={"sub": "desk"}), approval_id)
-    events = [each.event for each in await stage.hub.events() if each.event.type is EventType.APPROVAL_DECIDED]
+        assert (await failed(harness.decide(lead, approval_id))).reason == "ROLE_MISSING"
+    await harness.decide(harness.ann("leads", sub="eve", act={"sub": "desk"}), approval_id)
+    events = [each.event for each in await harness.hub.events() if each.event.type is EventType.APPROVAL_DECIDED]
     (decided,) = events
     assert (decided.principal, decided.attributes["actors"]) == ("corp:acme/eve", "corp:acme/bot"), "who asked, by whom"
     assert decided.attributes["approver_actors"] == "corp:acme/desk"
     assert (decided.attributes["approver_issuer"], decided.attributes["approver_tenant"]) == ("corp", "acme")
     # What was granted to her with the bot is not granted to her alone.
-    alone = await stage.approved(stage.ann("writers"), wanted, approval_id)
+    alone = await harness.approved(harness.ann("writers"), wanted, approval_id)
     assert alone.error.details["approval_id"] != approval_id
-    assert (await stage.approved(by_bot, wanted, approval_id)).ok
+    assert (await harness.approved(by_bot, wanted, approval_id)).ok
 
 
 @pytest.mark.promise("policy.delegation")
-async def test_who_speaks_for_a_known_principal_has_no_more_rights_than_that_one(stage: Stage) -> None:
-    gateway = stage.key("gateway")
+async def test_who_speaks_for_a_known_principal_has_no_more_rights_than_that_one(harness: DelegationHarness) -> None:
+    gateway = harness.key("gateway")
     assert (await gateway.call(WRITE, WRITTEN, user_id="a-customer")).ok
     for whom in ({"user_id": "victim"}, {"agent_id": "victim"}, {"user_id": "corp:acme/reader", "agent_id": "x"}):
         assert (await gateway.call(READ, HERE, **whom)).ok
@@ -194,8 +196,10 @@ async def test_who_speaks_for_a_known_principal_has_no_more_rights_than_that_one
 
 
 @pytest.mark.promise("policy.delegation")
-async def test_a_rule_against_somebody_holds_for_who_speaks_for_that_one_though_no_grant_does(stage: Stage) -> None:
-    gateway = stage.key("gateway")
+async def test_a_rule_against_somebody_holds_for_who_speaks_for_that_one_though_no_grant_does(
+    harness: DelegationHarness,
+) -> None:
+    gateway = harness.key("gateway")
     for whom in ({"user_id": "mallory"}, {"agent_id": "mallory-2", "user_id": "a-customer"}):
         assert (await gateway.call(READ, HERE, **whom)).ok, "a rule takes no other rights away"
         assert refusal(await gateway.call(WRITE, WRITTEN, **whom)) == ("POLICY_DENIED", "not-for-mallory")

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from tests.fakes.http_server import Asked, RawServer, response, serving
+from tests.fakes.http_server import RawServer, RecordedRequest, response, serving
 from tests.free_port import free_port
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.overtaken import overtaken
-from tests.rpc.props import Crashes, Echo, Lies, Waits, WaitsToWrite
+from tests.rpc.props import BreaksItsSchema, Crashes, Echo, Waits, WaitsToWrite
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub_service.domain.error_kinds import ERROR_KINDS
 from toolhub_service.domain.error_spec import COMMON_DETAILS
@@ -44,7 +44,7 @@ NAMED[ErrorKind.OUTCOME_UNKNOWN] |= NAMED[ErrorKind.TIMEOUT]
 SLOW, BIG, BROKEN = "/slow", "/big", "/broken"
 
 
-async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
     if asked.target == SLOW:
         await asked.reader.read()
         return False
@@ -55,7 +55,7 @@ async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
 
 
 @dataclass
-class Scene:
+class ErrorsHarness:
     """A hub whose policy has a gate for each kind of error, and a web server of its own."""
 
     running: RunningHub
@@ -85,7 +85,7 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def harness(tmp_path: Path) -> AsyncIterator[ErrorsHarness]:
     closed = free_port()
     async with (
         serving(answer) as web,
@@ -93,42 +93,42 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
             tmp_path,
             policy=POLICY.format(port=web.port, closed=closed),
             settings={"tools": {"disabled": ["core/util.time.now"]}, "budget": {"breaker_min_calls": 3}},
-            tools=[Echo(), Lies(), Crashes(), Waits(), WaitsToWrite()],
+            tools=[Echo(), BreaksItsSchema(), Crashes(), Waits(), WaitsToWrite()],
         ) as running,
     ):
-        yield Scene(running, web, closed)
+        yield ErrorsHarness(running, web, closed)
 
 
-async def quarantined(scene: Scene) -> result_pb2.ToolResult:
-    scene.running.hub.toolbox.catalog.set_state("test/text.echo", ToolState.QUARANTINED, "its definition changed")
-    return await scene.call("test/text.echo")
+async def quarantined(harness: ErrorsHarness) -> result_pb2.ToolResult:
+    harness.running.hub.toolbox.catalog.set_state("test/text.echo", ToolState.QUARANTINED, "its definition changed")
+    return await harness.call("test/text.echo")
 
 
-async def too_large_a_file(scene: Scene) -> result_pb2.ToolResult:
-    return await scene.call("core/fs.writeText", {"path": "big.txt", "text": "x" * 101})
+async def too_large_a_file(harness: ErrorsHarness) -> result_pb2.ToolResult:
+    return await harness.call("core/fs.writeText", {"path": "big.txt", "text": "x" * 101})
 
 
-async def broken_audit(scene: Scene) -> result_pb2.ToolResult:
-    await scene.running.hub.audit.close()
-    return await scene.call("core/fs.writeText", {"path": "a.txt", "text": "x"})
+async def broken_audit(harness: ErrorsHarness) -> result_pb2.ToolResult:
+    await harness.running.hub.audit.close()
+    return await harness.call("core/fs.writeText", {"path": "a.txt", "text": "x"})
 
 
-async def key_of_another_call(scene: Scene) -> result_pb2.ToolResult:
+async def key_of_another_call(harness: ErrorsHarness) -> result_pb2.ToolResult:
     same = {"idempotency_key": "key-1", "request_id": "keyed"}
-    assert (await scene.call("core/fs.writeText", {"path": "a.txt", "text": "one"}, **same)).ok
-    return await scene.call("core/fs.writeText", {"path": "a.txt", "text": "two"}, **same)
+    assert (await harness.call("core/fs.writeText", {"path": "a.txt", "text": "one"}, **same)).ok
+    return await harness.call("core/fs.writeText", {"path": "a.txt", "text": "two"}, **same)
 
 
-async def rest(scene: Scene) -> result_pb2.ToolResult:
-    url = {"url": f"http://127.0.0.1:{scene.closed}/"}
+async def rest(harness: ErrorsHarness) -> result_pb2.ToolResult:
+    url = {"url": f"http://127.0.0.1:{harness.closed}/"}
     for _ in range(3):
-        await scene.call("core/http.head", url, budget={"max_retries": 0})
-    return await scene.call("core/http.head", url)
+        await harness.call("core/http.head", url, budget={"max_retries": 0})
+    return await harness.call("core/http.head", url)
 
 
 @dataclass(frozen=True)
 class Case:
-    provoke: Callable[[Scene], Awaitable[result_pb2.ToolResult]]
+    provoke: Callable[[ErrorsHarness], Awaitable[result_pb2.ToolResult]]
     details: tuple[str, ...] = ()
     """Keys that must be there."""
     message: str = ""
@@ -146,84 +146,88 @@ POLICY_FACTS = ("rule_id", "policy_revision")
 
 CASES: dict[ErrorKind, Case] = {
     ErrorKind.TOOL_NOT_FOUND: Case(
-        lambda scene: scene.call("core/fs.readTxt"), ("did_you_mean",), message="core/fs.readText"
+        lambda harness: harness.call("core/fs.readTxt"), ("did_you_mean",), message="core/fs.readText"
     ),
     ErrorKind.TOOL_QUARANTINED: Case(quarantined, ("reason",), message="another tool"),
     ErrorKind.TOOL_UNAVAILABLE: Case(
-        lambda scene: scene.call("core/util.time.now"), ("reason", "state"), message="disabled by configuration"
+        lambda harness: harness.call("core/util.time.now"), ("reason", "state"), message="disabled by configuration"
     ),
     ErrorKind.INPUT_SCHEMA_INVALID: Case(
-        lambda scene: scene.call("core/fs.readText", {"paht": "a.txt", "maxBytes": "5"}),
+        lambda harness: harness.call("core/fs.readText", {"paht": "a.txt", "maxBytes": "5"}),
         violations=("required", "additionalProperties", "type"),
         message="path",
     ),
     ErrorKind.INVALID_INPUT: Case(
-        lambda scene: scene.call("core/fs.writeText", {"path": "a", "text": "b"}, purpose=""),
+        lambda harness: harness.call("core/fs.writeText", {"path": "a", "text": "b"}, purpose=""),
         ("field",),
         message="`purpose`",
     ),
     ErrorKind.POLICY_DENIED: Case(
-        lambda scene: scene.call("core/fs.readText", {"path": "a"}, permissions=["write:fs"]),
+        lambda harness: harness.call("core/fs.readText", {"path": "a"}, permissions=["write:fs"]),
         (*POLICY_FACTS, "missing_capabilities", "remedy"),
         message="read:fs",
     ),
     ErrorKind.PERMISSION_DENIED: Case(
-        lambda scene: scene.call("test/text.echo", **HIDDEN), (*POLICY_FACTS, "principal", "remedy"), message="agent_id"
+        lambda harness: harness.call("test/text.echo", **HIDDEN),
+        (*POLICY_FACTS, "principal", "remedy"),
+        message="agent_id",
     ),
     ErrorKind.APPROVAL_REQUIRED: Case(
-        lambda scene: scene.call("core/fs.move", {"source": "a", "destination": "b"}),
+        lambda harness: harness.call("core/fs.move", {"source": "a", "destination": "b"}),
         (*POLICY_FACTS, "approval"),
         message="Moves are approved.",
     ),
     ErrorKind.PLAN_REQUIRED: Case(
-        lambda scene: scene.call("core/fs.deletePath", {"path": "a", "confirm": True}), POLICY_FACTS, message="DRY_RUN"
+        lambda harness: harness.call("core/fs.deletePath", {"path": "a", "confirm": True}),
+        POLICY_FACTS,
+        message="DRY_RUN",
     ),
     ErrorKind.PATH_OUTSIDE_SANDBOX: Case(
-        lambda scene: scene.call("core/fs.readText", {"path": "../../etc/passwd"}), (*POLICY_FACTS, "argument")
+        lambda harness: harness.call("core/fs.readText", {"path": "../../etc/passwd"}), (*POLICY_FACTS, "argument")
     ),
     ErrorKind.NOT_FOUND: Case(
-        lambda scene: scene.call("core/fs.readText", {"path": "missing.txt"}), message="missing.txt"
+        lambda harness: harness.call("core/fs.readText", {"path": "missing.txt"}), message="missing.txt"
     ),
     ErrorKind.ALREADY_EXISTS: Case(
-        lambda scene: scene.twice("core/fs.writeText", {"path": "a.txt", "text": "x"}, request_id="twice"),
+        lambda harness: harness.twice("core/fs.writeText", {"path": "a.txt", "text": "x"}, request_id="twice"),
         message="overwrite",
     ),
     ErrorKind.FILE_TOO_LARGE: Case(too_large_a_file, ("max_bytes",), message="100"),
     ErrorKind.HTTP_DISALLOWED_HOST: Case(
-        lambda scene: scene.call("core/http.fetchText", {"url": "https://example.com/"}),
+        lambda harness: harness.call("core/http.fetchText", {"url": "https://example.com/"}),
         (*POLICY_FACTS, "argument", "allowed_hosts"),
         message="example.com",
     ),
-    ErrorKind.HTTP_TIMEOUT: Case(lambda scene: scene.fetch(SLOW, timeoutMs=1_000), retryable=True),
-    ErrorKind.HTTP_TOO_LARGE: Case(lambda scene: scene.fetch(BIG, maxBytes=1_024), ("max_bytes",)),
+    ErrorKind.HTTP_TIMEOUT: Case(lambda harness: harness.fetch(SLOW, timeoutMs=1_000), retryable=True),
+    ErrorKind.HTTP_TOO_LARGE: Case(lambda harness: harness.fetch(BIG, maxBytes=1_024), ("max_bytes",)),
     ErrorKind.NETWORK_ERROR: Case(
-        lambda scene: scene.call(
-            "core/http.head", {"url": f"http://127.0.0.1:{scene.closed}/"}, budget={"max_retries": 0}
+        lambda harness: harness.call(
+            "core/http.head", {"url": f"http://127.0.0.1:{harness.closed}/"}, budget={"max_retries": 0}
         ),
         retryable=True,
     ),
     ErrorKind.IO_ERROR: Case(broken_audit, ("component",), message="audit log", retry_after=True, retryable=True),
     ErrorKind.EXECUTION_ERROR: Case(
-        lambda scene: scene.call("core/exec.run", {"argv": ["flood"]}, request_id="flood"),
+        lambda harness: harness.call("core/exec.run", {"argv": ["flood"]}, request_id="flood"),
         ("command", "stdout", "stderr"),
     ),
     ErrorKind.BUDGET_EXCEEDED: Case(
-        lambda scene: scene.twice("test/text.echo", {}, **ONE_CALL), ("max_tool_calls", "used_tool_calls")
+        lambda harness: harness.twice("test/text.echo", {}, **ONE_CALL), ("max_tool_calls", "used_tool_calls")
     ),
     ErrorKind.RATE_LIMITED: Case(
-        lambda scene: scene.twice("core/util.hash.sha256Text", {"text": "x"}), retry_after=True, retryable=True
+        lambda harness: harness.twice("core/util.hash.sha256Text", {"text": "x"}), retry_after=True, retryable=True
     ),
     ErrorKind.CIRCUIT_OPEN: Case(rest, ("waits_for",), retry_after=True, retryable=True, message="paused"),
-    ErrorKind.TIMEOUT: Case(lambda scene: scene.late("test/text.wait"), ("default_timeout_s",), retryable=True),
-    ErrorKind.UPSTREAM_ERROR: Case(lambda scene: scene.fetch(BROKEN), upstream=True),
-    ErrorKind.OUTPUT_SCHEMA_INVALID: Case(lambda scene: scene.call("test/text.lie"), violations=("maxLength",)),
+    ErrorKind.TIMEOUT: Case(lambda harness: harness.late("test/text.wait"), ("default_timeout_s",), retryable=True),
+    ErrorKind.UPSTREAM_ERROR: Case(lambda harness: harness.fetch(BROKEN), upstream=True),
+    ErrorKind.OUTPUT_SCHEMA_INVALID: Case(lambda harness: harness.call("test/text.lie"), violations=("maxLength",)),
     ErrorKind.OUTCOME_UNKNOWN: Case(
-        lambda scene: scene.late("test/text.waitToWrite"), ("cause",), message="Check", retryable=False
+        lambda harness: harness.late("test/text.waitToWrite"), ("cause",), message="Check", retryable=False
     ),
     ErrorKind.IDEMPOTENCY_CONFLICT: Case(key_of_another_call, ("first_call_id", "differs"), retryable=False),
-    ErrorKind.INTERNAL: Case(lambda scene: scene.call("test/text.crash"), message="another tool", retryable=False),
+    ErrorKind.INTERNAL: Case(lambda harness: harness.call("test/text.crash"), message="another tool", retryable=False),
     ErrorKind.TOOL_CHANGED: Case(
-        lambda scene: scene.call("test/text.echo", expected_tool_digest="0" * 64),
+        lambda harness: harness.call("test/text.echo", expected_tool_digest="0" * 64),
         ("tool_digest", "expected_tool_digest"),
         message="Get the tool again",
         retryable=False,
@@ -244,9 +248,9 @@ def test_every_kind_is_raised_here_or_has_a_reason_why_not() -> None:
 
 @pytest.mark.promise("errors.teach")
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.value)
-async def test_kind_over_the_wire_says_what_to_do_differently(scene: Scene, kind: ErrorKind) -> None:
+async def test_kind_over_the_wire_says_what_to_do_differently(harness: ErrorsHarness, kind: ErrorKind) -> None:
     case = CASES[kind]
-    result = await case.provoke(scene)
+    result = await case.provoke(harness)
     error = result.error
     assert error_pb2.ErrorKind.Name(error.kind) == f"ERROR_KIND_{kind.value}", error.message
     assert not result.ok
@@ -267,15 +271,15 @@ async def test_kind_over_the_wire_says_what_to_do_differently(scene: Scene, kind
 
 
 @pytest.mark.promise("errors.typed-refusals")
-async def test_refusal_by_policy_names_its_rule_in_a_message_of_its_own(scene: Scene) -> None:
-    result = await scene.call("core/fs.readText", {"path": "a"}, permissions=["write:fs"])
+async def test_refusal_by_policy_names_its_rule_in_a_message_of_its_own(harness: ErrorsHarness) -> None:
+    result = await harness.call("core/fs.readText", {"path": "a"}, permissions=["write:fs"])
     rule, details = result.error.rule, MessageToDict(result.error.details)
     assert rule.rule_id == details["rule_id"] == "permissions"
-    assert rule.policy_revision == details["policy_revision"] == scene.running.hub.policy.revision
+    assert rule.policy_revision == details["policy_revision"] == harness.running.hub.policy.revision
     assert rule.remedy == details["remedy"]
     assert rule.missing_capabilities == ["read:fs"]
     assert not result.error.HasField("approval")
-    unruled = await scene.call("core/fs.readText", {"path": "missing.txt"})
+    unruled = await harness.call("core/fs.readText", {"path": "missing.txt"})
     assert not unruled.error.HasField("rule")
 
 

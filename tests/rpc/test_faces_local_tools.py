@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from tests.fakes.http_server import Asked, response
+from tests.fakes.http_server import RecordedRequest, response
 from tests.free_port import free_port
 from tests.hub import request
 from tests.rpc.faces_hub import code_of, faced_hub
@@ -21,7 +21,7 @@ from toolhub_client.sync import connect_sync
 FACE = (("toolhub-face", "local-tools"),)
 
 
-async def web(asked: Asked, writer: Any) -> bool:
+async def web(asked: RecordedRequest, writer: Any) -> bool:
     """JSON, text, what was sent, or nothing."""
     if asked.target == "/silent":
         await asked.reader.read()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.http_server import Asked, RawServer, response, serving
+from tests.fakes.http_server import RawServer, RecordedRequest, response, serving
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from toolhub.v1 import error_pb2
 
@@ -30,7 +30,7 @@ async def web_hub(home: Path, *answers: bytes, honours: str = HONOURS) -> AsyncI
     """A hub, and a server that gives these answers in turn, the last one from then on."""
     left = list(answers)
 
-    async def in_turn(_: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def in_turn(_: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         raw = left.pop(0) if len(left) > 1 else left[0]
         writer.write(raw)
         await writer.drain()
@@ -113,7 +113,7 @@ async def test_retries_of_a_post_end_with_the_callers_budget_and_say_that_the_ke
 
 @pytest.mark.promise("retry.unknown-outcome")
 async def test_a_post_whose_answer_never_came_is_an_unknown_outcome_after_its_last_attempt(tmp_path: Path) -> None:
-    async def silent(asked: Asked, _: asyncio.StreamWriter) -> bool:
+    async def silent(asked: RecordedRequest, _: asyncio.StreamWriter) -> bool:
         await asked.reader.read()
         return False
 
@@ -131,7 +131,7 @@ async def test_a_post_whose_answer_never_came_is_an_unknown_outcome_after_its_la
 async def test_a_key_does_not_follow_to_another_origin_and_what_went_there_is_not_sent_again(tmp_path: Path) -> None:
     async with web_hub(tmp_path, BREAKS) as (hub, other):
 
-        async def leads_away(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        async def leads_away(asked: RecordedRequest, writer: asyncio.StreamWriter) -> None:
             writer.write(response(status=307, location=other.url("/there")))
             await writer.drain()
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.hub import running_hub
 from tests.overtaken import overtaken
-from tests.rpc.severed_wire import Wire, wire_to
+from tests.rpc.severed_wire import SeverableProxy, wire_to
 from tests.rpc.sharing import (
     IMPATIENT,
     POLICY,
@@ -35,10 +35,10 @@ KEYED: dict[str, Any] = {"idempotency_key": "k-1", "request_id": "work"}
 
 
 @dataclass
-class Apart:
+class TwoHubs:
     """Two hubs on one Redis; the first one's wire can be cut."""
 
-    wire: Wire
+    wire: SeverableProxy
     waits: tuple[CountedWaits, CountedWaits] = field(default_factory=lambda: (CountedWaits(), CountedWaits()))
     writes: tuple[CountedWrites, CountedWrites] = field(default_factory=lambda: (CountedWrites(), CountedWrites()))
     clients: list[Client] = field(default_factory=list)
@@ -59,17 +59,17 @@ async def hub_on(redis_url: str, folder: Path, tools: list[Any]) -> AsyncIterato
 
 
 @pytest.fixture
-async def apart(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Apart]:
+async def hubs(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TwoHubs]:
     monkeypatch.setattr(idempotency, "_GRACE_MS", 100)
     hurry_links(monkeypatch)
     async with wire_to(redis_url) as wire:
-        apart = Apart(wire)
+        hubs = TwoHubs(wire)
         async with (
-            hub_on(wire.url, tmp_path / "first", apart.tools(0)) as first,
-            hub_on(redis_url, tmp_path / "second", apart.tools(1)) as second,
+            hub_on(wire.url, tmp_path / "first", hubs.tools(0)) as first,
+            hub_on(redis_url, tmp_path / "second", hubs.tools(1)) as second,
         ):
-            apart.clients = [first, second]
-            yield apart
+            hubs.clients = [first, second]
+            yield hubs
             wire.mend()
 
 
@@ -86,59 +86,59 @@ async def begun(client: Client, tool: str, started: asyncio.Event) -> asyncio.Ta
     return await overtaken(under_way, lambda _: started.is_set(), first_s=0.5)
 
 
-async def test_effect_of_a_hub_that_went_away_is_not_had_again(apart: Apart) -> None:
-    first, second = apart.clients
-    call = await begun(first, WRITE, apart.writes[0].started)
-    apart.wire.cut()
+async def test_effect_of_a_hub_that_went_away_is_not_had_again(hubs: TwoHubs) -> None:
+    first, second = hubs.clients
+    call = await begun(first, WRITE, hubs.writes[0].started)
+    hubs.wire.cut()
     again = await second.call(WRITE, **KEYED)
     assert again.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
     assert not again.error.retryable
-    assert apart.writes[1].runs == 0
+    assert hubs.writes[1].runs == 0
     assert not (await call).ok
 
 
-async def test_call_that_is_safe_to_repeat_runs_at_the_other_hub(apart: Apart) -> None:
-    first, second = apart.clients
-    call = await begun(first, WAIT, apart.waits[0].started)
-    apart.wire.cut()
-    apart.let_go(1)
+async def test_call_that_is_safe_to_repeat_runs_at_the_other_hub(hubs: TwoHubs) -> None:
+    first, second = hubs.clients
+    call = await begun(first, WAIT, hubs.waits[0].started)
+    hubs.wire.cut()
+    hubs.let_go(1)
     again = await second.call(WAIT, **KEYED)
     assert (again.ok, again.replayed) == (True, False)
-    assert apart.waits[1].runs == 1
+    assert hubs.waits[1].runs == 1
     assert not (await call).ok
 
 
-async def test_jobs_of_a_hub_that_is_cut_off_are_taken_over_and_its_own_runs_are_void(apart: Apart) -> None:
-    first, second = apart.clients
+async def test_jobs_of_a_hub_that_is_cut_off_are_taken_over_and_its_own_runs_are_void(hubs: TwoHubs) -> None:
+    first, second = hubs.clients
     safe, unsafe = await first.submit(WAIT), await first.submit(WRITE)
-    await asyncio.gather(apart.waits[0].started.wait(), apart.writes[0].started.wait())
+    await asyncio.gather(hubs.waits[0].started.wait(), hubs.writes[0].started.wait())
     watch = aiter(first.watch(safe.job_id, safe.status.sequence))
     followed = [(await anext(watch)).status]
-    apart.wire.cut()
+    hubs.wire.cut()
     lost = (await second.ended(unsafe.job_id))[-1]
     assert (state(lost), lost.error.kind) == ("LOST", error_pb2.ERROR_KIND_OUTCOME_UNKNOWN)
-    await apart.waits[1].started.wait()
-    assert apart.writes[1].runs == 0
-    apart.wire.mend()
-    await apart.waits[0].stopped.wait()
-    apart.let_go(1)
+    await hubs.waits[1].started.wait()
+    assert hubs.writes[1].runs == 0
+    hubs.wire.mend()
+    await hubs.waits[0].stopped.wait()
+    hubs.let_go(1)
     history = await second.ended(safe.job_id, safe.status.sequence)
     assert states(history) == ["RUNNING", "SUCCEEDED"]
     assert is_gapless(history)
     followed += [answer.status async for answer in watch]
     assert followed == history, "its own watchers have followed across the cut"
-    apart.let_go(0)
+    hubs.let_go(0)
     assert (await first.job(unsafe.job_id)).status == lost
 
 
-async def test_what_needs_the_store_fails_where_it_is_cut_off_and_the_rest_goes_on(apart: Apart) -> None:
-    first, second = apart.clients
-    apart.wire.cut()
-    apart.let_go(0)
+async def test_what_needs_the_store_fails_where_it_is_cut_off_and_the_rest_goes_on(hubs: TwoHubs) -> None:
+    first, second = hubs.clients
+    hubs.wire.cut()
+    hubs.let_go(0)
     keyed, plain = await asyncio.gather(first.call(WRITE, **KEYED), first.call(WRITE, {"text": "b"}))
     assert (keyed.error.kind, keyed.error.retryable) == (error_pb2.ERROR_KIND_TOOL_UNAVAILABLE, True)
     assert plain.ok
-    assert apart.writes[0].runs == 1
-    apart.wire.mend()
+    assert hubs.writes[0].runs == 1
+    hubs.wire.mend()
     assert (await first.call(WRITE, **KEYED)).ok
     assert (await second.call(WRITE, **KEYED)).replayed

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports.inner_calls_suite import PROBE, InnerCallsSuite, Probe
-from tests.rpc.replaying import Stage, a_stage
+from tests.ports.inner_calls_suite import PROBE, HandleProbe, InnerCallsSuite
+from tests.rpc.replaying import ReplayHarness, replay_harness
 from toolhub_service.domain.ports import InnerCalls
 
 
 @pytest.fixture
-def probe() -> Probe:
-    return Probe()
+def probe() -> HandleProbe:
+    return HandleProbe()
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, probe: Probe) -> AsyncIterator[Stage]:
-    async with a_stage(tmp_path, [probe]) as opened:
+async def harness(tmp_path: Path, probe: HandleProbe) -> AsyncIterator[ReplayHarness]:
+    async with replay_harness(tmp_path, [probe]) as opened:
         yield opened
 
 
 class TestCallsWithin(InnerCallsSuite):
     @pytest.fixture
-    async def calls(self, stage: Stage, probe: Probe) -> AsyncIterator[InnerCalls]:
-        calling = asyncio.create_task(stage.running.invoke(PROBE, {}, metadata=stage.by("robot")))
+    async def calls(self, harness: ReplayHarness, probe: HandleProbe) -> AsyncIterator[InnerCalls]:
+        calling = asyncio.create_task(harness.running.invoke(PROBE, {}, metadata=harness.by("robot")))
         lent = await probe.lent.get()
         assert lent.durable() is lent, "there is no job"
         yield lent
@@ -37,10 +37,10 @@ class TestCallsWithin(InnerCallsSuite):
 
 class TestDurableCalls(InnerCallsSuite):
     @pytest.fixture
-    async def calls(self, stage: Stage, probe: Probe) -> AsyncIterator[InnerCalls]:
-        job = await stage.running.submit(PROBE, {}, metadata=stage.by("robot"))
+    async def calls(self, harness: ReplayHarness, probe: HandleProbe) -> AsyncIterator[InnerCalls]:
+        job = await harness.running.submit(PROBE, {}, metadata=harness.by("robot"))
         lent = (await probe.lent.get()).durable()
         assert lent.durable() is lent
         yield lent
         probe.may_end.set()
-        assert (await stage.ended(job.job_id)).result.ok
+        assert (await harness.ended(job.job_id)).result.ok

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.hub import RunningHub, request, running_hub
 from tests.rpc.props import Waits
-from tests.rpc.statuses import Failed, failed, failed_stream
+from tests.rpc.statuses import FailedRpc, failed, failed_stream
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.errors import ErrorKind, HubFailure, refuse
 from toolhub_service.domain.reasons import Reason
@@ -27,7 +27,7 @@ from toolhub_service.transport.rpc import Layer, Method, ServicerContext
 Context = Any
 
 
-class Notes(Layer):
+class RecordingLayer(Layer):
     """Writes down every hook it meets."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Notes(Layer):
         self.over.set()
 
 
-class Service:
+class EveryKindOfRpc:
     """One RPC of each kind, besides a stream that writes and RPCs that fail."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Service:
 
 class ServerHarness:
     def __init__(self) -> None:
-        self.outer, self.inner, self.service = Notes(), Notes(), Service()
+        self.outer, self.inner, self.service = RecordingLayer(), RecordingLayer(), EveryKindOfRpc()
         self.crashes: list[tuple[str, Exception]] = []
         self.layers = [self.outer, ErrorsLayer(lambda path, error: self.crashes.append((path, error))), self.inner]
         self.channel: Any = None
@@ -176,7 +176,7 @@ async def test_each_message_of_both_directions_is_seen(harness: ServerHarness) -
     assert sorted(harness.inner.seen) == sorted(["enter bidi_stream", *["received", "sent"] * 2, "leave"])
 
 
-def internal(failure: Failed) -> None:
+def internal(failure: FailedRpc) -> None:
     assert (failure.code, failure.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL")
     assert "hunter2" not in failure.message
     assert "ValueError" not in failure.message
@@ -201,7 +201,7 @@ async def test_defect_in_the_middle_of_a_stream_is_reported_the_same_way(harness
 @pytest.mark.promise("errors.rpc-details")
 async def test_failure_of_the_hub_becomes_its_status_with_error_info(harness: ServerHarness) -> None:
     failure = await failed(harness.call("hub_failure")(b""))
-    assert failure == Failed(
+    assert failure == FailedRpc(
         grpc.StatusCode.FAILED_PRECONDITION, "Come back later.", "PIN_UNREADABLE", "toolhub", {"tool": "a/b"}
     )
     assert harness.crashes == []

@@ -14,7 +14,7 @@ import pytest
 
 from tests.hub import channel_to, request
 from tests.overtaken import overtaken
-from tests.rpc.props import ClearsUp, Crashes, CrashesMidway, Echo
+from tests.rpc.props import Crashes, CrashesMidway, Echo, SlowToCancel
 from tests.rpc.sharing import (
     IMPATIENT,
     POLICY,
@@ -43,7 +43,7 @@ FILE = "core/fs.writeText"
 NOTE = {"path": "note.txt", "text": "hello"}
 
 
-class Long(Echo):
+class LongOutput(Echo):
     """Its results are cut."""
 
     name = "test/text.long"
@@ -54,8 +54,8 @@ class JobHarness:
     """One hub with its people; its tools are the test's to let go."""
 
     def __init__(self) -> None:
-        self.waits, self.writes, self.clears = CountedWaits(), CountedWrites(), ClearsUp()
-        self.tools = [self.waits, self.writes, self.clears, Echo(), Crashes(), CrashesMidway(), Long()]
+        self.waits, self.writes, self.clears = CountedWaits(), CountedWrites(), SlowToCancel()
+        self.tools = [self.waits, self.writes, self.clears, Echo(), Crashes(), CrashesMidway(), LongOutput()]
         self.robot: Client
         self.judge: Client
         self.boss: Client

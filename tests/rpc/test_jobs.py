@@ -26,14 +26,14 @@ from toolhub_service.tools.context import ToolContext
 ECHO = "test/text.echo"
 
 
-class Renders(Waits):
+class AlwaysJob(Waits):
     """Always long work."""
 
     name = "test/video.render"
     cost = CostHints(is_async=True)
 
 
-class Talks(Waits):
+class ReportsAlways(Waits):
     """Tells of itself all the time until it is let go."""
 
     name = "test/text.talk"
@@ -47,9 +47,9 @@ class Talks(Waits):
         return TextOut(text=args.text)
 
 
-class Office:
+class JobsHarness:
     def __init__(self) -> None:
-        self.waits, self.writes, self.renders, self.talks = Waits(), CountedWrites(), Renders(), Talks()
+        self.waits, self.writes, self.renders, self.talks = Waits(), CountedWrites(), AlwaysJob(), ReportsAlways()
 
     def open(self, running: RunningHub) -> None:
         self.running, self.people = running, People(running)
@@ -59,17 +59,17 @@ class Office:
 
 
 @pytest.fixture
-async def office(tmp_path: Path) -> AsyncIterator[Office]:
-    office = Office()
-    tools = [office.waits, office.writes, office.renders, office.talks, Echo(), Crashes()]
+async def harness(tmp_path: Path) -> AsyncIterator[JobsHarness]:
+    harness = JobsHarness()
+    tools = [harness.waits, harness.writes, harness.renders, harness.talks, Echo(), Crashes()]
     async with hubs_of(tmp_path, {}, tools) as (running,):
-        office.open(running)
-        yield office
+        harness.open(running)
+        yield harness
 
 
 @pytest.fixture
-def robot(office: Office) -> Client:
-    return office.by("robot")
+def robot(harness: JobsHarness) -> Client:
+    return harness.by("robot")
 
 
 @pytest.mark.promise("jobs.any-tool")
@@ -108,8 +108,8 @@ async def test_refused_submission_is_a_job_that_failed_at_once(
 
 
 @pytest.mark.promise("jobs.any-tool")
-async def test_asynchronous_tool_becomes_a_job_however_it_is_called(office: Office, robot: Client) -> None:
-    tool, stub = office.renders.name, office.running.stub
+async def test_asynchronous_tool_becomes_a_job_however_it_is_called(harness: JobsHarness, robot: Client) -> None:
+    tool, stub = harness.renders.name, harness.running.stub
     invoked = await robot.call(tool)
     assert invoked.ok
     stream = stub.InvokeStream(request(tool, message=pb.InvokeStreamRequest), metadata=robot.metadata, timeout=60)
@@ -120,7 +120,7 @@ async def test_asynchronous_tool_becomes_a_job_however_it_is_called(office: Offi
     await session.write(pb.InvokeSessionRequest(calls=[call]))
     (event,) = (await session.read()).events
     await session.done_writing()
-    office.renders.let_go.set()
+    harness.renders.let_go.set()
     answers = (invoked, streamed, event.result)
     assert [answer.WhichOneof("result") for answer in answers] == [None] * 3, "there is no result yet"
     ids = [result.job.job_id for result in answers]
@@ -130,7 +130,7 @@ async def test_asynchronous_tool_becomes_a_job_however_it_is_called(office: Offi
 
 
 @pytest.mark.promise("watch.gapless")
-async def test_watch_gives_the_current_state_first_and_then_every_change(office: Office, robot: Client) -> None:
+async def test_watch_gives_the_current_state_first_and_then_every_change(harness: JobsHarness, robot: Client) -> None:
     job = await robot.submit(WAIT)
     before = await robot.seen(job.job_id, lambda entry: entry.progress.message == "half way")
     assert is_gapless(before)
@@ -138,7 +138,7 @@ async def test_watch_gives_the_current_state_first_and_then_every_change(office:
     watch = aiter(robot.watch(job.job_id))
     first = (await anext(watch)).status
     assert first == before[-1]
-    office.waits.let_go.set()
+    harness.waits.let_go.set()
     rest = [answer.status async for answer in watch]
     assert is_gapless([first, *rest])
     assert state(rest[-1]) == "SUCCEEDED"
@@ -146,9 +146,9 @@ async def test_watch_gives_the_current_state_first_and_then_every_change(office:
 
 
 @pytest.mark.promise("watch.gapless")
-async def test_resumed_watch_misses_nothing_and_repeats_nothing(office: Office, robot: Client) -> None:
+async def test_resumed_watch_misses_nothing_and_repeats_nothing(harness: JobsHarness, robot: Client) -> None:
     job = await robot.submit(WAIT)
-    office.waits.let_go.set()
+    harness.waits.let_go.set()
     whole = await robot.ended(job.job_id, 0)
     last = (await robot.job(job.job_id)).status.sequence
     assert whole[-1].sequence == last
@@ -159,38 +159,38 @@ async def test_resumed_watch_misses_nothing_and_repeats_nothing(office: Office, 
     assert [entry.sequence for entry in await robot.ended(job.job_id)] == [last]
 
 
-async def test_watch_from_beyond_the_end_waits_for_it(office: Office, robot: Client) -> None:
+async def test_watch_from_beyond_the_end_waits_for_it(harness: JobsHarness, robot: Client) -> None:
     job = await robot.submit(WAIT)
     now = (await robot.seen(job.job_id, lambda entry: entry.progress.message == "half way"))[-1].sequence
     watching = asyncio.create_task(robot.ended(job.job_id, now + 1))
-    office.waits.let_go.set()
+    harness.waits.let_go.set()
     assert [entry.sequence for entry in await watching] == []
     assert state((await robot.job(job.job_id)).status) == "SUCCEEDED"
 
 
-async def test_hundred_watchers_of_one_job_see_the_same(office: Office, robot: Client) -> None:
+async def test_hundred_watchers_of_one_job_see_the_same(harness: JobsHarness, robot: Client) -> None:
     job = await robot.submit(WAIT)
     await robot.reached(job.job_id, "RUNNING")
     watchers = [asyncio.create_task(robot.ended(job.job_id)) for _ in range(100)]
-    office.waits.let_go.set()
+    harness.waits.let_go.set()
     for history in await asyncio.gather(*watchers):
         assert is_gapless(history)
         assert state(history[-1]) == "SUCCEEDED"
-    assert office.running.hub.long_work.watch.watchers == 0
+    assert harness.running.hub.long_work.watch.watchers == 0
 
 
 @pytest.mark.promise("watch.slow-holds-up-nobody")
 async def test_slow_watcher_holds_up_neither_the_job_nor_the_others(
-    office: Office, robot: Client, monkeypatch: pytest.MonkeyPatch
+    harness: JobsHarness, robot: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More is told than a connection takes that nobody reads."""
     monkeypatch.setattr(settle, "INTERVAL_S", 0.0)
     monkeypatch.setattr(settle, "_JOB_S", 0.0)
-    job = await robot.submit(office.talks.name)
+    job = await robot.submit(harness.talks.name)
     slow = aiter(robot.watch(job.job_id))
     first = (await anext(slow)).status
     await robot.seen(job.job_id, lambda entry: entry.sequence >= 400)
-    office.talks.let_go.set()
+    harness.talks.let_go.set()
     last = (await robot.ended(job.job_id))[-1]
     assert state(last) == "SUCCEEDED"
     rest = [answer.status async for answer in slow]
@@ -199,11 +199,11 @@ async def test_slow_watcher_holds_up_neither_the_job_nor_the_others(
 
 
 async def test_progress_is_published_ten_times_a_second_and_the_last_report_in_any_case(
-    office: Office, robot: Client
+    harness: JobsHarness, robot: Client
 ) -> None:
-    job = await robot.submit(office.talks.name)
+    job = await robot.submit(harness.talks.name)
     history = await robot.seen(job.job_id, lambda entry: entry.sequence >= 6)
-    office.talks.let_go.set()
+    harness.talks.let_go.set()
     took_s = (history[-1].at.ToMilliseconds() - job.created_at.ToMilliseconds()) / 1_000
     reports = [entry.progress.step for entry in history if entry.HasField("progress")]
     assert len(reports) <= took_s * 10 + 2
@@ -212,8 +212,8 @@ async def test_progress_is_published_ten_times_a_second_and_the_last_report_in_a
 
 
 @pytest.mark.promise("jobs.owners-only")
-async def test_unknown_and_foreign_jobs_are_not_found_and_reported_alike(office: Office, robot: Client) -> None:
-    job_id, other = (await robot.submit(ECHO)).job_id, office.by("other")
+async def test_unknown_and_foreign_jobs_are_not_found_and_reported_alike(harness: JobsHarness, robot: Client) -> None:
+    job_id, other = (await robot.submit(ECHO)).job_id, harness.by("other")
     failures = [
         await failed(other.job(job_id)),
         await failed_stream(other.watch(job_id)),
@@ -226,12 +226,12 @@ async def test_unknown_and_foreign_jobs_are_not_found_and_reported_alike(office:
     assert {each.message.replace(job_id, "job_unknown") for each in failures} == {failures[-1].message}
     assert (await other.page()).total_size == 0
     assert (await other.page(principal="robot")).total_size == 0
-    boss = office.by("boss")
+    boss = harness.by("boss")
     assert (await boss.job(job_id)).job_id == job_id
     assert (await boss.page(principal="robot")).total_size == 1
 
 
-async def test_lists_are_filtered_paged_and_counted_without_results(office: Office, robot: Client) -> None:
+async def test_lists_are_filtered_paged_and_counted_without_results(harness: JobsHarness, robot: Client) -> None:
     echoes = []
     for number in range(5):
         echoes.append(await robot.submit(ECHO, {"text": str(number)}, request_id=f"r-{number % 2}"))
@@ -260,19 +260,19 @@ async def test_lists_are_filtered_paged_and_counted_without_results(office: Offi
         ({"tool": WRITE}, 0),
     ):
         assert (await robot.page(**where)).total_size == matching, where
-    office.waits.let_go.set()
+    harness.waits.let_go.set()
 
 
 @pytest.mark.promise("jobs.same-key-same-job")
-async def test_same_key_gives_the_same_job_and_other_arguments_conflict(office: Office, robot: Client) -> None:
+async def test_same_key_gives_the_same_job_and_other_arguments_conflict(harness: JobsHarness, robot: Client) -> None:
     first = await robot.submit(WRITE, {"text": "a"}, idempotency_key="k-1")
     again = await robot.submit(WRITE, {"text": "a"}, idempotency_key="k-1")
     assert again.job_id == first.job_id
     conflict = await failed(robot.submit(WRITE, {"text": "b"}, idempotency_key="k-1"))
     assert (conflict.code, conflict.reason) == (grpc.StatusCode.ABORTED, "IDEMPOTENCY_CONFLICT")
-    foreign = await office.by("other").submit(WRITE, {"text": "b"}, idempotency_key="k-1")
+    foreign = await harness.by("other").submit(WRITE, {"text": "b"}, idempotency_key="k-1")
     assert foreign.job_id != first.job_id
-    office.writes.let_go.set()
+    harness.writes.let_go.set()
     assert states(await robot.ended(first.job_id))[-1] == "SUCCEEDED"
     done = await robot.submit(WRITE, {"text": "a"}, idempotency_key="k-1")
     assert (done.job_id, state(done.status)) == (first.job_id, "SUCCEEDED")
@@ -281,18 +281,18 @@ async def test_same_key_gives_the_same_job_and_other_arguments_conflict(office: 
 
 @pytest.mark.promise("jobs.same-key-same-job")
 async def test_twenty_submissions_at_once_with_one_key_are_one_job_and_one_effect(
-    office: Office, robot: Client
+    harness: JobsHarness, robot: Client
 ) -> None:
-    office.writes.let_go.set()
+    harness.writes.let_go.set()
     jobs = await asyncio.gather(*(robot.submit(WRITE, idempotency_key="k-1") for _ in range(20)))
     assert len({job.job_id for job in jobs}) == 1
     assert states(await robot.ended(jobs[0].job_id))[-1] == "SUCCEEDED"
-    assert office.writes.runs == 1
+    assert harness.writes.runs == 1
     assert (await robot.page()).total_size == 1
 
 
-async def test_key_of_a_job_is_the_key_of_a_call(office: Office, robot: Client) -> None:
-    office.writes.let_go.set()
+async def test_key_of_a_job_is_the_key_of_a_call(harness: JobsHarness, robot: Client) -> None:
+    harness.writes.let_go.set()
     job = await robot.submit(WRITE, {"text": "a"}, idempotency_key="k-1")
     await robot.ended(job.job_id)
     called = await robot.call(WRITE, {"text": "a"}, idempotency_key="k-1")
@@ -306,21 +306,23 @@ async def test_key_of_a_job_is_the_key_of_a_call(office: Office, robot: Client) 
     assert (state(last), last.result.replayed, last.result.call_id) == ("SUCCEEDED", True, invoked.call_id)
 
 
-async def test_key_used_by_a_call_with_other_arguments_fails_the_job(office: Office, robot: Client) -> None:
-    office.writes.let_go.set()
+async def test_key_used_by_a_call_with_other_arguments_fails_the_job(harness: JobsHarness, robot: Client) -> None:
+    harness.writes.let_go.set()
     await robot.call(WRITE, {"text": "a"}, idempotency_key="k-1")
     last = (await robot.ended((await robot.submit(WRITE, {"text": "b"}, idempotency_key="k-1")).job_id))[-1]
     assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_IDEMPOTENCY_CONFLICT)
 
 
-async def test_arguments_are_forgotten_when_the_job_ends_and_its_digest_stays(office: Office, robot: Client) -> None:
+async def test_arguments_are_forgotten_when_the_job_ends_and_its_digest_stays(
+    harness: JobsHarness, robot: Client
+) -> None:
     job = await robot.submit(WRITE, {"text": "only for the run"})
-    await office.writes.started.wait()
-    jobs = office.running.hub.long_work.stores.jobs
+    await harness.writes.started.wait()
+    jobs = harness.running.hub.long_work.stores.jobs
     under_way = await jobs.get(job.job_id)
     assert under_way is not None
     assert under_way.call.args == {"text": "only for the run"}
-    office.writes.let_go.set()
+    harness.writes.let_go.set()
     assert state((await robot.ended(job.job_id))[-1]) == "SUCCEEDED"
     over = await jobs.get(job.job_id)
     assert over is not None
@@ -353,14 +355,16 @@ async def test_whole_history_is_told_from_its_first_entry_where_it_is_asked_for(
 
 
 @pytest.mark.promise("watch.many-jobs")
-async def test_several_named_jobs_are_followed_in_one_stream_to_the_last_end(office: Office, robot: Client) -> None:
+async def test_several_named_jobs_are_followed_in_one_stream_to_the_last_end(
+    harness: JobsHarness, robot: Client
+) -> None:
     done = await robot.submit(ECHO)
     await robot.ended(done.job_id)
     held = [await robot.submit(WAIT, {"text": text}) for text in ("a", "b")]
     names = [done.job_id, *(job.job_id for job in held)]
     watch = robot.watch_many(*names, after_sequences={held[0].job_id: held[0].status.sequence})
     await watch.initial_metadata()
-    office.waits.let_go.set()
+    harness.waits.let_go.set()
     by_job: dict[str, list[Status]] = {}
     async for answer in watch:
         by_job.setdefault(answer.status.job_id, []).append(answer.status)
@@ -373,26 +377,28 @@ async def test_several_named_jobs_are_followed_in_one_stream_to_the_last_end(off
 
 
 @pytest.mark.promise("watch.many-jobs")
-async def test_jobs_that_match_are_followed_with_those_to_come_and_nobody_elses(office: Office, robot: Client) -> None:
+async def test_jobs_that_match_are_followed_with_those_to_come_and_nobody_elses(
+    harness: JobsHarness, robot: Client
+) -> None:
     early = await robot.submit(WAIT, request_id="r-1")
     watch = robot.watch_many(request_id="r-1")
     entries = aiter(watch)
     assert (await anext(entries)).status.job_id == early.job_id
-    await office.by("other").submit(ECHO, request_id="r-1")
+    await harness.by("other").submit(ECHO, request_id="r-1")
     await robot.submit(ECHO, request_id="r-2")
     late = await robot.submit(ECHO, request_id="r-1")
     seen: dict[str, list[Status]] = {early.job_id: [], late.job_id: []}
     async for answer in entries:
         seen[answer.status.job_id].append(answer.status)
         if answer.status.job_id == late.job_id and answer.status.HasField("result"):
-            office.waits.let_go.set()
+            harness.waits.let_go.set()
         if answer.status.job_id == early.job_id and answer.status.HasField("result"):
             break
     watch.cancel()
     assert (seen[late.job_id][0].sequence, states(seen[late.job_id])[-1]) == (1, "SUCCEEDED")
     assert is_gapless(seen[late.job_id])
     assert is_gapless(seen[early.job_id])
-    foreign = await failed_stream(office.by("other").watch_many(early.job_id))
+    foreign = await failed_stream(harness.by("other").watch_many(early.job_id))
     assert foreign.code is grpc.StatusCode.NOT_FOUND
-    boss = office.by("boss").watch_many(early.job_id)
+    boss = harness.by("boss").watch_many(early.job_id)
     assert [state(answer.status) async for answer in boss] == ["SUCCEEDED"], "who oversees the hub sees all"

@@ -36,7 +36,7 @@ TOKEN = r"ey[\w-]+\.[\w-]+"
 
 
 @dataclass(slots=True)
-class User:
+class LoginUser:
     """Whoever sits before the browser."""
 
     home: Path
@@ -115,8 +115,8 @@ async def hub(issuer: RealIssuer, tmp_path: Path) -> AsyncIterator[McpHub]:
 
 
 @pytest.fixture
-async def user(hub: McpHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> User:
-    user = User(tmp_path, monkeypatch)
+async def user(hub: McpHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoginUser:
+    user = LoginUser(tmp_path, monkeypatch)
     added = await user.types("context", "add", "prod", "--address", hub.grpc.address, "--login", "--mcp-url", hub.url)
     assert added.exit_code == 0, added.output
     return user
@@ -124,7 +124,7 @@ async def user(hub: McpHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.promise("cli.login")
 async def test_a_login_in_the_browser_is_found_by_the_hub_refreshed_once_and_revoked(
-    user: User, hub: McpHub, issuer: RealIssuer
+    user: LoginUser, hub: McpHub, issuer: RealIssuer
 ) -> None:
     assert (
         "Nobody is logged in to prod. Log in: toolhub --context prod login"
@@ -195,7 +195,7 @@ _INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo"
 
 
 @pytest.mark.promise("cli.login")
-async def test_a_login_by_a_code_and_every_way_it_ends(user: User, hub: McpHub, issuer: RealIssuer) -> None:
+async def test_a_login_by_a_code_and_every_way_it_ends(user: LoginUser, hub: McpHub, issuer: RealIssuer) -> None:
     user.has_phone()
     done = await user.types("login", "--device")
     assert "Logged in to prod" in done.output, done.output
@@ -261,7 +261,7 @@ def test_an_answer_that_another_page_or_issuer_sends_is_not_used() -> None:
     assert "Nobody logged in within 1 s" in answered(code="x", state="forged")
 
 
-class _Thief(BaseHTTPRequestHandler):
+class _TokenThief(BaseHTTPRequestHandler):
     """The MCP endpoint of a hub that wants tokens for somebody else's."""
 
     wants: ClassVar[dict[str, object]] = {}
@@ -278,9 +278,9 @@ class _Thief(BaseHTTPRequestHandler):
 
 
 @pytest.mark.promise("cli.login")
-async def test_a_hub_gets_no_tokens_for_servers_of_others(user: User, issuer: RealIssuer) -> None:
+async def test_a_hub_gets_no_tokens_for_servers_of_others(user: LoginUser, issuer: RealIssuer) -> None:
     user.has_browser()
-    thief = HTTPServer(("127.0.0.1", 0), _Thief)
+    thief = HTTPServer(("127.0.0.1", 0), _TokenThief)
     serving = Thread(target=thief.serve_forever, kwargs={"poll_interval": 0.05})
     serving.start()
     try:
@@ -292,7 +292,7 @@ async def test_a_hub_gets_no_tokens_for_servers_of_others(user: User, issuer: Re
             {"toolhub_logins": [{"issuer": issuer.url, "client_id": "cli"}], "scopes_supported": [f"{HUB}/.default"]},
         ]
         for wish in wishes:
-            _Thief.wants = {"authorization_servers": [issuer.url], **wish}
+            _TokenThief.wants = {"authorization_servers": [issuer.url], **wish}
             refused = await user.types("login")
             assert (refused.exit_code, f"wants a token for {HUB}" in refused.output) == (1, True), refused.output
             assert user.seen is None, "a page was opened"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.fakes.mcp_servers.asking import Kitchen, a_kitchen
+from tests.fakes.mcp_servers.asking import AskingServer, asking_server
 from tests.hub import RunningHub, request
 from tests.rpc.real_servers import sourced_hub
 from tests.rpc.statuses import failed
-from tests.rpc.test_approvals import API_KEYS, AWAITING, REJECT, Office
+from tests.rpc.test_approvals import API_KEYS, AWAITING, REJECT, ApprovalsHarness
 from toolhub.v1 import approval_pb2, error_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2 as calls_pb
@@ -43,10 +43,10 @@ REQUIRED = error_pb2.ERROR_KIND_APPROVAL_REQUIRED
 REJECTED = error_pb2.ERROR_KIND_APPROVAL_REJECTED
 
 
-class Restaurant(Office):
-    """An office whose tools are a kitchen's."""
+class McpQuestionsHarness(ApprovalsHarness):
+    """A hub with one MCP server whose tools ask questions."""
 
-    kitchen: Kitchen
+    server: AskingServer
 
     async def order(self, approval_id: str = "", tool: str = "order", **fields: Any) -> Any:
         asked = request(f"kitchen/{tool}", SOUP, request_id="dinner", **fields)
@@ -102,51 +102,53 @@ async def a_restaurant(
     elicitation: str = "ask",
     is_modern: bool = True,
     names: tuple[str, ...] = ("robot", "judge", "boss"),
-    kitchen: Kitchen | None = None,
+    server: AskingServer | None = None,
     **settings: Any,
-) -> AsyncIterator[Restaurant]:
-    async with _kitchen(kitchen, is_modern) as cooking:
+) -> AsyncIterator[McpQuestionsHarness]:
+    async with _kitchen(server, is_modern) as cooking:
         sources = {"kitchen": {"url": cooking.url, "elicitation": elicitation}}
         async with sourced_hub(home, sources, policy=policy, settings={**API_KEYS, **settings}) as running:
-            restaurant = Restaurant(running, names)
-            restaurant.kitchen = cooking
-            yield restaurant
+            harness = McpQuestionsHarness(running, names)
+            harness.server = cooking
+            yield harness
 
 
 @asynccontextmanager
-async def _kitchen(kitchen: Kitchen | None, is_modern: bool) -> AsyncIterator[Kitchen]:
-    if kitchen is not None:
-        yield kitchen
+async def _kitchen(server: AskingServer | None, is_modern: bool) -> AsyncIterator[AskingServer]:
+    if server is not None:
+        yield server
         return
-    async with a_kitchen(is_modern=is_modern) as opened:
+    async with asking_server(is_modern=is_modern) as opened:
         yield opened
 
 
 @pytest.fixture
-async def restaurant(tmp_path: Path) -> AsyncIterator[Restaurant]:
+async def harness(tmp_path: Path) -> AsyncIterator[McpQuestionsHarness]:
     async with a_restaurant(tmp_path) as opened:
         yield opened
 
 
-async def test_question_is_answered_on_the_command_line_and_reaches_the_server_once(restaurant: Restaurant) -> None:
-    approval_id = await restaurant.asked()
-    listed = json.loads((await restaurant.cli("list", "--json")).stdout)["approvals"]
+async def test_question_is_answered_on_the_command_line_and_reaches_the_server_once(
+    harness: McpQuestionsHarness,
+) -> None:
+    approval_id = await harness.asked()
+    listed = json.loads((await harness.cli("list", "--json")).stdout)["approvals"]
     assert [each["approvalId"] for each in listed] == [approval_id]
-    shown = json.loads((await restaurant.cli("show", approval_id, "--json")).stdout)
+    shown = json.loads((await harness.cli("show", approval_id, "--json")).stdout)
     assert shown["question"]["message"] == "How do you want your soup?"
     assert set(shown["question"]["schema"]["properties"]) == {"name", "size", "pieces", "price", "to_go"}
     words = [word for name, value in ANSWER.items() for word in ("--answer", f"{name}={value}")]
-    own = await restaurant.cli("approve", approval_id, "--yes", *words, by="robot")
+    own = await harness.cli("approve", approval_id, "--yes", *words, by="robot")
     assert own.exit_code != 0, "not by the one who asks"
-    done = await restaurant.cli("approve", approval_id, "--yes", *words)
+    done = await harness.cli("approve", approval_id, "--yes", *words)
     assert done.exit_code == 0, done.output
-    assert restaurant.kitchen.orders == []
-    result = await restaurant.order(approval_id)
+    assert harness.server.orders == []
+    result = await harness.order(approval_id)
     assert json.loads(result.result_json) == {"result": "3 large soup for Ann"}
-    again = await restaurant.order(approval_id)
+    again = await harness.order(approval_id)
     assert again.error.kind == REQUIRED
     assert "already been used" in again.error.message
-    assert restaurant.kitchen.orders == [ORDERED]
+    assert harness.server.orders == [ORDERED]
 
 
 @pytest.mark.slow
@@ -155,37 +157,37 @@ async def test_program_asks_alike(tmp_path: Path) -> None:
     program = {"command": sys.executable, "args": ["-m", "tests.fakes.mcp_servers.asking"], "cwd": str(ROOT)}
     sources = {"kitchen": {**program, "elicitation": "ask"}}
     async with sourced_hub(tmp_path, sources, policy=POLICY, settings=API_KEYS) as running:
-        restaurant = Restaurant(running)
-        approval_id = await restaurant.asked()
-        await restaurant.answer(approval_id)
-        assert json.loads((await restaurant.order(approval_id)).result_json) == {"result": "3 large soup for Ann"}
+        harness = McpQuestionsHarness(running)
+        approval_id = await harness.asked()
+        await harness.answer(approval_id)
+        assert json.loads((await harness.order(approval_id)).result_json) == {"result": "3 large soup for Ann"}
 
 
-async def test_of_many_calls_with_one_answer_one_goes_on(restaurant: Restaurant) -> None:
-    approval_id = await restaurant.asked()
-    await restaurant.answer(approval_id)
-    results = await asyncio.gather(*(restaurant.order(approval_id) for _ in range(10)))
+async def test_of_many_calls_with_one_answer_one_goes_on(harness: McpQuestionsHarness) -> None:
+    approval_id = await harness.asked()
+    await harness.answer(approval_id)
+    results = await asyncio.gather(*(harness.order(approval_id) for _ in range(10)))
     assert sum(result.ok for result in results) == 1
-    assert restaurant.kitchen.orders == [ORDERED]
+    assert harness.server.orders == [ORDERED]
 
 
-async def test_a_no_ends_the_call_and_the_server_hears_nothing(restaurant: Restaurant) -> None:
-    approval_id = await restaurant.asked()
-    await restaurant.decide(approval_id, REJECT, comment="not today")
-    result = await restaurant.order(approval_id)
+async def test_a_no_ends_the_call_and_the_server_hears_nothing(harness: McpQuestionsHarness) -> None:
+    approval_id = await harness.asked()
+    await harness.decide(approval_id, REJECT, comment="not today")
+    result = await harness.order(approval_id)
     assert result.error.kind == REJECTED
     assert "not today" in result.error.message
-    assert restaurant.kitchen.orders == []
+    assert harness.server.orders == []
 
 
-async def test_question_that_nobody_answers_lapses(restaurant: Restaurant) -> None:
-    approval_id = await restaurant.asked()
-    in_a_day_ms = restaurant.running.hub.clock.unix_ms() + 86_400_000
-    assert await restaurant.running.hub.long_work.approvals.expire_due(in_a_day_ms) == 1
-    failure = await failed(restaurant.decide(approval_id, answer_json=json.dumps(ANSWER).encode()))
+async def test_question_that_nobody_answers_lapses(harness: McpQuestionsHarness) -> None:
+    approval_id = await harness.asked()
+    in_a_day_ms = harness.running.hub.clock.unix_ms() + 86_400_000
+    assert await harness.running.hub.long_work.approvals.expire_due(in_a_day_ms) == 1
+    failure = await failed(harness.decide(approval_id, answer_json=json.dumps(ANSWER).encode()))
     assert failure.reason == "APPROVAL_EXPIRED"
-    assert (await restaurant.order(approval_id)).error.kind == REJECTED
-    assert restaurant.kitchen.orders == []
+    assert (await harness.order(approval_id)).error.kind == REJECTED
+    assert harness.server.orders == []
 
 
 @pytest.mark.parametrize(
@@ -193,50 +195,50 @@ async def test_question_that_nobody_answers_lapses(restaurant: Restaurant) -> No
     [({}, "name"), ({"name": "Ann", "size": "huge"}, "size"), ({"name": "Ann", "pieces": 10}, "pieces")],
 )
 async def test_answer_that_does_not_fit_is_refused_with_its_place(
-    restaurant: Restaurant, answer: Any, field: str
+    harness: McpQuestionsHarness, answer: Any, field: str
 ) -> None:
-    approval_id = await restaurant.asked()
-    failure = await failed(restaurant.decide(approval_id, answer_json=json.dumps(answer).encode()))
+    approval_id = await harness.asked()
+    failure = await failed(harness.decide(approval_id, answer_json=json.dumps(answer).encode()))
     assert failure.reason == "ANSWER_UNFIT"
     assert field in " ".join(failure.fields) + failure.message
-    await restaurant.answer(approval_id)
-    assert (await restaurant.order(approval_id)).ok
+    await harness.answer(approval_id)
+    assert (await harness.order(approval_id)).ok
 
 
-async def test_two_questions_are_asked_one_after_the_other(restaurant: Restaurant) -> None:
-    first = await restaurant.asked("sure")
-    await restaurant.answer(first, {"word": "aye"})
-    second = _approval_of(await restaurant.order(first, "sure"))
-    question = (await restaurant.shown(second)).question
+async def test_two_questions_are_asked_one_after_the_other(harness: McpQuestionsHarness) -> None:
+    first = await harness.asked("sure")
+    await harness.answer(first, {"word": "aye"})
+    second = _approval_of(await harness.order(first, "sure"))
+    question = (await harness.shown(second)).question
     assert (question.message, question.round) == ("You said aye. How do you want your soup?", 2)
-    await restaurant.answer(second)
-    assert (await restaurant.order(second, "sure")).ok
-    assert restaurant.kitchen.orders == [{**ORDERED, "agreed": "aye"}]
+    await harness.answer(second)
+    assert (await harness.order(second, "sure")).ok
+    assert harness.server.orders == [{**ORDERED, "agreed": "aye"}]
 
 
-async def test_job_waits_for_each_answer_and_goes_on_by_itself(restaurant: Restaurant) -> None:
-    job_id = await restaurant.submitted("sure")
-    first = await restaurant.waiting(job_id)
-    await restaurant.answer(first, {})
-    second = await restaurant.waiting(job_id, first)
-    ending = asyncio.create_task(restaurant.ended(job_id))
-    await restaurant.answer(second)
+async def test_job_waits_for_each_answer_and_goes_on_by_itself(harness: McpQuestionsHarness) -> None:
+    job_id = await harness.submitted("sure")
+    first = await harness.waiting(job_id)
+    await harness.answer(first, {})
+    second = await harness.waiting(job_id, first)
+    ending = asyncio.create_task(harness.ended(job_id))
+    await harness.answer(second)
     last = await ending
     assert last.state == job_state_pb2.JOB_STATE_SUCCEEDED, last
-    assert restaurant.kitchen.orders == [{**ORDERED, "agreed": "yes"}]
+    assert harness.server.orders == [{**ORDERED, "agreed": "yes"}]
 
 
-async def test_job_that_is_declined_fails(restaurant: Restaurant) -> None:
-    job_id = await restaurant.submitted()
-    await restaurant.decide(await restaurant.waiting(job_id), REJECT)
-    last = await restaurant.ended(job_id)
+async def test_job_that_is_declined_fails(harness: McpQuestionsHarness) -> None:
+    job_id = await harness.submitted()
+    await harness.decide(await harness.waiting(job_id), REJECT)
+    last = await harness.ended(job_id)
     assert last.state == job_state_pb2.JOB_STATE_FAILED
     assert last.result.error.kind == REJECTED
-    assert restaurant.kitchen.orders == []
+    assert harness.server.orders == []
 
 
-async def test_session_asks_and_goes_on_alike(restaurant: Restaurant) -> None:
-    session = restaurant.running.stub.InvokeSession(metadata=restaurant.by("robot"), timeout=60)
+async def test_session_asks_and_goes_on_alike(harness: McpQuestionsHarness) -> None:
+    session = harness.running.stub.InvokeSession(metadata=harness.by("robot"), timeout=60)
     results = []
     approval_id = ""
     for call_id in ("before", "after"):
@@ -248,92 +250,92 @@ async def test_session_asks_and_goes_on_alike(restaurant: Restaurant) -> None:
         results.append(found[0].result)
         if not approval_id:
             approval_id = _approval_of(results[0])
-            await restaurant.answer(approval_id)
+            await harness.answer(approval_id)
     await session.done_writing()
     assert results[1].ok, results[1]
-    assert restaurant.kitchen.orders == [ORDERED]
+    assert harness.server.orders == [ORDERED]
 
 
-async def test_key_that_goes_along_gives_the_one_result_again(restaurant: Restaurant) -> None:
-    approval_id = await restaurant.asked(idempotency_key="dinner-1")
-    await restaurant.answer(approval_id)
-    first = await restaurant.order(approval_id, idempotency_key="dinner-1")
-    again = await restaurant.order(approval_id, idempotency_key="dinner-1")
+async def test_key_that_goes_along_gives_the_one_result_again(harness: McpQuestionsHarness) -> None:
+    approval_id = await harness.asked(idempotency_key="dinner-1")
+    await harness.answer(approval_id)
+    first = await harness.order(approval_id, idempotency_key="dinner-1")
+    again = await harness.order(approval_id, idempotency_key="dinner-1")
     assert (first.ok, again.ok, again.replayed) == (True, True, True)
-    assert restaurant.kitchen.orders == [ORDERED]
+    assert harness.server.orders == [ORDERED]
 
 
 async def test_rule_and_question_of_one_call_are_two_approvals(tmp_path: Path) -> None:
-    async with a_restaurant(tmp_path, policy=POLICY + RULE) as restaurant:
-        rules = await restaurant.asked()
-        assert not (await restaurant.shown(rules)).HasField("question")
-        await restaurant.decide(rules)
-        tools = _approval_of(await restaurant.order(rules))
-        assert (await restaurant.shown(tools)).covers_rule_id == "food-needs-a-yes"
-        await restaurant.answer(tools)
-        assert (await restaurant.order(tools)).ok
-        assert restaurant.kitchen.orders == [ORDERED]
+    async with a_restaurant(tmp_path, policy=POLICY + RULE) as harness:
+        rules = await harness.asked()
+        assert not (await harness.shown(rules)).HasField("question")
+        await harness.decide(rules)
+        tools = _approval_of(await harness.order(rules))
+        assert (await harness.shown(tools)).covers_rule_id == "food-needs-a-yes"
+        await harness.answer(tools)
+        assert (await harness.order(tools)).ok
+        assert harness.server.orders == [ORDERED]
 
 
 async def test_answer_outlives_a_hub(tmp_path: Path) -> None:
-    async with a_kitchen() as kitchen:
-        async with a_restaurant(tmp_path, kitchen=kitchen) as restaurant:
-            approval_id = await restaurant.asked()
-            job_id = await restaurant.submitted()
-            waited = await restaurant.waiting(job_id)
-            keys = restaurant._keys
-        async with a_restaurant(tmp_path, kitchen=kitchen, names=()) as restaurant:
-            restaurant._keys = keys
-            ending = asyncio.create_task(restaurant.ended(job_id))
-            await restaurant.answer(approval_id)
-            await restaurant.answer(waited)
-            assert (await restaurant.order(approval_id)).ok
+    async with asking_server() as server:
+        async with a_restaurant(tmp_path, server=server) as harness:
+            approval_id = await harness.asked()
+            job_id = await harness.submitted()
+            waited = await harness.waiting(job_id)
+            keys = harness._keys
+        async with a_restaurant(tmp_path, server=server, names=()) as harness:
+            harness._keys = keys
+            ending = asyncio.create_task(harness.ended(job_id))
+            await harness.answer(approval_id)
+            await harness.answer(waited)
+            assert (await harness.order(approval_id)).ok
             assert (await ending).state == job_state_pb2.JOB_STATE_SUCCEEDED
-        assert kitchen.orders == [ORDERED, ORDERED]
+        assert server.orders == [ORDERED, ORDERED]
 
 
 @pytest.mark.parametrize("tool", ["order", "sure"])
-async def test_answer_outlives_the_server_that_asked(restaurant: Restaurant, tool: str) -> None:
+async def test_answer_outlives_the_server_that_asked(harness: McpQuestionsHarness, tool: str) -> None:
     """Another process of it does not know what it has sealed; it asks again, and has its answer."""
-    approval_id = await restaurant.asked(tool)
+    approval_id = await harness.asked(tool)
     if tool == "sure":
-        await restaurant.answer(approval_id, {})
-        approval_id = _approval_of(await restaurant.order(approval_id, tool))
-    await restaurant.answer(approval_id)
-    await restaurant.kitchen.restarted()
-    result = await restaurant.order(approval_id, tool)
+        await harness.answer(approval_id, {})
+        approval_id = _approval_of(await harness.order(approval_id, tool))
+    await harness.answer(approval_id)
+    await harness.server.restarted()
+    result = await harness.order(approval_id, tool)
     assert result.ok, result.error.message
-    assert restaurant.kitchen.orders == [ORDERED if tool == "order" else {**ORDERED, "agreed": "yes"}]
+    assert harness.server.orders == [ORDERED if tool == "order" else {**ORDERED, "agreed": "yes"}]
 
 
-async def test_server_that_asks_otherwise_after_its_restart_is_answered_anew(restaurant: Restaurant) -> None:
-    approval_id = await restaurant.asked()
-    await restaurant.answer(approval_id)
-    restaurant.kitchen.manner = "Today, how"
-    await restaurant.kitchen.restarted()
-    again = _approval_of(await restaurant.order(approval_id))
+async def test_server_that_asks_otherwise_after_its_restart_is_answered_anew(harness: McpQuestionsHarness) -> None:
+    approval_id = await harness.asked()
+    await harness.answer(approval_id)
+    harness.server.manner = "Today, how"
+    await harness.server.restarted()
+    again = _approval_of(await harness.order(approval_id))
     assert again != approval_id
-    assert (await restaurant.shown(again)).question.message == "Today, how do you want your soup?"
-    assert restaurant.kitchen.orders == []
+    assert (await harness.shown(again)).question.message == "Today, how do you want your soup?"
+    assert harness.server.orders == []
 
 
 @pytest.mark.parametrize("is_modern", [True, False])
 async def test_defaults_answer_at_once_where_they_are_enough(tmp_path: Path, *, is_modern: bool) -> None:
-    async with a_restaurant(tmp_path, elicitation="defaults", is_modern=is_modern) as restaurant:
-        assert json.loads((await restaurant.order(tool="agree")).result_json) == {"result": "yes"}
-        refused = await restaurant.order()
+    async with a_restaurant(tmp_path, elicitation="defaults", is_modern=is_modern) as harness:
+        assert json.loads((await harness.order(tool="agree")).result_json) == {"result": "yes"}
+        refused = await harness.order()
         assert refused.error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR
-        assert restaurant.kitchen.orders == [{"dish": "soup", "agreed": "yes"}]
+        assert harness.server.orders == [{"dish": "soup", "agreed": "yes"}]
 
 
 @pytest.mark.parametrize(("elicitation", "is_modern"), [("decline", True), ("decline", False), ("ask", False)])
 async def test_nobody_is_asked_where_nobody_can_be(tmp_path: Path, elicitation: str, *, is_modern: bool) -> None:
     """An older server holds the call open while it waits: it is told no."""
-    async with a_restaurant(tmp_path, elicitation=elicitation, is_modern=is_modern) as restaurant:
-        refused = await restaurant.order()
+    async with a_restaurant(tmp_path, elicitation=elicitation, is_modern=is_modern) as harness:
+        refused = await harness.order()
         assert refused.error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR
-        assert restaurant.kitchen.orders == []
-        assert await _pending(restaurant.running) == 0
+        assert harness.server.orders == []
+        assert await _pending(harness.running) == 0
 
 
 async def _pending(running: RunningHub) -> int:

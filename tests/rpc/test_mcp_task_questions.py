@@ -15,7 +15,7 @@ from tests.fakes.mcp_servers.scripted import Script, question, serving
 from tests.hub import request
 from tests.rpc.real_servers import sourced_hub
 from tests.rpc.test_approvals import API_KEYS, REJECT
-from tests.rpc.test_mcp_questions import POLICY, Restaurant
+from tests.rpc.test_mcp_questions import POLICY, McpQuestionsHarness
 from toolhub.v1 import error_pb2, job_service_pb2
 from toolhub.v1.job_state_pb2 import JobState
 
@@ -25,8 +25,8 @@ BOTH = {"a": question("First?", FORM), "b": question("Second?", FORM)}
 BOB = {"action": "accept", "content": {"name": "Bob"}}
 
 
-class Works(Restaurant):
-    """An office whose tool runs as a task that asks."""
+class TaskQuestionsHarness(McpQuestionsHarness):
+    """A hub with one MCP server whose tool runs as a task that asks."""
 
     script: Script
 
@@ -48,84 +48,86 @@ class Works(Restaurant):
 @asynccontextmanager
 async def works(
     home: Path, script: Script, url: str, names: tuple[str, ...] = ("robot", "judge")
-) -> AsyncIterator[Works]:
+) -> AsyncIterator[TaskQuestionsHarness]:
     sources = {"work": {"url": url, "elicitation": "ask"}}
     async with sourced_hub(home, sources, policy=POLICY, settings=API_KEYS) as running:
-        office = Works(running, names)
-        office.script = script
-        yield office
+        harness = TaskQuestionsHarness(running, names)
+        harness.script = script
+        yield harness
 
 
 @pytest.fixture
-async def office(tmp_path: Path) -> AsyncIterator[Works]:
+async def harness(tmp_path: Path) -> AsyncIterator[TaskQuestionsHarness]:
     script = Script(generation="modern", has_extension=True)
     async with serving(script) as url, works(tmp_path, script, url) as opened:
         yield opened
 
 
-async def test_task_waits_for_a_person_and_goes_on_with_the_answer(office: Works) -> None:
-    job_id = await office.begun()
-    approval_id = await office.waiting(job_id)
-    assert (await office.shown(approval_id)).question.message == "Who?"
-    ending = asyncio.create_task(office.end(job_id))
-    await office.answer(approval_id, {"name": "Bob"})
+async def test_task_waits_for_a_person_and_goes_on_with_the_answer(harness: TaskQuestionsHarness) -> None:
+    job_id = await harness.begun()
+    approval_id = await harness.waiting(job_id)
+    assert (await harness.shown(approval_id)).question.message == "Who?"
+    ending = asyncio.create_task(harness.end(job_id))
+    await harness.answer(approval_id, {"name": "Bob"})
     state, result = await ending
     assert (state, json.loads(result.result_json)) == ("SUCCEEDED", {"text": "made"})
-    assert office.given == [{"who": BOB}]
-    assert office.script.asked.count("tools/call") == 1
-    assert office.script.cancelled == []
+    assert harness.given == [{"who": BOB}]
+    assert harness.script.asked.count("tools/call") == 1
+    assert harness.script.cancelled == []
 
 
-async def test_two_questions_of_a_task_are_put_one_after_the_other_and_answered_together(office: Works) -> None:
-    job_id = await office.begun(BOTH)
-    first = await office.waiting(job_id)
-    await office.answer(first, {"name": "Bob"})
-    second = await office.waiting(job_id, first)
-    await office.answer(second, {})
-    assert (await office.end(job_id))[0] == "SUCCEEDED"
-    assert office.given == [{"a": BOB, "b": {"action": "accept", "content": {"name": "Ann"}}}]
+async def test_two_questions_of_a_task_are_put_one_after_the_other_and_answered_together(
+    harness: TaskQuestionsHarness,
+) -> None:
+    job_id = await harness.begun(BOTH)
+    first = await harness.waiting(job_id)
+    await harness.answer(first, {"name": "Bob"})
+    second = await harness.waiting(job_id, first)
+    await harness.answer(second, {})
+    assert (await harness.end(job_id))[0] == "SUCCEEDED"
+    assert harness.given == [{"a": BOB, "b": {"action": "accept", "content": {"name": "Ann"}}}]
 
 
-async def test_a_no_stops_the_task(office: Works) -> None:
-    job_id = await office.begun()
-    await office.decide(await office.waiting(job_id), REJECT, comment="not today")
-    state, result = await office.end(job_id)
+async def test_a_no_stops_the_task(harness: TaskQuestionsHarness) -> None:
+    job_id = await harness.begun()
+    await harness.decide(await harness.waiting(job_id), REJECT, comment="not today")
+    state, result = await harness.end(job_id)
     assert (state, result.error.kind) == ("CANCELLED", error_pb2.ERROR_KIND_CANCELLED)
-    job = await office.running.hub.stores.jobs.get(job_id)
+    job = await harness.running.hub.stores.jobs.get(job_id)
     assert job is not None
     assert job.cancel_reason == "it was not approved: judge denied it: not today"
-    assert (office.given, office.script.cancelled) == ([], ["t-1"])
+    assert (harness.given, harness.script.cancelled) == ([], ["t-1"])
 
 
-async def test_cancelling_the_job_that_waits_stops_the_task(office: Works) -> None:
-    job_id = await office.begun()
-    await office.waiting(job_id)
+async def test_cancelling_the_job_that_waits_stops_the_task(harness: TaskQuestionsHarness) -> None:
+    job_id = await harness.begun()
+    await harness.waiting(job_id)
     cancel = job_service_pb2.CancelJobRequest(job_id=job_id)
-    await office.jobs.CancelJob(cancel, metadata=office.by("robot"), timeout=60)
-    assert (await office.end(job_id))[0] == "CANCELLED"
-    assert (office.given, office.script.cancelled) == ([], ["t-1"])
+    await harness.jobs.CancelJob(cancel, metadata=harness.by("robot"), timeout=60)
+    assert (await harness.end(job_id))[0] == "CANCELLED"
+    assert (harness.given, harness.script.cancelled) == ([], ["t-1"])
 
 
-async def test_key_is_not_free_while_the_task_waits(office: Works) -> None:
-    job_id = await office.begun(idempotency_key="once")
-    approval_id = await office.waiting(job_id)
-    assert await office.begun(idempotency_key="once") == job_id
-    await office.answer(approval_id, {})
-    assert (await office.end(job_id))[0] == "SUCCEEDED"
-    assert await office.begun(idempotency_key="once") == job_id
-    assert office.script.asked.count("tools/call") == 1
+async def test_key_is_not_free_while_the_task_waits(harness: TaskQuestionsHarness) -> None:
+    job_id = await harness.begun(idempotency_key="once")
+    approval_id = await harness.waiting(job_id)
+    assert await harness.begun(idempotency_key="once") == job_id
+    await harness.answer(approval_id, {})
+    assert (await harness.end(job_id))[0] == "SUCCEEDED"
+    assert await harness.begun(idempotency_key="once") == job_id
+    assert harness.script.asked.count("tools/call") == 1
 
 
 async def test_task_that_waits_is_found_again_by_another_hub(tmp_path: Path) -> None:
     script = Script(generation="modern", has_extension=True)
     async with serving(script) as url:
-        async with works(tmp_path, script, url) as office:
-            job_id = await office.begun()
-            approval_id = await office.waiting(job_id)
-            keys = office._keys
-        async with works(tmp_path, script, url, ()) as office:
-            office._keys = keys
-            await office.answer(approval_id, {"name": "Bob"})
-            assert (await office.end(job_id))[0] == "SUCCEEDED"
-            assert office.given == [{"who": BOB}]
+        async with works(tmp_path, script, url) as harness:
+            job_id = await harness.begun()
+            approval_id = await harness.waiting(job_id)
+            keys = harness._keys
+        async with works(tmp_path, script, url, ()) as harness:
+            harness._keys = keys
+            await harness.answer(approval_id, {"name": "Bob"})
+            assert (await harness.end(job_id))[0] == "SUCCEEDED"
+            assert harness.given == [{"who": BOB}]
         assert script.asked.count("tools/call") == 1

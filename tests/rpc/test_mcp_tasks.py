@@ -31,7 +31,7 @@ BRISK = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.5"}
 
 
 @dataclass
-class Agent(JobClient):
+class TaskClient(JobClient):
     """A client of a hub, and the server behind it."""
 
     script: Script
@@ -52,7 +52,7 @@ class Agent(JobClient):
         task.polls_left = 2
 
 
-def _check_made(agent: Agent, end: job_pb2.JobStatus) -> None:
+def _check_made(agent: TaskClient, end: job_pb2.JobStatus) -> None:
     """Done, once, and told truly."""
     assert state(end) == "SUCCEEDED", end.result.error.message
     assert json.loads(end.result.result_json) == {"text": "made"}
@@ -61,12 +61,12 @@ def _check_made(agent: Agent, end: job_pb2.JobStatus) -> None:
 
 
 @asynccontextmanager
-async def an_agent(home: Path, generation: str, tool: str, **terms: Any) -> AsyncIterator[Agent]:
+async def an_agent(home: Path, generation: str, tool: str, **terms: Any) -> AsyncIterator[TaskClient]:
     script = Script(generation=generation, has_extension=True)
     async with serving(script) as url:
         sources = {"work": {"url": url, **terms}}
         async with real.sourced_hub(home, sources) as hub:
-            yield Agent(hub.channel, script, f"work/{tool}")
+            yield TaskClient(hub.channel, script, f"work/{tool}")
 
 
 @pytest.mark.parametrize(("generation", "tool"), GENERATIONS)
@@ -152,16 +152,16 @@ async def test_job_finds_its_task_again_after_kill_9(tmp_path: Path, generation:
 
 
 @asynccontextmanager
-async def _process(home: Path, script: Script, tool: str) -> AsyncIterator[tuple[Agent, Any]]:
+async def _process(home: Path, script: Script, tool: str) -> AsyncIterator[tuple[TaskClient, Any]]:
     policy = home / "policy.yaml"
     policy.write_text(real.POLICY)
     environment = {"TOOLHUB_POLICY_FILE": str(policy), **BRISK}
     async with served(home / "hub", environment=environment) as process, channel_to(process.address) as channel:
-        agent = Agent(channel, script, f"work/{tool}")
+        agent = TaskClient(channel, script, f"work/{tool}")
         yield agent, process
 
 
-async def _offers(agent: Agent) -> None:
+async def _offers(agent: TaskClient) -> None:
     """Until the source has been read."""
     registry: Any = RegistryServiceStub(agent.channel)
     (status,) = (await registry.RefreshSources(RefreshSourcesRequest(sources=["work"]), timeout=WITHIN_S)).sources
@@ -176,7 +176,7 @@ async def test_reference_server_whose_task_asks_goes_on(tmp_path: Path, elicitat
     """The older generation: it asks on the stream of tasks/result, and only clients that said that they can be
     asked."""
     async with real.sourced_hub(tmp_path, {"all": real.everything(elicitation=elicitation)}) as hub:
-        agent = Agent(hub.channel, Script(), "all/simulate-research-query")
+        agent = TaskClient(hub.channel, Script(), "all/simulate-research-query")
         end = (await agent.ended(await agent.submit({"topic": "tea", "ambiguous": True})))[-1]
         assert state(end) == "SUCCEEDED", end.result.error.message
         assert words in json.loads(end.result.result_json)["text"]

@@ -14,7 +14,7 @@ import pytest
 from tests.free_port import free_port
 from tests.hub import RunningHub, request, running_hub
 from tests.rpc.media_receivers import PASSWORD, TOKEN, Receivers, attached, posted_files, receiving
-from tests.rpc.test_approvals import API_KEYS, Office
+from tests.rpc.test_approvals import API_KEYS, ApprovalsHarness
 from toolhub.v1 import error_pb2
 from toolhub_service.app.paths import Paths
 
@@ -30,7 +30,7 @@ roles:
 rules:
   - {id: may-send, effect: ALLOW, tools: [core/media.send]}
 """
-OFFICE = """
+POLICY_WITH_APPROVERS = """
 roles:
   - {principals: [judge], roles: [approver]}
 rules:
@@ -205,20 +205,20 @@ async def test_a_person_approves_what_is_sent_and_a_file_that_changed_since_asks
     tmp_path: Path, receivers: Receivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls = {"hook": receivers.hook("ok")}
-    async with media_hub(tmp_path, urls, monkeypatch, OFFICE, **API_KEYS) as hub:
-        office = Office(hub, ("robot", "judge"))
+    async with media_hub(tmp_path, urls, monkeypatch, POLICY_WITH_APPROVERS, **API_KEYS) as hub:
+        harness = ApprovalsHarness(hub, ("robot", "judge"))
         await put(hub, "a.txt", b"as shown", "robot")
 
         async def send(approval_id: str = "") -> Any:
             asked = request(SEND, {"message": "hello", "filePaths": ["a.txt"]}, request_id="work")
             asked.approval_id = approval_id
-            return (await hub.stub.Invoke(asked, metadata=office.by("robot"), timeout=60)).result
+            return (await hub.stub.Invoke(asked, metadata=harness.by("robot"), timeout=60)).result
 
         asked = await send()
         assert asked.error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
         assert (asked.error.details["rule_id"], "send:message" in asked.error.message) == ("approval_by_default", True)
         first = asked.error.details["approval_id"]
-        await office.decide(first)
+        await harness.decide(first)
         await put(hub, "a.txt", b"something else", "robot")
         again = await send(first)
         assert again.error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED

@@ -40,7 +40,7 @@ roles:
 KINDS = error_pb2.ErrorKind
 
 
-class Held(Tool["Held.In", "Held.Out"]):
+class HeldTool(Tool["HeldTool.In", "HeldTool.Out"]):
     """Works until it is cancelled."""
 
     name = "held/work.on"
@@ -56,18 +56,20 @@ class Held(Tool["Held.In", "Held.Out"]):
     running = 0
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        Held.running += 1
+        HeldTool.running += 1
         try:
             await asyncio.Event().wait()
         finally:
-            Held.running -= 1
+            HeldTool.running -= 1
         return self.Out()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningHub]:
     settings = {"programs": {"workers": 2, "printed_bytes": 500, "result_bytes": 10_000, "cpu_s": 2.0}}
-    async with running_hub(tmp_path_factory.mktemp("hub"), policy=POLICY, settings=settings, tools=[Held()]) as running:
+    async with running_hub(
+        tmp_path_factory.mktemp("hub"), policy=POLICY, settings=settings, tools=[HeldTool()]
+    ) as running:
         yield running
 
 
@@ -209,7 +211,7 @@ async def test_calls_that_nobody_awaits_are_cancelled_and_told(hub: RunningHub) 
     assert "is not awaited" in result.error.message
     calls = (await value_of(hub, code, check=False))["calls"]
     assert [each["kind"] for each in calls] == ["CANCELLED"] * 12
-    assert Held.running == 0
+    assert HeldTool.running == 0
 
 
 async def test_evidence_and_audit_tell_what_a_program_was(hub: RunningHub) -> None:

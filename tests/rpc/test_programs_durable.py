@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.missing import need_extra
-from tests.rpc.replaying import AWAITING, Stage, a_stage
+from tests.rpc.replaying import AWAITING, ReplayHarness, replay_harness
 from toolhub.v1 import job_state_pb2
 
 need_extra("pydantic_monty", "programs")
@@ -26,34 +26,34 @@ print("done")
 """
 
 
-async def submitted(stage: Stage, code: str) -> str:
-    job = await stage.running.submit(RUN, {"code": code}, metadata=stage.by("robot"))
+async def submitted(harness: ReplayHarness, code: str) -> str:
+    job = await harness.running.submit(RUN, {"code": code}, metadata=harness.by("robot"))
     return job.job_id
 
 
-async def value_of(stage: Stage, job_id: str) -> Any:
-    ended = await stage.ended(job_id)
+async def value_of(harness: ReplayHarness, job_id: str) -> Any:
+    ended = await harness.ended(job_id)
     assert ended.state == job_state_pb2.JOB_STATE_SUCCEEDED, ended.result.error.message
     return json.loads(ended.result.result_json)
 
 
 @pytest.mark.promise("programs.resumed-by-replay")
 async def test_a_program_waits_for_an_approval_and_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    async with a_stage(tmp_path) as stage:
-        job_id = await submitted(stage, ASKS)
-        await stage.until(job_id, AWAITING)
-        assert stage.asked.done == []
-        assert stage.effect.done == ["before", "beside"], "what runs beside the call that asks is let finish"
-        (approval,) = await stage.pending()
-        await stage.decide(approval.approval_id)
-        answer = await value_of(stage, job_id)
-        assert (stage.effect.done, stage.asked.done) == (["before", "beside", "after"], ["asked"]), "each once"
+    async with replay_harness(tmp_path) as harness:
+        job_id = await submitted(harness, ASKS)
+        await harness.until(job_id, AWAITING)
+        assert harness.asked.done == []
+        assert harness.effect.done == ["before", "beside"], "what runs beside the call that asks is let finish"
+        (approval,) = await harness.pending()
+        await harness.decide(approval.approval_id)
+        answer = await value_of(harness, job_id)
+        assert (harness.effect.done, harness.asked.done) == (["before", "beside", "after"], ["asked"]), "each once"
         assert answer["printed"] == "done\n"
         assert [each["ok"] for each in answer["calls"]] == [True] * 4
         assert answer["value"][0][1] == answer["value"][1][1], "its clock stood still meanwhile"
         states = [
             each.event.attributes["state"]
-            for each in await stage.running.events(tool=RUN)
+            for each in await harness.running.events(tool=RUN)
             if "state" in each.event.attributes
         ]
         assert "AWAITING_APPROVAL" in states
@@ -67,11 +67,11 @@ await held.effect_do(marker='m')
 await held.nap_take(marker='n')
 1
 """
-    async with a_stage(tmp_path, grace_s=0.0) as stage:
-        job_id = await submitted(stage, code)
-        await stage.nap.begun.wait()
-    assert stage.effect.done == ["m"]
-    async with a_stage(tmp_path, keys=stage.keys) as later:
+    async with replay_harness(tmp_path, grace_s=0.0) as harness:
+        job_id = await submitted(harness, code)
+        await harness.nap.begun.wait()
+    assert harness.effect.done == ["m"]
+    async with replay_harness(tmp_path, keys=harness.keys) as later:
         later.nap.may_end.set()
         assert (await value_of(later, job_id))["value"] == 1
         assert later.effect.done == []

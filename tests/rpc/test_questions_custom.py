@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.hub import request, running_hub
-from tests.rpc.test_approvals import API_KEYS, REJECT, Office
+from tests.rpc.test_approvals import API_KEYS, REJECT, ApprovalsHarness
 from tests.rpc.test_questions import POLICY
 from toolhub.v1 import error_pb2
 
@@ -30,12 +30,12 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 async def test_custom_tool_goes_on_with_a_persons_answer_and_not_after_a_no(tmp_path: Path, example: Any) -> None:
     async with running_hub(tmp_path, policy=POLICY, settings=API_KEYS, tools=[example]) as running:
-        office = Office(running)
+        harness = ApprovalsHarness(running)
         asked = request("acme/text.sign", {"text": "Nothing is owed."}, request_id="work")
 
         async def sign(approval_id: str = "") -> error_pb2.ToolError | str:
             asked.approval_id = approval_id
-            result = (await running.stub.Invoke(asked, metadata=office.by("robot"), timeout=60)).result
+            result = (await running.stub.Invoke(asked, metadata=harness.by("robot"), timeout=60)).result
             return str(json.loads(result.result_json)["signed"]) if result.ok else result.error
 
         for decision in ("yes", "no"):
@@ -44,10 +44,10 @@ async def test_custom_tool_goes_on_with_a_persons_answer_and_not_after_a_no(tmp_
             assert refused.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED
             approval_id = str(refused.details["approval_id"])
             if decision == "yes":
-                await office.decide(approval_id, answer_json=b'{"name": "Ann"}')
+                await harness.decide(approval_id, answer_json=b'{"name": "Ann"}')
                 assert await sign(approval_id) == "Nothing is owed.\nAnn"
             else:
-                await office.decide(approval_id, REJECT)
+                await harness.decide(approval_id, REJECT)
                 refused = await sign(approval_id)
                 assert not isinstance(refused, str)
                 assert refused.kind == error_pb2.ERROR_KIND_APPROVAL_REJECTED

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @dataclass
-class Process:
+class KillableHub:
     """A hub in a process of its own, and the keys that it has made for callers."""
 
     process: asyncio.subprocess.Process
@@ -84,7 +84,7 @@ async def test_job_that_waits_still_waits_after_kill_9_and_goes_on_with_its_answ
 
 
 @asynccontextmanager
-async def a_process(folder: Path, *names: str) -> AsyncIterator[Process]:
+async def a_process(folder: Path, *names: str) -> AsyncIterator[KillableHub]:
     """`asking_hub`, with keys for those names."""
     command = [sys.executable, "-m", "tests.rpc.asking_hub", str(folder), *names]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
@@ -93,7 +93,7 @@ async def a_process(folder: Path, *names: str) -> AsyncIterator[Process]:
         async with asyncio.timeout(60):
             ready = json.loads(await process.stdout.readline())
         async with channel_to(ready["address"]) as channel:
-            yield Process(process, channel, ready["keys"])
+            yield KillableHub(process, channel, ready["keys"])
     finally:
         if process.returncode is None:
             process.kill()

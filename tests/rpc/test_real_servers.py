@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 import pytest_asyncio
 
-from tests.fakes.http_server import Asked, response, serving
+from tests.fakes.http_server import RecordedRequest, response, serving
 from tests.hub import RunningHub, request
 from tests.rpc import real_servers as real
 from toolhub.v1 import artifact_service_pb2 as artifacts_pb
@@ -97,7 +97,7 @@ async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rea
         yield RealServerHarness(hub, home, web.url(""))
 
 
-async def _pages(asked: Asked, writer: Any) -> bool:
+async def _pages(asked: RecordedRequest, writer: Any) -> bool:
     pages = {
         "/robots.txt": (b"User-agent: *\nDisallow: /private\n", "text/plain"),
         "/page": (

@@ -25,7 +25,7 @@ HELD = {"holds": True, "result": "made"}
 WITHIN_S = 60.0
 
 
-class Agent(JobClient):
+class RemoteJobClient(JobClient):
     """A client."""
 
     async def begin(self, work: dict[str, Any] | None = None, **fields: Any) -> str:
@@ -49,9 +49,9 @@ def _check_made(server: JobServer, end: job_pb2.JobStatus) -> None:
 
 
 @asynccontextmanager
-async def _hub(folder: Path, server: JobServer) -> AsyncIterator[Agent]:
+async def _hub(folder: Path, server: JobServer) -> AsyncIterator[RemoteJobClient]:
     async with remote_hub(folder, server.url) as running:
-        yield Agent(running.channel)
+        yield RemoteJobClient(running.channel)
 
 
 @pytest.fixture
@@ -61,12 +61,12 @@ async def server() -> AsyncIterator[JobServer]:
 
 
 @pytest.fixture
-async def agent(tmp_path: Path, server: JobServer) -> AsyncIterator[Agent]:
+async def agent(tmp_path: Path, server: JobServer) -> AsyncIterator[RemoteJobClient]:
     async with _hub(tmp_path, server) as agent:
         yield agent
 
 
-async def test_invoking_it_begins_a_job_that_is_followed_to_its_end(agent: Agent, server: JobServer) -> None:
+async def test_invoking_it_begins_a_job_that_is_followed_to_its_end(agent: RemoteJobClient, server: JobServer) -> None:
     job_id = await agent.begin({"steps": 3, "result": "made"})
     history = await agent.ended(job_id)
     _check_made(server, history[-1])
@@ -77,7 +77,7 @@ async def test_invoking_it_begins_a_job_that_is_followed_to_its_end(agent: Agent
 
 
 @pytest.mark.promise("jobs.cancel-is-a-request")
-async def test_it_is_cancelling_until_the_remote_side_has_stopped(agent: Agent, server: JobServer) -> None:
+async def test_it_is_cancelling_until_the_remote_side_has_stopped(agent: RemoteJobClient, server: JobServer) -> None:
     job_id = await agent.begin({**HELD, "stops_after": 5})
     await agent.works(job_id)
     assert await agent.cancel(job_id) == "CANCELLING"
@@ -90,7 +90,7 @@ async def test_it_is_cancelling_until_the_remote_side_has_stopped(agent: Agent, 
 
 
 @pytest.mark.promise("jobs.cancel-is-a-request")
-async def test_what_could_not_be_stopped_succeeds_after_all(agent: Agent, server: JobServer) -> None:
+async def test_what_could_not_be_stopped_succeeds_after_all(agent: RemoteJobClient, server: JobServer) -> None:
     server.script.add(Op.CANCEL, How.IGNORE)
     job_id = await agent.begin()
     await agent.works(job_id)
@@ -101,7 +101,9 @@ async def test_what_could_not_be_stopped_succeeds_after_all(agent: Agent, server
 
 
 @pytest.mark.promise("jobs.lost-is-honest")
-async def test_what_the_remote_side_forgot_is_lost_and_says_where_to_look(agent: Agent, server: JobServer) -> None:
+async def test_what_the_remote_side_forgot_is_lost_and_says_where_to_look(
+    agent: RemoteJobClient, server: JobServer
+) -> None:
     server.script.add(Op.STATUS, How.RESTART)
     end = (await agent.ended(await agent.begin()))[-1]
     assert state(end) == "LOST"
@@ -110,7 +112,7 @@ async def test_what_the_remote_side_forgot_is_lost_and_says_where_to_look(agent:
     assert "Check it there" in end.error.message
 
 
-async def test_a_deadline_ends_it_and_asks_the_remote_side_to_stop(agent: Agent, server: JobServer) -> None:
+async def test_a_deadline_ends_it_and_asks_the_remote_side_to_stop(agent: RemoteJobClient, server: JobServer) -> None:
     async def late(timeout_s: float) -> list[job_pb2.JobStatus]:
         return await agent.ended(await agent.begin(budget={"timeout_s": timeout_s}))
 
@@ -158,12 +160,12 @@ async def test_kill_9_while_an_answer_is_under_way_costs_no_second_effect(
     try:
         await hub.start()
         async with channel_to(hub.address) as channel:
-            job_id = await Agent(channel).begin({"result": "made"})
+            job_id = await RemoteJobClient(channel).begin({"result": "made"})
             await asyncio.wait_for(server.was_asked(op), WITHIN_S)
         await hub.end(signal.SIGKILL)
         await hub.start()
         async with channel_to(hub.address) as channel:
-            history = await Agent(channel).ended(job_id)
+            history = await RemoteJobClient(channel).ended(job_id)
         await hub.end(signal.SIGTERM)
     finally:
         await hub.end(signal.SIGKILL)

@@ -15,7 +15,7 @@ import pytest
 from tests.hub import OPEN_POLICY, RunningHub, channel_to, request, running_hub
 from tests.overtaken import overtaken
 from tests.rpc.props import Crashes, Echo, Waits, WaitsToWrite
-from tests.rpc.statuses import Failed, failure_of, in_time
+from tests.rpc.statuses import FailedRpc, failure_of, in_time
 from toolhub.v1 import call_pb2, error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
@@ -73,7 +73,7 @@ class Client:
         while await self.read():
             pass
 
-    async def failure(self) -> Failed:
+    async def failure(self) -> FailedRpc:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await self.rest()
         return failure_of(raised.value)

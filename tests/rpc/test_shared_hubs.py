@@ -41,12 +41,12 @@ NOTE = {"path": "note.txt", "text": "hello"}
 KINDS = ["redis", "redis and docket", "postgres", "postgres alone", "sqlite"]
 
 
-class Long(Echo):
+class LongOutput(Echo):
     name = "test/text.long"
     limits = ToolLimits(max_result_bytes=1_000)
 
 
-class Pair:
+class TwoHubs:
     """Two hubs: tools of their own, clients of the same principals."""
 
     def __init__(self) -> None:
@@ -56,9 +56,9 @@ class Pair:
         self.people: People
 
     def tools(self, number: int) -> list[Any]:
-        return [self.waits[number], self.writes[number], Echo(), Long()]
+        return [self.waits[number], self.writes[number], Echo(), LongOutput()]
 
-    def open(self, hubs: list[RunningHub]) -> Pair:
+    def open(self, hubs: list[RunningHub]) -> TwoHubs:
         self.hubs, self.people = hubs, People(*hubs)
         return self
 
@@ -91,16 +91,16 @@ def settings_for(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> M
 
 
 @pytest.fixture(params=KINDS)
-async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Pair]:
-    pair = Pair()
+async def hubs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TwoHubs]:
+    pair = TwoHubs()
     settings = settings_for(request.param, tmp_path, request)
-    async with hubs_of(tmp_path, settings, pair.tools(0), pair.tools(1)) as hubs:
-        yield pair.open(hubs)
+    async with hubs_of(tmp_path, settings, pair.tools(0), pair.tools(1)) as running:
+        yield pair.open(running)
 
 
 @pytest.mark.promise("watch.gapless")
-async def test_job_is_followed_listed_resumed_and_stopped_at_the_other_hub(pair: Pair) -> None:
-    here, there = pair.at(0), pair.at(1)
+async def test_job_is_followed_listed_resumed_and_stopped_at_the_other_hub(hubs: TwoHubs) -> None:
+    here, there = hubs.at(0), hubs.at(1)
     job = await here.submit(WAIT, {"text": "made"})
     assert (await there.job(job.job_id)).job_id == job.job_id
     first = await there.seen(job.job_id, lambda entry: entry.progress.message == "half way")
@@ -111,83 +111,83 @@ async def test_job_is_followed_listed_resumed_and_stopped_at_the_other_hub(pair:
     assert (await there.page()).total_size == 2
     assert await there.cancel(stopped.job_id, "enough") == "CANCELLING"
     assert states(await here.ended(stopped.job_id))[-1] == "CANCELLED"
-    pair.let_go()
+    hubs.let_go()
     rest, same = await asyncio.gather(*both)
     assert rest == same
     assert is_gapless(first[-1:] + rest)
     assert json.loads(rest[-1].result.result_json) == {"text": "made"}
-    stranger = pair.at(1, "other")
+    stranger = hubs.at(1, "other")
     assert (await failed(stranger.job(job.job_id))).code is grpc.StatusCode.NOT_FOUND
     assert (await failed_stream(stranger.watch(job.job_id))).code is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.promise("approval.not-by-the-requester")
-async def test_approval_is_decided_at_either_hub_and_never_by_who_asked(pair: Pair) -> None:
+async def test_approval_is_decided_at_either_hub_and_never_by_who_asked(hubs: TwoHubs) -> None:
     for number, other in ((0, 1), (1, 0)):
         args = {**NOTE, "path": f"note-{number}.txt"}
-        job = await pair.at(number).submit(FILE, args, request_id="work")
+        job = await hubs.at(number).submit(FILE, args, request_id="work")
         assert state(job.status) == "AWAITING_APPROVAL"
-        following = asyncio.create_task(pair.at(number).ended(job.job_id, 1))
-        refused = await failed(pair.at(other).decide(job.approval_id))
+        following = asyncio.create_task(hubs.at(number).ended(job.job_id, 1))
+        refused = await failed(hubs.at(other).decide(job.approval_id))
         assert refused.code is grpc.StatusCode.PERMISSION_DENIED
-        decided = await pair.at(other, "judge").decide(job.approval_id)
+        decided = await hubs.at(other, "judge").decide(job.approval_id)
         assert decided.job_id == job.job_id
         history = await following
         assert states(history) == ["QUEUED", "RUNNING", "SUCCEEDED"], history[-1].error.message
         assert is_gapless(history)
-    call = await pair.at(0).call(FILE, {**NOTE, "path": "call.txt"}, request_id="work")
+    call = await hubs.at(0).call(FILE, {**NOTE, "path": "call.txt"}, request_id="work")
     approval_id = str(call.error.details["approval_id"])
-    await pair.at(1, "judge").decide(approval_id)
+    await hubs.at(1, "judge").decide(approval_id)
     asked = request(FILE, {**NOTE, "path": "call.txt"}, request_id="work")
     asked.approval_id = approval_id
     answers = await asyncio.gather(
-        *(hub.stub.Invoke(asked, metadata=pair.at(0).metadata, timeout=60) for hub in pair.hubs * 5)
+        *(hub.stub.Invoke(asked, metadata=hubs.at(0).metadata, timeout=60) for hub in hubs.hubs * 5)
     )
     assert [answer.result.ok for answer in answers].count(True) == 1
 
 
 @pytest.mark.promise("idempotency.shared")
-async def test_key_stands_for_one_effect_at_both_hubs(pair: Pair) -> None:
-    here, there = pair.at(0), pair.at(1)
+async def test_key_stands_for_one_effect_at_both_hubs(hubs: TwoHubs) -> None:
+    here, there = hubs.at(0), hubs.at(1)
     first = asyncio.create_task(here.call(WRITE, {"text": "a"}, idempotency_key="k-1", request_id="work"))
-    await pair.writes[0].started.wait()
+    await hubs.writes[0].started.wait()
     again = asyncio.create_task(there.call(WRITE, {"text": "a"}, idempotency_key="k-1", request_id="work"))
     conflict = await there.call(WRITE, {"text": "b"}, idempotency_key="k-1", request_id="work")
     assert conflict.error.kind == error_pb2.ERROR_KIND_IDEMPOTENCY_CONFLICT
     assert not again.done()
-    pair.let_go()
+    hubs.let_go()
     ran, replayed = await asyncio.gather(first, again)
     assert (ran.ok, ran.replayed, replayed.ok, replayed.replayed) == (True, False, True, True)
     assert replayed.result_json == ran.result_json
     calls = [client.call(WRITE, {"text": "c"}, idempotency_key="k-2") for client in (here, there) * 10]
     answers = await asyncio.gather(*calls)
     assert [answer.replayed for answer in answers].count(False) == 1
-    assert sum(write.runs for write in pair.writes) == 2
+    assert sum(write.runs for write in hubs.writes) == 2
 
 
 @pytest.mark.promise("jobs.same-key-same-job")
-async def test_key_stands_for_one_job_at_both_hubs(pair: Pair) -> None:
-    here, there = pair.at(0), pair.at(1)
+async def test_key_stands_for_one_job_at_both_hubs(hubs: TwoHubs) -> None:
+    here, there = hubs.at(0), hubs.at(1)
     jobs = [client.submit(WRITE, {"text": "a"}, idempotency_key="k-1") for client in (here, there) * 10]
     (job_id,) = {job.job_id for job in await asyncio.gather(*jobs)}
     conflict = await failed(there.submit(WRITE, {"text": "b"}, idempotency_key="k-1"))
     assert (conflict.code, conflict.reason) == (grpc.StatusCode.ABORTED, "IDEMPOTENCY_CONFLICT")
-    pair.let_go()
+    hubs.let_go()
     assert states(await there.ended(job_id))[-1] == "SUCCEEDED"
-    assert sum(write.runs for write in pair.writes) == 1
+    assert sum(write.runs for write in hubs.writes) == 1
     called = await there.call(WRITE, {"text": "a"}, idempotency_key="k-1")
     assert (called.ok, called.replayed) == (True, True)
 
 
-async def test_artifact_of_one_hub_is_read_at_the_other_and_the_audit_of_both_verifies(pair: Pair) -> None:
+async def test_artifact_of_one_hub_is_read_at_the_other_and_the_audit_of_both_verifies(hubs: TwoHubs) -> None:
     text = "x" * 5_000
-    jobs = [await pair.at(number).submit("test/text.long", {"text": text}) for number in (0, 1)]
-    for job, reader in zip(jobs, (pair.at(1), pair.at(0)), strict=True):
+    jobs = [await hubs.at(number).submit("test/text.long", {"text": text}) for number in (0, 1)]
+    for job, reader in zip(jobs, (hubs.at(1), hubs.at(0)), strict=True):
         (artifact,) = (await reader.ended(job.job_id))[-1].artifacts
         assert json.loads(await _read(reader, artifact.artifact_id)) == {"text": text}
         echoed = await reader.call("test/text.echo", {"text": {"$artifact": artifact.artifact_id}})
         assert echoed.ok, echoed.error.message
-    for running, job in zip(pair.hubs, jobs, strict=True):
+    for running, job in zip(hubs.hubs, jobs, strict=True):
         report = await running.hub.audit.verify()
         assert report.ok, report
         assert {chained.event.type for chained in await running.events(call_id=job.call_id)} >= {

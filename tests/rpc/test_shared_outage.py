@@ -33,7 +33,7 @@ from toolhub.v1 import error_pb2
 JOBS = 20
 
 
-class Site:
+class OutageHarness:
     """Two hubs, the tools of each, and a client at each."""
 
     def __init__(self) -> None:
@@ -53,44 +53,48 @@ class Site:
 
 
 @asynccontextmanager
-async def site_on(redis: RedisServer, folder: Path, engine: str, *, dead_after_s: float) -> AsyncIterator[Site]:
-    site = Site()
+async def site_on(
+    redis: RedisServer, folder: Path, engine: str, *, dead_after_s: float
+) -> AsyncIterator[OutageHarness]:
+    harness = OutageHarness()
     jobs = {"jobs": {"engine": engine, "dead_after_s": dead_after_s}}
     settings = merged(IMPATIENT, jobs, {"stores": {"redis_url": redis.url}})
-    tools = [[wait, write] for wait, write in zip(site.waits, site.writes, strict=True)]
+    tools = [[wait, write] for wait, write in zip(harness.waits, harness.writes, strict=True)]
     async with hubs_of(folder, settings, *tools) as hubs:
         people = People(*hubs)
-        site.here, site.there = people.at(hubs[0]), people.at(hubs[1])
-        yield site
+        harness.here, harness.there = people.at(hubs[0]), people.at(hubs[1])
+        yield harness
 
 
-async def _through(site: Site, redis: RedisServer, away_s: float) -> None:
+async def _through(harness: OutageHarness, redis: RedisServer, away_s: float) -> None:
     """Jobs run and are watched at both hubs while Redis is away; they end while it is, and it must show afterwards."""
-    jobs = [await client.submit(tool) for tool in (WAIT, WRITE) for client in (site.here, site.there) * (JOBS // 4)]
-    watches = [aiter(site.there.watch(job.job_id, timeout_s=60)) for job in jobs]
+    jobs = [
+        await client.submit(tool) for tool in (WAIT, WRITE) for client in (harness.here, harness.there) * (JOBS // 4)
+    ]
+    watches = [aiter(harness.there.watch(job.job_id, timeout_s=60)) for job in jobs]
     seen = [[(await anext(watch)).status] for watch in watches]
     for job in jobs:
-        await site.here.reached(job.job_id, "RUNNING")
+        await harness.here.reached(job.job_id, "RUNNING")
     await asyncio.to_thread(redis.stop)
     over = asyncio.get_running_loop().create_task(asyncio.sleep(away_s))
-    site.let_go()
+    harness.let_go()
     refused = await asyncio.gather(
-        failed(site.here.submit(WAIT)),
-        failed(site.there.job(jobs[0].job_id)),
-        failed(site.there.cancel(jobs[0].job_id)),
-        failed(site.here.page()),
+        failed(harness.here.submit(WAIT)),
+        failed(harness.there.job(jobs[0].job_id)),
+        failed(harness.there.cancel(jobs[0].job_id)),
+        failed(harness.here.page()),
     )
     assert {each.code for each in refused} == {grpc.StatusCode.UNAVAILABLE}
-    keyed = await site.here.call(WRITE, idempotency_key="k-1", request_id="work")
+    keyed = await harness.here.call(WRITE, idempotency_key="k-1", request_id="work")
     assert (keyed.error.kind, keyed.error.retryable) == (error_pb2.ERROR_KIND_TOOL_UNAVAILABLE, True)
-    assert (await site.here.call(WAIT)).ok, "what needs no store goes on"
+    assert (await harness.here.call(WAIT)).ok, "what needs no store goes on"
     await over
     await asyncio.to_thread(redis.start)
     for job, watch, entries in zip(jobs, watches, seen, strict=True):
         entries += [answer.status async for answer in watch]
         assert is_gapless(entries), states(entries)
         assert state(entries[-1]) == "SUCCEEDED", entries[-1].error.message
-        assert entries == [*entries[:1], *await site.here.ended(job.job_id, entries[0].sequence)]
+        assert entries == [*entries[:1], *await harness.here.ended(job.job_id, entries[0].sequence)]
 
 
 @pytest.mark.parametrize("engine", ["inprocess", "docket"])
@@ -100,11 +104,11 @@ async def test_jobs_end_and_watchers_miss_nothing_although_redis_was_away(
 ) -> None:
     """For longer than a process that gives no sign of life counts as alive."""
     hurry_links(monkeypatch)
-    async with site_on(own_redis, tmp_path, engine, dead_after_s=1.5) as site:
-        await _through(site, own_redis, away_s=3.0)
-        assert site.runs == (JOBS // 2 + 1, JOBS // 2), "nothing ran twice"
-        fresh = [await client.submit(WRITE, idempotency_key="k-2") for client in (site.here, site.there)]
-        assert states(await site.there.ended(fresh[0].job_id))[-1] == "SUCCEEDED"
+    async with site_on(own_redis, tmp_path, engine, dead_after_s=1.5) as harness:
+        await _through(harness, own_redis, away_s=3.0)
+        assert harness.runs == (JOBS // 2 + 1, JOBS // 2), "nothing ran twice"
+        fresh = [await client.submit(WRITE, idempotency_key="k-2") for client in (harness.here, harness.there)]
+        assert states(await harness.there.ended(fresh[0].job_id))[-1] == "SUCCEEDED"
         assert fresh[0].job_id == fresh[1].job_id
 
 
@@ -112,23 +116,23 @@ async def test_jobs_end_and_watchers_miss_nothing_although_redis_was_away(
 @pytest.mark.promise("store.outage")
 async def test_ten_seconds_without_redis_cost_no_job(own_redis: RedisServer, tmp_path: Path) -> None:
     """As hubs are by default, and as impatient as they are."""
-    async with site_on(own_redis, tmp_path, "docket", dead_after_s=5.0) as site:
-        await _through(site, own_redis, away_s=10.0)
-        assert site.runs == (JOBS // 2 + 1, JOBS // 2), "nothing ran twice"
+    async with site_on(own_redis, tmp_path, "docket", dead_after_s=5.0) as harness:
+        await _through(harness, own_redis, away_s=10.0)
+        assert harness.runs == (JOBS // 2 + 1, JOBS // 2), "nothing ran twice"
 
 
 async def test_redis_that_stands_still_for_a_moment_costs_no_call(own_redis: RedisServer, tmp_path: Path) -> None:
-    async with site_on(own_redis, tmp_path, "inprocess", dead_after_s=0.5) as site:
-        job = await site.here.submit(WRITE)
-        await site.here.reached(job.job_id, "RUNNING")
+    async with site_on(own_redis, tmp_path, "inprocess", dead_after_s=0.5) as harness:
+        job = await harness.here.submit(WRITE)
+        await harness.here.reached(job.job_id, "RUNNING")
         own_redis.freeze()
-        waiting: list[Any] = [asyncio.create_task(site.there.job(job.job_id)) for _ in range(5)]
-        late = asyncio.create_task(site.here.submit(WAIT))
+        waiting: list[Any] = [asyncio.create_task(harness.there.job(job.job_id)) for _ in range(5)]
+        late = asyncio.create_task(harness.here.submit(WAIT))
         answered, _ = await asyncio.wait({late, *waiting}, timeout=1.0)
         assert not answered
         own_redis.thaw()
         assert {answer.job_id for answer in await asyncio.gather(*waiting)} == {job.job_id}
-        site.let_go()
+        harness.let_go()
         for job_id in (job.job_id, (await late).job_id):
-            assert states(await site.there.ended(job_id))[-1] == "SUCCEEDED"
-        assert site.runs == (1, 1)
+            assert states(await harness.there.ended(job_id))[-1] == "SUCCEEDED"
+        assert harness.runs == (1, 1)

@@ -30,7 +30,7 @@ CONNECTIONS = 12
 """So many that the kernel gives some to either worker."""
 
 
-class Crew:
+class WorkersHarness:
     """Two workers, and clients over connections of their own."""
 
     def __init__(self, running: Served, clients: Sequence[Client], folder: Path) -> None:
@@ -64,13 +64,13 @@ def config(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def crew(tmp_path: Path, config: str) -> AsyncIterator[Crew]:
+async def harness(tmp_path: Path, config: str) -> AsyncIterator[WorkersHarness]:
     async with (
         served(tmp_path / "hub", "--config", config, "--workers", "2", environment=IMPATIENT) as running,
         AsyncExitStack() as channels,
     ):
         clients = [await _client(running.address, channels) for _ in range(CONNECTIONS)]
-        yield Crew(running, clients, tmp_path)
+        yield WorkersHarness(running, clients, tmp_path)
 
 
 async def _client(address: str, channels: AsyncExitStack) -> Client:
@@ -78,56 +78,56 @@ async def _client(address: str, channels: AsyncExitStack) -> Client:
     return Client(RunningHub(cast(Any, None), address, channel))
 
 
-async def test_jobs_and_keys_are_those_of_all_workers(crew: Crew) -> None:
-    jobs = await crew.submitted(AGAIN, "first")
+async def test_jobs_and_keys_are_those_of_all_workers(harness: WorkersHarness) -> None:
+    jobs = await harness.submitted(AGAIN, "first")
     assert len(jobs) == 2, "one worker answered everything"
     (job, *_), (other, *_) = jobs.values()
-    followed = [asyncio.create_task(client.ended(job.job_id, 1)) for client in crew.clients]
-    for client in crew.clients:
+    followed = [asyncio.create_task(client.ended(job.job_id, 1)) for client in harness.clients]
+    for client in harness.clients:
         assert (await client.page()).total_size == CONNECTIONS
-    cancelled = [await client.cancel(other.job_id) for client in crew.clients]
+    cancelled = [await client.cancel(other.job_id) for client in harness.clients]
     assert cancelled[0] == "CANCELLING"
     assert set(cancelled) <= {"CANCELLING", "CANCELLED"}
-    assert states(await crew.clients[0].ended(other.job_id))[-1] == "CANCELLED"
-    crew.let_go("first")
+    assert states(await harness.clients[0].ended(other.job_id))[-1] == "CANCELLED"
+    harness.let_go("first")
     histories = await asyncio.gather(*followed)
     assert all(is_gapless(history) and history == histories[0] for history in histories)
     assert state(histories[0][-1]) == "SUCCEEDED"
 
     calls = [
-        asyncio.create_task(client.call(ONCE, crew.args("second"), idempotency_key="k-1", request_id="work"))
-        for client in crew.clients
+        asyncio.create_task(client.call(ONCE, harness.args("second"), idempotency_key="k-1", request_id="work"))
+        for client in harness.clients
     ]
-    conflict = await crew.clients[0].submit(ONCE, crew.args("third"), idempotency_key="k-1")
-    assert (await crew.clients[1].ended(conflict.job_id))[-1].error.kind == error_pb2.ERROR_KIND_IDEMPOTENCY_CONFLICT
-    crew.let_go("second")
+    conflict = await harness.clients[0].submit(ONCE, harness.args("third"), idempotency_key="k-1")
+    assert (await harness.clients[1].ended(conflict.job_id))[-1].error.kind == error_pb2.ERROR_KIND_IDEMPOTENCY_CONFLICT
+    harness.let_go("second")
     answers = await asyncio.gather(*calls)
     assert all(answer.ok for answer in answers)
     assert [answer.replayed for answer in answers].count(False) == 1
     assert len({answer.result_json for answer in answers}) == 1
     same = await asyncio.gather(
-        *(client.submit(ONCE, crew.args("second"), idempotency_key="k-2") for client in crew.clients)
+        *(client.submit(ONCE, harness.args("second"), idempotency_key="k-2") for client in harness.clients)
     )
     assert len({each.job_id for each in same}) == 1
-    refused = await failed(crew.clients[-1].submit(ONCE, crew.args("third"), idempotency_key="k-2"))
+    refused = await failed(harness.clients[-1].submit(ONCE, harness.args("third"), idempotency_key="k-2"))
     assert refused.code is grpc.StatusCode.ABORTED
 
 
-async def test_jobs_of_a_worker_that_is_killed_are_taken_over_or_lost(crew: Crew) -> None:
-    safe, unsafe = await crew.submitted(AGAIN, "go"), await crew.submitted(ONCE, "go")
-    assert set(safe) == set(unsafe) == set(crew.running.children())
+async def test_jobs_of_a_worker_that_is_killed_are_taken_over_or_lost(harness: WorkersHarness) -> None:
+    safe, unsafe = await harness.submitted(AGAIN, "go"), await harness.submitted(ONCE, "go")
+    assert set(safe) == set(unsafe) == set(harness.running.children())
     victim, survivor = safe
-    watched = {job.job_id: await _followed(crew.clients[0], job) for job in safe[victim]}
+    watched = {job.job_id: await _followed(harness.clients[0], job) for job in safe[victim]}
     os.kill(victim, signal.SIGKILL)
     await ended(victim)
     async with AsyncExitStack() as channels:
-        fresh = await _client(crew.running.address, channels)
+        fresh = await _client(harness.running.address, channels)
         for job in safe[victim]:
             entries = watched[job.job_id]
             entries += await fresh.seen(
                 job.job_id, lambda entry: _is_run_by_another(entry, victim), entries[-1].sequence
             )
-        crew.let_go("go")
+        harness.let_go("go")
         for job in safe[victim]:
             entries = watched[job.job_id]
             entries += await fresh.ended(job.job_id, entries[-1].sequence)

@@ -30,7 +30,7 @@ GATED = 'while [ ! -e "$1" ]; do sleep 0.02; done; shift; exec "$@"'
 IMPATIENT: Mapping[str, Any] = {"jobs": {"heartbeat_s": 0.05, "dead_after_s": 0.5}}
 
 
-class Gate:
+class GatedServer:
     """A real server that does not answer before the gate is open."""
 
     def __init__(self, home: Path, **terms: Any) -> None:
@@ -63,7 +63,7 @@ async def test_tool_is_unavailable_while_its_source_connects_again_and_its_job_w
     tmp_path: Path, trust: str
 ) -> None:
     """Whether the hub remembers the tool by its pin or knows of none yet: it must not look as if it were gone."""
-    gate = Gate(tmp_path, trust=trust, tools={"*": {"read_only": True}})
+    gate = GatedServer(tmp_path, trust=trust, tools={"*": {"read_only": True}})
     real.write_sources(tmp_path, {"slow": gate.source})
     gate.open()
     long, args = "slow/trigger-long-running-operation", {"duration": 4.0, "steps": 80}
@@ -174,7 +174,7 @@ async def decide(hub: RunningHub, pin: pin_pb2.Pin) -> None:
     await hub.registry.DecidePin(asked)
 
 
-class Edited:
+class EditedHub:
     """A serving hub, and what it says of its sources."""
 
     def __init__(self, home: Path, hub: Served, channel: Any) -> None:
@@ -204,7 +204,7 @@ async def test_edited_sources_are_followed_while_serving(tmp_path: Path) -> None
         "PYTHONPATH": PYTHON_PATH,
     }
     async with served(tmp_path / "hub", environment=environment) as hub, channel_to(hub.address) as channel:
-        edited = Edited(tmp_path, hub, channel)
+        edited = EditedHub(tmp_path, hub, channel)
         assert await edited.becomes() == {}
         edited.write({"a": own})
         first = await edited.becomes(a="READY")

@@ -41,7 +41,7 @@ grants:
 
 
 @dataclass(slots=True)
-class Mesh:
+class SpiffeHarness:
     """A hub of the trust domain example.org that knows another, partner.example."""
 
     running: RunningHub
@@ -70,14 +70,14 @@ def svid(authority: Authority, *uris: str, **options: Any) -> Signed:
 
 
 @asynccontextmanager
-async def mesh(
+async def spiffe_harness(
     folder: Path,
     modes: Sequence[str] = ("spiffe",),
     client_ca_file: str = "",
     tls: Mapping[str, str] = MappingProxyType({}),
     policy: str = POLICY,
     **auth: Any,
-) -> AsyncIterator[Mesh]:
+) -> AsyncIterator[SpiffeHarness]:
     server, own, partner = Authority(), Authority(uris=("spiffe://example.org",)), Authority()
     settings: Any = tls_settings(folder, server)
     settings["server"]["mcp"] = {"enabled": True, "listen": "localhost:0"}
@@ -90,12 +90,12 @@ async def mesh(
     ]
     settings["auth"] = {"modes": list(modes), "spiffe": {"trust_domains": domains}, **auth}
     async with running_hub(folder, policy=policy, settings=settings) as running:
-        yield Mesh(running, folder, server, own, partner)
+        yield SpiffeHarness(running, folder, server, own, partner)
 
 
 @pytest.mark.promise("identity.spiffe")
 async def test_an_svid_makes_its_id_the_principal_by_whatever_way_its_bundle_vouches_for_it(tmp_path: Path) -> None:
-    async with mesh(tmp_path) as given:
+    async with spiffe_harness(tmp_path) as given:
         assert await given.whoami(svid(given.own, WORKLOAD)) == WORKLOAD
         assert await given.whoami(svid(given.partner, PARTNER)) == PARTNER
         assert await given.whoami(svid(Authority(above=given.own), WORKLOAD)) == WORKLOAD, "by an intermediate CA"
@@ -112,7 +112,7 @@ async def test_a_trust_domain_is_a_tenant_where_the_policy_says_so(tmp_path: Pat
 tenants: [{name: "{tenant}", principals: ["spiffe://{tenant}/*"]}]
 roles: [{principals: ["*"], roles: [agent, operator, auditor]}]
 """
-    async with mesh(tmp_path, policy=f"{POLICY}{tenants}") as given:
+    async with spiffe_harness(tmp_path, policy=f"{POLICY}{tenants}") as given:
         workload, partner = svid(given.own, WORKLOAD), svid(given.partner, PARTNER)
         async with given.connected(workload) as ours, given.connected(partner) as theirs:
             hubs = {channel: RunningHub(given.running.hub, "", channel) for channel in (ours, theirs)}
@@ -135,7 +135,7 @@ roles: [{principals: ["*"], roles: [agent, operator, auditor]}]
 
 @pytest.mark.promise("identity.spiffe")
 async def test_certificates_that_are_no_svid_of_a_known_trust_domain_are_refused(tmp_path: Path) -> None:
-    async with mesh(tmp_path) as given:
+    async with spiffe_harness(tmp_path) as given:
         refused = {
             "does not vouch": svid(given.partner, WORKLOAD),
             "no bundle of the trust domain": svid(given.own, "spiffe://elsewhere.example/agent"),
@@ -158,7 +158,7 @@ async def test_certificates_that_are_no_svid_of_a_known_trust_domain_are_refused
 async def test_a_bundle_that_is_replaced_ends_whom_it_no_longer_vouches_for_and_a_broken_one_does_not(
     tmp_path: Path,
 ) -> None:
-    async with mesh(tmp_path) as given:
+    async with spiffe_harness(tmp_path) as given:
         following, bundle = Authority(), tmp_path / "own.pem"
         old, new = svid(given.own, WORKLOAD), svid(following, WORKLOAD)
         async with given.connected(old) as channel:
@@ -189,7 +189,7 @@ def in_json(pem: bytes) -> bytes:
 
 async def test_beside_other_modes_what_a_request_carries_decides_over_its_certificate(tmp_path: Path) -> None:
     modes = ("spiffe", "api-key", "insecure-local")
-    async with mesh(tmp_path, modes) as given:
+    async with spiffe_harness(tmp_path, modes) as given:
         file = Paths(given.running.hub.settings).key_file()
         holder, impostor = file.create("key-holder"), file.create(WORKLOAD)
         reload_keys(given.running.hub, file)
@@ -212,7 +212,7 @@ async def test_beside_other_modes_what_a_request_carries_decides_over_its_certif
 @pytest.mark.promise("identity.spiffe")
 async def test_a_second_port_takes_keys_and_tokens_of_clients_without_a_certificate(tmp_path: Path) -> None:
     modes, keys_listen = ("spiffe", "api-key"), {"keys_listen": "localhost:0"}
-    async with mesh(tmp_path, modes, tls=keys_listen) as given:
+    async with spiffe_harness(tmp_path, modes, tls=keys_listen) as given:
         file = Paths(given.running.hub.settings).key_file()
         key = [("authorization", f"Bearer {file.create('key-holder')}")]
         reload_keys(given.running.hub, file)
@@ -259,7 +259,7 @@ def domain_of(folder: Path) -> dict[str, str]:
 
 @pytest.mark.promise("identity.spiffe")
 async def test_over_mcp_the_same_certificates_count_and_a_client_without_one_may_have_a_key(tmp_path: Path) -> None:
-    async with mesh(tmp_path, ("spiffe", "api-key")) as given:
+    async with spiffe_harness(tmp_path, ("spiffe", "api-key")) as given:
         file = Paths(given.running.hub.settings).key_file()
         key = {"authorization": f"Bearer {file.create('key-holder')}"}
         reload_keys(given.running.hub, file)

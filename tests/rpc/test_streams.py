@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.fakes.http_server import Asked, response, serving
+from tests.fakes.http_server import RecordedRequest, response, serving
 from tests.hub import OPEN_POLICY, RunningHub, channel_to, request, running_hub
 from tests.overtaken import overtaken
 from tests.rpc.props import Crashes, Echo, Waits, WaitsToWrite
@@ -238,7 +238,7 @@ async def test_reader_that_does_not_read_holds_up_no_command_and_still_gets_the_
 async def test_download_tells_its_progress_while_it_runs(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    async def halting(_: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def halting(_: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         whole, sent = response(b"x" * SIZE_BYTES), SIZE_BYTES // 2
         writer.write(whole[:sent])
         while not go_on.is_set():

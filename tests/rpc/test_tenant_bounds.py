@@ -41,7 +41,7 @@ rules: [{id: person, effect: REQUIRE_APPROVAL, tools: [core/fs.writeText], reaso
 NAMES: Final = ("acme-one", "acme-two", "globex-bot", "ops")
 
 
-class InOrder(Waits):
+class RecordsOrder(Waits):
     """Waits, and remembers in which order its runs began."""
 
     def __init__(self) -> None:
@@ -53,10 +53,10 @@ class InOrder(Waits):
         return await super().run(args, context)
 
 
-class Hall:
+class BoundedHub:
     """A hub with one room for jobs."""
 
-    def __init__(self, hub: RunningHub, tool: InOrder) -> None:
+    def __init__(self, hub: RunningHub, tool: RecordsOrder) -> None:
         self.hub, self.tool = hub, tool
         self.people = People(hub, names=NAMES)
 
@@ -81,17 +81,17 @@ class Hall:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def hall(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hall]:
-    tool, settings = InOrder(), {**BY_KEY, "jobs": {"max_running": 1}}
-    async with running_hub(tmp_path_factory.mktemp("hall"), policy=POLICY, settings=settings, tools=[tool]) as hub:
-        yield Hall(hub, tool)
+async def bounded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BoundedHub]:
+    tool, settings = RecordsOrder(), {**BY_KEY, "jobs": {"max_running": 1}}
+    async with running_hub(tmp_path_factory.mktemp("hub"), policy=POLICY, settings=settings, tools=[tool]) as hub:
+        yield BoundedHub(hub, tool)
 
 
 @pytest.mark.promise("tenants.bounds")
-async def test_jobs_of_tenants_start_in_turn_and_a_tenant_s_open_ones_are_bounded(hall: Hall) -> None:
-    acme, other, globex = (hall.people.at(hall.hub, name) for name in ("acme-one", "acme-two", "globex-bot"))
+async def test_jobs_of_tenants_start_in_turn_and_a_tenant_s_open_ones_are_bounded(bounded: BoundedHub) -> None:
+    acme, other, globex = (bounded.people.at(bounded.hub, name) for name in ("acme-one", "acme-two", "globex-bot"))
     jobs = [await acme.submit(WAIT, {"text": "a0"})]
-    await asyncio.wait_for(hall.tool.started.wait(), CALL_TIMEOUT_S)
+    await asyncio.wait_for(bounded.tool.started.wait(), CALL_TIMEOUT_S)
     jobs += [await acme.submit(WAIT, {"text": f"a{number}"}) for number in (1, 2)]
     jobs.append(await other.submit(WAIT, {"text": "a3"}))
     for who in (acme, other):
@@ -101,15 +101,17 @@ async def test_jobs_of_tenants_start_in_turn_and_a_tenant_s_open_ones_are_bounde
         assert "4 of tenant acme's jobs" in refused.message
         assert "Cancel one" in refused.message
     jobs.append(await globex.submit(WAIT, {"text": "g0"}))
-    hall.tool.let_go.set()
+    bounded.tool.let_go.set()
     for job, who in zip(jobs, (acme, acme, acme, other, globex), strict=True):
         await who.ended(job.job_id)
-    assert hall.tool.order == ["a0", "a1", "g0", "a2", "a3"]
+    assert bounded.tool.order == ["a0", "a1", "g0", "a2", "a3"]
 
 
 @pytest.mark.promise("tenants.bounds")
-async def test_a_tenant_s_open_approvals_are_bounded_and_an_equal_call_finds_the_one_that_stands(hall: Hall) -> None:
-    acme, other, globex = (hall.people.at(hall.hub, name) for name in ("acme-one", "acme-two", "globex-bot"))
+async def test_a_tenant_s_open_approvals_are_bounded_and_an_equal_call_finds_the_one_that_stands(
+    bounded: BoundedHub,
+) -> None:
+    acme, other, globex = (bounded.people.at(bounded.hub, name) for name in ("acme-one", "acme-two", "globex-bot"))
     write = "core/fs.writeText"
     asked = await acme.call(write, {"path": "a.txt", "text": "a"})
     again = await acme.call(write, {"path": "a.txt", "text": "a"})
@@ -124,36 +126,36 @@ async def test_a_tenant_s_open_approvals_are_bounded_and_an_equal_call_finds_the
 
 
 @pytest.mark.promise("tenants.bounds")
-async def test_artifacts_of_a_tenant_are_bounded_in_bytes_and_in_number(hall: Hall) -> None:
-    first = await hall.upload("acme-one", 4_000)
-    large = await failed(hall.upload("acme-two", 6_000))
+async def test_artifacts_of_a_tenant_are_bounded_in_bytes_and_in_number(bounded: BoundedHub) -> None:
+    first = await bounded.upload("acme-one", 4_000)
+    large = await failed(bounded.upload("acme-two", 6_000))
     assert (large.code, large.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
     assert large.metadata == {"limit": "tenants.max_artifact_bytes", "quota_bytes": "10000", "used_bytes": "5024"}
-    await hall.upload("acme-two", 10)
+    await bounded.upload("acme-two", 10)
     for who in ("acme-one", "acme-two"):
-        many = await failed(hall.upload(who, 10))
+        many = await failed(bounded.upload(who, 10))
         assert many.metadata == {"limit": "tenants.max_artifacts", "quota": "2", "used": "2"}
         assert "Delete some" in many.message
-    await hall.upload("globex-bot", 20_000)
-    stub = artifact_service_pb2_grpc.ArtifactServiceStub(hall.hub.channel)
-    await stub.DeleteArtifact(artifact_service_pb2.DeleteArtifactRequest(artifact_id=first), **hall.as_("acme-one"))
-    await hall.upload("acme-two", 10)
+    await bounded.upload("globex-bot", 20_000)
+    stub = artifact_service_pb2_grpc.ArtifactServiceStub(bounded.hub.channel)
+    await stub.DeleteArtifact(artifact_service_pb2.DeleteArtifactRequest(artifact_id=first), **bounded.as_("acme-one"))
+    await bounded.upload("acme-two", 10)
 
 
-async def test_who_asks_is_told_its_tenant_and_the_audit_log_is_found_by_tenant(hall: Hall) -> None:
+async def test_who_asks_is_told_its_tenant_and_the_audit_log_is_found_by_tenant(bounded: BoundedHub) -> None:
     for name, tenant in (("acme-two", "acme"), ("ops", "")):
-        answer = await hall.hub.stub.GetServerInfo(tool_service_pb2.GetServerInfoRequest(), **hall.as_(name))
+        answer = await bounded.hub.stub.GetServerInfo(tool_service_pb2.GetServerInfoRequest(), **bounded.as_(name))
         assert (answer.principal, answer.tenant) == (name, tenant)
-        assert (await hall.people.at(hall.hub, name).call("core/util.time.now")).ok
-    assert (await hall.people.at(hall.hub, "globex-bot").call("core/util.time.now")).ok
-    assert "tenant: acme\n" in (await hall.types("acme-two", "auth", "whoami")).stdout
+        assert (await bounded.people.at(bounded.hub, name).call("core/util.time.now")).ok
+    assert (await bounded.people.at(bounded.hub, "globex-bot").call("core/util.time.now")).ok
+    assert "tenant: acme\n" in (await bounded.types("acme-two", "auth", "whoami")).stdout
     tool = ("--tool", "core/util.time.now", "-o", "jsonl")
     acme = {("acme-two", "acme")}
     found = {"ops acme": acme, "ops *": {("ops", "*")}, "acme-one acme": acme, "acme-one globex": set()}
     for asked, events in found.items():
         who, tenant = asked.split()
-        ran = await hall.types(who, "audit", "query", "--tenant", tenant, "--since", "1h", *tool)
+        ran = await bounded.types(who, "audit", "query", "--tenant", tenant, "--since", "1h", *tool)
         assert {(each["principal"], each["tenant"]) for each in map(json.loads, ran.stdout.splitlines())} == events
-    shown = await hall.types("ops", "audit", "query", "--tenant", "globex", "--tool", "core/util.time.now")
+    shown = await bounded.types("ops", "audit", "query", "--tenant", "globex", "--tool", "core/util.time.now")
     assert "  globex  globex-bot  core/util.time.now" in shown.stdout
-    assert "No event matches." in (await hall.types("ops", "audit", "query", "--tenant", "initech")).output
+    assert "No event matches." in (await bounded.types("ops", "audit", "query", "--tenant", "initech")).output

@@ -34,7 +34,7 @@ NOTE = "test/text.note"
 CALLERS = 64
 
 
-class Notes(Tool[TextIn, TextOut]):
+class RecordsTexts(Tool[TextIn, TextOut]):
     """Keeps the texts in the order of the calls."""
 
     name = NOTE
@@ -56,10 +56,10 @@ async def _until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-class Crowd:
+class TurnsHarness:
     """A hub on which two have called, and what is called in which order."""
 
-    def __init__(self, hub: RunningHub, notes: Notes, waits: Waits) -> None:
+    def __init__(self, hub: RunningHub, notes: RecordsTexts, waits: Waits) -> None:
         self.hub = hub
         self.notes = notes
         self.waits = waits
@@ -92,10 +92,10 @@ class Crowd:
 
 
 @asynccontextmanager
-async def crowd(folder: Path, policy: str = TENANTS, **settings: Any) -> AsyncIterator[Crowd]:
-    notes, waits = Notes(), Waits()
+async def turns_harness(folder: Path, policy: str = TENANTS, **settings: Any) -> AsyncIterator[TurnsHarness]:
+    notes, waits = RecordsTexts(), Waits()
     async with running_hub(folder, policy=policy, settings={**BY_KEY, **settings}, tools=[notes, waits]) as hub:
-        found = Crowd(hub, notes, waits)
+        found = TurnsHarness(hub, notes, waits)
         for name in ("acme-one", "globex-bot"):
             await found.call(name, "here")
         yield found
@@ -105,7 +105,7 @@ async def crowd(folder: Path, policy: str = TENANTS, **settings: Any) -> AsyncIt
 async def test_of_a_flood_one_call_begins_before_another_tenants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with crowd(tmp_path) as hub:
+    async with turns_harness(tmp_path) as hub:
         async with hub.busy(monkeypatch) as wait:
             flood = [hub.call(f"acme-{('one', 'two')[number % 2]}", "flood") for number in range(CALLERS)]
             await wait(CALLERS)
@@ -143,7 +143,7 @@ async def test_of_a_flood_one_call_begins_before_another_tenants(
 async def test_jobs_of_one_tenant_begin_in_turn_with_calls_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with crowd(tmp_path, jobs={"max_running": 4}) as hub:
+    async with turns_harness(tmp_path, jobs={"max_running": 4}) as hub:
         agent = hub.people.at(hub.hub, "acme-one")
         running = [await agent.submit(WAIT) for _ in range(4)]
         await _until(lambda: hub.waits.running == 4)
@@ -163,7 +163,7 @@ async def test_jobs_of_one_tenant_begin_in_turn_with_calls_of_another(
 async def test_who_waits_for_a_turn_can_give_up_and_of_too_many_the_last_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with crowd(tmp_path, POLICY, server={"max_in_flight": 8}) as hub:
+    async with turns_harness(tmp_path, POLICY, server={"max_in_flight": 8}) as hub:
         async with hub.busy(monkeypatch) as wait:
             waiting = [hub.call("acme-one", "flood") for _ in range(4)]
             await wait(4)

@@ -19,7 +19,7 @@ TOOL = "core/util.time.now"
 
 
 @dataclass
-class Traced:
+class TracedHub:
     running: RunningHub
     exporter: InMemorySpanExporter
 
@@ -29,11 +29,11 @@ class Traced:
 
 
 @pytest.fixture
-async def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Traced]:
+async def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TracedHub]:
     exporter = InMemorySpanExporter()
     monkeypatch.setattr("toolhub_service.app.wiring_telemetry.Tracing", partial(Tracing, exporter=exporter))
     async with running_hub(tmp_path) as running:
-        yield Traced(running, exporter)
+        yield TracedHub(running, exporter)
 
 
 def parent_of(span: ReadableSpan) -> str:
@@ -41,7 +41,7 @@ def parent_of(span: ReadableSpan) -> str:
 
 
 @pytest.mark.promise("telemetry.trace-goes-on")
-async def test_trace_of_the_caller_goes_on_in_one_tree(traced: Traced) -> None:
+async def test_trace_of_the_caller_goes_on_in_one_tree(traced: TracedHub) -> None:
     await traced.running.invoke(TOOL, metadata=(("traceparent", f"00-{TRACE}-{SPAN}-01"),))
     spans = traced.spans()
     assert {f"{span.context.trace_id:032x}" for span in spans} == {TRACE}
@@ -59,20 +59,20 @@ async def test_trace_of_the_caller_goes_on_in_one_tree(traced: Traced) -> None:
     )
 
 
-async def test_caller_that_does_not_record_is_not_recorded(traced: Traced) -> None:
+async def test_caller_that_does_not_record_is_not_recorded(traced: TracedHub) -> None:
     await traced.running.invoke(TOOL, metadata=(("traceparent", f"00-{TRACE}-{SPAN}-00"),))
     assert traced.spans() == []
 
 
 @pytest.mark.parametrize("broken", ["", "nonsense", f"00-{'0' * 32}-{SPAN}-01", f"ff-{TRACE}-{SPAN}-01"])
-async def test_broken_trace_context_starts_a_trace_of_its_own(traced: Traced, broken: str) -> None:
+async def test_broken_trace_context_starts_a_trace_of_its_own(traced: TracedHub, broken: str) -> None:
     await traced.running.invoke(TOOL, metadata=(("traceparent", broken),))
     roots = [span for span in traced.spans() if span.parent is None]
     assert len(roots) == 1
     assert f"{roots[0].context.trace_id:032x}" not in (TRACE, "0" * 32)
 
 
-async def test_refused_call_marks_its_spans_with_the_kind(traced: Traced) -> None:
+async def test_refused_call_marks_its_spans_with_the_kind(traced: TracedHub) -> None:
     await traced.running.invoke("core/fs.readText", {"path": "missing"})
     values = [value for span in traced.spans() for value in (span.attributes or {}).values()]
     assert "NOT_FOUND" in values

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.http_server import Asked, RawServer, response, serving
+from tests.fakes.http_server import RawServer, RecordedRequest, response, serving
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.missing import need_extra
 from tests.overtaken import overtaken
@@ -88,7 +88,7 @@ BROKEN = b"<html><body><p>one<p>two<b><i>three</b></i><table><td>four<li>five</b
 
 @asynccontextmanager
 async def site(home: Path, answers: dict[str, bytes], more: str = "") -> AsyncIterator[tuple[RunningHub, RawServer]]:
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         target = asked.target.partition("?")[0]
         if target == "/endless":
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<p>")

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.fakes.http_server import Asked, RawServer, always, response, serving
+from tests.fakes.http_server import RawServer, RecordedRequest, always, response, serving
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from toolhub.v1 import error_pb2
 
@@ -64,7 +64,7 @@ def json_answer(value: Mapping[str, Any], status: int = 200, **headers: str) -> 
     return response(json.dumps(value).encode(), status=status, content_type="application/json", **headers)
 
 
-def query_of(asked: Asked) -> dict[str, list[str]]:
+def query_of(asked: RecordedRequest) -> dict[str, list[str]]:
     return parse_qs(urlsplit(asked.target).query)
 
 

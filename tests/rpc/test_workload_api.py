@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.fakes.tls import Authority, Signed
-from tests.fakes.workload_api import Agent, agent_in, answer_of, response
+from tests.fakes.workload_api import FakeSpireAgent, agent_in, answer_of, response
 from tests.hub import CALL_TIMEOUT_S, RunningHub, channel_to, request, running_hub, settings_of
 from tests.rpc.statuses import failed
 from tests.rpc.test_certificates import metric
@@ -28,7 +28,7 @@ HUB = "spiffe://example.org/hub"
 FEDERATED = "spiffe://partner.example"
 
 
-def mesh_settings(agent: Agent, **spiffe: Any) -> dict[str, Any]:
+def mesh_settings(agent: FakeSpireAgent, **spiffe: Any) -> dict[str, Any]:
     auth = {"modes": ["spiffe"], "spiffe": {"workload_api": agent.endpoint, **spiffe}}
     return {"server": {"listen": "localhost:0"}, "auth": auth, "logs": {"level": "info"}}
 

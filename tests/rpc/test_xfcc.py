@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.tls import Authority, Signed
 from tests.hub import CALL_TIMEOUT_S
 from tests.rpc.statuses import failed
-from tests.rpc.test_spiffe import HEADERS, META, PARTNER, WORKLOAD, Mesh, mesh, svid
+from tests.rpc.test_spiffe import HEADERS, META, PARTNER, WORKLOAD, SpiffeHarness, spiffe_harness, svid
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import reload_keys
 
@@ -23,13 +23,13 @@ HEADER = "x-forwarded-client-cert"
 FORWARDED = [(HEADER, f"By={ENVOY};Hash=aa;URI={WORKLOAD}")]
 
 
-async def whoami(given: Mesh, client: Signed, *elements: str) -> str:
+async def whoami(given: SpiffeHarness, client: Signed, *elements: str) -> str:
     return await given.whoami(client, [(HEADER, element) for element in elements])
 
 
 @pytest.mark.promise("identity.xfcc")
 async def test_a_listed_proxy_names_its_client_by_its_last_word_alone(tmp_path: Path) -> None:
-    async with mesh(tmp_path, ("xfcc", "spiffe", "api-key"), xfcc={"proxies": [ENVOY]}) as given:
+    async with spiffe_harness(tmp_path, ("xfcc", "spiffe", "api-key"), xfcc={"proxies": [ENVOY]}) as given:
         proxy = svid(given.own, ENVOY)
         assert await whoami(given, proxy, f"Hash=aa;URI={WORKLOAD}") == WORKLOAD
         assert await whoami(given, proxy, f"URI={WORKLOAD},Hash=bb;URI={PARTNER}") == PARTNER, (
@@ -57,7 +57,7 @@ async def test_a_listed_proxy_names_its_client_by_its_last_word_alone(tmp_path: 
 
 @pytest.mark.promise("identity.xfcc")
 async def test_from_anybody_else_the_header_means_nothing_and_is_audited_once_a_minute(tmp_path: Path) -> None:
-    async with mesh(tmp_path, ("xfcc", "spiffe"), xfcc={"proxies": [ENVOY]}) as given:
+    async with spiffe_harness(tmp_path, ("xfcc", "spiffe"), xfcc={"proxies": [ENVOY]}) as given:
         liar = svid(given.partner, PARTNER)
         foreign = svid(given.partner, ENVOY)
         for _ in range(50):
@@ -77,7 +77,7 @@ async def test_a_proxy_may_be_known_by_a_name_of_the_client_cas_or_by_its_digest
     pinned = clients.sign("pinned", dns=())
     digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pinned.certificate.decode())).hexdigest()
     xfcc: Any = {"proxies": ["dns:envoy.internal", f"sha256:{digest.upper()}"]}
-    async with mesh(tmp_path, ("xfcc",), client_ca_file=str(tmp_path / "clients.pem"), xfcc=xfcc) as given:
+    async with spiffe_harness(tmp_path, ("xfcc",), client_ca_file=str(tmp_path / "clients.pem"), xfcc=xfcc) as given:
         for proxy in (clients.sign("envoy", dns=("envoy.internal",)), pinned):
             assert await given.whoami(proxy, FORWARDED) == WORKLOAD
         for other in (given.own.sign("envoy", dns=("envoy.internal",)), clients.sign("x", dns=("other.internal",))):
@@ -87,7 +87,7 @@ async def test_a_proxy_may_be_known_by_a_name_of_the_client_cas_or_by_its_digest
 @pytest.mark.promise("identity.xfcc")
 async def test_over_mcp_a_listed_proxy_names_its_client_and_nobody_else_does(tmp_path: Path) -> None:
     modes = ("xfcc", "spiffe", "api-key")
-    async with mesh(tmp_path, modes, xfcc={"proxies": [ENVOY]}) as given:
+    async with spiffe_harness(tmp_path, modes, xfcc={"proxies": [ENVOY]}) as given:
         file = Paths(given.running.hub.settings).key_file()
         key = ("authorization", f"Bearer {file.create('key-holder')}")
         reload_keys(given.running.hub, file)

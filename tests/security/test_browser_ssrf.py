@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.fakes.http_server import Asked, RawServer, always, response, serving
+from tests.fakes.http_server import RawServer, RecordedRequest, always, response, serving
 from tests.fakes.resolvers import FixedResolver, TurningResolver
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import error_pb2
@@ -104,7 +104,7 @@ async def hub_and_site(
     page = b""
     all_tried = asyncio.Event()
 
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         path, _, query = asked.target.partition("?")
         if query == "everything":
             all_tried.set()

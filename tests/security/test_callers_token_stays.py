@@ -56,10 +56,10 @@ await call("remote/echo", {"text": "x"})
 """
 FORWARDED: Final = "hash-of-the-caller-0123456789abcdef"
 Metadata = tuple[tuple[str, str], ...]
-Enter = Callable[["Stage", str, Mapping[str, Any], Metadata], Awaitable[Any]]
+Enter = Callable[["UpstreamsHarness", str, Mapping[str, Any], Metadata], Awaitable[Any]]
 
 
-class Tap:
+class RecordingProxy:
     """Stands before an upstream and keeps every byte that goes there."""
 
     def __init__(self, url: str) -> None:
@@ -68,7 +68,7 @@ class Tap:
         self.url = ""
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Tap]:
+    async def open(self) -> AsyncIterator[RecordingProxy]:
         server = await asyncio.start_server(self._one, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         self.url = self.upstream._replace(netloc=f"127.0.0.1:{port}").geturl()
@@ -95,9 +95,9 @@ class Tap:
 
 
 @dataclass
-class Stage:
+class UpstreamsHarness:
     hub: RunningHub
-    taps: Mapping[str, Tap]
+    proxies: Mapping[str, RecordingProxy]
     shown: Mapping[str, Metadata]
     """What callers show, by its kind."""
 
@@ -122,16 +122,16 @@ def faced(tool: str) -> str:
     return tool.replace("/", "_").replace(".", "_")
 
 
-async def invoke(at: Stage, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
+async def invoke(at: UpstreamsHarness, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
     return await at.hub.invoke(tool, args, metadata=who)
 
 
-async def stream(at: Stage, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
+async def stream(at: UpstreamsHarness, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
     asked = request(tool, args, message=tool_service_pb2.InvokeStreamRequest)
     return [each async for each in at.hub.stub.InvokeStream(asked, metadata=who, timeout=60)][-1].result
 
 
-async def session(at: Stage, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
+async def session(at: UpstreamsHarness, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
     opened = at.hub.stub.InvokeSession(metadata=who, timeout=60)
     call = request(tool, args, message=tool_service_pb2.SessionCall)
     call.call_id = "mine"
@@ -140,12 +140,12 @@ async def session(at: Stage, tool: str, args: Mapping[str, Any], who: Metadata) 
     return [event async for message in opened for event in message.events][-1].result
 
 
-async def job(at: Stage, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
+async def job(at: UpstreamsHarness, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
     submitted = await at.hub.submit(tool, args, metadata=who)
     return (await at.hub.watched(submitted.job_id, metadata=who))[-1].result
 
 
-async def mcp(at: Stage, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
+async def mcp(at: UpstreamsHarness, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
     url = f"http://127.0.0.1:{at.hub.hub.mcp.listener.port}/mcp"
     async with (
         httpx2.AsyncClient(headers=dict(who), timeout=60.0) as http,
@@ -156,7 +156,7 @@ async def mcp(at: Stage, tool: str, args: Mapping[str, Any], who: Metadata) -> A
     return answer
 
 
-async def face(at: Stage, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
+async def face(at: UpstreamsHarness, tool: str, args: Mapping[str, Any], who: Metadata) -> Any:
     return await at.hub.invoke(faced(tool), args, metadata=(*who, (FACE_HEADER, "countbot")))
 
 
@@ -171,7 +171,7 @@ ENTRANCES: Final[Mapping[str, Enter]] = {
 
 
 @asynccontextmanager
-async def stage(home: Path) -> AsyncIterator[Stage]:
+async def upstreams_harness(home: Path) -> AsyncIterator[UpstreamsHarness]:
     async with AsyncExitStack() as stack:
         remote = await stack.enter_async_context(scripted.serving(scripted.Script()))
         n8n = await stack.enter_async_context(fake_n8n(workflows=FLOWS))
@@ -179,16 +179,16 @@ async def stage(home: Path) -> AsyncIterator[Stage]:
         model = await stack.enter_async_context(model_endpoint())
         web = await stack.enter_async_context(web_server(always(response(b"hello", content_type="text/plain"))))
         upstreams = {"remote": remote, "n8n": n8n.url, "comfy": comfy.url, "model": model.url, "web": web.url()}
-        taps = {name: await stack.enter_async_context(Tap(url).open()) for name, url in upstreams.items()}
-        model.script(ask(("core__http_fetchText", {"url": taps["web"].url})), answer_text("done"))
+        proxies = {name: await stack.enter_async_context(RecordingProxy(url).open()) for name, url in upstreams.items()}
+        model.script(ask(("core__http_fetchText", {"url": proxies["web"].url})), answer_text("done"))
         script_skill(home / "skills", "surroundings", SURROUNDINGS)
         templates = comfyui_templates.write(home / "templates", comfyui_templates.BLUR)
         trusted = {"trust": "always"}
         sources: dict[str, dict[str, Any]] = {
             "local": {"kind": "mcp", "command": sys.executable, "args": [scripted.__file__, "modern"], **trusted},
-            "remote": {"kind": "mcp", "url": taps["remote"].url, **trusted},
-            "flows": {"kind": "n8n", "url": taps["n8n"].url, "workflows": {"echo": {"webhook": "echo"}}},
-            "studio": {"kind": "comfyui", "url": taps["comfy"].url, "templates": [str(templates)]},
+            "remote": {"kind": "mcp", "url": proxies["remote"].url, **trusted},
+            "flows": {"kind": "n8n", "url": proxies["n8n"].url, "workflows": {"echo": {"webhook": "echo"}}},
+            "studio": {"kind": "comfyui", "url": proxies["comfy"].url, "templates": [str(templates)]},
             "code": {"kind": "langchain", "load": ["tests.fakes.langchain_tools:WORKER_TOOLS"], "processes": 1},
             "skill": source_of(home / "skills"),
         }
@@ -197,7 +197,7 @@ async def stage(home: Path) -> AsyncIterator[Stage]:
         settings: dict[str, Any] = {
             "auth": {"modes": ["api-key", "jwt"], "jwt": {"issuers": [issuer.settings()]}},
             "tools": {"trusted_namespaces": ["tests"]},
-            "agents": [{"name": "helper", "url": taps["model"].url, "model": "m-1"}],
+            "agents": [{"name": "helper", "url": proxies["model"].url, "model": "m-1"}],
             "server": {"mcp": {"listen": "127.0.0.1:0", "tools": "full"}},
             "logs": {"level": "debug", "calls": True},
         }
@@ -210,10 +210,10 @@ async def stage(home: Path) -> AsyncIterator[Stage]:
             "API key, by its own header": (("x-api-key", key), *proxy),
             "token": (*issuer.bearer("ann"), *proxy),
         }
-        policy = POLICY % urlsplit(taps["web"].url).port
+        policy = POLICY % urlsplit(proxies["web"].url).port
         hub = await stack.enter_async_context(running_hub(home, policy=policy, settings=settings))
         assert await hub.hub.sourcing.sources.settled(timeout_s=60)
-        yield Stage(hub, taps, shown)
+        yield UpstreamsHarness(hub, proxies, shown)
 
 
 def processes() -> dict[str, bytes]:
@@ -242,13 +242,13 @@ async def test_what_a_caller_shows_to_the_hub_reaches_no_upstream_and_is_kept_no
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     places: dict[str, bytes] = {}
-    async with stage(tmp_path) as at:
+    async with upstreams_harness(tmp_path) as at:
         secrets = {FORWARDED, *(value.removeprefix("Bearer ") for who in at.shown.values() for _, value in who[:1])}
         secrets = {part for secret in secrets for part in (secret, secret.rpartition("_")[2], *secret.split(".")[1:])}
         kinds = itertools.cycle(at.shown.items())  # each of three is shown at each entrance and for each upstream
         for entrance, enter in ENTRANCES.items():
             next(kinds)
-            for tool, args in calls(at.taps["web"].url).items():
+            for tool, args in calls(at.proxies["web"].url).items():
                 kind, who = next(kinds)
                 result = await enter(at, tool, args, who)
                 place = f"{tool} by {entrance} with {kind}"
@@ -262,7 +262,7 @@ async def test_what_a_caller_shows_to_the_hub_reaches_no_upstream_and_is_kept_no
         places |= processes()
         assert len([place for place in places if place.startswith("process ")]) >= 2, "a server and a worker run"
         places["audit"] = str(list(await at.hub.events())).encode()
-        for name, tap in at.taps.items():
+        for name, tap in at.proxies.items():
             assert tap.seen, f"{name} was not asked"
             places[f"bytes to {name}"] = bytes(tap.seen)
     for file in (tmp_path / "hub").rglob("*"):

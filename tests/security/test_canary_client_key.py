@@ -11,16 +11,18 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from tests.fakes.mcp_servers.echoing import Echoing
 from tests.fakes.mcp_servers.scripted import serving
-from tests.security.test_canary_sources import Prowler, canary, hub_with
-from tests.security.test_canary_wire import Exits, exits
+from tests.security.test_canary_sources import SourceCaller, canary, hub_with
+from tests.security.test_canary_wire import HubOutput, hub_output
 from toolhub.v1 import registry_service_pb2, source_pb2
 
-__all__ = ["exits"]
+__all__ = ["hub_output"]
 NOWHERE = "http://127.0.0.1:9/token"
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_the_key_of_a_client_comes_out_nowhere_whether_it_is_one_or_not(tmp_path: Path, exits: Exits) -> None:
+async def test_the_key_of_a_client_comes_out_nowhere_whether_it_is_one_or_not(
+    tmp_path: Path, hub_output: HubOutput
+) -> None:
     key = rsa.generate_private_key(65537, 2048)
     whole = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     lines = [line for line in whole.splitlines()[1:-1] if len(line) >= 16]
@@ -48,7 +50,7 @@ async def test_the_key_of_a_client_comes_out_nowhere_whether_it_is_one_or_not(tm
             assert down.keys() == {"broken", "unfit"}
             assert "is not a PEM private key" in down["broken"]
             assert "cannot sign with ES256" in down["unfit"]
-            prowler = Prowler(hub, exits)
-            assert "echo/say" in await prowler.call_all("echo")
-            await prowler.look()
-            assert await exits.leaks(hub, broken, *lines) == []
+            caller = SourceCaller(hub, hub_output)
+            assert "echo/say" in await caller.call_all("echo")
+            await caller.look()
+            assert await hub_output.leaks(hub, broken, *lines) == []

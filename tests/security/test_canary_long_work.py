@@ -18,7 +18,7 @@ import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
 from tests.rpc.sharing import Client
-from tests.security.test_canary_wire import CANARY, SHAPED, Exits, exits, spellings, trailers_of
+from tests.security.test_canary_wire import CANARY, SHAPED, HubOutput, hub_output, spellings, trailers_of
 from toolhub.v1 import approval_service_pb2, artifact_service_pb2, job_service_pb2
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
@@ -28,7 +28,7 @@ from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
-__all__ = ["exits"]
+__all__ = ["hub_output"]
 POLICY = """
 extends: none
 grants:
@@ -42,7 +42,7 @@ RESULT = f"r3s{secrets.token_hex(12)}"
 """In the answer of the tool, under a telling name: its owner's, and nobody else's to see."""
 
 
-class Gossip(Tool["Gossip.In", "Gossip.Out"]):
+class LeakyJob(Tool["LeakyJob.In", "LeakyJob.Out"]):
     """Long work that tells its secrets at every step."""
 
     name = "acme/gossip.work"
@@ -67,7 +67,7 @@ class Gossip(Tool["Gossip.In", "Gossip.Out"]):
         return self.Out(token=RESULT)
 
 
-class Asked(Gossip):
+class LeakyApprovedJob(LeakyJob):
     name = "acme/asked.work"
 
 
@@ -78,38 +78,38 @@ async def a_hub(tmp_path: Path, **settings: Any) -> AsyncIterator[RunningHub]:
         "tracing": {"otlp_endpoint": "http://127.0.0.1:9"},
         **settings,
     }
-    async with running_hub(tmp_path, policy=POLICY, settings=chosen, tools=[Gossip(), Asked()]) as running:
+    async with running_hub(tmp_path, policy=POLICY, settings=chosen, tools=[LeakyJob(), LeakyApprovedJob()]) as running:
         yield running
 
 
-async def work(hub: RunningHub, exits: Exits) -> None:
+async def work(hub: RunningHub, hub_output: HubOutput) -> None:
     """Jobs of every end; what others than the owner of a result may see of them is kept."""
     client = Client(hub)
-    for tool in (Gossip.name, Asked.name):
+    for tool in (LeakyJob.name, LeakyApprovedJob.name):
         for how in ("well", "crash", "refuse"):
             asked = await client.submit(
                 tool, {"how": how, "apiKey": CANARY}, purpose=f"log in with password={CANARY}", labels={"token": CANARY}
             )
-            exits.keep(f"accepted {tool} {how}", decoded(asked.status))
-            await decide(hub, exits, asked.approval_id)
+            hub_output.keep(f"accepted {tool} {how}", decoded(asked.status))
+            await decide(hub, hub_output, asked.approval_id)
             for entry in await client.ended(asked.job_id):
-                exits.keep(f"entry of {tool} {how}", decoded(entry))
+                hub_output.keep(f"entry of {tool} {how}", decoded(entry))
     for wrong in ({"how": 5, "apiKey": CANARY}, {"apiKey": CANARY, "secret": CANARY}):
-        job = await client.submit(Gossip.name, wrong)
-        exits.keep("refused", decoded(job.status))
-    exits.keep("jobs", await client.page())
+        job = await client.submit(LeakyJob.name, wrong)
+        hub_output.keep("refused", decoded(job.status))
+    hub_output.keep("jobs", await client.page())
 
 
-async def decide(hub: RunningHub, exits: Exits, approval_id: str) -> None:
+async def decide(hub: RunningHub, hub_output: HubOutput, approval_id: str) -> None:
     """By the store: nobody decides on their own, and here is but one."""
     if not approval_id:
         return
     stub: Any = ApprovalServiceStub(hub.channel)
     asked = approval_service_pb2.GetApprovalRequest(approval_id=approval_id)
-    exits.keep("asked", (await stub.GetApproval(asked, timeout=CALL_TIMEOUT_S)).approval)
+    hub_output.keep("asked", (await stub.GetApproval(asked, timeout=CALL_TIMEOUT_S)).approval)
     await approve(hub, approval_id, f"the token={CANARY} is {SHAPED}")
-    exits.keep("decided", (await stub.GetApproval(asked, timeout=CALL_TIMEOUT_S)).approval)
-    exits.keep("approvals", await stub.ListApprovals(approval_service_pb2.ListApprovalsRequest()))
+    hub_output.keep("decided", (await stub.GetApproval(asked, timeout=CALL_TIMEOUT_S)).approval)
+    hub_output.keep("approvals", await stub.ListApprovals(approval_service_pb2.ListApprovalsRequest()))
 
 
 async def approve(hub: RunningHub, approval_id: str, comment: str) -> None:
@@ -130,13 +130,15 @@ def decoded(status: Any) -> Any:
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_a_canary_in_long_work_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
+async def test_a_canary_in_long_work_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
     async with a_hub(tmp_path) as hub:
-        await work(hub, exits)
-        assert await exits.leaks(hub, CANARY, SHAPED, RESULT) == []
+        await work(hub, hub_output)
+        assert await hub_output.leaks(hub, CANARY, SHAPED, RESULT) == []
 
 
-async def test_a_canary_in_what_is_asked_of_jobs_and_artifacts_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
+async def test_a_canary_in_what_is_asked_of_jobs_and_artifacts_comes_out_nowhere(
+    tmp_path: Path, hub_output: HubOutput
+) -> None:
     async with a_hub(tmp_path) as hub:
         jobs, approvals, artifacts = (
             hub.jobs,
@@ -149,7 +151,7 @@ async def test_a_canary_in_what_is_asked_of_jobs_and_artifacts_comes_out_nowhere
         upload = artifacts.WriteArtifact(iter([artifact_service_pb2.WriteArtifactRequest(header=header)]))
         kept = (await upload).artifact
         client = Client(hub)
-        job = await client.submit(Gossip.name, {"how": "well", "apiKey": {"$artifact": kept.artifact_id}})
+        job = await client.submit(LeakyJob.name, {"how": "well", "apiKey": {"$artifact": kept.artifact_id}})
         await client.cancel(job.job_id, f"because of password={CANARY} and {SHAPED}")
         await client.ended(job.job_id)
         asks: tuple[Callable[[], Any], ...] = (
@@ -162,18 +164,18 @@ async def test_a_canary_in_what_is_asked_of_jobs_and_artifacts_comes_out_nowhere
         for ask in asks:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await ask()
-            exits.answers.append(("status", trailers_of(refused.value)))
-        result = await hub.invoke(Gossip.name, {"how": "well", "apiKey": {"$artifact": SHAPED}})
-        exits.keep("reference", result.error)
-        assert await exits.leaks(hub, CANARY, SHAPED) == []
+            hub_output.answers.append(("status", trailers_of(refused.value)))
+        result = await hub.invoke(LeakyJob.name, {"how": "well", "apiKey": {"$artifact": SHAPED}})
+        hub_output.keep("reference", result.error)
+        assert await hub_output.leaks(hub, CANARY, SHAPED) == []
 
 
 async def test_embedded_store_holds_a_secret_in_arguments_and_results_of_jobs_alone(
-    tmp_path: Path, exits: Exits
+    tmp_path: Path, hub_output: HubOutput
 ) -> None:
     """What docs/threat-model.md says of hub.db, and no more."""
     async with a_hub(tmp_path) as hub:
-        await work(hub, exits)
+        await work(hub, hub_output)
         rows = list(stored(Paths(hub.hub.settings).stores))
     held = {(table, column) for table, column, data in rows if any(spelt in data for spelt in spellings(CANARY))}
     assert held <= {("job_args", "args"), ("jobs", "frame")}, "arguments, and the labels of the context"

@@ -23,13 +23,13 @@ from tests.fakes.mcp_servers import echoing
 from tests.fakes.mcp_servers.echoing import Echoing
 from tests.fakes.mcp_servers.scripted import serving
 from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
-from tests.security.test_canary_wire import Exits, exits
+from tests.security.test_canary_wire import HubOutput, hub_output
 from toolhub.v1 import approval_service_pb2, job_service_pb2, job_state_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
 from toolhub_service.domain.source import PinFilter
 
-__all__ = ["exits"]
+__all__ = ["hub_output"]
 POLICY = """
 extends: none
 grants: [{principals: ["*"], capabilities: ["*", "mcp:*", "langchain:*"]}]
@@ -62,12 +62,12 @@ async def hub_with(tmp_path: Path, sources: Mapping[str, Any]) -> AsyncIterator[
         yield hub
 
 
-class Prowler:
+class SourceCaller:
     """Calls everything of one source, and keeps what came back."""
 
-    def __init__(self, hub: RunningHub, exits: Exits) -> None:
+    def __init__(self, hub: RunningHub, hub_output: HubOutput) -> None:
         self._hub = hub
-        self._exits = exits
+        self._exits = hub_output
 
     async def call_all(self, source: str) -> list[str]:
         """The names of its tools."""
@@ -119,7 +119,7 @@ class Prowler:
 
 @pytest.mark.promise("secrets.nowhere")
 async def test_what_a_program_was_given_comes_out_nowhere(
-    tmp_path: Path, exits: Exits, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hub_output: HubOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_variable, by_file, plain, flag, joined, url, lines = map(
         canary, ("var", "file", "env", "flag", "join", "url", "pem")
@@ -139,16 +139,16 @@ async def test_what_a_program_was_given_comes_out_nowhere(
     source = {"command": sys.executable, "args": args, "env": env, "elicitation": "ask"}
     async with hub_with(tmp_path, {"echo": source}) as hub:
         assert by_variable in (await hub.value("echo/say"))["text"], "the server has it, and a result is its caller's"
-        prowler = Prowler(hub, exits)
-        names = await prowler.call_all("echo")
+        caller = SourceCaller(hub, hub_output)
+        names = await caller.call_all("echo")
         assert {"echo/say", "echo/shaped", "echo/asks"} <= set(names)
-        await prowler.look()
-        assert await exits.leaks(hub, by_variable, by_file, plain, flag, joined, url, lines) == []
+        await caller.look()
+        assert await hub_output.leaks(hub, by_variable, by_file, plain, flag, joined, url, lines) == []
 
 
 @pytest.mark.promise("secrets.nowhere")
 async def test_what_a_server_over_http_was_given_comes_out_nowhere(
-    tmp_path: Path, exits: Exits, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hub_output: HubOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bearer, key, basic, query, userinfo, path = map(canary, ("bear", "key", "basic", "query", "user", "path"))
     monkeypatch.setenv("INNOCENT", bearer)
@@ -171,15 +171,15 @@ async def test_what_a_server_over_http_was_given_comes_out_nowhere(
             "referred": {"url": {"file": str(tmp_path / "url")}, "headers": headers, "elicitation": "defaults"},
         }
         async with hub_with(tmp_path, sources) as hub:
-            prowler = Prowler(hub, exits)
+            caller = SourceCaller(hub, hub_output)
             for name in sources:
-                assert f"{name}/say" in await prowler.call_all(name)
-            await prowler.look()
-            assert await exits.leaks(hub, bearer, key, basic, query, userinfo, path) == []
+                assert f"{name}/say" in await caller.call_all(name)
+            await caller.look()
+            assert await hub_output.leaks(hub, bearer, key, basic, query, userinfo, path) == []
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_what_langchain_code_was_given_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
+async def test_what_langchain_code_was_given_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
     key, password = map(canary, ("key", "pass"))
     source = {
         "kind": "langchain",
@@ -189,8 +189,8 @@ async def test_what_langchain_code_was_given_comes_out_nowhere(tmp_path: Path, e
     }
     async with hub_with(tmp_path, {"gossip": source}) as hub:
         assert key in (await hub.value("gossip/answers"))["text"], "a result is its caller's"
-        prowler = Prowler(hub, exits)
-        assert len(await prowler.call_all("gossip")) == 4
-        await prowler.look()
-        assert "RuntimeError" in exits.text.getvalue(), "operators find the failure in the log"
-        assert await exits.leaks(hub, key, password) == []
+        caller = SourceCaller(hub, hub_output)
+        assert len(await caller.call_all("gossip")) == 4
+        await caller.look()
+        assert "RuntimeError" in hub_output.text.getvalue(), "operators find the failure in the log"
+        assert await hub_output.leaks(hub, key, password) == []

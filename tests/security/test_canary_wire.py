@@ -47,7 +47,7 @@ HUB_KEY = f"thk_{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
 """What a key of this very hub looks like."""
 
 
-class Leaky(Tool["Leaky.In", "Leaky.Out"]):
+class LeakyTool(Tool["LeakyTool.In", "LeakyTool.Out"]):
     """A custom tool that says in every way what it must not."""
 
     name = "acme/leaky.call"
@@ -76,7 +76,7 @@ class Leaky(Tool["Leaky.In", "Leaky.Out"]):
 
 
 @dataclass
-class Exits:
+class HubOutput:
     """Everything that left the hub, by exit."""
 
     text: io.StringIO
@@ -123,9 +123,9 @@ def spellings(canary: str) -> list[bytes]:
 
 
 @pytest.fixture(params=["json", "console"])
-def exits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exits]:
+def hub_output(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubOutput]:
     """Logs and spans of the hub that is started next, at their most talkative."""
-    kept = Exits(io.StringIO(), InMemorySpanExporter())
+    kept = HubOutput(io.StringIO(), InMemorySpanExporter())
     configure, root = logs.configure_logging, logging.getLogger()
     handlers, level = root.handlers[:], root.level
 
@@ -168,7 +168,7 @@ commands:
         yield hub
 
 
-async def invoke(hub: RunningHub, exits: Exits, tool: str, args: Mapping[str, Any], **fields: Any) -> None:
+async def invoke(hub: RunningHub, hub_output: HubOutput, tool: str, args: Mapping[str, Any], **fields: Any) -> None:
     """The call and its plan; what came back is kept, but for what is owed: value, raw and the name of the tool."""
     metadata = fields.pop("metadata", ())
     for mode in (call_pb2.INVOKE_MODE_EXECUTE, call_pb2.INVOKE_MODE_DRY_RUN):
@@ -176,11 +176,11 @@ async def invoke(hub: RunningHub, exits: Exits, tool: str, args: Mapping[str, An
         try:
             answer = await hub.stub.Invoke(asked, timeout=CALL_TIMEOUT_S, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            exits.answers.append((f"status of {tool}", trailers_of(error)))
+            hub_output.answers.append((f"status of {tool}", trailers_of(error)))
             continue
         for owed in ("tool", "result_json", "raw_json"):
             answer.result.ClearField(owed) if mode == call_pb2.INVOKE_MODE_EXECUTE else answer.plan.ClearField("tool")
-        exits.keep(f"{tool} {mode}", answer)
+        hub_output.keep(f"{tool} {mode}", answer)
 
 
 def trailers_of(error: grpc.aio.AioRpcError) -> bytes:
@@ -214,15 +214,15 @@ ARGUMENTS: list[tuple[str, Mapping[str, Any]]] = [
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_a_canary_in_arguments_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
+async def test_a_canary_in_arguments_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
     async with talkative_hub(tmp_path) as hub:
         for tool, args in ARGUMENTS:
-            await invoke(hub, exits, tool, args)
+            await invoke(hub, hub_output, tool, args)
         assert len({chained.event.call_id for chained in await hub.events()}) == 2 * len(ARGUMENTS)
-        assert await exits.leaks(hub, CANARY, SHAPED, HUB_KEY) == []
+        assert await hub_output.leaks(hub, CANARY, SHAPED, HUB_KEY) == []
 
 
-async def test_a_canary_in_urls_headers_and_bodies_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
+async def test_a_canary_in_urls_headers_and_bodies_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
     angry = {"error": f"bad key {SHAPED}", "token": CANARY, "you_sent": {"authorization": f"Bearer {CANARY}"}}
     failing = always(response(json.dumps(angry).encode(), status=401, www_authenticate=f"Bearer {CANARY}"))
     moving = always(response(status=302, location=f"http://me:{CANARY}@127.0.0.1:1/?access_token={CANARY}"))
@@ -244,19 +244,21 @@ async def test_a_canary_in_urls_headers_and_bodies_comes_out_nowhere(tmp_path: P
         ):
             for tool in ("core/http.fetchJson", "core/http.fetchText", "core/http.head", "core/http.downloadFile"):
                 args = {"url": where, "headers": headers}
-                await invoke(hub, exits, tool, args if tool != "core/http.downloadFile" else args | {"path": "x"})
+                await invoke(hub, hub_output, tool, args if tool != "core/http.downloadFile" else args | {"path": "x"})
         for body in (json.dumps({"password": CANARY}), f"grant_type=password&password={CANARY}", SHAPED):
             asked = {"url": server.url("/"), "method": "POST", "body": body, "headers": headers}
-            await invoke(hub, exits, "core/http.request", asked)
+            await invoke(hub, hub_output, "core/http.request", asked)
         asked = {"url": server.url("/"), "headers": {"Authorization": f"Basic {basic}"}}
-        await invoke(hub, exits, "core/http.fetchText", asked)
-        await invoke(hub, exits, "core/http.fetchText", {"url": server.url("/"), "headers": {"X-A": f"\r\n{SHAPED}"}})
+        await invoke(hub, hub_output, "core/http.fetchText", asked)
+        await invoke(
+            hub, hub_output, "core/http.fetchText", {"url": server.url("/"), "headers": {"X-A": f"\r\n{SHAPED}"}}
+        )
         assert server.asked
         assert mover.asked
-        assert await exits.leaks(hub, CANARY, SHAPED) == []
+        assert await hub_output.leaks(hub, CANARY, SHAPED) == []
 
 
-async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
+async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
     async with talkative_hub(tmp_path) as hub:
         for metadata in (
             [("authorization", f"Bearer {CANARY}")],
@@ -265,14 +267,14 @@ async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_pat
             [("x-api-key", HUB_KEY)],
             [("x-secret-token", CANARY), ("baggage", f"token={CANARY}"), ("x-note-bin", CANARY.encode())],
         ):
-            await invoke(hub, exits, "core/util.time.now", {}, metadata=metadata)
-        await invoke(hub, exits, "core/util.time.now", {}, labels={"api_key": CANARY, "note": SHAPED})
-        await invoke(hub, exits, "core/util.time.now", {}, purpose=f"log in with password={CANARY} and {SHAPED}")
+            await invoke(hub, hub_output, "core/util.time.now", {}, metadata=metadata)
+        await invoke(hub, hub_output, "core/util.time.now", {}, labels={"api_key": CANARY, "note": SHAPED})
+        await invoke(hub, hub_output, "core/util.time.now", {}, purpose=f"log in with password={CANARY} and {SHAPED}")
         # The answer names the request, which its caller has named so, to that caller alone.
         named = await hub.invoke("core/util.time.now", {}, request_id=SHAPED, session_id=SHAPED, task_id=SHAPED)
         assert named.request_id == SHAPED
-        await invoke(hub, exits, "core/util.time.now", {}, agent_id=SHAPED)
-        await invoke(hub, exits, "core/util.time.now", {}, plan_digest=f"v1.{SHAPED}")
+        await invoke(hub, hub_output, "core/util.time.now", {}, agent_id=SHAPED)
+        await invoke(hub, hub_output, "core/util.time.now", {}, plan_digest=f"v1.{SHAPED}")
         for ask in (
             hub.stub.GetTool(pb.GetToolRequest(name=SHAPED)),
             hub.stub.ListTools(pb.ListToolsRequest(page_token=SHAPED)),
@@ -281,26 +283,28 @@ async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_pat
         ):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await ask
-            exits.answers.append(("status", trailers_of(refused.value)))
-        assert await exits.leaks(hub, CANARY, SHAPED, HUB_KEY) == []
+            hub_output.answers.append(("status", trailers_of(refused.value)))
+        assert await hub_output.leaks(hub, CANARY, SHAPED, HUB_KEY) == []
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_what_a_custom_tool_tells_in_its_failures_comes_out_nowhere(tmp_path: Path, exits: Exits) -> None:
+async def test_what_a_custom_tool_tells_in_its_failures_comes_out_nowhere(
+    tmp_path: Path, hub_output: HubOutput
+) -> None:
     async with talkative_hub(tmp_path) as hub:
         for how in ("crash", "refuse", "talk"):
-            await invoke(hub, exits, "acme/leaky.call", {"how": how, "apiKey": CANARY})
-        assert "calling with" in exits.text.getvalue()
-        assert "RuntimeError" in exits.text.getvalue(), "operators find the failure in the log"
-        assert await exits.leaks(hub, CANARY, SHAPED, CONFIGURED) == []
+            await invoke(hub, hub_output, "acme/leaky.call", {"how": how, "apiKey": CANARY})
+        assert "calling with" in hub_output.text.getvalue()
+        assert "RuntimeError" in hub_output.text.getvalue(), "operators find the failure in the log"
+        assert await hub_output.leaks(hub, CANARY, SHAPED, CONFIGURED) == []
 
 
 async def test_a_secret_of_the_environment_comes_out_nowhere_even_under_an_innocent_name(
-    tmp_path: Path, exits: Exits
+    tmp_path: Path, hub_output: HubOutput
 ) -> None:
     async with talkative_hub(tmp_path) as hub:
-        await invoke(hub, exits, "core/util.hash.sha256Text", {"text": f"the word is {IN_ENVIRONMENT}"})
-        await invoke(hub, exits, "core/fs.readText", {"path": f"{IN_ENVIRONMENT}.txt"})
-        await invoke(hub, exits, "acme/leaky.call", {"how": "talk", "apiKey": IN_ENVIRONMENT})
+        await invoke(hub, hub_output, "core/util.hash.sha256Text", {"text": f"the word is {IN_ENVIRONMENT}"})
+        await invoke(hub, hub_output, "core/fs.readText", {"path": f"{IN_ENVIRONMENT}.txt"})
+        await invoke(hub, hub_output, "acme/leaky.call", {"how": "talk", "apiKey": IN_ENVIRONMENT})
         keys = [Paths(hub.hub.settings).audit_key.read_text().split()[-1], Paths(hub.hub.settings).plan_key.read_text()]
-        assert await exits.leaks(hub, IN_ENVIRONMENT, *keys) == []
+        assert await hub_output.leaks(hub, IN_ENVIRONMENT, *keys) == []

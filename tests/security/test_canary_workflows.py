@@ -24,16 +24,16 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tests.fakes.http_server import Asked, response, serving
+from tests.fakes.http_server import RecordedRequest, response, serving
 from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
 from tests.security.test_canary_sources import canary, named
-from tests.security.test_canary_wire import Exits, exits
+from tests.security.test_canary_wire import HubOutput, hub_output
 from toolhub.v1 import artifact_service_pb2, job_service_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
 from toolhub_service.cli.root import toolhub
 
-__all__ = ["exits"]
+__all__ = ["hub_output"]
 POLICY = """
 extends: none
 grants: [{principals: ["*"], capabilities: ["*", "n8n:*", "comfyui:*"]}]
@@ -45,7 +45,7 @@ _SETTINGS = {
     "results": {"show_raw": True},
     "stores": {"kind": "sqlite"},
 }
-Respond = Callable[[str, Asked, str], Any]
+Respond = Callable[[str, RecordedRequest, str], Any]
 """(method and path below the base, request, all that it was sent) to status and value."""
 
 
@@ -53,7 +53,7 @@ Respond = Callable[[str, Asked, str], Any]
 async def repeating(respond: Respond, *more: str) -> AsyncIterator[str]:
     """A server that knows what it was sent, and `more`; its URL."""
 
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         headers = [value for name, value in asked.headers.items() if name not in ("host", "content-length")]
         answer = respond(f"{asked.method} {asked.target}", asked, " ".join([*headers, *more]))
         if isinstance(answer, bytes):
@@ -68,7 +68,7 @@ async def repeating(respond: Respond, *more: str) -> AsyncIterator[str]:
         yield raw.url("").rstrip("/")
 
 
-def n8n_response(place: str, asked: Asked, echoed: str) -> Any:
+def n8n_response(place: str, asked: RecordedRequest, echoed: str) -> Any:
     if found := re.search(r"/api/v1/workflows(?:/(\w+))?(?:$|\?)", place):
         rows = [_row(name, echoed) for name in ("say", "boom", "late")]
         return 200, next((row for row in rows if row["id"] == found[1]), {"data": rows, "nextCursor": None})
@@ -96,7 +96,7 @@ def _row(name: str, echoed: str) -> dict[str, Any]:
     return {"id": name, "name": name, "active": True, "nodes": nodes, **more}
 
 
-def comfy_response(place: str, asked: Asked, echoed: str) -> Any:
+def comfy_response(place: str, asked: RecordedRequest, echoed: str) -> Any:
     if "/system_stats" in place:
         return 200, {"system": {"comfyui_version": echoed}, "devices": [{"name": echoed}]}
     if found := re.search(r"/object_info/(\w+)", place):
@@ -175,18 +175,18 @@ async def hub_with(tmp_path: Path, **sources: Any) -> AsyncIterator[RunningHub]:
         yield hub
 
 
-async def prowl(hub: RunningHub, exits: Exits, source: str, args: Mapping[str, Any]) -> dict[str, Any]:
+async def prowl(hub: RunningHub, hub_output: HubOutput, source: str, args: Mapping[str, Any]) -> dict[str, Any]:
     """Call every tool of the source and look through every window; the results by own name."""
     full, results = tool_pb2.TOOL_VIEW_FULL, {}
     where = tool_pb2.ToolFilter(sources=[source])
     for tool in (await hub.stub.ListTools(pb.ListToolsRequest(view=full, page_size=200, filter=where))).tools:
-        exits.keep(tool.name, await hub.invoke(tool.name, args))
+        hub_output.keep(tool.name, await hub.invoke(tool.name, args))
         job = await hub.submit(tool.name, args)
         watch = hub.jobs.WatchJob(job_service_pb2.WatchJobRequest(job_id=job.job_id), timeout=CALL_TIMEOUT_S)
         async for answer in watch:
-            exits.keep(f"status {tool.name}", answer.status)
+            hub_output.keep(f"status {tool.name}", answer.status)
             results[tool.name.partition("/")[2]] = answer.status.result
-        exits.keep(tool.name, (await hub.jobs.GetJob(job_service_pb2.GetJobRequest(job_id=job.job_id))).job)
+        hub_output.keep(tool.name, (await hub.jobs.GetJob(job_service_pb2.GetJobRequest(job_id=job.job_id))).job)
     for asked in (
         hub.stub.SearchTools(pb.SearchToolsRequest(query="say", view=full, page_size=50)),
         hub.stub.ExportTools(pb.ExportToolsRequest(format=pb.EXPORT_FORMAT_MCP)),
@@ -194,11 +194,11 @@ async def prowl(hub: RunningHub, exits: Exits, source: str, args: Mapping[str, A
         hub.registry.RefreshSources(registry_service_pb2.RefreshSourcesRequest(sources=[source])),
         hub.registry.ListPins(registry_service_pb2.ListPinsRequest(view=full, page_size=100)),
     ):
-        exits.keep("window", await asked)
+        hub_output.keep("window", await asked)
     return results
 
 
-async def keep_commands_and_files(tmp_path: Path, hub: RunningHub, exits: Exits, source: str) -> None:
+async def keep_commands_and_files(tmp_path: Path, hub: RunningHub, hub_output: HubOutput, source: str) -> None:
     """What a terminal shows, and every file that the hub keeps, are ways out too."""
     at = ["--data-dir", str(tmp_path / "hub"), "--config", str(_config(tmp_path))]
     for words in (
@@ -210,9 +210,9 @@ async def keep_commands_and_files(tmp_path: Path, hub: RunningHub, exits: Exits,
     ):
         output = (await asyncio.to_thread(CliRunner().invoke, toolhub, words)).output
         assert source in output, words
-        exits.answers.append((" ".join(words[:2]), output.encode()))
+        hub_output.answers.append((" ".join(words[:2]), output.encode()))
     for file in filter(Path.is_file, (tmp_path / "hub").rglob("*")):
-        exits.answers.append((str(file), file.read_bytes()))
+        hub_output.answers.append((str(file), file.read_bytes()))
 
 
 def _config(tmp_path: Path) -> Path:
@@ -223,7 +223,7 @@ def _config(tmp_path: Path) -> Path:
 
 @pytest.mark.promise("secrets.nowhere")
 async def test_what_an_n8n_was_given_comes_out_nowhere(
-    tmp_path: Path, exits: Exits, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hub_output: HubOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, token, basic, own, path = secrets = tuple(map(canary, ("key", "token", "basic", "own", "path")))
     monkeypatch.setenv("INNOCENT", token)
@@ -245,19 +245,19 @@ async def test_what_an_n8n_was_given_comes_out_nowhere(
             "trust": "always",
         }
         async with hub_with(tmp_path, flows=source) as hub:
-            results = await prowl(hub, exits, "flows", {"a": 1})
+            results = await prowl(hub, hub_output, "flows", {"a": 1})
             assert {name: result.ok for name, result in results.items()} == {
                 "mine": True,
                 "fails": False,
                 "late": False,
             }
-            await keep_commands_and_files(tmp_path, hub, exits, "flows")
-            assert await exits.leaks(hub, *secrets) == []
+            await keep_commands_and_files(tmp_path, hub, hub_output, "flows")
+            assert await hub_output.leaks(hub, *secrets) == []
 
 
 @pytest.mark.promise("secrets.nowhere")
 async def test_what_a_comfyui_was_given_comes_out_nowhere(
-    tmp_path: Path, exits: Exits, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hub_output: HubOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, key, password, path = secrets = tuple(map(canary, ("token", "key", "pass", "path")))
     monkeypatch.setenv("INNOCENT", token)
@@ -275,13 +275,13 @@ async def test_what_a_comfyui_was_given_comes_out_nowhere(
             "lost_after_s": 0.2,
         }
         async with hub_with(tmp_path, studio=source) as hub:
-            results = await prowl(hub, exits, "studio", {"text": "x"})
+            results = await prowl(hub, hub_output, "studio", {"text": "x"})
             assert {name for name, result in results.items() if result.ok} == {"say", "draw"}
             assert len(results) == 5
             (artifact,) = results["draw"].artifacts
             asked = artifact_service_pb2.ReadArtifactRequest(artifact_id=artifact.artifact_id)
             stub: Any = ArtifactServiceStub(hub.channel)
             parts = [part.chunk async for part in stub.ReadArtifact(asked, timeout=CALL_TIMEOUT_S)]
-            exits.answers.append(("picture", b"".join(parts)))
-            await keep_commands_and_files(tmp_path, hub, exits, "studio")
-            assert await exits.leaks(hub, *secrets) == []
+            hub_output.answers.append(("picture", b"".join(parts)))
+            await keep_commands_and_files(tmp_path, hub, hub_output, "studio")
+            assert await hub_output.leaks(hub, *secrets) == []

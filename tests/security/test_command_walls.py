@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.commands import command_context, confinement_of
+from tests.fakes.keyed_hub import keyed_hub, kind
 from tests.fakes.ladders import ladder_of, ran
 from tests.fakes.langchain_source import gone
-from tests.fakes.town import founded, kind
 from tests.fakes.util_context import called, refused
 from toolhub_service.app import serving
 from toolhub_service.app.paths import Paths
@@ -49,20 +49,20 @@ def workspace_in(folder: Path) -> Path:
 @pytest.mark.parametrize("bubblewrap", ["off", ""])
 async def test_a_climb_out_of_a_link_prints_no_key_of_the_hub(tmp_path: Path, bubblewrap: str) -> None:
     """Fails at befa727 with `off`: the guard takes `link/..` away as text, the kernel climbs from the link's target."""
-    async with founded(tmp_path, tools={"bubblewrap": bubblewrap}) as town:
-        wrote = await town.invoke("alice", "core/fs.writeText", {"path": "x/y/z/a.txt", "text": "a"}, request_id="r")
+    async with keyed_hub(tmp_path, tools={"bubblewrap": bubblewrap}) as keyed:
+        wrote = await keyed.invoke("alice", "core/fs.writeText", {"path": "x/y/z/a.txt", "text": "a"}, request_id="r")
         assert wrote.ok
-        paths = Paths(town.hub.hub.settings)
+        paths = Paths(keyed.hub.hub.settings)
         (here,) = paths.workspaces.glob("*/*/x/y/z")
         (here / "link").symlink_to(here.parents[2])
         key = paths.audit_key.read_bytes()
         way_out = "x/y/z/link/../../../audit.key"
         for arguments in ({"argv": ["cat", way_out]}, {"argv": ["head", "-c", "99", "a.txt", f"./{way_out}"]}):
-            result = await town.invoke("alice", "core/exec.run", arguments, request_id="r")
+            result = await keyed.invoke("alice", "core/exec.run", arguments, request_id="r")
             assert not result.ok or json.loads(result.result_json)["stdout"] == "", result.result_json
             assert key.strip() not in result.SerializeToString()
         climbing = {"argv": ["cat", "../../../audit.key"], "cwd": "x/y/z/link/x/y/z"}
-        assert kind(await town.invoke("alice", "core/exec.run", climbing, request_id="r")) == "PATH_OUTSIDE_SANDBOX"
+        assert kind(await keyed.invoke("alice", "core/exec.run", climbing, request_id="r")) == "PATH_OUTSIDE_SANDBOX"
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -144,7 +144,7 @@ async def finished_command(
 
 
 @dataclass(slots=True)
-class Surroundings:
+class ForbiddenResources:
     """What a prisoner must not reach: made by the test, given to the probes by name."""
 
     key: Path
@@ -165,7 +165,7 @@ class Surroundings:
 
 
 @contextmanager
-def surroundings(folder: Path, user: int) -> Iterator[Surroundings]:
+def surroundings(folder: Path, user: int) -> Iterator[ForbiddenResources]:
     hub, outside = folder / "hub", folder / "outside"
     hub.mkdir(mode=0o700)
     outside.mkdir(mode=0o777)
@@ -203,7 +203,7 @@ def surroundings(folder: Path, user: int) -> Iterator[Surroundings]:
             "segment_key": segment_key,
             "marker": f"600.{id(folder)}",
         }
-        yield Surroundings(key, outside, udp, given)
+        yield ForbiddenResources(key, outside, udp, given)
 
 
 def of_marker(marker: str) -> list[int]:
@@ -284,7 +284,7 @@ async def test_a_hub_says_at_its_start_that_nothing_holds_commands(
         confinement_of("bubblewrap")
     monkeypatch.setattr(confinement, "landlock_abi", lambda: abi)
     monkeypatch.setattr(serving, "landlock_abi", lambda: abi)
-    async with founded(tmp_path, tools={"bubblewrap": bubblewrap}, logs={"level": "warning"}) as town:
+    async with keyed_hub(tmp_path, tools={"bubblewrap": bubblewrap}, logs={"level": "warning"}) as keyed:
         capfd.readouterr()
-        await serving.warn_of_commands(town.hub.hub)
+        await serving.warn_of_commands(keyed.hub.hub)
         assert capfd.readouterr().err.count("commands_unconfined") == warnings

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.mcp_server.mcp_hub import ERAS, McpHub, Working, mcp_hub
+from tests.mcp_server.mcp_hub import ERAS, HeldTool, McpHub, mcp_hub
 from tests.security.mcp_attackers import ATTACKS, connected, posted, session, status_of
 
 ROUNDS = 10
@@ -22,7 +22,7 @@ SPARE_OBJECTS = 1_500
 SPARE_DESCRIPTORS = 4
 
 
-class Held(NamedTuple):
+class HeldResources(NamedTuple):
     tasks: int
     descriptors: int
     objects: int
@@ -35,7 +35,7 @@ async def test_ten_rounds_of_every_attack_leave_no_task_no_descriptor_and_no_mem
     async with mcp_hub(tmp_path) as hub:
         port = urlsplit(hub.url).port
         assert port is not None
-        levels: list[Held] = []
+        levels: list[HeldResources] = []
         for _ in range(ROUNDS):
             for attack in ATTACKS.values():
                 await attack(port, "", COUNT)
@@ -51,13 +51,13 @@ async def beside(hub: McpHub) -> None:
         assert not (await client.call_tool("core__util_time_now", {})).is_error
 
 
-async def held(level: Held | None) -> Held:
+async def held(level: HeldResources | None) -> HeldResources:
     """What this process holds, once it is as little as it was or does not change any more."""
-    seen = Held(-1, -1, -1)
+    seen = HeldResources(-1, -1, -1)
     async with asyncio.timeout(60):
         while True:
             gc.collect()
-            now = Held(len(asyncio.all_tasks()), descriptors(), len(gc.get_objects()))
+            now = HeldResources(len(asyncio.all_tasks()), descriptors(), len(gc.get_objects()))
             is_level = level is not None and now.tasks <= level.tasks and now.descriptors <= level.descriptors
             if is_level or now[:2] == seen[:2]:
                 return now
@@ -66,7 +66,7 @@ async def held(level: Held | None) -> Held:
 
 
 async def test_an_id_that_is_used_again_while_its_request_runs_leaves_nobody_waiting(tmp_path: Path) -> None:
-    working = Working()
+    working = HeldTool()
     async with mcp_hub(tmp_path, tools=[working]) as hub:
         port = urlsplit(hub.url).port
         assert port is not None

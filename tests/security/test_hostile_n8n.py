@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.fakes.http_server import Asked, RawServer, response, serving
+from tests.fakes.http_server import RawServer, RecordedRequest, response, serving
 from tests.fakes.n8n import How
 from tests.fakes.remote_harness import RecordingSink
 from tests.overtaken import overtaken
@@ -28,14 +28,14 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.tools.egress.transport import SystemResolver
 
 KEY = "n8n_api_0123456789abcdef"
-Respond = Callable[[Asked], bytes]
+Respond = Callable[[RecordedRequest], bytes]
 
 
 @asynccontextmanager
 async def hostile(respond: Respond, **more: Any) -> AsyncIterator[tuple[RawServer, N8nHarness]]:
     """A source before a server that says what it likes."""
 
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         writer.write(respond(asked))
         await writer.drain()
         return False
@@ -50,7 +50,7 @@ def _json(value: Any, status: int = 200, **headers: str) -> bytes:
     return response(json.dumps(value).encode(), status=status, **headers)
 
 
-def _is_api(asked: Asked) -> bool:
+def _is_api(asked: RecordedRequest) -> bool:
     return asked.target.startswith("/api/")
 
 
@@ -129,7 +129,7 @@ class TestItsExecutions:
         "name", ["../workflows/1", "1/stop", "1?x=y", "", " ", "1\r\nx: y", "x" * 65, 1.5, True, {}]
     )
     async def test_an_id_that_is_none_never_gets_into_a_url(self, name: Any) -> None:
-        def respond(asked: Asked) -> bytes:
+        def respond(asked: RecordedRequest) -> bytes:
             return _json({"data": []}) if _is_api(asked) else _json({"executionId": name})
 
         async with hostile(respond, api_key=KEY, workflows={"tool": ASYNC}) as (raw, harness):
@@ -141,7 +141,7 @@ class TestItsExecutions:
         assert paths == {"/webhook/tool", "/api/v1/executions", "/api/v1/workflows"}
 
     async def test_another_execution_than_was_asked_for_is_no_answer(self) -> None:
-        def respond(asked: Asked) -> bytes:
+        def respond(asked: RecordedRequest) -> bytes:
             if _is_api(asked):
                 return _json({"id": "2", "status": "success", "data": {}})
             return _json({"executionId": "1"})
@@ -158,7 +158,7 @@ class TestItsExecutions:
 
     @pytest.mark.promise("workflow.never-false-done")
     async def test_a_status_that_nobody_knows_is_never_taken_for_done(self) -> None:
-        def respond(asked: Asked) -> bytes:
+        def respond(asked: RecordedRequest) -> bytes:
             if _is_api(asked):
                 return _json({"id": "1", "status": "SUCCEEDED!", "finished": True, "data": {}})
             return _json({"executionId": "1"})
@@ -184,7 +184,7 @@ class TestItsExecutions:
         ],
     )
     async def test_a_success_without_a_result_that_can_be_read_is_lost(self, data: Any) -> None:
-        def respond(asked: Asked) -> bytes:
+        def respond(asked: RecordedRequest) -> bytes:
             if _is_api(asked):
                 return _json({"id": "1", "status": "success", "data": data})
             return _json({"executionId": "1"})
@@ -198,7 +198,7 @@ class TestItsExecutions:
 
 class TestItsWorkflows:
     async def _found(self, *rows: Any, **page: Any) -> Any:
-        def respond(asked: Asked) -> bytes:
+        def respond(asked: RecordedRequest) -> bytes:
             if "/workflows/" in asked.target:
                 return _json({"message": "Not Found"}, 404)
             return _json({"data": list(rows), "nextCursor": None, **page})
@@ -231,7 +231,7 @@ class TestItsWorkflows:
         cursors = iter(range(1_000_000))
         asked_for: list[int] = []
 
-        def respond(asked: Asked) -> bytes:
+        def respond(asked: RecordedRequest) -> bytes:
             asked_for.append(1)
             return _json({"data": [], "nextCursor": str(next(cursors))})
 
@@ -240,7 +240,7 @@ class TestItsWorkflows:
         assert len(asked_for) == 50
 
     async def test_it_cannot_take_the_place_of_a_named_one(self) -> None:
-        def respond(asked: Asked) -> bytes:
+        def respond(asked: RecordedRequest) -> bytes:
             return _json({"data": [_row("tool", path="evil")], "nextCursor": None})
 
         async with hostile(respond, api_key=KEY, discover=N8nDiscovery()) as (raw, harness):
@@ -307,6 +307,6 @@ def _row(name: str, *, path: Any = "w") -> dict[str, Any]:
     return {"id": "w1", "name": name, "active": True, "nodes": [node], "connections": {}, "tags": []}
 
 
-async def _nothing(_: Asked, writer: asyncio.StreamWriter) -> bool:
+async def _nothing(_: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
     writer.write(response(b"{}"))
     return False

@@ -123,7 +123,7 @@ except ConnectionError:
 """
 
 
-class Gate(Tool["Gate.In", "Gate.Out"]):
+class GateTool(Tool["GateTool.In", "GateTool.Out"]):
     """Holds its caller until the test has seen what it brought."""
 
     name = "held/gate.wait"
@@ -139,7 +139,7 @@ class Gate(Tool["Gate.In", "Gate.Out"]):
         done: bool
 
     def __init__(self) -> None:
-        self.brought: asyncio.Future[Gate.In] = asyncio.get_running_loop().create_future()
+        self.brought: asyncio.Future[GateTool.In] = asyncio.get_running_loop().create_future()
         self.opened = asyncio.Event()
 
     async def run(self, args: In, context: ToolContext) -> Out:
@@ -215,7 +215,7 @@ async def test_no_skill_gets_more_than_it_was_given(tmp_path: Path, level: str) 
     settings = {"skills": {"python": PYTHON}}
     if level == "landlock":
         settings["tools"] = {"bubblewrap": "off"}
-    gate = Gate()
+    gate = GateTool()
     async with skill_hub(tmp_path, tmp_path / "skills", settings=settings, tools=[gate]) as hub:
         await rises(hub)
         await finishes(hub)
@@ -302,7 +302,7 @@ async def keeps_nothing(hub: RunningHub, home: Path) -> None:
     assert reused["error"]["kind"] == "PERMISSION_DENIED"
 
 
-async def lends_no_socket(hub: RunningHub, gate: Gate) -> None:
+async def lends_no_socket(hub: RunningHub, gate: GateTool) -> None:
     """Another process of the machine, of the same user and with the token, is none that the run has started."""
     call = asyncio.create_task(hub.invoke("skill/gate"))
     brought = await asyncio.wait_for(gate.brought, 60)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.fakes.http_server import Asked, RawServer, serving
+from tests.fakes.http_server import RawServer, RecordedRequest, serving
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from toolhub.v1 import error_pb2, result_pb2
 
@@ -36,7 +36,7 @@ ANSWERS = {
 }
 
 
-class Scene(NamedTuple):
+class UpstreamHarness(NamedTuple):
     hub: RunningHub
     server: RawServer
     sent: asyncio.Event
@@ -54,10 +54,10 @@ class Scene(NamedTuple):
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def harness(tmp_path: Path) -> AsyncIterator[UpstreamHarness]:
     sent = asyncio.Event()
 
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         writer.write(ANSWERS[asked.target.removeprefix("/")])
         sent.set()
         with suppress(OSError):
@@ -67,39 +67,39 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     async with serving(answer) as server:
         egress = f"egress: [{{hosts: [127.0.0.1], ports: [{server.port}], cidrs: [127.0.0.0/8]}}]\n"
         async with running_hub(tmp_path, policy=OPEN_POLICY + egress) as hub:
-            yield Scene(hub, server, sent)
+            yield UpstreamHarness(hub, server, sent)
 
 
 @pytest.mark.parametrize("answer", ["crumbs", "extensions"])
-async def test_an_answer_of_far_more_framing_than_content_is_refused(scene: Scene, answer: str) -> None:
+async def test_an_answer_of_far_more_framing_than_content_is_refused(harness: UpstreamHarness, answer: str) -> None:
     """Fails at befa727: the answer is read to its end, 64 KiB of chunks of a byte without a turn for anybody."""
-    result, _ = await scene.attacked(TEXT, answer)
+    result, _ = await harness.attacked(TEXT, answer)
     assert result.error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR
     assert "more framing" in result.error.message
 
 
-async def test_small_chunks_are_read_in_turns_with_others(scene: Scene) -> None:
+async def test_small_chunks_are_read_in_turns_with_others(harness: UpstreamHarness) -> None:
     """Fails at befa727: others have a turn after thousands of chunks, not after 64."""
-    result, turns = await scene.attacked(TEXT, "small-chunks")
+    result, turns = await harness.attacked(TEXT, "small-chunks")
     assert result.ok
     assert json.loads(result.result_json)["text"] == "word" * 10_000
     assert turns >= 10_000 / 64
 
 
 @pytest.mark.parametrize("answer", ["deep", "wide", "empty-lists"])
-async def test_json_of_too_many_values_is_refused_before_it_is_parsed(scene: Scene, answer: str) -> None:
+async def test_json_of_too_many_values_is_refused_before_it_is_parsed(harness: UpstreamHarness, answer: str) -> None:
     """Fails at befa727: each is parsed and checked on the event loop, a tenth of a second to seconds at a time."""
-    result, _ = await scene.attacked(VALUE, answer)
+    result, _ = await harness.attacked(VALUE, answer)
     assert result.error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR
     assert "too many small parts" in result.error.message
 
 
-async def test_endless_nesting_is_refused_as_no_json(scene: Scene) -> None:
-    result, _ = await scene.attacked(VALUE, "brackets")
+async def test_endless_nesting_is_refused_as_no_json(harness: UpstreamHarness) -> None:
+    result, _ = await harness.attacked(VALUE, "brackets")
     assert result.error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR
 
 
-async def test_a_large_json_answer_of_an_honest_server_is_read_whole(scene: Scene) -> None:
-    result, _ = await scene.attacked(VALUE, "rows")
+async def test_a_large_json_answer_of_an_honest_server_is_read_whole(harness: UpstreamHarness) -> None:
+    result, _ = await harness.attacked(VALUE, "rows")
     assert result.ok
     assert json.loads(result.result_json)["json"][0] == {"id": 0, "name": "somebody"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.commands import confinement_of
-from tests.fakes.langchain_source import Opened, opened
+from tests.fakes.langchain_source import OpenedSource, opened
 from tests.rpc.real_servers import sourced_hub
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import ErrorKind
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-async def output_of(desk: Opened, tool: str, **args: str) -> str:
+async def output_of(desk: OpenedSource, tool: str, **args: str) -> str:
     return str((await desk(tool, **args))["text"])
 
 

@@ -46,7 +46,7 @@ Damage = Callable[[str, str, bytes], Awaitable[int]]
 many records that were."""
 
 
-class Store:
+class DamagedStore:
     """A hub on one kind of store, and hands that reach beneath it."""
 
     def __init__(self, running: RunningHub, damage: Damage) -> None:
@@ -98,17 +98,17 @@ def beneath_redis(url: str) -> Damage:
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[DamagedStore]:
     url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
     async with a_hub(tmp_path, {"stores": {"redis_url": url}}) as running:
         damage = beneath_redis(url) if url else beneath_sqlite(Paths(running.hub.settings).stores)
-        yield Store(running, damage)
+        yield DamagedStore(running, damage)
 
 
 # Damage
 
 
-async def test_damaged_jobs_cost_nobody_else_their_list_nor_their_run(store: Store) -> None:
+async def test_damaged_jobs_cost_nobody_else_their_list_nor_their_run(store: DamagedStore) -> None:
     alice = store.by("alice")
     for number, data in enumerate(GARBAGE):
         for kind in ("job", "args", "status"):
@@ -124,7 +124,7 @@ async def test_damaged_jobs_cost_nobody_else_their_list_nor_their_run(store: Sto
         assert good.job_id in {job.job_id for job in (await store.by(name).page()).jobs}
 
 
-async def test_damaged_jobs_that_nobody_runs_hold_up_no_sweep(store: Store) -> None:
+async def test_damaged_jobs_that_nobody_runs_hold_up_no_sweep(store: DamagedStore) -> None:
     alice = store.by("alice")
     broken = await alice.submit(WAIT)
     await alice.seen(broken.job_id, lambda status: status.progress.message == "half way")
@@ -139,7 +139,7 @@ async def test_damaged_jobs_that_nobody_runs_hold_up_no_sweep(store: Store) -> N
     assert waiting.job_id in {job.job_id for job in await sweeper.awaiting(None, 100)}
 
 
-async def test_damaged_approvals_hide_no_other_and_hold_up_no_decision(store: Store) -> None:
+async def test_damaged_approvals_hide_no_other_and_hold_up_no_decision(store: DamagedStore) -> None:
     alice, stub = store.by("alice"), ApprovalServiceStub(store.running.channel)
     for number, data in enumerate(GARBAGE):
         broken = await alice.submit(WRITE, {"path": f"{number}.txt", "text": ""}, request_id="work")
@@ -156,7 +156,7 @@ async def test_damaged_approvals_hide_no_other_and_hold_up_no_decision(store: St
     assert state((await alice.ended(good.job_id))[-1]) == "SUCCEEDED"
 
 
-async def test_damaged_artifacts_cost_nobody_else_theirs(store: Store) -> None:
+async def test_damaged_artifacts_cost_nobody_else_theirs(store: DamagedStore) -> None:
     stub = ArtifactServiceStub(store.running.channel)
 
     async def write(data: bytes) -> str:

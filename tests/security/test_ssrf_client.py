@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.egress import Clients, egress_clients
-from tests.fakes.http_server import Asked, RawServer, always, by_target, response, serving, silent_after
+from tests.fakes.http_server import RawServer, RecordedRequest, always, by_target, response, serving, silent_after
 from tests.fakes.resolvers import FixedResolver, TurningResolver
 from tests.fakes.tls import server_and_client_tls
 from tests.fakes.tool_context import egress_context
@@ -287,7 +287,7 @@ async def test_nothing_beyond_a_response_answers_the_next_request(
     server_tls, client_tls = server_and_client_tls(tmp_path, "a.example") if over_tls else (None, None)
     client = clients(FixedResolver(default=("127.0.0.1",)), tls=client_tls)
 
-    async def poisoned(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def poisoned(asked: RecordedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(first + more if asked.target == "/first" else response(b"right"))
 
     async with serving(poisoned, server_tls) as server:

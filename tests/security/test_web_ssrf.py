@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 import pytest
 
 from tests.corpora import load_json, load_lines
-from tests.fakes.http_server import Asked, RawServer, always, response, serving
+from tests.fakes.http_server import RawServer, RecordedRequest, always, response, serving
 from tests.fakes.resolvers import FixedResolver
 from tests.hub import RunningHub, running_hub
 from tests.missing import need_extra
@@ -59,7 +59,7 @@ async def hub_and_site(
         "toolhub_service.tools.egress.transport.SystemResolver.resolve", lambda _, *at: resolver.resolve(*at)
     )
 
-    async def redirect(asked: Asked, writer: Any) -> None:
+    async def redirect(asked: RecordedRequest, writer: Any) -> None:
         writer.write(response(status=302, location=unquote(asked.target.partition("?")[2], errors="replace")))
         await writer.drain()
 

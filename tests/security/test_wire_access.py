@@ -12,7 +12,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from tests.fakes.town import POLICY, Town, founded, kind, status, words_of
+from tests.fakes.keyed_hub import POLICY, KeyedHub, keyed_hub, kind, status, words_of
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request
 from toolhub.v1 import (
     approval_service_pb2,
@@ -32,8 +32,8 @@ GRANTED_S = 1.0
 
 
 @pytest.fixture
-async def town(tmp_path: Path) -> AsyncIterator[Town]:
-    async with founded(tmp_path) as made:
+async def keyed(tmp_path: Path) -> AsyncIterator[KeyedHub]:
+    async with keyed_hub(tmp_path) as made:
         yield made
 
 
@@ -54,9 +54,9 @@ async def town(tmp_path: Path) -> AsyncIterator[Town]:
         ),
     ],
 )
-async def test_no_other_spelling_of_a_name_passes_a_rule_about_it(town: Town, name: str) -> None:
-    assert kind(await town.invoke("bob", "core/fs.writeText", {"path": "a", "text": "b"})) == "POLICY_DENIED"
-    assert kind(await town.invoke("bob", name, {"path": "a", "text": "b"})) == "TOOL_NOT_FOUND"
+async def test_no_other_spelling_of_a_name_passes_a_rule_about_it(keyed: KeyedHub, name: str) -> None:
+    assert kind(await keyed.invoke("bob", "core/fs.writeText", {"path": "a", "text": "b"})) == "POLICY_DENIED"
+    assert kind(await keyed.invoke("bob", name, {"path": "a", "text": "b"})) == "TOOL_NOT_FOUND"
 
 
 @pytest.mark.promise("policy.one-spelling")
@@ -74,19 +74,19 @@ async def test_no_other_spelling_of_a_name_passes_a_rule_about_it(town: Town, na
         b'{"path":"s\\u0065crets/a"}',
     ],
 )
-async def test_no_other_spelling_of_an_argument_passes_a_rule_about_it(town: Town, args: bytes) -> None:
-    written = await town.invoke("alice", "core/fs.writeText", {"path": "secrets/a", "text": "c4nary"}, request_id="r")
+async def test_no_other_spelling_of_an_argument_passes_a_rule_about_it(keyed: KeyedHub, args: bytes) -> None:
+    written = await keyed.invoke("alice", "core/fs.writeText", {"path": "secrets/a", "text": "c4nary"}, request_id="r")
     assert written.ok
-    result = await town.invoke("alice", "core/fs.readText", args_json=args, request_id="r")
+    result = await keyed.invoke("alice", "core/fs.readText", args_json=args, request_id="r")
     assert not result.ok
     assert b"c4nary" not in result.SerializeToString()
     assert kind(result) in ("POLICY_DENIED", "INVALID_INPUT")
 
 
-async def test_a_call_with_both_kinds_of_arguments_has_the_last_only(town: Town) -> None:
+async def test_a_call_with_both_kinds_of_arguments_has_the_last_only(keyed: KeyedHub) -> None:
     asked = request("core/fs.readText", args_json=b'{"path":"ok"}')
     asked.intent.args_struct.update({"path": "secrets/a"})
-    answer = await town.hub.stub.Invoke(asked, metadata=town.of("alice"), timeout=CALL_TIMEOUT_S)
+    answer = await keyed.hub.stub.Invoke(asked, metadata=keyed.of("alice"), timeout=CALL_TIMEOUT_S)
     assert kind(answer.result) == "POLICY_DENIED"
 
 
@@ -94,15 +94,15 @@ async def test_a_call_with_both_kinds_of_arguments_has_the_last_only(town: Town)
 
 
 @pytest.mark.promise("plan.commits-what-was-shown")
-async def test_a_plan_is_good_for_its_caller_tool_and_arguments_alone(town: Town) -> None:
+async def test_a_plan_is_good_for_its_caller_tool_and_arguments_alone(keyed: KeyedHub) -> None:
     for name in ("alice", "bob"):
-        (folder := town.hub.workspace("r", name)).mkdir(parents=True)
+        (folder := keyed.hub.workspace("r", name)).mkdir(parents=True)
         (folder / "a").write_text("a")
         (folder / "b").write_text("b")
     args = {"path": "a", "confirm": True}
-    digest = (await town.plan("alice", "core/fs.deletePath", args, request_id="r")).plan_digest
+    digest = (await keyed.plan("alice", "core/fs.deletePath", args, request_id="r")).plan_digest
     assert digest
-    other = (await town.plan("alice", "core/fs.readText", {"path": "a"}, request_id="r")).plan_digest
+    other = (await keyed.plan("alice", "core/fs.readText", {"path": "a"}, request_id="r")).plan_digest
     for name, arguments, sent in (
         ("bob", args, digest),
         ("alice", args | {"path": "b"}, digest),
@@ -114,22 +114,22 @@ async def test_a_plan_is_good_for_its_caller_tool_and_arguments_alone(town: Town
         ("alice", args, digest + "."),
         ("alice", args, "v1..."),
     ):
-        result = await town.invoke(name, "core/fs.deletePath", arguments, plan_digest=sent, request_id="r")
+        result = await keyed.invoke(name, "core/fs.deletePath", arguments, plan_digest=sent, request_id="r")
         assert kind(result) == "PLAN_REQUIRED", (name, arguments, sent)
-    assert town.hub.workspace("r", "alice").joinpath("a").exists()
-    assert (await town.invoke("alice", "core/fs.deletePath", args, plan_digest=digest, request_id="r")).ok
-    assert town.hub.workspace("r", "bob").joinpath("a").exists()
+    assert keyed.hub.workspace("r", "alice").joinpath("a").exists()
+    assert (await keyed.invoke("alice", "core/fs.deletePath", args, plan_digest=digest, request_id="r")).ok
+    assert keyed.hub.workspace("r", "bob").joinpath("a").exists()
 
 
-async def test_a_plan_does_not_outlive_the_policy_it_was_made_under(town: Town) -> None:
-    (folder := town.hub.workspace("r", "alice")).mkdir(parents=True)
+async def test_a_plan_does_not_outlive_the_policy_it_was_made_under(keyed: KeyedHub) -> None:
+    (folder := keyed.hub.workspace("r", "alice")).mkdir(parents=True)
     (folder / "a").write_text("a")
     args = {"path": "a", "confirm": True}
-    digest = (await town.plan("alice", "core/fs.deletePath", args, request_id="r")).plan_digest
-    file = Paths(town.hub.hub.settings).policy
+    digest = (await keyed.plan("alice", "core/fs.deletePath", args, request_id="r")).plan_digest
+    file = Paths(keyed.hub.hub.settings).policy
     file.write_text(POLICY + "impersonate: [ops]\n")
-    assert town.hub.hub.policy_file.load().applied
-    result = await town.invoke("alice", "core/fs.deletePath", args, plan_digest=digest, request_id="r")
+    assert keyed.hub.hub.policy_file.load().applied
+    result = await keyed.invoke("alice", "core/fs.deletePath", args, plan_digest=digest, request_id="r")
     assert kind(result) == "PLAN_REQUIRED"
     assert (folder / "a").exists()
 
@@ -138,11 +138,11 @@ async def test_a_plan_does_not_outlive_the_policy_it_was_made_under(town: Town) 
 
 
 @pytest.mark.promise("identity.no-impersonation")
-async def test_nobody_acts_for_somebody_else(town: Town) -> None:
+async def test_nobody_acts_for_somebody_else(keyed: KeyedHub) -> None:
     for named in ({"agent_id": "alice"}, {"user_id": "alice"}, {"agent_id": "bob", "user_id": "alice"}):
-        result = await town.invoke("bob", "core/util.time.now", {}, **named)
+        result = await keyed.invoke("bob", "core/util.time.now", {}, **named)
         assert kind(result) == "PERMISSION_DENIED", named
-    (settled,) = [chained.event for chained in await town.hub.events() if chained.event.outcome][:1]
+    (settled,) = [chained.event for chained in await keyed.hub.events() if chained.event.outcome][:1]
     assert settled.principal == "bob"
 
 
@@ -159,17 +159,17 @@ async def test_nobody_acts_for_somebody_else(town: Town) -> None:
         (("x-principal", "alice"), ("x-forwarded-user", "alice")),
     ],
 )
-async def test_no_credential_but_a_key_lets_anybody_in(town: Town, metadata: Any) -> None:
+async def test_no_credential_but_a_key_lets_anybody_in(keyed: KeyedHub, metadata: Any) -> None:
     for call in (
-        town.hub.stub.Invoke(request("core/util.time.now"), metadata=metadata),
-        town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=metadata),
-        town.hub.audit.VerifyAudit(audit_service_pb2.VerifyAuditRequest(), metadata=metadata),
-        town.hub.registry.GetSnapshot(registry_service_pb2.GetSnapshotRequest(), metadata=metadata),
+        keyed.hub.stub.Invoke(request("core/util.time.now"), metadata=metadata),
+        keyed.hub.stub.ListTools(pb.ListToolsRequest(), metadata=metadata),
+        keyed.hub.audit.VerifyAudit(audit_service_pb2.VerifyAuditRequest(), metadata=metadata),
+        keyed.hub.registry.GetSnapshot(registry_service_pb2.GetSnapshotRequest(), metadata=metadata),
     ):
         code, message = await status(call)
         assert code is grpc.StatusCode.UNAUTHENTICATED
         assert "toolhub keys create" in message or "unknown or was revoked" in message, "what to do is said, unredacted"
-    assert await town.hub.events() == []
+    assert await keyed.hub.events() == []
 
 
 @pytest.mark.parametrize("sent", ["Basic bG9jYWw6", "Bearer", "thk_0a1b2c3d_" + "a" * 43, "Negotiate x", "bearer  x"])
@@ -200,25 +200,27 @@ async def test_a_wrong_name_is_compared_with_few_even_among_thousands(
     assert "mcp/file12.readWriteList" in result.error.message
 
 
-async def test_a_key_with_one_other_letter_anywhere_is_refused(town: Town) -> None:
-    key = town.keys["alice"]
+async def test_a_key_with_one_other_letter_anywhere_is_refused(keyed: KeyedHub) -> None:
+    key = keyed.keys["alice"]
     for at in range(4, len(key), 5):
         forged = key[:at] + ("x" if key[at] != "x" else "y") + key[at + 1 :]
-        code, message = await status(town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=(("x-api-key", forged),)))
+        code, message = await status(keyed.hub.stub.ListTools(pb.ListToolsRequest(), metadata=(("x-api-key", forged),)))
         assert code is grpc.StatusCode.UNAUTHENTICATED
         assert forged not in message
     for forged in (key.upper(), key + "x", key[:-1], key.replace("_", "-")):
-        code, _ = await status(town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=(("x-api-key", forged),)))
+        code, _ = await status(keyed.hub.stub.ListTools(pb.ListToolsRequest(), metadata=(("x-api-key", forged),)))
         assert code is grpc.StatusCode.UNAUTHENTICATED
 
 
 @pytest.mark.promise("identity.roles")
-async def test_roles_part_agents_operators_and_auditors(town: Town) -> None:
+async def test_roles_part_agents_operators_and_auditors(keyed: KeyedHub) -> None:
     asks: dict[str, Callable[[str], Any]] = {
-        "agent": lambda who: town.hub.stub.ListTools(pb.ListToolsRequest(), metadata=town.of(who)),
-        "auditor": lambda who: town.hub.audit.ListEvents(audit_service_pb2.ListEventsRequest(), metadata=town.of(who)),
-        "operator": lambda who: town.hub.registry.UnregisterTool(
-            registry_service_pb2.UnregisterToolRequest(name="core/fs.stat"), metadata=town.of(who)
+        "agent": lambda who: keyed.hub.stub.ListTools(pb.ListToolsRequest(), metadata=keyed.of(who)),
+        "auditor": lambda who: keyed.hub.audit.ListEvents(
+            audit_service_pb2.ListEventsRequest(), metadata=keyed.of(who)
+        ),
+        "operator": lambda who: keyed.hub.registry.UnregisterTool(
+            registry_service_pb2.UnregisterToolRequest(name="core/fs.stat"), metadata=keyed.of(who)
         ),
     }
     may = {"alice": {"agent", "auditor"}, "bob": {"agent"}, "ops": {"operator"}}
@@ -226,10 +228,10 @@ async def test_roles_part_agents_operators_and_auditors(town: Town) -> None:
         for role, ask in asks.items():
             message = await words_of(ask(who))
             assert ("lacks the role" in message) == (role not in roles), (who, role, message)
-    assert town.hub.hub.toolbox.catalog.get("core/fs.stat") is not None, "not even an operator removes a built-in tool"
+    assert keyed.hub.hub.toolbox.catalog.get("core/fs.stat") is not None, "not even an operator removes a built-in tool"
 
 
-async def test_every_rpc_of_long_work_and_of_credentials_asks_for_a_credential_and_a_role(town: Town) -> None:
+async def test_every_rpc_of_long_work_and_of_credentials_asks_for_a_credential_and_a_role(keyed: KeyedHub) -> None:
     """Read off the contract, so that an RPC that is added tomorrow is asked about, too."""
     agent = {"JobService", "ArtifactService", "CredentialService", "ListApprovals", "GetApproval", "WatchApprovals"}
     operator = {"GetJob", "ListJobs", "WatchJob", "WatchJobs", "CancelJob", "ListCredentials", "RevokeCredential"}
@@ -237,17 +239,17 @@ async def test_every_rpc_of_long_work_and_of_credentials_asks_for_a_credential_a
         (described,) = service.DESCRIPTOR.services_by_name.values()
         for method in described.methods:
             path = f"/{described.full_name}/{method.name}"
-            assert (await _code(town, path, ())) is grpc.StatusCode.UNAUTHENTICATED, path
+            assert (await _code(keyed, path, ())) is grpc.StatusCode.UNAUTHENTICATED, path
             for who, may in (("bob", agent), ("ops", operator)):
                 is_granted = bool(may & {described.name, method.name})
-                code = await _code(town, path, town.of(who), GRANTED_S if is_granted else CALL_TIMEOUT_S)
+                code = await _code(keyed, path, keyed.of(who), GRANTED_S if is_granted else CALL_TIMEOUT_S)
                 assert (code is grpc.StatusCode.PERMISSION_DENIED) != is_granted, (who, path)
 
 
-async def _code(town: Town, path: str, metadata: Any, within_s: float = CALL_TIMEOUT_S) -> grpc.StatusCode:
+async def _code(keyed: KeyedHub, path: str, metadata: Any, within_s: float = CALL_TIMEOUT_S) -> grpc.StatusCode:
     """What an empty request is answered with. Streams are read for one message at most."""
     # On the wire the same as a stream of one, for which grpc.aio reports INTERNAL where the answer overtakes its write.
-    rpc: Any = town.hub.channel.unary_stream(path)
+    rpc: Any = keyed.hub.channel.unary_stream(path)
     call = rpc(b"", metadata=metadata, timeout=within_s)
     try:
         await call.read()
@@ -273,25 +275,25 @@ def forged_tokens() -> list[str]:
 
 
 @pytest.mark.parametrize("token", forged_tokens())
-async def test_a_forged_page_token_is_refused_in_words(town: Town, token: str) -> None:
+async def test_a_forged_page_token_is_refused_in_words(keyed: KeyedHub, token: str) -> None:
     for ask in (
-        town.hub.stub.ListTools(pb.ListToolsRequest(page_token=token), metadata=town.of("alice")),
-        town.hub.stub.SearchTools(pb.SearchToolsRequest(query="file", page_token=token), metadata=town.of("alice")),
-        town.hub.audit.ListEvents(audit_service_pb2.ListEventsRequest(page_token=token), metadata=town.of("alice")),
+        keyed.hub.stub.ListTools(pb.ListToolsRequest(page_token=token), metadata=keyed.of("alice")),
+        keyed.hub.stub.SearchTools(pb.SearchToolsRequest(query="file", page_token=token), metadata=keyed.of("alice")),
+        keyed.hub.audit.ListEvents(audit_service_pb2.ListEventsRequest(page_token=token), metadata=keyed.of("alice")),
     ):
         assert (await status(ask))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_page_token_of_another_caller_or_question_is_refused(town: Town) -> None:
-    first = await town.hub.stub.ListTools(pb.ListToolsRequest(page_size=2), metadata=town.of("alice"))
+async def test_a_page_token_of_another_caller_or_question_is_refused(keyed: KeyedHub) -> None:
+    first = await keyed.hub.stub.ListTools(pb.ListToolsRequest(page_size=2), metadata=keyed.of("alice"))
     assert first.next_page_token
     stolen = pb.ListToolsRequest(page_size=2, page_token=first.next_page_token)
-    assert (await status(town.hub.stub.ListTools(stolen, metadata=town.of("bob"))))[0] is (
+    assert (await status(keyed.hub.stub.ListTools(stolen, metadata=keyed.of("bob"))))[0] is (
         grpc.StatusCode.INVALID_ARGUMENT
     )
     for ask in (
         pb.ListToolsRequest(page_size=2, page_token=first.next_page_token, filter=tool_pb2.ToolFilter(tags=["http"])),
         pb.SearchToolsRequest(query="x", page_token=first.next_page_token),
     ):
-        rpc = town.hub.stub.ListTools if isinstance(ask, pb.ListToolsRequest) else town.hub.stub.SearchTools
-        assert (await status(rpc(ask, metadata=town.of("alice"))))[0] is grpc.StatusCode.INVALID_ARGUMENT
+        rpc = keyed.hub.stub.ListTools if isinstance(ask, pb.ListToolsRequest) else keyed.hub.stub.SearchTools
+        assert (await status(rpc(ask, metadata=keyed.of("alice"))))[0] is grpc.StatusCode.INVALID_ARGUMENT

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from tests.hub import RunningHub, request, running_hub
-from tests.rpc.statuses import Failed, failed
+from tests.rpc.statuses import FailedRpc, failed
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
 from toolhub_service.app.paths import Paths
@@ -31,7 +31,7 @@ FAILED, REFUSED, READ = EventType.AUTH_FAILED, EventType.ROLE_REFUSED, EventType
 Metadata = tuple[tuple[str, str], ...]
 
 
-class Watched:
+class KeyedHub:
     """A hub that wants keys, and has given one to an agent and one to an auditor."""
 
     def __init__(self, hub: RunningHub) -> None:
@@ -45,7 +45,7 @@ class Watched:
         self.hub.hub.access.flush()
         return [chained.event for chained in await self.hub.events(types=frozenset(types))]
 
-    async def invoke(self, key: str) -> Failed:
+    async def invoke(self, key: str) -> FailedRpc:
         return await failed(self.hub.stub.Invoke(request(TOOL), metadata=bearer(key)))
 
     def counted(self, reason: str) -> float:
@@ -55,16 +55,16 @@ class Watched:
 
 
 @pytest.fixture
-async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
+async def watched(tmp_path: Path) -> AsyncIterator[KeyedHub]:
     async with running_hub(tmp_path, policy=POLICY, settings={"auth": {"modes": ["api-key"]}}) as hub:
-        yield Watched(hub)
+        yield KeyedHub(hub)
 
 
 def bearer(key: str) -> Metadata:
     return (("authorization", f"Bearer {key}"),)
 
 
-async def test_bad_keys_of_one_peer_are_one_event_a_minute_that_counts_them(watched: Watched) -> None:
+async def test_bad_keys_of_one_peer_are_one_event_a_minute_that_counts_them(watched: KeyedHub) -> None:
     """Fails at befa727: the audit log has nothing of them."""
     wrong = f"{watched.robot[:-4]}0000"
     failures = await asyncio.gather(*(watched.invoke(wrong) for _ in range(BAD_KEYS)))
@@ -85,20 +85,20 @@ async def test_bad_keys_of_one_peer_are_one_event_a_minute_that_counts_them(watc
     assert [each.attributes["count"] for each in await watched.minute(FAILED)] == [str(BAD_KEYS), "1"]
 
 
-async def test_good_key_passes_beside_a_flood_of_bad_ones_from_its_address(watched: Watched) -> None:
+async def test_good_key_passes_beside_a_flood_of_bad_ones_from_its_address(watched: KeyedHub) -> None:
     flood = [asyncio.create_task(watched.invoke("thk_00000000_bad")) for _ in range(200)]
     served = await asyncio.gather(*(watched.hub.invoke(TOOL, metadata=bearer(watched.robot)) for _ in range(20)))
     assert all(result.ok for result in served)
     assert {failure.code for failure in await asyncio.gather(*flood)} == {grpc.StatusCode.UNAUTHENTICATED}
 
 
-async def test_peer_that_is_refused_over_and_over_is_told_to_wait(watched: Watched) -> None:
+async def test_peer_that_is_refused_over_and_over_is_told_to_wait(watched: KeyedHub) -> None:
     """Fails at befa727: nothing tells a client in a loop to slow down."""
     waits = [(await watched.invoke("thk_00000000_bad")).retry_after_s for _ in range(21)]
     assert waits == [None] * 20 + [60.0]
 
 
-async def test_refused_role_is_one_event_with_its_principal(watched: Watched) -> None:
+async def test_refused_role_is_one_event_with_its_principal(watched: KeyedHub) -> None:
     """Fails at befa727: the audit log has nothing of it."""
     for _ in range(3):
         refused = await failed(watched.hub.audit.VerifyAudit(pb.VerifyAuditRequest(), metadata=bearer(watched.robot)))
@@ -109,7 +109,7 @@ async def test_refused_role_is_one_event_with_its_principal(watched: Watched) ->
     assert (event.attributes["reason"], event.attributes["count"]) == ("ROLE_MISSING", "3")
 
 
-async def test_missing_key_and_two_keys_are_distinguished(watched: Watched) -> None:
+async def test_missing_key_and_two_keys_are_distinguished(watched: KeyedHub) -> None:
     await failed(watched.hub.stub.Invoke(request(TOOL)))
     both: Metadata = (*bearer(watched.robot), ("x-api-key", watched.boss))
     assert (await failed(watched.hub.stub.Invoke(request(TOOL), metadata=both))).reason == "CREDENTIAL_REFUSED"
@@ -120,14 +120,14 @@ async def test_missing_key_and_two_keys_are_distinguished(watched: Watched) -> N
 @pytest.mark.parametrize(
     "pasted", ["hunter2-hunter2-hunter2", "thk_hunter2_x", "thk_" + "ab" * 40 + "_x", "Basic hunter2"]
 )
-async def test_nothing_of_a_bad_key_but_a_public_id_is_kept(watched: Watched, pasted: str) -> None:
+async def test_nothing_of_a_bad_key_but_a_public_id_is_kept(watched: KeyedHub, pasted: str) -> None:
     await watched.invoke(pasted)
     (event,) = await watched.minute(FAILED)
     assert "key_id" not in event.attributes
     assert "hunter2" not in str(event)
 
 
-async def test_revoked_key_of_an_open_stream_leaves_its_principal(watched: Watched) -> None:
+async def test_revoked_key_of_an_open_stream_leaves_its_principal(watched: KeyedHub) -> None:
     """Fails at befa727: the stream ends and the audit log has nothing of it."""
     tail = watched.hub.audit.TailEvents(pb.TailEventsRequest(), metadata=bearer(watched.boss))
     await tail.initial_metadata()
@@ -150,7 +150,7 @@ async def test_refusals_that_were_not_written_yet_are_when_the_hub_ends(tmp_path
     assert chained.event.attributes["count"] == "1"
 
 
-async def read_all(watched: Watched, page_size: int) -> Sequence[Any]:
+async def read_all(watched: KeyedHub, page_size: int) -> Sequence[Any]:
     """Every event, as an auditor sees it, a page at a time."""
     shown: list[Any] = []
     token = ""
@@ -163,7 +163,7 @@ async def read_all(watched: Watched, page_size: int) -> Sequence[Any]:
             return shown
 
 
-async def test_reads_of_the_audit_log_are_in_it_before_they_are_answered(watched: Watched) -> None:
+async def test_reads_of_the_audit_log_are_in_it_before_they_are_answered(watched: KeyedHub) -> None:
     """Fails at befa727: who reads the log leaves no trace in it."""
     boss = bearer(watched.boss)
     await watched.hub.invoke(TOOL, metadata=bearer(watched.robot))
@@ -182,7 +182,7 @@ async def test_reads_of_the_audit_log_are_in_it_before_they_are_answered(watched
     tail.cancel()
 
 
-async def test_pages_of_one_query_come_to_an_end_and_are_counted(watched: Watched) -> None:
+async def test_pages_of_one_query_come_to_an_end_and_are_counted(watched: KeyedHub) -> None:
     """Were each page an event, pages of one event would never end."""
     for _ in range(3):
         await watched.hub.invoke(TOOL, metadata=bearer(watched.robot))
@@ -193,7 +193,7 @@ async def test_pages_of_one_query_come_to_an_end_and_are_counted(watched: Watche
     assert sum(int(each.attributes["events"]) for each in reads) == len(shown) == 4
 
 
-async def test_one_audit_tail_is_one_read_however_far_it_looks_back(watched: Watched) -> None:
+async def test_one_audit_tail_is_one_read_however_far_it_looks_back(watched: KeyedHub) -> None:
     """The command line looks back in ever longer spans until it has enough events."""
     await watched.hub.invoke(TOOL, metadata=bearer(watched.robot))
     first, longest = 1_700_000_000, 1_600_000_000

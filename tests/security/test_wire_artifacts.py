@@ -38,7 +38,7 @@ KIB = 1024
 LIMITS = {"quota_bytes": 64 * KIB, "max_bytes": 32 * KIB, "argument_max_bytes": 16 * KIB}
 
 
-class Depot:
+class ArtifactsHarness:
     def __init__(self, running: RunningHub) -> None:
         self.running, self.people = running, People(running, names=NAMES)
 
@@ -84,106 +84,108 @@ def refer(artifact: artifact_pb2.Artifact | str) -> dict[str, str]:
 
 
 @pytest.fixture
-async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
+async def harness(tmp_path: Path) -> AsyncIterator[ArtifactsHarness]:
     settings = {**BY_KEY, "artifacts": LIMITS}
     async with running_hub(tmp_path, policy=POLICY, settings=settings, tools=[Echo()]) as running:
-        yield Depot(running)
+        yield ArtifactsHarness(running)
 
 
 # Other people's
 
 
 @pytest.mark.promise("artifact.owned")
-async def test_another_s_artifact_is_answered_like_one_that_never_was(depot: Depot) -> None:
-    art = (await depot.write("alice", b"c4nary")).artifact_id
+async def test_another_s_artifact_is_answered_like_one_that_never_was(harness: ArtifactsHarness) -> None:
+    art = (await harness.write("alice", b"c4nary")).artifact_id
     unknown = "art_" + "0" * 32
     asks: tuple[Callable[[str], Any], ...] = (
-        lambda one: failed(depot.get("bob", one)),
-        lambda one: failed_stream(depot.read("bob", one)),
-        lambda one: failed_stream(depot.read("bob", one, offset_bytes=2**63 - 1)),
+        lambda one: failed(harness.get("bob", one)),
+        lambda one: failed_stream(harness.read("bob", one)),
+        lambda one: failed_stream(harness.read("bob", one, offset_bytes=2**63 - 1)),
     )
     for ask in asks:
         foreign = await ask(art)
         assert foreign == await ask(unknown)
         assert foreign.code is grpc.StatusCode.NOT_FOUND
-    in_args = await depot.echo("bob", refer(art)), await depot.echo("bob", refer(unknown))
+    in_args = await harness.echo("bob", refer(art)), await harness.echo("bob", refer(unknown))
     assert kind(in_args[0]) == kind(in_args[1]) == "NOT_FOUND"
     assert in_args[0].error == in_args[1].error
     assert b"c4nary" not in in_args[0].SerializeToString()
 
 
 @pytest.mark.parametrize(("name", "reads"), [("auditor", True), ("ops", False), ("judge", False)])
-async def test_auditors_read_and_nobody_without_the_role_does_anything(depot: Depot, name: str, reads: bool) -> None:
-    art = (await depot.write("alice", b"bytes")).artifact_id
+async def test_auditors_read_and_nobody_without_the_role_does_anything(
+    harness: ArtifactsHarness, name: str, reads: bool
+) -> None:
+    art = (await harness.write("alice", b"bytes")).artifact_id
     if reads:
-        assert (await depot.get(name, art)).artifact.principal == "alice"
-        assert b"".join([part.chunk async for part in depot.read(name, art)]) == b"bytes"
+        assert (await harness.get(name, art)).artifact.principal == "alice"
+        assert b"".join([part.chunk async for part in harness.read(name, art)]) == b"bytes"
     else:
-        assert (await failed(depot.get(name, art))).code is grpc.StatusCode.PERMISSION_DENIED
-        assert (await failed_stream(depot.read(name, art))).code is grpc.StatusCode.PERMISSION_DENIED
-    assert (await failed(depot.write(name, b"x"))).code is grpc.StatusCode.PERMISSION_DENIED
+        assert (await failed(harness.get(name, art))).code is grpc.StatusCode.PERMISSION_DENIED
+        assert (await failed_stream(harness.read(name, art))).code is grpc.StatusCode.PERMISSION_DENIED
+    assert (await failed(harness.write(name, b"x"))).code is grpc.StatusCode.PERMISSION_DENIED
 
 
 async def test_reading_rights_of_an_auditor_do_not_reach_into_arguments(tmp_path: Path) -> None:
     policy = POLICY.replace("roles: [auditor]", "roles: [agent, auditor]")
     async with running_hub(tmp_path, policy=policy, settings=BY_KEY, tools=[Echo()]) as running:
-        depot = Depot(running)
-        art = await depot.write("alice", b"c4nary")
-        assert (await depot.get("auditor", art.artifact_id)).artifact.size_bytes == 6
-        assert kind(await depot.echo("auditor", refer(art))) == "NOT_FOUND"
+        harness = ArtifactsHarness(running)
+        art = await harness.write("alice", b"c4nary")
+        assert (await harness.get("auditor", art.artifact_id)).artifact.size_bytes == 6
+        assert kind(await harness.echo("auditor", refer(art))) == "NOT_FOUND"
 
 
-async def test_artifact_of_a_job_is_its_owner_s(depot: Depot) -> None:
-    whole = await depot.echo("alice", "a" * 100)
+async def test_artifact_of_a_job_is_its_owner_s(harness: ArtifactsHarness) -> None:
+    whole = await harness.echo("alice", "a" * 100)
     assert whole.ok
-    job = await depot.by("alice").submit(ECHO, {"text": refer(await depot.write("alice", b"c4nary"))})
-    assert b"c4nary" in (await depot.by("alice").ended(job.job_id))[-1].result.result_json
-    stolen = await depot.by("bob").submit(ECHO, {"text": refer(await depot.write("alice", b"c4nary"))})
-    last = (await depot.by("bob").ended(stolen.job_id))[-1]
+    job = await harness.by("alice").submit(ECHO, {"text": refer(await harness.write("alice", b"c4nary"))})
+    assert b"c4nary" in (await harness.by("alice").ended(job.job_id))[-1].result.result_json
+    stolen = await harness.by("bob").submit(ECHO, {"text": refer(await harness.write("alice", b"c4nary"))})
+    last = (await harness.by("bob").ended(stolen.job_id))[-1]
     assert b"c4nary" not in last.SerializeToString()
     assert last.error.kind == error_pb2.ERROR_KIND_NOT_FOUND
 
 
-async def test_nobody_learns_by_a_hash_whether_content_is_there(depot: Depot) -> None:
+async def test_nobody_learns_by_a_hash_whether_content_is_there(harness: ArtifactsHarness) -> None:
     data = b"only alice has this"
     digest = hashlib.sha256(data).hexdigest()
-    await depot.write("alice", data)
+    await harness.write("alice", data)
     for sha256 in (digest, hashlib.sha256(b"nobody has this").hexdigest()):
         header = pb.WriteArtifactRequest(header=pb.ArtifactHeader(sha256=sha256, size_bytes=len(data)))
         for parts in ([header], [header, pb.WriteArtifactRequest(chunk=b"x" * len(data))]):
-            refused = await failed(depot.sending("bob", parts))
+            refused = await failed(harness.sending("bob", parts))
             assert (refused.code, refused.reason in ("SIZE_MISMATCH", "DIGEST_MISMATCH")) == (
                 grpc.StatusCode.INVALID_ARGUMENT,
                 True,
             )
     for guess in (digest, f"art_{digest[:32]}", f"sha256:{digest}"):
-        assert (await failed(depot.get("bob", guess))).code is grpc.StatusCode.NOT_FOUND
-    mine, theirs = await depot.write("bob", data), await depot.write("alice", data)
+        assert (await failed(harness.get("bob", guess))).code is grpc.StatusCode.NOT_FOUND
+    mine, theirs = await harness.write("bob", data), await harness.write("alice", data)
     assert len({mine.artifact_id, theirs.artifact_id}) == 2
-    assert len(depot.blobs) == 1, "one file for equal bytes; each owner has a record"
-    assert (await depot.get("bob", mine.artifact_id)).artifact.principal == "bob"
+    assert len(harness.blobs) == 1, "one file for equal bytes; each owner has a record"
+    assert (await harness.get("bob", mine.artifact_id)).artifact.principal == "bob"
 
 
 # References
 
 
-async def test_references_multiply_no_further_than_the_bound(depot: Depot) -> None:
-    art = await depot.write("alice", b"x" * KIB)
+async def test_references_multiply_no_further_than_the_bound(harness: ArtifactsHarness) -> None:
+    art = await harness.write("alice", b"x" * KIB)
     bomb: Any = refer(art)
     for _ in range(10):
         bomb = [bomb, bomb]
     for args in (bomb, [refer(art)] * 17, {str(at): refer(art) for at in range(10_000)}):
-        result = await depot.echo("alice", args)
+        result = await harness.echo("alice", args)
         assert kind(result) == "INVALID_INPUT", result.error.message
         assert "bytes" in result.error.message
     missing = [refer(f"art_{number:032x}") for number in range(101)]
-    assert "name 101 artifacts" in (await depot.echo("alice", missing)).error.message
+    assert "name 101 artifacts" in (await harness.echo("alice", missing)).error.message
 
 
-async def test_text_of_an_artifact_is_text_and_names_no_further_artifact(depot: Depot) -> None:
-    inner = await depot.write("alice", b"c4nary")
-    outer = await depot.write("alice", json.dumps(refer(inner)).encode())
-    result = await depot.echo("alice", refer(outer))
+async def test_text_of_an_artifact_is_text_and_names_no_further_artifact(harness: ArtifactsHarness) -> None:
+    inner = await harness.write("alice", b"c4nary")
+    outer = await harness.write("alice", json.dumps(refer(inner)).encode())
+    result = await harness.echo("alice", refer(outer))
     assert json.loads(result.result_json)["text"] == json.dumps(refer(inner))
     assert b"c4nary" not in result.SerializeToString()
 
@@ -195,11 +197,11 @@ SPELLINGS = [
 ]
 
 
-async def test_no_spelling_of_a_reference_passes_unseen_and_none_gets_at_another_s(depot: Depot) -> None:
+async def test_no_spelling_of_a_reference_passes_unseen_and_none_gets_at_another_s(harness: ArtifactsHarness) -> None:
     for raw in SPELLINGS:
-        theirs = (await depot.write("alice", b"c4nary")).artifact_id
+        theirs = (await harness.write("alice", b"c4nary")).artifact_id
         asked = request(ECHO, args_json=raw % theirs.encode(), request_id="r")
-        answer = await depot.running.stub.Invoke(asked, metadata=depot.by("bob").metadata, timeout=CALL_TIMEOUT_S)
+        answer = await harness.running.stub.Invoke(asked, metadata=harness.by("bob").metadata, timeout=CALL_TIMEOUT_S)
         assert not answer.result.ok
         assert kind(answer.result) in ("NOT_FOUND", "INVALID_INPUT", "INPUT_SCHEMA_INVALID")
         assert b"c4nary" not in answer.SerializeToString()
@@ -220,11 +222,11 @@ HOSTILE_NAMES = [
 ]
 
 
-async def test_hostile_names_in_references_are_refused_in_words(depot: Depot) -> None:
+async def test_hostile_names_in_references_are_refused_in_words(harness: ArtifactsHarness) -> None:
     for hostile in HOSTILE_NAMES:
-        result = await depot.echo("alice", {"$artifact": hostile})
+        result = await harness.echo("alice", {"$artifact": hostile})
         assert kind(result) in ("NOT_FOUND", "INVALID_INPUT")
-        assert str(depot.running.hub.settings.data_dir) not in str(result)
+        assert str(harness.running.hub.settings.data_dir) not in str(result)
         assert len(result.error.message) < 2_000
 
 
@@ -232,10 +234,10 @@ async def test_hostile_names_in_references_are_refused_in_words(depot: Depot) ->
 async def test_policy_judges_the_text_that_a_reference_brings_in(tmp_path: Path) -> None:
     rule = "rules:\n  - {id: no-evil, effect: DENY, tools: [test/text.echo], when: 'args.text.contains(\"evil\")'}\n"
     async with running_hub(tmp_path, policy=POLICY + rule, settings=BY_KEY, tools=[Echo()]) as running:
-        depot = Depot(running)
-        art = await depot.write("alice", b"an evil text")
-        assert kind(await depot.echo("alice", refer(art))) == "POLICY_DENIED"
-        job = await depot.by("alice").submit(ECHO, {"text": refer(art)})
+        harness = ArtifactsHarness(running)
+        art = await harness.write("alice", b"an evil text")
+        assert kind(await harness.echo("alice", refer(art))) == "POLICY_DENIED"
+        job = await harness.by("alice").submit(ECHO, {"text": refer(art)})
         assert job.status.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
 
 
@@ -258,11 +260,11 @@ HOSTILE_HEADERS: list[dict[str, Any]] = [
 ]
 
 
-async def test_hostile_headers_are_refused_and_keep_nothing(depot: Depot) -> None:
+async def test_hostile_headers_are_refused_and_keep_nothing(harness: ArtifactsHarness) -> None:
     for header in HOSTILE_HEADERS:
-        refused = await failed(depot.write("alice", b"x", **header))
+        refused = await failed(harness.write("alice", b"x", **header))
         assert refused.code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED), refused
-        assert depot.blobs == []
+        assert harness.blobs == []
 
 
 OUTSIDE: list[dict[str, int]] = [
@@ -273,16 +275,16 @@ OUTSIDE: list[dict[str, int]] = [
 ]
 
 
-async def test_reads_outside_of_an_artifact_are_refused(depot: Depot) -> None:
+async def test_reads_outside_of_an_artifact_are_refused(harness: ArtifactsHarness) -> None:
     for part in OUTSIDE:
-        art = (await depot.write("alice", b"bytes")).artifact_id
-        failure = await failed_stream(depot.read("alice", art, **part))
+        art = (await harness.write("alice", b"bytes")).artifact_id
+        failure = await failed_stream(harness.read("alice", art, **part))
         assert failure.code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE)
-        huge = [piece.chunk async for piece in depot.read("alice", art, offset_bytes=1, limit_bytes=2**63 - 1)]
+        huge = [piece.chunk async for piece in harness.read("alice", art, offset_bytes=1, limit_bytes=2**63 - 1)]
         assert b"".join(huge) == b"ytes"
 
 
-async def test_uploads_that_never_end_hold_nothing_and_leave_nothing(depot: Depot) -> None:
+async def test_uploads_that_never_end_hold_nothing_and_leave_nothing(harness: ArtifactsHarness) -> None:
     never = asyncio.Event()
 
     async def drip(first: pb.WriteArtifactRequest) -> AsyncIterator[pb.WriteArtifactRequest]:
@@ -292,13 +294,13 @@ async def test_uploads_that_never_end_hold_nothing_and_leave_nothing(depot: Depo
 
     header = pb.WriteArtifactRequest(header=pb.ArtifactHeader())
     calls = [
-        depot.stub.WriteArtifact(drip(header), metadata=depot.by("bob").metadata, timeout=CALL_TIMEOUT_S)
+        harness.stub.WriteArtifact(drip(header), metadata=harness.by("bob").metadata, timeout=CALL_TIMEOUT_S)
         for _ in range(30)
     ]
     for call in calls:
         await call.initial_metadata()
-    art = await depot.write("alice", b"meanwhile")
-    assert (await depot.get("alice", art.artifact_id)).artifact.size_bytes == 9
+    art = await harness.write("alice", b"meanwhile")
+    assert (await harness.get("alice", art.artifact_id)).artifact.size_bytes == 9
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
@@ -309,26 +311,28 @@ async def test_uploads_that_never_end_hold_nothing_and_leave_nothing(depot: Depo
 
 
 @pytest.mark.promise("artifact.bounded")
-async def test_quota_holds_against_uploads_at_once_and_against_tiny_ones(depot: Depot) -> None:
+async def test_quota_holds_against_uploads_at_once_and_against_tiny_ones(harness: ArtifactsHarness) -> None:
     async def upload(size_bytes: int) -> int:
         try:
-            await depot.write("bob", b"x" * size_bytes)
+            await harness.write("bob", b"x" * size_bytes)
         except grpc.aio.AioRpcError as refused:
             return 0 if refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED else 10**9
         return size_bytes + KIB
 
     assert sum(await asyncio.gather(*(upload(16 * KIB) for _ in range(20)))) <= LIMITS["quota_bytes"]
     assert sum(await asyncio.gather(*(upload(0) for _ in range(100)))) <= LIMITS["quota_bytes"]
-    assert (await depot.write("alice", b"x")).size_bytes == 1, "a full quota is its owner's alone"
+    assert (await harness.write("alice", b"x")).size_bytes == 1, "a full quota is its owner's alone"
 
 
 # On disk
 
 
-async def test_links_and_devices_in_the_place_of_bytes_are_not_followed(depot: Depot, tmp_path: Path) -> None:
+async def test_links_and_devices_in_the_place_of_bytes_are_not_followed(
+    harness: ArtifactsHarness, tmp_path: Path
+) -> None:
     (outside := tmp_path / "outside").write_bytes(b"c4nary")
-    art = await depot.write("alice", b"bytes!")
-    (blob,) = depot.blobs
+    art = await harness.write("alice", b"bytes!")
+    (blob,) = harness.blobs
     blob.unlink()
     plants: tuple[Callable[[], Any], ...] = (
         lambda: blob.symlink_to(outside),
@@ -337,29 +341,29 @@ async def test_links_and_devices_in_the_place_of_bytes_are_not_followed(depot: D
     )
     for plant in plants:
         plant()
-        failure = await failed_stream(depot.read("alice", art.artifact_id))
+        failure = await failed_stream(harness.read("alice", art.artifact_id))
         assert str(tmp_path) not in failure.message
-        assert b"c4nary" not in (await depot.echo("alice", refer(art))).SerializeToString()
+        assert b"c4nary" not in (await harness.echo("alice", refer(art))).SerializeToString()
         blob.rmdir() if blob.is_dir() and not blob.is_symlink() else blob.unlink()
     shard = blob.parent
     shard.rmdir()
     shard.symlink_to(tmp_path)
-    assert (await failed_stream(depot.read("alice", art.artifact_id))).code is not grpc.StatusCode.OK
-    assert (await failed(depot.write("alice", b"bytes!"))).code is not grpc.StatusCode.OK
+    assert (await failed_stream(harness.read("alice", art.artifact_id))).code is not grpc.StatusCode.OK
+    assert (await failed(harness.write("alice", b"bytes!"))).code is not grpc.StatusCode.OK
     assert outside.read_bytes() == b"c4nary"
 
 
-async def test_bytes_that_were_changed_on_disk_are_no_argument(depot: Depot) -> None:
-    art = await depot.write("alice", b"bytes!")
-    (blob,) = depot.blobs
+async def test_bytes_that_were_changed_on_disk_are_no_argument(harness: ArtifactsHarness) -> None:
+    art = await harness.write("alice", b"bytes!")
+    (blob,) = harness.blobs
     blob.write_bytes(b"c4nary")
-    result = await depot.echo("alice", refer(art))
+    result = await harness.echo("alice", refer(art))
     assert kind(result) == "IO_ERROR"
     assert b"c4nary" not in result.SerializeToString()
 
 
-async def test_folders_are_0700_and_files_0600(depot: Depot) -> None:
-    await depot.write("alice", b"bytes")
-    folder = Paths(depot.running.hub.settings).artifacts
+async def test_folders_are_0700_and_files_0600(harness: ArtifactsHarness) -> None:
+    await harness.write("alice", b"bytes")
+    folder = Paths(harness.running.hub.settings).artifacts
     for path in (folder, *folder.rglob("*")):
         assert stat.S_IMODE(path.lstat().st_mode) == (0o700 if path.is_dir() else 0o600), path

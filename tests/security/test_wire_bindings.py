@@ -12,7 +12,7 @@ import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
 from tests.rpc.sharing import BY_KEY, state
-from tests.security.court import Court, kind
+from tests.security.approvals_harness import ApprovalsHarness, kind
 from toolhub_service.tools.files import AtomicFile
 
 CAPABILITIES = "[read:fs, write:fs, execute:command, danger:destructive, network]"
@@ -48,9 +48,9 @@ every_change = pytest.mark.parametrize(("tool", "args"), CHANGES.values(), ids=l
 
 
 @pytest.fixture
-async def court(tmp_path: Path) -> AsyncIterator[Court]:
+async def harness(tmp_path: Path) -> AsyncIterator[ApprovalsHarness]:
     async with running_hub(tmp_path, policy=APPROVALS, settings=BY_KEY) as running:
-        yield Court(running)
+        yield ApprovalsHarness(running)
 
 
 @asynccontextmanager
@@ -76,18 +76,18 @@ def files(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
-async def invoke(court: Court, tool: str, args: Any, *, approval_id: str = "", **fields: Any) -> Any:
+async def invoke(harness: ApprovalsHarness, tool: str, args: Any, *, approval_id: str = "", **fields: Any) -> Any:
     asked = request(tool, args, **{"request_id": "work", **fields})
     asked.approval_id = approval_id
-    metadata = court.by("robot").metadata
-    return (await court.running.stub.Invoke(asked, metadata=metadata, timeout=CALL_TIMEOUT_S)).result
+    metadata = harness.by("robot").metadata
+    return (await harness.running.stub.Invoke(asked, metadata=metadata, timeout=CALL_TIMEOUT_S)).result
 
 
-async def granted(court: Court, tool: str, args: Any, **fields: Any) -> str:
-    result = await invoke(court, tool, args, **fields)
+async def granted(harness: ApprovalsHarness, tool: str, args: Any, **fields: Any) -> str:
+    result = await invoke(harness, tool, args, **fields)
     assert kind(result) == "APPROVAL_REQUIRED", result.error.message
     approval_id = str(result.error.details["approval_id"])
-    await court.decide("judge", approval_id)
+    await harness.decide("judge", approval_id)
     return approval_id
 
 
@@ -99,18 +99,18 @@ def differs(result: Any) -> tuple[str, list[str]]:
 
 
 @pytest.mark.promise("approval.exact-call")
-async def test_approval_moves_no_file_of_another_folder(court: Court) -> None:
+async def test_approval_moves_no_file_of_another_folder(harness: ApprovalsHarness) -> None:
     """Fails at befa727: the other folder's file was moved."""
-    shown = put(court.running.workspace("work", "robot"), "a.txt", SHOWN)
-    other = put(court.running.workspace("elsewhere", "robot"), "a.txt", SHOWN)
+    shown = put(harness.running.workspace("work", "robot"), "a.txt", SHOWN)
+    other = put(harness.running.workspace("elsewhere", "robot"), "a.txt", SHOWN)
     args = {"source": "a.txt", "destination": "b.txt"}
-    approval_id = await granted(court, MOVE, args)
-    refused = await invoke(court, MOVE, args, request_id="elsewhere", approval_id=approval_id)
+    approval_id = await granted(harness, MOVE, args)
+    refused = await invoke(harness, MOVE, args, request_id="elsewhere", approval_id=approval_id)
     assert differs(refused) == ("APPROVAL_REQUIRED", ["workspace"])
     assert refused.error.details["approval_id"] != approval_id
     assert shown.exists()
     assert other.exists()
-    assert (await invoke(court, MOVE, args, approval_id=approval_id)).ok
+    assert (await invoke(harness, MOVE, args, approval_id=approval_id)).ok
 
 
 @pytest.mark.promise("plan.commits-what-was-shown")
@@ -139,17 +139,17 @@ async def test_plan_of_one_session_s_folder_serves_no_other_session(tmp_path: Pa
         assert (await hub.invoke(DELETE, DELETION, session_id="one", request_id="another", plan_digest=digest)).ok
 
 
-async def test_tool_that_works_in_no_folder_is_called_under_any_request(court: Court) -> None:
-    approval_id = await granted(court, NOW, {})
-    assert (await invoke(court, NOW, {}, request_id="elsewhere", approval_id=approval_id)).ok
+async def test_tool_that_works_in_no_folder_is_called_under_any_request(harness: ApprovalsHarness) -> None:
+    approval_id = await granted(harness, NOW, {})
+    assert (await invoke(harness, NOW, {}, request_id="elsewhere", approval_id=approval_id)).ok
 
 
-async def test_call_without_a_request_id_has_a_new_folder_each_time_and_no_other(court: Court) -> None:
+async def test_call_without_a_request_id_has_a_new_folder_each_time_and_no_other(harness: ApprovalsHarness) -> None:
     args = {"path": "new.txt", "text": "hello"}
-    approval_id = await granted(court, WRITE, args, request_id="")
-    refused = await invoke(court, WRITE, args, approval_id=approval_id)
+    approval_id = await granted(harness, WRITE, args, request_id="")
+    refused = await invoke(harness, WRITE, args, approval_id=approval_id)
     assert differs(refused) == ("APPROVAL_REQUIRED", ["workspace"])
-    assert (await invoke(court, WRITE, args, request_id="", approval_id=approval_id)).ok
+    assert (await invoke(harness, WRITE, args, request_id="", approval_id=approval_id)).ok
 
 
 # The state
@@ -178,22 +178,22 @@ async def test_plan_of_a_state_that_changed_is_refused_with_the_new_one(
 @every_change
 @pytest.mark.promise("approval.exact-call")
 async def test_approval_of_a_state_that_changed_needs_another_yes(
-    court: Court, tool: str, args: dict[str, Any]
+    harness: ApprovalsHarness, tool: str, args: dict[str, Any]
 ) -> None:
     """Fails at befa727: each of them changed what stood there by then."""
-    folder = court.running.workspace("work", "robot")
+    folder = harness.running.workspace("work", "robot")
     put(folder, "other.txt", "other")
     put(folder, "a.txt", "x" + SHOWN)
-    approval_id = await granted(court, tool, args)
+    approval_id = await granted(harness, tool, args)
     put(folder, "a.txt", "x" + LATER)
     before = files(folder)
-    refused = await invoke(court, tool, args, approval_id=approval_id)
+    refused = await invoke(harness, tool, args, approval_id=approval_id)
     assert differs(refused) == ("APPROVAL_REQUIRED", ["state"])
     assert files(folder) == before
     again = str(refused.error.details["approval_id"])
     assert again != approval_id
-    await court.decide("judge", again)
-    assert (await invoke(court, tool, args, approval_id=again)).ok
+    await harness.decide("judge", again)
+    assert (await invoke(harness, tool, args, approval_id=again)).ok
 
 
 def replace_with_equal_size(folder: Path) -> None:
@@ -281,28 +281,28 @@ async def test_repeated_commit_under_its_key_is_answered_from_store(hub: Running
     assert (first.ok, again.ok, again.replayed) == (True, True, True)
 
 
-async def test_repeated_use_of_an_approval_under_its_key_is_answered_from_store(court: Court) -> None:
-    put(court.running.workspace("work", "robot"), "a.txt", SHOWN)
-    approval_id = await granted(court, DELETE, DELETION)
+async def test_repeated_use_of_an_approval_under_its_key_is_answered_from_store(harness: ApprovalsHarness) -> None:
+    put(harness.running.workspace("work", "robot"), "a.txt", SHOWN)
+    approval_id = await granted(harness, DELETE, DELETION)
     fields = {"approval_id": approval_id, "idempotency_key": "k"}
-    first, again = [await invoke(court, DELETE, DELETION, **fields) for _ in range(2)]
+    first, again = [await invoke(harness, DELETE, DELETION, **fields) for _ in range(2)]
     assert (first.ok, again.ok, again.replayed) == (True, True, True)
 
 
-async def test_job_whose_file_changed_before_the_yes_asks_for_another(court: Court) -> None:
+async def test_job_whose_file_changed_before_the_yes_asks_for_another(harness: ApprovalsHarness) -> None:
     """Fails at befa727: the job deleted what stood there by then."""
-    robot, folder = court.by("robot"), court.running.workspace("work", "robot")
+    robot, folder = harness.by("robot"), harness.running.workspace("work", "robot")
     file = put(folder, "a.txt", SHOWN)
     job = await robot.submit(DELETE, DELETION, request_id="work")
     file.write_text(LATER)
-    await court.decide("judge", job.approval_id)
+    await harness.decide("judge", job.approval_id)
     await robot.seen(
         job.job_id, lambda status: state(status) == "AWAITING_APPROVAL", after_sequence=job.status.sequence
     )
     again = (await robot.job(job.job_id)).approval_id
     assert again not in ("", job.approval_id)
     assert file.read_text() == LATER
-    await court.decide("judge", again)
+    await harness.decide("judge", again)
     assert state((await robot.ended(job.job_id))[-1]) == "SUCCEEDED"
 
 

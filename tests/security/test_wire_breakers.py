@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.http_server import Asked, RawServer, response, serving
-from tests.fakes.town import Town, kind
+from tests.fakes.http_server import RawServer, RecordedRequest, response, serving
+from tests.fakes.keyed_hub import KeyedHub, kind
 from tests.hub import running_hub, settings_of
 from toolhub_service.app.paths import Paths
 
@@ -24,7 +24,7 @@ commands: [{{name: "false", path: /usr/bin/false}}]
 """
 
 
-async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
     """By target: a status, or nothing until the client has gone."""
     if asked.target == "/silent":
         await asked.reader.read()
@@ -35,7 +35,7 @@ async def answer(asked: Asked, writer: asyncio.StreamWriter) -> bool:
 
 
 @asynccontextmanager
-async def town(tmp_path: Path, servers: int = 1) -> AsyncIterator[tuple[Town, list[RawServer]]]:
+async def keyed(tmp_path: Path, servers: int = 1) -> AsyncIterator[tuple[KeyedHub, list[RawServer]]]:
     """A hub with the keys of alice, bob and carol, and web servers that they may reach."""
     settings = {"auth": {"modes": ["api-key"]}, "budget": {"breaker_min_calls": FEW}}
     file = Paths(settings_of(tmp_path, settings)).key_file()
@@ -43,19 +43,22 @@ async def town(tmp_path: Path, servers: int = 1) -> AsyncIterator[tuple[Town, li
     async with AsyncExitStack() as stack:
         web = [await stack.enter_async_context(serving(answer)) for _ in range(servers)]
         policy = POLICY.format(ports=[server.port for server in web])
-        yield Town(await stack.enter_async_context(running_hub(tmp_path, policy=policy, settings=settings)), keys), web
+        yield (
+            KeyedHub(await stack.enter_async_context(running_hub(tmp_path, policy=policy, settings=settings)), keys),
+            web,
+        )
 
 
-async def fetched(town: Town, who: str, url: str, tool: str = "core/http.fetchJson", **args: int) -> str:
+async def fetched(keyed: KeyedHub, who: str, url: str, tool: str = "core/http.fetchJson", **args: int) -> str:
     """`OK` or the kind of error."""
-    result = await town.invoke(who, tool, {"url": url, **args}, budget={"max_retries": 0})
+    result = await keyed.invoke(who, tool, {"url": url, **args}, budget={"max_retries": 0})
     return "OK" if result.ok else kind(result)
 
 
 @pytest.mark.promise("breaker.per-upstream")
 async def test_one_agents_short_timeouts_shut_nobody_out(tmp_path: Path) -> None:
     """Fails at befa727: bob is answered CIRCUIT_OPEN after alice's `timeoutMs: 1000`."""
-    async with town(tmp_path) as (hub, (web,)):
+    async with keyed(tmp_path) as (hub, (web,)):
         hasty = [fetched(hub, "alice", web.url("/silent"), timeoutMs=1_000) for _ in range(FEW)]
         assert await asyncio.gather(*hasty) == ["HTTP_TIMEOUT"] * FEW
         assert [await fetched(hub, who, web.url("/200")) for who in ("bob", "alice")] == ["OK", "OK"]
@@ -64,7 +67,7 @@ async def test_one_agents_short_timeouts_shut_nobody_out(tmp_path: Path) -> None
 @pytest.mark.parametrize("tool", ["core/http.fetchJson", "core/http.fetchText"])
 async def test_one_agents_failures_shut_out_that_agent_alone(tmp_path: Path, tool: str) -> None:
     """Fails at befa727: bob is answered CIRCUIT_OPEN, too; and a 500 that fetchText hands on counted as healthy."""
-    async with town(tmp_path) as (hub, (web,)):
+    async with keyed(tmp_path) as (hub, (web,)):
         for _ in range(FEW):
             await fetched(hub, "alice", web.url("/500"), tool)
         assert await fetched(hub, "alice", web.url("/200"), tool) == "CIRCUIT_OPEN"
@@ -72,7 +75,7 @@ async def test_one_agents_failures_shut_out_that_agent_alone(tmp_path: Path, too
 
 
 async def test_what_several_agents_meet_is_held_against_the_upstream_for_all(tmp_path: Path) -> None:
-    async with town(tmp_path) as (hub, (web,)):
+    async with keyed(tmp_path) as (hub, (web,)):
         for _ in range(FEW // 2):
             for who in ("alice", "bob"):
                 assert await fetched(hub, who, web.url("/503")) == "UPSTREAM_ERROR"
@@ -82,7 +85,7 @@ async def test_what_several_agents_meet_is_held_against_the_upstream_for_all(tmp
 
 
 async def test_a_status_of_4xx_is_held_against_nobody(tmp_path: Path) -> None:
-    async with town(tmp_path) as (hub, (web,)):
+    async with keyed(tmp_path) as (hub, (web,)):
         for _ in range(2 * FEW):
             assert await fetched(hub, "alice", web.url("/429")) == "UPSTREAM_ERROR"
         assert await fetched(hub, "alice", web.url("/200")) == "OK"
@@ -90,7 +93,7 @@ async def test_a_status_of_4xx_is_held_against_nobody(tmp_path: Path) -> None:
 
 async def test_another_port_of_the_host_is_another_upstream(tmp_path: Path) -> None:
     """Fails at befa727: the breaker is of the host, whatever the port."""
-    async with town(tmp_path, servers=2) as (hub, (bad, good)):
+    async with keyed(tmp_path, servers=2) as (hub, (bad, good)):
         for _ in range(FEW):
             await fetched(hub, "alice", bad.url("/500"))
         assert await fetched(hub, "alice", bad.url("/200")) == "CIRCUIT_OPEN"
@@ -98,7 +101,7 @@ async def test_another_port_of_the_host_is_another_upstream(tmp_path: Path) -> N
 
 
 async def test_programs_of_this_machine_have_no_breaker(tmp_path: Path) -> None:
-    async with town(tmp_path) as (hub, _):
+    async with keyed(tmp_path) as (hub, _):
         for _ in range(2 * FEW):
             await hub.invoke("alice", "core/exec.run", {"argv": ["false"]})
         assert not dict(hub.hub.hub.budgets.breaker_states())

@@ -58,7 +58,7 @@ RAISED: dict[str, BaseException] = {
 }
 
 
-class Wild(Tool["Wild.In", "Wild.Out"]):
+class Misbehaving(Tool["Misbehaving.In", "Misbehaving.Out"]):
     name = "acme/wild.run"
     description = "Misbehave."
 
@@ -86,35 +86,35 @@ class Wild(Tool["Wild.In", "Wild.Out"]):
 
 
 @pytest.fixture
-async def wild_hub(tmp_path: Path) -> AsyncIterator[RunningHub]:
+async def misbehaving_hub(tmp_path: Path) -> AsyncIterator[RunningHub]:
     settings = {"results": {"show_raw": True}}
-    async with running_hub(tmp_path, policy=OPEN_POLICY, settings=settings, tools=[Wild()]) as hub:
+    async with running_hub(tmp_path, policy=OPEN_POLICY, settings=settings, tools=[Misbehaving()]) as hub:
         yield hub
 
 
 @pytest.mark.parametrize("how", [*ANSWERS, *RAISED])
-async def test_what_a_tool_answers_or_raises_becomes_a_result(wild_hub: RunningHub, how: str) -> None:
-    result = await wild_hub.invoke("acme/wild.run", {"how": how})
+async def test_what_a_tool_answers_or_raises_becomes_a_result(misbehaving_hub: RunningHub, how: str) -> None:
+    result = await misbehaving_hub.invoke("acme/wild.run", {"how": how})
     kind = ErrorKind.OUTPUT_SCHEMA_INVALID if how in NO_JSON else ErrorKind.OUTCOME_UNKNOWN
     assert result.error.kind == error_pb2.ErrorKind.Value(f"ERROR_KIND_{kind.value}")
     assert result.attempts == 1
-    asked, settled = (chained.event for chained in await wild_hub.events())
+    asked, settled = (chained.event for chained in await misbehaving_hub.events())
     assert (asked.call_id, settled.call_id, settled.outcome) == (result.call_id, result.call_id, kind.value)
-    assert (await wild_hub.invoke("core/util.time.now")).ok
+    assert (await misbehaving_hub.invoke("core/util.time.now")).ok
 
 
 @pytest.mark.parametrize("how", ["odd error", "deep error", "deepest error"])
-async def test_an_error_with_odd_details_is_reported(wild_hub: RunningHub, how: str) -> None:
-    result = await wild_hub.invoke("acme/wild.run", {"how": how})
+async def test_an_error_with_odd_details_is_reported(misbehaving_hub: RunningHub, how: str) -> None:
+    result = await misbehaving_hub.invoke("acme/wild.run", {"how": how})
     assert result.error.kind == error_pb2.ERROR_KIND_NOT_FOUND
     assert result.error.message in ("a ? b", "deep")
     assert result.error.details.fields
 
 
-async def test_evidence_and_raw_answers_that_are_not_utf8_do_not_undo_the_answer(wild_hub: RunningHub) -> None:
+async def test_evidence_and_raw_answers_that_are_not_utf8_do_not_undo_the_answer(misbehaving_hub: RunningHub) -> None:
     encodings: list[dict[str, Any]] = [{"args_json": b"{}"}, {"args_struct": {}}]
     for args in encodings:
-        result = await wild_hub.invoke("acme/wild.run", **args)
+        result = await misbehaving_hub.invoke("acme/wild.run", **args)
         assert result.ok
         assert (result.evidence[0].ref, dict(result.evidence[0].attributes)) == ("a?.txt", {"name": "?"})
         assert b"not JSON" in result.raw_json
@@ -122,8 +122,8 @@ async def test_evidence_and_raw_answers_that_are_not_utf8_do_not_undo_the_answer
 
 
 @pytest.mark.parametrize("number", [2**63, 2**70, -(2**63), 10**300])
-async def test_bounds_that_no_double_holds_are_reported(wild_hub: RunningHub, number: int) -> None:
-    result = await wild_hub.invoke("acme/wild.run", {"id": number})
+async def test_bounds_that_no_double_holds_are_reported(misbehaving_hub: RunningHub, number: int) -> None:
+    result = await misbehaving_hub.invoke("acme/wild.run", {"id": number})
     assert result.error.kind == error_pb2.ERROR_KIND_INPUT_SCHEMA_INVALID
     assert result.error.violations[0].expected.string_value.lstrip("-") == str(2**62)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.fakes.town import founded
+from tests.fakes.keyed_hub import keyed_hub
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import error_pb2
 from toolhub_service.domain.event import EventType
@@ -124,14 +124,14 @@ async def test_an_operators_own_pattern_is_above_every_grammar(tmp_path: Path) -
 
 async def test_only_an_operator_is_told_the_lines_that_would_open_the_policy(tmp_path: Path) -> None:
     """An agent learns whom to ask and which rule to name; the audit log keeps the lines."""
-    async with founded(tmp_path, "alice") as town:
+    async with keyed_hub(tmp_path, "alice") as keyed:
         fetch = {"url": "http://intranet.example/x"}
         for tool, args in (("core/http.fetchText", fetch), ("core/exec.run", {"argv": ["jq", "."]})):
-            message = str((await town.invoke("alice", tool, args)).error)
+            message = str((await keyed.invoke("alice", tool, args)).error)
             assert not any(line in message for line in ("policy.yaml", "egress:", "commands:", "grants:")), message
-        refused = await town.invoke("alice", "core/http.fetchText", fetch)
+        refused = await keyed.invoke("alice", "core/http.fetchText", fetch)
         assert "Ask an operator to allow it, and name rule_id capabilities." in refused.error.message
-        (denied,) = await town.hub.events(call_id=refused.call_id, types=frozenset({EventType.POLICY_DENIED}))
+        (denied,) = await keyed.hub.events(call_id=refused.call_id, types=frozenset({EventType.POLICY_DENIED}))
         assert 'egress: [{hosts: ["intranet.example"]}]' in denied.event.attributes["remedy"]
 
 

@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tests.fakes.town import Town, founded, status
+from tests.fakes.keyed_hub import KeyedHub, keyed_hub, status
 from tests.hub import CALL_TIMEOUT_S, request
 from toolhub.v1 import artifact_service_pb2
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
@@ -21,8 +21,8 @@ from toolhub_service.app.paths import Paths
 
 
 @pytest.fixture
-async def town(tmp_path: Path) -> AsyncIterator[Town]:
-    async with founded(tmp_path) as made:
+async def keyed(tmp_path: Path) -> AsyncIterator[KeyedHub]:
+    async with keyed_hub(tmp_path) as made:
         yield made
 
 
@@ -30,8 +30,10 @@ async def town(tmp_path: Path) -> AsyncIterator[Town]:
 
 
 @pytest.mark.promise("identity.tenants-apart")
-async def test_two_callers_with_the_same_ids_see_nothing_of_each_other(town: Town) -> None:
-    await town.invoke("alice", "core/fs.writeText", {"path": "a.txt", "text": "c4nary"}, request_id="r", session_id="s")
+async def test_two_callers_with_the_same_ids_see_nothing_of_each_other(keyed: KeyedHub) -> None:
+    await keyed.invoke(
+        "alice", "core/fs.writeText", {"path": "a.txt", "text": "c4nary"}, request_id="r", session_id="s"
+    )
     for tool, args in (
         ("core/fs.readText", {"path": "a.txt"}),
         ("core/fs.readText", {"path": "../../alice/r/a.txt"}),
@@ -41,48 +43,48 @@ async def test_two_callers_with_the_same_ids_see_nothing_of_each_other(town: Tow
         ("core/exec.run", {"argv": ["cat", "../../alice/r/a.txt"]}),
         ("core/exec.run", {"argv": ["cat", "a.txt"], "cwd": "../../alice/r"}),
     ):
-        result = await town.invoke("bob", tool, args, request_id="r", session_id="s")
+        result = await keyed.invoke("bob", tool, args, request_id="r", session_id="s")
         assert b"c4nary" not in result.result_json, tool
         assert b"a.txt" not in result.result_json, tool
 
 
 async def test_principals_of_any_name_have_folders_of_their_own(tmp_path: Path) -> None:
     hostile = ["..", ".", "a/../alice", "alice/", "alice ", "Alice", "ａlice", "../../etc", "-rf", "%2e%2e", "a" * 300]
-    async with founded(tmp_path, *hostile) as town:
+    async with keyed_hub(tmp_path, *hostile) as keyed:
         for name in ("alice", *hostile):
-            wrote = await town.invoke(name, "core/fs.writeText", {"path": "me", "text": name}, request_id="r")
+            wrote = await keyed.invoke(name, "core/fs.writeText", {"path": "me", "text": name}, request_id="r")
             assert wrote.ok, (name, wrote.error.message)
         for name in ("alice", *hostile):
-            read = await town.invoke(name, "core/fs.readText", {"path": "me"}, request_id="r")
+            read = await keyed.invoke(name, "core/fs.readText", {"path": "me"}, request_id="r")
             assert json.loads(read.result_json)["text"] == name
-        root = Paths(town.hub.hub.settings).workspaces
+        root = Paths(keyed.hub.hub.settings).workspaces
         assert len(list(root.iterdir())) == 1 + len(hostile)
         assert not (root.parent / "me").exists()
 
 
-async def test_request_ids_that_climb_are_refused_or_harmless(town: Town) -> None:
+async def test_request_ids_that_climb_are_refused_or_harmless(keyed: KeyedHub) -> None:
     for hostile in ("../../../bob/r", "..", ".", "a\0b", "-rf", "a" * 129):
-        ask = town.hub.stub.Invoke(
-            request("core/fs.writeText", {"path": "x", "text": "x"}, request_id=hostile), metadata=town.of("alice")
+        ask = keyed.hub.stub.Invoke(
+            request("core/fs.writeText", {"path": "x", "text": "x"}, request_id=hostile), metadata=keyed.of("alice")
         )
         assert (await status(ask))[0] is grpc.StatusCode.INVALID_ARGUMENT, hostile
-    assert (await town.invoke("alice", "core/fs.writeText", {"path": "x", "text": "x"}, request_id="a/../bob/r")).ok
-    root = Paths(town.hub.hub.settings).workspaces
+    assert (await keyed.invoke("alice", "core/fs.writeText", {"path": "x", "text": "x"}, request_id="a/../bob/r")).ok
+    root = Paths(keyed.hub.hub.settings).workspaces
     assert [folder.name for folder in root.iterdir()] == ["alice"]
     assert [folder.name for folder in (root / "alice").iterdir()] == ["a%2F..%2Fbob%2Fr"]
 
 
-async def test_links_in_the_data_folder_lead_no_call_out_of_it(town: Town, tmp_path: Path) -> None:
+async def test_links_in_the_data_folder_lead_no_call_out_of_it(keyed: KeyedHub, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "a.txt").write_text("c4nary")
-    (root := Paths(town.hub.hub.settings).workspaces).mkdir(exist_ok=True)
+    (root := Paths(keyed.hub.hub.settings).workspaces).mkdir(exist_ok=True)
     (root / "alice").symlink_to(outside)
     (root / "bob").mkdir()
     (root / "bob" / "r").symlink_to(outside)
     for name in ("alice", "bob"):
         for tool, args in (("core/fs.readText", {"path": "a.txt"}), ("core/fs.listDir", {"path": "."})):
-            result = await town.invoke(name, tool, args, request_id="r")
+            result = await keyed.invoke(name, tool, args, request_id="r")
             assert not result.ok
             assert str(tmp_path) not in str(result)
     assert [entry.name for entry in outside.iterdir()] == ["a.txt"]
@@ -91,17 +93,17 @@ async def test_links_in_the_data_folder_lead_no_call_out_of_it(town: Town, tmp_p
 # Files and environment
 
 
-async def test_everything_the_hub_keeps_is_for_its_owner_only(town: Town) -> None:
-    await town.invoke("alice", "core/fs.writeText", {"path": "d/a.txt", "text": "a"}, request_id="r")
-    job = await town.hub.submit("core/util.hash.sha256Text", {"text": "a"}, metadata=town.of("alice"))
-    await town.hub.watched(job.job_id, metadata=town.of("alice"))
+async def test_everything_the_hub_keeps_is_for_its_owner_only(keyed: KeyedHub) -> None:
+    await keyed.invoke("alice", "core/fs.writeText", {"path": "d/a.txt", "text": "a"}, request_id="r")
+    job = await keyed.hub.submit("core/util.hash.sha256Text", {"text": "a"}, metadata=keyed.of("alice"))
+    await keyed.hub.watched(job.job_id, metadata=keyed.of("alice"))
     parts = [
         artifact_service_pb2.WriteArtifactRequest(header=artifact_service_pb2.ArtifactHeader()),
         artifact_service_pb2.WriteArtifactRequest(chunk=b"a"),
     ]
-    await ArtifactServiceStub(town.hub.channel).WriteArtifact(iter(parts), metadata=town.of("alice"))
-    await town.hub.events()
-    paths = Paths(town.hub.hub.settings)
+    await ArtifactServiceStub(keyed.hub.channel).WriteArtifact(iter(parts), metadata=keyed.of("alice"))
+    await keyed.hub.events()
+    paths = Paths(keyed.hub.hub.settings)
     assert stat.S_IMODE(paths.data_dir.stat().st_mode) == 0o700
     kept = {path: stat.S_IMODE(path.lstat().st_mode) for path in paths.data_dir.rglob("*") if path != paths.policy}
     assert {path.name for path in kept} >= {
@@ -116,12 +118,12 @@ async def test_everything_the_hub_keeps_is_for_its_owner_only(town: Town) -> Non
     }
     for path, mode in kept.items():
         assert mode == (0o700 if path.is_dir() else 0o600), path
-    assert not any(key.encode() in paths.key_file()._path.read_bytes() for key in town.keys.values())
+    assert not any(key.encode() in paths.key_file()._path.read_bytes() for key in keyed.keys.values())
 
 
-async def test_a_command_sees_no_variable_of_the_hub(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_sees_no_variable_of_the_hub(keyed: KeyedHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLHUB_CANARY_TOKEN", "c4nary-of-the-hub")
-    result = await town.invoke("alice", "core/exec.run", {"argv": ["env"]}, request_id="r")
+    result = await keyed.invoke("alice", "core/exec.run", {"argv": ["env"]}, request_id="r")
     lines = json.loads(result.result_json)["stdout"].splitlines()
     names = {line.partition("=")[0] for line in lines}
     assert names <= {"PATH", "LANG", "HOME", "TMPDIR", "PWD", "OLDPWD"}
@@ -131,29 +133,29 @@ async def test_a_command_sees_no_variable_of_the_hub(town: Town, monkeypatch: py
 # What answers without a credential
 
 
-async def test_health_and_reflection_tell_the_contract_and_no_more(town: Town) -> None:
-    health = health_pb2_grpc.HealthStub(town.hub.channel)
+async def test_health_and_reflection_tell_the_contract_and_no_more(keyed: KeyedHub) -> None:
+    health = health_pb2_grpc.HealthStub(keyed.hub.channel)
     answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=CALL_TIMEOUT_S)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     ask = reflection_pb2.ServerReflectionRequest(list_services="")
-    stub = reflection_pb2_grpc.ServerReflectionStub(town.hub.channel)
+    stub = reflection_pb2_grpc.ServerReflectionStub(keyed.hub.channel)
     call = stub.ServerReflectionInfo(iter([ask]), timeout=CALL_TIMEOUT_S)
     text = str(await call.read())
     call.cancel()
     assert "toolhub.v1.ToolService" in text
-    for secret in ("alice", "core/", str(Paths(town.hub.hub.settings).data_dir)):
+    for secret in ("alice", "core/", str(Paths(keyed.hub.hub.settings).data_dir)):
         assert secret not in text
-    assert await town.hub.events() == []
+    assert await keyed.hub.events() == []
 
 
 async def test_the_metrics_port_serves_numbers_and_no_names_of_callers(tmp_path: Path) -> None:
-    async with founded(tmp_path, metrics={"listen": "127.0.0.1:0"}) as town:
-        await town.invoke("alice", "core/fs.readText", {"path": "c4nary.txt"}, request_id="r-c4nary")
-        job = await town.hub.submit(
-            "core/fs.readText", {"path": "c4nary.txt"}, request_id="r-c4nary", metadata=town.of("alice")
+    async with keyed_hub(tmp_path, metrics={"listen": "127.0.0.1:0"}) as keyed:
+        await keyed.invoke("alice", "core/fs.readText", {"path": "c4nary.txt"}, request_id="r-c4nary")
+        job = await keyed.hub.submit(
+            "core/fs.readText", {"path": "c4nary.txt"}, request_id="r-c4nary", metadata=keyed.of("alice")
         )
-        await town.hub.watched(job.job_id, metadata=town.of("alice"))
-        port = town.hub.hub.observing.metrics_port
+        await keyed.hub.watched(job.job_id, metadata=keyed.of("alice"))
+        port = keyed.hub.hub.observing.metrics_port
         for target in (
             b"/metrics",
             b"/healthz",
@@ -174,7 +176,7 @@ async def test_the_metrics_port_serves_numbers_and_no_names_of_callers(tmp_path:
                 b"alice",
                 b"c4nary",
                 job.job_id.encode(),
-                town.keys["alice"].encode(),
+                keyed.keys["alice"].encode(),
                 str(tmp_path).encode(),
             ):
                 assert secret not in body

@@ -35,7 +35,7 @@ NAMES = ("alice", "bob", "ops", "auditor", "judge")
 UNKNOWN = "job_" + "0" * 32
 
 
-class Yard:
+class JobsHarness:
     def __init__(self, running: RunningHub, waits: Waits) -> None:
         self.running, self.waits, self.people = running, waits, People(running, names=NAMES)
 
@@ -65,31 +65,31 @@ class Yard:
 
 
 @pytest.fixture
-async def yard(tmp_path: Path) -> AsyncIterator[Yard]:
+async def harness(tmp_path: Path) -> AsyncIterator[JobsHarness]:
     waits = Waits()
     async with running_hub(tmp_path, policy=POLICY, settings=BY_KEY, tools=[waits, Echo()]) as running:
-        yield Yard(running, waits)
+        yield JobsHarness(running, waits)
 
 
 # Other people's
 
 
-async def test_another_s_job_is_not_there_and_is_answered_like_one_that_never_was(yard: Yard) -> None:
-    job = await yard.by("alice").submit(WAIT)
-    for name, ask in yard.asks("bob", job.job_id).items():
-        foreign, unknown = await failed(ask()), await failed(yard.asks("bob", UNKNOWN)[name]())
+async def test_another_s_job_is_not_there_and_is_answered_like_one_that_never_was(harness: JobsHarness) -> None:
+    job = await harness.by("alice").submit(WAIT)
+    for name, ask in harness.asks("bob", job.job_id).items():
+        foreign, unknown = await failed(ask()), await failed(harness.asks("bob", UNKNOWN)[name]())
         assert foreign.code is unknown.code is grpc.StatusCode.NOT_FOUND, name
         assert foreign.message.replace(job.job_id, UNKNOWN) == unknown.message
         assert foreign.reason == unknown.reason
-    assert state((await yard.by("alice").job(job.job_id)).status) in ("QUEUED", "RUNNING")
-    yard.waits.let_go.set()
-    assert state((await yard.by("alice").ended(job.job_id))[-1]) == "SUCCEEDED"
+    assert state((await harness.by("alice").job(job.job_id)).status) in ("QUEUED", "RUNNING")
+    harness.waits.let_go.set()
+    assert state((await harness.by("alice").ended(job.job_id))[-1]) == "SUCCEEDED"
 
 
-async def test_a_finished_job_and_its_result_are_its_owner_s(yard: Yard) -> None:
-    job = await yard.by("alice").submit(ECHO, {"text": "c4nary"})
-    await yard.by("alice").ended(job.job_id)
-    for name, ask in yard.asks("bob", job.job_id).items():
+async def test_a_finished_job_and_its_result_are_its_owner_s(harness: JobsHarness) -> None:
+    job = await harness.by("alice").submit(ECHO, {"text": "c4nary"})
+    await harness.by("alice").ended(job.job_id)
+    for name, ask in harness.asks("bob", job.job_id).items():
         refused = await failed(ask())
         assert refused.code is grpc.StatusCode.NOT_FOUND, name
         assert "c4nary" not in str(refused)
@@ -103,14 +103,16 @@ async def test_a_finished_job_and_its_result_are_its_owner_s(yard: Yard) -> None
         ("judge", set()),
     ],
 )
-async def test_roles_without_agent_look_and_operators_alone_stop(yard: Yard, name: str, may: set[str]) -> None:
-    job = await yard.by("alice").submit(WAIT)
+async def test_roles_without_agent_look_and_operators_alone_stop(
+    harness: JobsHarness, name: str, may: set[str]
+) -> None:
+    job = await harness.by("alice").submit(WAIT)
     asks: dict[str, Callable[[], Any]] = {
-        **yard.asks(name, job.job_id),
-        "ListJobs": lambda: yard.running.jobs.ListJobs(
-            job_service_pb2.ListJobsRequest(), metadata=yard.by(name).metadata
+        **harness.asks(name, job.job_id),
+        "ListJobs": lambda: harness.running.jobs.ListJobs(
+            job_service_pb2.ListJobsRequest(), metadata=harness.by(name).metadata
         ),
-        "SubmitJob": lambda: yard.by(name).submit(WAIT),
+        "SubmitJob": lambda: harness.by(name).submit(WAIT),
     }
     for rpc, ask in asks.items():
         if rpc in may:
@@ -122,10 +124,10 @@ async def test_roles_without_agent_look_and_operators_alone_stop(yard: Yard, nam
 # Lists
 
 
-async def test_no_filter_tells_of_jobs_of_others(yard: Yard) -> None:
+async def test_no_filter_tells_of_jobs_of_others(harness: JobsHarness) -> None:
     pb: dict[str, Any] = {"request_id": "r-secret", "task_id": "t-secret"}
-    theirs = await yard.by("alice").submit(ECHO, {"text": "x"}, **pb)
-    mine = await yard.by("bob").submit(ECHO, {"text": "x"})
+    theirs = await harness.by("alice").submit(ECHO, {"text": "x"}, **pb)
+    mine = await harness.by("bob").submit(ECHO, {"text": "x"})
     for where in (
         {},
         {"principal": "bob"},
@@ -139,28 +141,28 @@ async def test_no_filter_tells_of_jobs_of_others(yard: Yard) -> None:
         {"tool": "[!x]*", "principal": "alice"},
         {"states": list(JobState.values())},
     ):
-        page = await yard.by("bob").page(**where)
+        page = await harness.by("bob").page(**where)
         assert {job.job_id for job in page.jobs} <= {mine.job_id}, where
         assert page.total_size == len(page.jobs), where
-    assert {job.job_id for job in (await yard.by("auditor").page()).jobs} == {theirs.job_id, mine.job_id}
-    assert (await yard.by("auditor").page(principal="alice")).total_size == 1
+    assert {job.job_id for job in (await harness.by("auditor").page()).jobs} == {theirs.job_id, mine.job_id}
+    assert (await harness.by("auditor").page(principal="alice")).total_size == 1
 
 
-async def test_page_token_of_an_overseer_gives_nobody_what_is_not_theirs(yard: Yard) -> None:
+async def test_page_token_of_an_overseer_gives_nobody_what_is_not_theirs(harness: JobsHarness) -> None:
     for _ in range(3):
-        await yard.by("alice").submit(ECHO, {"text": "x"})
-    mine = await yard.by("bob").submit(ECHO, {"text": "x"})
-    token = (await yard.by("auditor").page(page_size=1)).next_page_token
+        await harness.by("alice").submit(ECHO, {"text": "x"})
+    mine = await harness.by("bob").submit(ECHO, {"text": "x"})
+    token = (await harness.by("auditor").page(page_size=1)).next_page_token
     later = base64.urlsafe_b64encode(json.dumps([2**62, "z", 0]).encode()).decode()
     for sent in (token, later):
-        page = await yard.by("bob").page(page_token=sent, principal="")
+        page = await harness.by("bob").page(page_token=sent, principal="")
         assert {job.job_id for job in page.jobs} <= {mine.job_id}
         assert page.total_size == 1
 
 
-async def test_forged_page_token_of_jobs_is_refused_in_words(yard: Yard) -> None:
+async def test_forged_page_token_of_jobs_is_refused_in_words(harness: JobsHarness) -> None:
     for token in forged_tokens():
-        assert (await failed(yard.by("bob").page(page_token=token))).code is grpc.StatusCode.INVALID_ARGUMENT
+        assert (await failed(harness.by("bob").page(page_token=token))).code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 HOSTILE_FILTERS: list[dict[str, Any]] = [
@@ -176,52 +178,52 @@ HOSTILE_FILTERS: list[dict[str, Any]] = [
 ]
 
 
-async def test_hostile_filters_are_answered_and_find_nothing_foreign(yard: Yard) -> None:
+async def test_hostile_filters_are_answered_and_find_nothing_foreign(harness: JobsHarness) -> None:
     for where in HOSTILE_FILTERS:
-        await yard.by("alice").submit(ECHO, {"text": "x"}, request_id="r")
-        assert (await yard.by("bob").page(**where)).total_size == 0
+        await harness.by("alice").submit(ECHO, {"text": "x"}, request_id="r")
+        assert (await harness.by("bob").page(**where)).total_size == 0
 
 
 HOSTILE_IDS = [":log", "x:log", "a:b", "job:1:log", "..", "a/../b", "a" * 128]
 
 
-async def test_hostile_job_ids_are_unknown(yard: Yard) -> None:
+async def test_hostile_job_ids_are_unknown(harness: JobsHarness) -> None:
     for hostile in HOSTILE_IDS:
-        job = await yard.by("alice").submit(ECHO, {"text": "x"})
+        job = await harness.by("alice").submit(ECHO, {"text": "x"})
         for job_id in (hostile, f"{job.job_id}{hostile}"):
-            for name, ask in yard.asks("bob", job_id[:128]).items():
+            for name, ask in harness.asks("bob", job_id[:128]).items():
                 assert (await failed(ask())).code in (
                     grpc.StatusCode.NOT_FOUND,
                     grpc.StatusCode.INVALID_ARGUMENT,
                 ), (name, job_id)
 
 
-async def test_watch_from_the_end_of_time_neither_breaks_nor_tells(yard: Yard) -> None:
-    job = await yard.by("alice").submit(ECHO, {"text": "x"})
-    await yard.by("alice").ended(job.job_id)
-    assert await yard.by("alice").ended(job.job_id, 2**63 - 1) == []
-    refused = await failed_stream(yard.by("alice").watch(job.job_id, -1))
+async def test_watch_from_the_end_of_time_neither_breaks_nor_tells(harness: JobsHarness) -> None:
+    job = await harness.by("alice").submit(ECHO, {"text": "x"})
+    await harness.by("alice").ended(job.job_id)
+    assert await harness.by("alice").ended(job.job_id, 2**63 - 1) == []
+    refused = await failed_stream(harness.by("alice").watch(job.job_id, -1))
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 # Keys
 
 
-async def test_the_id_of_a_keyed_job_can_be_computed_and_opens_nothing(yard: Yard) -> None:
+async def test_the_id_of_a_keyed_job_can_be_computed_and_opens_nothing(harness: JobsHarness) -> None:
     guessed = f"job_{digest(['alice', WAIT, 'k'])[:32]}"
-    squatted = await yard.by("bob").submit(WAIT, idempotency_key="k")
-    job = await yard.by("alice").submit(WAIT, idempotency_key="k")
+    squatted = await harness.by("bob").submit(WAIT, idempotency_key="k")
+    job = await harness.by("alice").submit(WAIT, idempotency_key="k")
     assert squatted.job_id != job.job_id
-    for ask in yard.asks("bob", guessed).values():
+    for ask in harness.asks("bob", guessed).values():
         assert (await failed(ask())).code is grpc.StatusCode.NOT_FOUND
-    assert (await yard.by("alice").submit(WAIT, idempotency_key="k")).job_id == job.job_id
+    assert (await harness.by("alice").submit(WAIT, idempotency_key="k")).job_id == job.job_id
 
 
-async def test_one_key_stands_for_one_job_however_often_it_is_sent(yard: Yard) -> None:
-    jobs = await asyncio.gather(*(yard.by("alice").submit(WAIT, idempotency_key="k") for _ in range(50)))
+async def test_one_key_stands_for_one_job_however_often_it_is_sent(harness: JobsHarness) -> None:
+    jobs = await asyncio.gather(*(harness.by("alice").submit(WAIT, idempotency_key="k") for _ in range(50)))
     assert len({job.job_id for job in jobs}) == 1
-    assert (await yard.by("auditor").page()).total_size == 1
-    refused = await failed(yard.by("alice").submit(WAIT, {"text": "other"}, idempotency_key="k"))
+    assert (await harness.by("auditor").page()).total_size == 1
+    refused = await failed(harness.by("alice").submit(WAIT, {"text": "other"}, idempotency_key="k"))
     assert refused.code is not grpc.StatusCode.OK
     assert "idempotency_key" in refused.message
 
@@ -229,12 +231,12 @@ async def test_one_key_stands_for_one_job_however_often_it_is_sent(yard: Yard) -
 # Floods
 
 
-async def test_cancels_sent_a_hundredfold_stop_the_job_once(yard: Yard) -> None:
-    job = await yard.by("alice").submit(WAIT)
-    await asyncio.wait_for(yard.waits.started.wait(), CALL_TIMEOUT_S)
-    states = await asyncio.gather(*(yard.by("alice").cancel(job.job_id, "\x1b[2K" * 500) for _ in range(100)))
+async def test_cancels_sent_a_hundredfold_stop_the_job_once(harness: JobsHarness) -> None:
+    job = await harness.by("alice").submit(WAIT)
+    await asyncio.wait_for(harness.waits.started.wait(), CALL_TIMEOUT_S)
+    states = await asyncio.gather(*(harness.by("alice").cancel(job.job_id, "\x1b[2K" * 500) for _ in range(100)))
     assert set(states) <= {"CANCELLING", "CANCELLED"}
-    history = await yard.by("alice").ended(job.job_id)
+    history = await harness.by("alice").ended(job.job_id)
     assert state(history[-1]) == "CANCELLED"
     assert len(history) < 10
 
@@ -243,29 +245,29 @@ async def test_one_principal_s_flood_of_jobs_leaves_room_for_others(tmp_path: Pa
     waits = Waits()
     settings = {**BY_KEY, "jobs": {"max_open": 20}}
     async with running_hub(tmp_path, policy=POLICY, settings=settings, tools=[waits]) as running:
-        yard = Yard(running, waits)
-        flood = await asyncio.gather(*(yard.by("bob").submit(WAIT) for _ in range(60)), return_exceptions=True)
+        harness = JobsHarness(running, waits)
+        flood = await asyncio.gather(*(harness.by("bob").submit(WAIT) for _ in range(60)), return_exceptions=True)
         refused = [each for each in flood if isinstance(each, grpc.aio.AioRpcError)]
         assert refused
         assert all(each.code() is grpc.StatusCode.RESOURCE_EXHAUSTED for each in refused)
-        job = await yard.by("alice").submit(WAIT)
+        job = await harness.by("alice").submit(WAIT)
         assert state(job.status) in ("QUEUED", "RUNNING")
         waits.let_go.set()
 
 
-async def test_a_watch_that_nobody_reads_holds_up_neither_its_job_nor_other_watches(yard: Yard) -> None:
-    job = await yard.by("alice").submit(WAIT)
-    unread = [yard.by("alice").watch(job.job_id) for _ in range(50)]
-    await asyncio.wait_for(yard.waits.started.wait(), CALL_TIMEOUT_S)
-    yard.waits.let_go.set()
-    assert state((await yard.by("alice").ended(job.job_id))[-1]) == "SUCCEEDED"
+async def test_a_watch_that_nobody_reads_holds_up_neither_its_job_nor_other_watches(harness: JobsHarness) -> None:
+    job = await harness.by("alice").submit(WAIT)
+    unread = [harness.by("alice").watch(job.job_id) for _ in range(50)]
+    await asyncio.wait_for(harness.waits.started.wait(), CALL_TIMEOUT_S)
+    harness.waits.let_go.set()
+    assert state((await harness.by("alice").ended(job.job_id))[-1]) == "SUCCEEDED"
     for watch in unread:
         watch.cancel()
 
 
-async def test_refused_submission_tells_why_and_nothing_of_the_host(yard: Yard) -> None:
+async def test_refused_submission_tells_why_and_nothing_of_the_host(harness: JobsHarness) -> None:
     for args in ({"text": 5}, {"text": "x" * 10}, {"nope": {"password": "c4nary"}}):
-        job = await yard.by("bob").submit(ECHO, args)
-        assert str(yard.running.hub.settings.data_dir) not in str(job)
+        job = await harness.by("bob").submit(ECHO, args)
+        assert str(harness.running.hub.settings.data_dir) not in str(job)
         if job.status.HasField("error"):
             assert job.status.error.kind != error_pb2.ERROR_KIND_INTERNAL

@@ -227,7 +227,7 @@ async def test_the_arguments_of_a_large_job_are_checked_beside_other_calls_when_
     assert threading.main_thread() not in checked_in
 
 
-class Looks(Tool["Looks.In", "Looks.Out"]):
+class ManyPaths(Tool["ManyPaths.In", "ManyPaths.Out"]):
     """Takes as many paths as there are."""
 
     name = "acme/files.look"
@@ -254,9 +254,9 @@ async def test_many_paths_are_judged_beside_other_calls(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(arguments, "judge_path", judges)
     paths = [f"folder/{number}" for number in range(20_000)]
-    async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[Looks()]) as hub:
-        assert await hub.value(Looks.name, {"paths": paths}) == {"count": 20_000}
-        refused = await hub.invoke(Looks.name, {"paths": [*paths, "../outside"]})
+    async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[ManyPaths()]) as hub:
+        assert await hub.value(ManyPaths.name, {"paths": paths}) == {"count": 20_000}
+        refused = await hub.invoke(ManyPaths.name, {"paths": [*paths, "../outside"]})
     assert refused.error.kind == error_pb2.ERROR_KIND_PATH_OUTSIDE_SANDBOX
     assert threading.main_thread() not in judged_in
 

@@ -24,7 +24,7 @@ from toolhub_service.transport.tool_servicer import StreamSink
 MEBIBYTE = 1024 * 1024
 
 
-class Waiting(Tool["Waiting.In", "Waiting.Out"]):
+class GatedTool(Tool["GatedTool.In", "GatedTool.Out"]):
     """Runs until the gate opens."""
 
     name = "acme/gate.wait"
@@ -50,7 +50,7 @@ class Waiting(Tool["Waiting.In", "Waiting.Out"]):
         return self.Out(waited=True)
 
 
-class Flooding(Tool["Flooding.In", "Flooding.Out"]):
+class FloodingTool(Tool["FloodingTool.In", "FloodingTool.Out"]):
     """Tells 512 MiB while it runs."""
 
     name = "acme/flood.tell"
@@ -74,9 +74,9 @@ class Flooding(Tool["Flooding.In", "Flooding.Out"]):
 
 
 @pytest.fixture
-async def small_hub(tmp_path: Path) -> AsyncIterator[tuple[RunningHub, Waiting]]:
+async def small_hub(tmp_path: Path) -> AsyncIterator[tuple[RunningHub, GatedTool]]:
     """Four calls in flight and no more."""
-    waiting = Waiting()
+    waiting = GatedTool()
     settings = {"server": {"max_in_flight": 4}}
     async with running_hub(tmp_path, policy=OPEN_POLICY, settings=settings, tools=[waiting]) as hub:
         yield hub, waiting
@@ -95,7 +95,7 @@ async def refusal(call: Any) -> grpc.aio.AioRpcError:
 
 
 @pytest.mark.promise("overload.shed-early")
-async def test_a_full_hub_sheds_at_once_and_serves_again(small_hub: tuple[RunningHub, Waiting]) -> None:
+async def test_a_full_hub_sheds_at_once_and_serves_again(small_hub: tuple[RunningHub, GatedTool]) -> None:
     hub, waiting = small_hub
     held = [asyncio.create_task(hub.invoke(waiting.name)) for _ in range(4)]
     for _ in held:
@@ -112,7 +112,7 @@ async def test_a_full_hub_sheds_at_once_and_serves_again(small_hub: tuple[Runnin
     assert len({chained.event.call_id for chained in await hub.events()}) == 5, "what was shed never became a call"
 
 
-async def test_callers_that_hang_up_give_their_slots_back(small_hub: tuple[RunningHub, Waiting]) -> None:
+async def test_callers_that_hang_up_give_their_slots_back(small_hub: tuple[RunningHub, GatedTool]) -> None:
     hub, waiting = small_hub
     for _ in range(3):
         calls = [hub.stub.InvokeStream(request(waiting.name, message=pb.InvokeStreamRequest)) for _ in range(4)]
@@ -129,7 +129,7 @@ async def test_callers_that_hang_up_give_their_slots_back(small_hub: tuple[Runni
 
 @pytest.mark.promise("stream.bounded")
 async def test_a_stream_that_nobody_reads_holds_a_bounded_amount(tmp_path: Path) -> None:
-    flood = Flooding()
+    flood = FloodingTool()
     async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[flood]) as hub:
         before_mib = resident_mib()
         call = hub.stub.InvokeStream(request(flood.name, message=pb.InvokeStreamRequest), timeout=CALL_TIMEOUT_S)

@@ -180,7 +180,7 @@ async def until_closed(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-class Sender:
+class SlowSender:
     """Stands for the context of an RPC whose message comes when the test says so."""
 
     def __init__(self) -> None:
@@ -201,11 +201,11 @@ async def begun(receipts: Receipts, sender: str, context: Any) -> asyncio.Task[A
 
 async def test_one_sender_gets_its_share_of_receipts_and_others_pass() -> None:
     receipts = Receipts(most=4, longest_s=60)
-    slow = [Sender() for _ in range(2)]
+    slow = [SlowSender() for _ in range(2)]
     taken = [await begun(receipts, "mallory", one) for one in slow]
-    third = Sender()
+    third = SlowSender()
     waiting = asyncio.create_task(receipts.message(third, "mallory"))  # type: ignore[arg-type]  # only `read` is used
-    quick = Sender()
+    quick = SlowSender()
     quick.whole.set()
     assert await receipts.message(quick, "alice") == "message"  # type: ignore[arg-type]  # likewise
     assert not third.reading.is_set(), "half of the receipts are taken by this sender"
@@ -216,9 +216,9 @@ async def test_one_sender_gets_its_share_of_receipts_and_others_pass() -> None:
 
 async def test_oldest_receipts_are_cut_off_for_who_waits() -> None:
     receipts = Receipts(most=2, longest_s=3_600)
-    slow = [Sender(), Sender()]
+    slow = [SlowSender(), SlowSender()]
     taken = [await begun(receipts, sender, one) for sender, one in zip("ab", slow, strict=True)]
-    quick = Sender()
+    quick = SlowSender()
     quick.whole.set()
     assert await receipts.message(quick, "alice") == "message"  # type: ignore[arg-type]  # only `read` is used
     outcomes = await asyncio.gather(*taken, return_exceptions=True)
@@ -228,18 +228,18 @@ async def test_oldest_receipts_are_cut_off_for_who_waits() -> None:
 async def test_slow_sender_is_cut_off_though_nobody_waits() -> None:
     receipts = Receipts(longest_s=0.0)
     with pytest.raises(RpcFailure):
-        await (await begun(receipts, "mallory", Sender()))
+        await (await begun(receipts, "mallory", SlowSender()))
 
 
 async def test_cancelled_sender_is_cancelled_and_gives_its_place_back() -> None:
     receipts = Receipts(most=2, longest_s=60)
-    taken = [await begun(receipts, "mallory", Sender()) for _ in range(1)]
-    waiting = asyncio.create_task(receipts.message(Sender(), "mallory"))  # type: ignore[arg-type]  # only `read` is used
+    taken = [await begun(receipts, "mallory", SlowSender()) for _ in range(1)]
+    waiting = asyncio.create_task(receipts.message(SlowSender(), "mallory"))  # type: ignore[arg-type]  # only `read` is used
     await asyncio.sleep(0)
     for task in (waiting, *taken):
         task.cancel()
     outcomes = await asyncio.gather(waiting, *taken, return_exceptions=True)
     assert all(isinstance(one, asyncio.CancelledError) for one in outcomes)
-    quick = Sender()
+    quick = SlowSender()
     quick.whole.set()
     assert await receipts.message(quick, "mallory") == "message"  # type: ignore[arg-type]  # likewise

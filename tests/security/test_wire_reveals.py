@@ -11,15 +11,15 @@ import pytest
 
 from tests.rpc.sharing import state
 from tests.rpc.statuses import failed
-from tests.security.court import ARGS, WRITE, Court, a_court, kind
+from tests.security.approvals_harness import ARGS, WRITE, ApprovalsHarness, approvals_harness, kind
 from toolhub.v1 import approval_pb2
 from toolhub_service.app.paths import Paths
 from toolhub_service.runtime.approval_reveal import REVEALED_MAX_BYTES
 
 
 @pytest.fixture
-async def court(tmp_path: Path) -> AsyncIterator[Court]:
-    async with a_court(tmp_path) as opened:
+async def harness(tmp_path: Path) -> AsyncIterator[ApprovalsHarness]:
+    async with approvals_harness(tmp_path) as opened:
         yield opened
 
 
@@ -34,28 +34,28 @@ async def test_payload_that_looks_like_a_credential_is_revealed_to_an_approver_o
     """Fails at befa727: an approver could not see it by any means."""
     monkeypatch.setenv("DEPLOY_PASSWORD", 'correct horse "battery"')
     text = f'API_KEY={PAYLOAD} correct horse "battery" \u202egnp.exe\x1b[2K'
-    async with a_court(tmp_path) as court:
-        approval_id = await court.ask(args={"path": "a.sh", "text": text})
-        assert PAYLOAD not in str(await court.get("judge", approval_id))
-        assert await court.reveals() == []
-        answer = await court.reveal("judge", approval_id)
-        assert await court.reveals() == [("judge", approval_id)]
+    async with approvals_harness(tmp_path) as harness:
+        approval_id = await harness.ask(args={"path": "a.sh", "text": text})
+        assert PAYLOAD not in str(await harness.get("judge", approval_id))
+        assert await harness.reveals() == []
+        answer = await harness.reveal("judge", approval_id)
+        assert await harness.reveals() == [("judge", approval_id)]
         revealed = answer.revealed_args_json.decode()
         assert "battery" not in revealed
         assert "\\u202egnp.exe\\u001b[2K" in revealed, "what shows nothing of itself is written out"
         seen = json.loads(revealed)
         assert seen["path"] == "a.sh"
         assert seen["text"] == f"API_KEY={PAYLOAD} [secret of 23 characters] \u202egnp.exe\x1b[2K"
-        assert answer.approval == await court.get("judge", approval_id)
-        assert PAYLOAD not in str(await court.running.events()), "the log holds who, not what"
-        assert PAYLOAD not in str(await court.page("judge"))
-        for file in Paths(court.running.hub.settings).data_dir.glob("*.db*"):
+        assert answer.approval == await harness.get("judge", approval_id)
+        assert PAYLOAD not in str(await harness.running.events()), "the log holds who, not what"
+        assert PAYLOAD not in str(await harness.page("judge"))
+        for file in Paths(harness.running.hub.settings).data_dir.glob("*.db*"):
             assert PAYLOAD.encode() not in file.read_bytes(), "no store gets to hold it"
 
 
-async def test_reveal_is_for_who_may_decide_alone(court: Court) -> None:
-    approval_id = await court.ask("gateway", user_id="alice")
-    own, foreign = await court.ask("judge"), await court.ask("robot")
+async def test_reveal_is_for_who_may_decide_alone(harness: ApprovalsHarness) -> None:
+    approval_id = await harness.ask("gateway", user_id="alice")
+    own, foreign = await harness.ask("judge"), await harness.ask("robot")
     for name, asked, reason in (
         ("gateway", approval_id, "ROLE_MISSING"),
         ("robot", foreign, "ROLE_MISSING"),
@@ -66,63 +66,63 @@ async def test_reveal_is_for_who_may_decide_alone(court: Court) -> None:
         ("alice", approval_id, "OWN_REQUEST"),
         ("judge", own, "OWN_REQUEST"),
     ):
-        failure = await failed(court.reveal(name, asked))
+        failure = await failed(harness.reveal(name, asked))
         assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, reason), (name, reason)
-    assert (await failed(court.reveal("judge", "apr_x"))).reason == "APPROVAL_NOT_FOUND"
-    assert await court.reveals() == []
-    assert json.loads((await court.reveal("alice", own)).revealed_args_json)["text"] == "hello"
-    assert not (await court.get("robot", foreign)).HasField("decided_at")
+    assert (await failed(harness.reveal("judge", "apr_x"))).reason == "APPROVAL_NOT_FOUND"
+    assert await harness.reveals() == []
+    assert json.loads((await harness.reveal("alice", own)).revealed_args_json)["text"] == "hello"
+    assert not (await harness.get("robot", foreign)).HasField("decided_at")
 
 
-async def test_ended_approval_is_revealed_no_more_and_a_granted_one_still(court: Court) -> None:
-    approval_id = await court.ask()
-    await court.decide("judge", approval_id)
-    assert (await court.reveal("alice", approval_id)).revealed_args_json
-    assert (await court.call(approval_id=approval_id)).ok
-    denied = await court.ask(args={"path": "b.txt", "text": ""})
-    await court.decide("judge", denied, decision=approval_pb2.DECISION_REJECT)
+async def test_ended_approval_is_revealed_no_more_and_a_granted_one_still(harness: ApprovalsHarness) -> None:
+    approval_id = await harness.ask()
+    await harness.decide("judge", approval_id)
+    assert (await harness.reveal("alice", approval_id)).revealed_args_json
+    assert (await harness.call(approval_id=approval_id)).ok
+    denied = await harness.ask(args={"path": "b.txt", "text": ""})
+    await harness.decide("judge", denied, decision=approval_pb2.DECISION_REJECT)
     for ended in (approval_id, denied):
-        failure = await failed(court.reveal("judge", ended))
+        failure = await failed(harness.reveal("judge", ended))
         assert (failure.code, failure.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "APPROVAL_ENDED")
-    assert await court.reveals() == [("alice", approval_id)]
+    assert await harness.reveals() == [("alice", approval_id)]
 
 
-async def test_arguments_of_a_job_are_revealed_while_it_waits(court: Court) -> None:
-    robot = court.by("robot")
+async def test_arguments_of_a_job_are_revealed_while_it_waits(harness: ApprovalsHarness) -> None:
+    robot = harness.by("robot")
     job = await robot.submit(WRITE, {"path": "a.sh", "text": f"KEY={PAYLOAD}"}, request_id="work")
-    assert PAYLOAD in (await court.reveal("judge", job.approval_id)).revealed_args_json.decode()
-    await court.decide("judge", job.approval_id)
+    assert PAYLOAD in (await harness.reveal("judge", job.approval_id)).revealed_args_json.decode()
+    await harness.decide("judge", job.approval_id)
     assert state((await robot.ended(job.job_id))[-1]) == "SUCCEEDED"
-    assert (await failed(court.reveal("judge", job.approval_id))).reason == "APPROVAL_ENDED"
+    assert (await failed(harness.reveal("judge", job.approval_id))).reason == "APPROVAL_ENDED"
 
 
-async def test_what_is_too_large_is_not_revealed_in_part(court: Court) -> None:
+async def test_what_is_too_large_is_not_revealed_in_part(harness: ApprovalsHarness) -> None:
     text = "x" * (REVEALED_MAX_BYTES - len(json.dumps({"path": "a.txt", "text": "", "overwrite": False})))
-    fits = await court.ask(args={"path": "a.txt", "text": text[:-200]})
-    assert json.loads((await court.reveal("judge", fits)).revealed_args_json)["text"] == text[:-200]
-    failure = await failed(court.reveal("judge", await court.ask(args={"path": "a.txt", "text": text + "x" * 200})))
+    fits = await harness.ask(args={"path": "a.txt", "text": text[:-200]})
+    assert json.loads((await harness.reveal("judge", fits)).revealed_args_json)["text"] == text[:-200]
+    failure = await failed(harness.reveal("judge", await harness.ask(args={"path": "a.txt", "text": text + "x" * 200})))
     assert (failure.code, failure.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "ARGUMENTS_TOO_LARGE")
-    assert await court.reveals() == [("judge", fits)]
+    assert await harness.reveals() == [("judge", fits)]
 
 
 async def test_hub_that_was_started_again_says_that_it_has_no_arguments_until_they_come_again(tmp_path: Path) -> None:
-    async with a_court(tmp_path) as court:
-        approval_id = await court.ask()
-    async with a_court(tmp_path) as court:
-        failure = await failed(court.reveal("judge", approval_id))
+    async with approvals_harness(tmp_path) as harness:
+        approval_id = await harness.ask()
+    async with approvals_harness(tmp_path) as harness:
+        failure = await failed(harness.reveal("judge", approval_id))
         assert (failure.code, failure.reason) == (grpc.StatusCode.UNAVAILABLE, "ARGUMENTS_NOT_HERE")
-        assert await court.reveals() == []
-        assert kind(await court.call(args={**ARGS, "text": "other"}, approval_id=approval_id)) == "APPROVAL_REQUIRED"
-        assert (await failed(court.reveal("judge", approval_id))).reason == "ARGUMENTS_NOT_HERE", "of another call"
-        assert kind(await court.call(approval_id=approval_id)) == "APPROVAL_REQUIRED"
-        assert json.loads((await court.reveal("judge", approval_id)).revealed_args_json)["text"] == "hello"
+        assert await harness.reveals() == []
+        assert kind(await harness.call(args={**ARGS, "text": "other"}, approval_id=approval_id)) == "APPROVAL_REQUIRED"
+        assert (await failed(harness.reveal("judge", approval_id))).reason == "ARGUMENTS_NOT_HERE", "of another call"
+        assert kind(await harness.call(approval_id=approval_id)) == "APPROVAL_REQUIRED"
+        assert json.loads((await harness.reveal("judge", approval_id)).revealed_args_json)["text"] == "hello"
 
 
-async def test_nothing_is_revealed_that_is_not_on_record(court: Court) -> None:
-    approval_id = await court.ask(args={"path": "a.sh", "text": PAYLOAD})
-    audit = Paths(court.running.hub.settings).audit
+async def test_nothing_is_revealed_that_is_not_on_record(harness: ApprovalsHarness) -> None:
+    approval_id = await harness.ask(args={"path": "a.sh", "text": PAYLOAD})
+    audit = Paths(harness.running.hub.settings).audit
     aside = audit.rename(audit.with_name("aside.db"))
-    failure = await failed(court.reveal("judge", approval_id))
+    failure = await failed(harness.reveal("judge", approval_id))
     assert (failure.code, failure.reason) == (grpc.StatusCode.INTERNAL, "IO_ERROR")
     assert PAYLOAD not in str(failure)
     aside.rename(audit)

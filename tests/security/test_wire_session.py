@@ -30,7 +30,7 @@ def call(name: str, tool: str = ECHO, args: dict[str, Any] | None = None, **fiel
     return made
 
 
-class Line:
+class Session:
     """One session of one principal."""
 
     def __init__(self, by: Client, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -50,7 +50,7 @@ class Line:
                     self.results.setdefault(event.call_id, []).append(event.result)
 
 
-class Exchange:
+class SessionHarness:
     def __init__(self, running: RunningHub, waits: Waits) -> None:
         self.running, self.waits, self.people = running, waits, People(running, names=NAMES)
 
@@ -59,29 +59,29 @@ class Exchange:
 
 
 @pytest.fixture
-async def exchange(tmp_path: Path) -> AsyncIterator[Exchange]:
+async def harness(tmp_path: Path) -> AsyncIterator[SessionHarness]:
     waits = Waits()
     async with running_hub(tmp_path, policy=POLICY, settings=BY_KEY, tools=[waits, Echo()]) as running:
-        yield Exchange(running, waits)
+        yield SessionHarness(running, waits)
 
 
 def kind(result: result_pb2.ToolResult) -> str:
     return error_pb2.ErrorKind.Name(result.error.kind).removeprefix("ERROR_KIND_")
 
 
-async def test_a_session_needs_the_role_and_a_credential(exchange: Exchange) -> None:
+async def test_a_session_needs_the_role_and_a_credential(harness: SessionHarness) -> None:
     for metadata, code in (
-        (exchange.by("ops").metadata, grpc.StatusCode.PERMISSION_DENIED),
+        (harness.by("ops").metadata, grpc.StatusCode.PERMISSION_DENIED),
         ((), grpc.StatusCode.UNAUTHENTICATED),
         ((("authorization", "Bearer thk_0"),), grpc.StatusCode.UNAUTHENTICATED),
     ):
-        stream: Any = exchange.running.stub.InvokeSession(iter([]), metadata=metadata, timeout=CALL_TIMEOUT_S)
+        stream: Any = harness.running.stub.InvokeSession(iter([]), metadata=metadata, timeout=CALL_TIMEOUT_S)
         assert (await failed_stream(stream)).code is code
 
 
 @pytest.mark.promise("session.each-call-judged")
-async def test_calls_of_a_session_are_its_principal_s_and_judged_like_any_other(exchange: Exchange) -> None:
-    line = Line(exchange.by("bob"))
+async def test_calls_of_a_session_are_its_principal_s_and_judged_like_any_other(harness: SessionHarness) -> None:
+    line = Session(harness.by("bob"))
     await line.send(
         call("a", ECHO, {"text": "x"}, user_id="alice"),
         call("b", ECHO, {"text": 5}),
@@ -96,7 +96,7 @@ async def test_calls_of_a_session_are_its_principal_s_and_judged_like_any_other(
     assert kinds["c"] == "TOOL_NOT_FOUND"
     assert kinds["d"] != "UNSPECIFIED"
     assert line.results["e"][0].ok
-    assert {chained.event.principal for chained in await exchange.running.events()} == {"bob"}
+    assert {chained.event.principal for chained in await harness.running.events()} == {"bob"}
 
 
 HOSTILE_CALLS: tuple[dict[str, Any], ...] = (
@@ -113,8 +113,8 @@ HOSTILE_CALLS: tuple[dict[str, Any], ...] = (
 )
 
 
-async def test_a_malformed_call_never_runs_and_costs_no_other(exchange: Exchange) -> None:
-    line = Line(exchange.by("alice"))
+async def test_a_malformed_call_never_runs_and_costs_no_other(harness: SessionHarness) -> None:
+    line = Session(harness.by("alice"))
     for number, broken in enumerate(HOSTILE_CALLS):
         bad = call("bad", **{name: value for name, value in broken.items() if name in ("request_id", "purpose")})
         bad.call_id = broken.get("call_id", f"bad-{number}")
@@ -127,56 +127,56 @@ async def test_a_malformed_call_never_runs_and_costs_no_other(exchange: Exchange
     assert sum(result.ok for results in line.results.values() for result in results) == len(HOSTILE_CALLS)
 
 
-async def test_one_name_in_flight_is_one_call(exchange: Exchange) -> None:
-    line = Line(exchange.by("alice"))
+async def test_one_name_in_flight_is_one_call(harness: SessionHarness) -> None:
+    line = Session(harness.by("alice"))
     await line.send(call("x", WAIT), *(call("x", WAIT) for _ in range(20)))
     await line.read(20)
     assert "x" not in line.results, "whoever waits for the first one goes on waiting"
     assert {kind(result) for result in line.results[""]} == {"INVALID_INPUT"}
-    await until(lambda: exchange.waits.running == 1)
+    await until(lambda: harness.waits.running == 1)
     await line.send(cancel=("x",))
     await line.read(21)
     assert kind(line.results["x"][-1]) == "CANCELLED"
 
 
-async def test_floods_of_cancels_stop_what_they_name_and_nothing_else(exchange: Exchange) -> None:
-    mine, theirs = Line(exchange.by("bob")), Line(exchange.by("alice"))
+async def test_floods_of_cancels_stop_what_they_name_and_nothing_else(harness: SessionHarness) -> None:
+    mine, theirs = Session(harness.by("bob")), Session(harness.by("alice"))
     await theirs.send(call("x", WAIT))
-    await asyncio.wait_for(exchange.waits.started.wait(), CALL_TIMEOUT_S)
+    await asyncio.wait_for(harness.waits.started.wait(), CALL_TIMEOUT_S)
     for _ in range(100):
         await mine.send(cancel=(*(f"x{number}" for number in range(200)), "x"))
     await mine.send(call("y", ECHO, {"text": "still here"}))
     await mine.read(1)
     assert mine.results["y"][0].ok
-    assert exchange.waits.running == 1
-    exchange.waits.let_go.set()
+    assert harness.waits.running == 1
+    harness.waits.let_go.set()
     await theirs.read(1)
     assert theirs.results["x"][0].ok
 
 
-async def test_sessions_that_hang_up_leave_nothing_running(exchange: Exchange) -> None:
-    lines = [Line(exchange.by("bob")) for _ in range(20)]
+async def test_sessions_that_hang_up_leave_nothing_running(harness: SessionHarness) -> None:
+    lines = [Session(harness.by("bob")) for _ in range(20)]
     for line in lines:
         await line.send(*(call(f"c{number}", WAIT) for number in range(10)))
         await line.stream.done_writing()
-    await until(lambda: exchange.waits.running >= 50)
+    await until(lambda: harness.waits.running >= 50)
     for line in lines:
         line.stream.cancel()
-    await until(lambda: exchange.waits.running == 0 and not len(exchange.running.hub.server.tools.sessions))
-    assert exchange.waits.stopped.is_set()
+    await until(lambda: harness.waits.running == 0 and not len(harness.running.hub.server.tools.sessions))
+    assert harness.waits.stopped.is_set()
 
 
-async def test_large_arguments_in_flight_are_bounded_by_their_bytes(exchange: Exchange) -> None:
+async def test_large_arguments_in_flight_are_bounded_by_their_bytes(harness: SessionHarness) -> None:
     """256 calls of 4 MiB would be a gigabyte a session."""
-    line = Line(exchange.by("bob"))
+    line = Session(harness.by("bob"))
     large = {"text": "x" * 1_000_000}
     sending = asyncio.create_task(_send_all(line, [call(f"c{number}", WAIT, large) for number in range(40)]))
-    await until(lambda: exchange.waits.running >= 4)
-    other = Line(exchange.by("alice"))
+    await until(lambda: harness.waits.running >= 4)
+    other = Session(harness.by("alice"))
     await other.send(call("a", ECHO, {"text": "x"}))
     await other.read(1)  # by now whatever may begin has begun
-    assert exchange.waits.running <= 5
-    exchange.waits.let_go.set()
+    assert harness.waits.running <= 5
+    harness.waits.let_go.set()
     await line.read(40)
     assert all(results[0].ok for results in line.results.values())
     await sending
@@ -187,12 +187,12 @@ async def test_calls_of_all_sessions_are_bounded_together_and_none_starves(tmp_p
     waits = Waits()
     settings = {**BY_KEY, "server": {"max_in_flight": 20}}
     async with running_hub(tmp_path, policy=POLICY, settings=settings, tools=[waits, Echo()]) as running:
-        exchange = Exchange(running, waits)
-        lines = [Line(exchange.by("bob")) for _ in range(10)]
+        harness = SessionHarness(running, waits)
+        lines = [Session(harness.by("bob")) for _ in range(10)]
         for line in lines:
             await line.send(*(call(f"c{number}", WAIT) for number in range(50)))
         await until(lambda: waits.running >= 20)
-        late = Line(exchange.by("alice"))
+        late = Session(harness.by("alice"))
         await late.send(call("a", ECHO, {"text": json.dumps("x")}))
         await late.read(1)
         assert late.results["a"][0].ok, "each session has room for one call of its own"
@@ -202,7 +202,7 @@ async def test_calls_of_all_sessions_are_bounded_together_and_none_starves(tmp_p
             await line.read(50)
 
 
-async def _send_all(line: Line, calls: list[pb.SessionCall]) -> None:
+async def _send_all(line: Session, calls: list[pb.SessionCall]) -> None:
     for each in calls:
         await line.send(each)
 

@@ -76,7 +76,7 @@ METHODS: Final = {
 
 
 @dataclass(frozen=True)
-class Ids:
+class TenantResources:
     """What a request names: something of acme's, or something that never was."""
 
     job: str
@@ -96,7 +96,7 @@ class Ids:
         return text
 
 
-NEVER: Final = Ids(
+NEVER: Final = TenantResources(
     "job_" + "0" * 32,
     "apr_" + "0" * 32,
     "art_" + "0" * 32,
@@ -108,7 +108,7 @@ NEVER: Final = Ids(
 )
 
 
-class Town:
+class TenantsHarness:
     """Acme has a source, a job, an approval that waits, an artifact, and calls in the log."""
 
     def __init__(self, hub: RunningHub, scripts: Mapping[str, Script]) -> None:
@@ -133,7 +133,7 @@ class Town:
         pins = await self.hub.registry.ListPins(
             registry_service_pb2.ListPinsRequest(source="acme-crm", tool="acme-crm/echo"), **self.as_("ops")
         )
-        self.acme = Ids(
+        self.acme = TenantResources(
             job.job_id,
             str(refused.error.details["approval_id"]),
             artifact,
@@ -178,8 +178,8 @@ class Town:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def town(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Town]:
-    home = tmp_path_factory.mktemp("town")
+async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TenantsHarness]:
+    home = tmp_path_factory.mktemp("hub")
     scripts = {name: Script() for name in ("acme-crm", "globex-crm", "common")}
     async with AsyncExitStack() as stack:
         sources = {
@@ -194,7 +194,7 @@ async def town(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Town]:
         (home / "hub" / "sources.yaml").write_text(json.dumps({"sources": sources}))
         hub = await stack.enter_async_context(running_hub(home, policy=POLICY, settings=BY_KEY, tools=[Waits()]))
         assert await hub.hub.sourcing.sources.settled(timeout_s=60)
-        found = Town(hub, scripts)
+        found = TenantsHarness(hub, scripts)
         await found.settle()
         yield found
 
@@ -208,22 +208,22 @@ def a_tool(name: str) -> tool_pb2.ToolSpec:
     )
 
 
-def _decide(ids: Ids) -> Message:
+def _decide(ids: TenantResources) -> Message:
     return approval_service_pb2.DecideApprovalRequest(approval_id=ids.approval, decision=approval_pb2.DECISION_APPROVE)
 
 
-def _pin(ids: Ids) -> Message:
+def _pin(ids: TenantResources) -> Message:
     return registry_service_pb2.DecidePinRequest(
         source=ids.source, tool=ids.tool, digest=ids.digest, decision=approval_pb2.DECISION_APPROVE
     )
 
 
-def _session(ids: Ids) -> Message:
+def _session(ids: TenantResources) -> Message:
     call = tool_service_pb2.SessionCall(intent=call_pb2.ToolIntent(tool=ids.tool, args_json=b"{}"), call_id="one")
     return tool_service_pb2.InvokeSessionRequest(calls=[call])
 
 
-def _submit(ids: Ids) -> Message:
+def _submit(ids: TenantResources) -> Message:
     return job_service_pb2.SubmitJobRequest(intent=call_pb2.ToolIntent(tool=ids.tool, args_json=b"{}"))
 
 
@@ -235,7 +235,7 @@ _A, _R, _J, _G, _T = (
     registry_service_pb2,
     tool_service_pb2,
 )
-NAMED: Final[Mapping[str, Callable[[Ids], Message]]] = {
+NAMED: Final[Mapping[str, Callable[[TenantResources], Message]]] = {
     "ApprovalService.GetApproval": lambda ids: _R.GetApprovalRequest(approval_id=ids.approval),
     "ApprovalService.GetApproval, revealed": lambda ids: _R.GetApprovalRequest(approval_id=ids.approval, reveal=True),
     "ApprovalService.DecideApproval": _decide,
@@ -316,7 +316,7 @@ async def test_every_rpc_of_the_contract_is_asked_for_what_another_tenant_has() 
     assert asked == METHODS.keys()
 
 
-def _shown(answer: Any, ids: Ids) -> Any:
+def _shown(answer: Any, ids: TenantResources) -> Any:
     """Without what differs from call to call: ids that the hub has just made, and times."""
     if isinstance(answer, tuple):
         return answer[0], ids.blank(answer[1]), answer[2]
@@ -333,38 +333,38 @@ def _shown(answer: Any, ids: Ids) -> Any:
 
 
 @pytest.mark.promise("tenants.apart")
-async def test_no_answer_about_all_there_is_names_anything_of_another_tenant(town: Town) -> None:
+async def test_no_answer_about_all_there_is_names_anything_of_another_tenant(harness: TenantsHarness) -> None:
     for who in OUTSIDERS:
         for method, message in WHOLE.items():
-            answer: Any = await town.first(who, method, message)
+            answer: Any = await harness.first(who, method, message)
             if method == "AuditService.VerifyAudit":
                 assert isinstance(answer, tuple)
                 assert (answer[0], answer[2]) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING"), "it counts all"
                 continue
             assert isinstance(answer, Message), (who, method, answer)
             assert b"acme" not in answer.SerializeToString(), (who, method)
-    totals: Any = await town.first("globex-boss", "RegistryService.GetSnapshot", _G.GetSnapshotRequest())
+    totals: Any = await harness.first("globex-boss", "RegistryService.GetSnapshot", _G.GetSnapshotRequest())
     assert sorted(totals.totals.by_source) == ["common", "core", "custom", "globex-crm"]
     assert totals.totals.tools == sum(totals.totals.by_source.values())
 
 
 @pytest.mark.promise("tenants.apart")
-async def test_what_another_tenant_has_is_answered_like_what_never_was(town: Town) -> None:
+async def test_what_another_tenant_has_is_answered_like_what_never_was(harness: TenantsHarness) -> None:
     for who in OUTSIDERS:
         for key, asks in NAMED.items():
             method = key.partition(",")[0]
-            foreign = await town.first(who, method, asks(town.acme))
-            unknown = await town.first(who, method, asks(NEVER))
-            shown = _shown(foreign, town.acme), _shown(unknown, NEVER)
+            foreign = await harness.first(who, method, asks(harness.acme))
+            unknown = await harness.first(who, method, asks(NEVER))
+            shown = _shown(foreign, harness.acme), _shown(unknown, NEVER)
             assert shown[0] == shown[1], (who, key)
-    assert (await town.by("acme-bot").job(town.acme.job)).status.state != 0
-    assert [call["name"] for call in town.scripts["acme-crm"].calls] == ["echo"], "nothing of it was called"
+    assert (await harness.by("acme-bot").job(harness.acme.job)).status.state != 0
+    assert [call["name"] for call in harness.scripts["acme-crm"].calls] == ["echo"], "nothing of it was called"
 
 
-async def test_a_tenant_s_own_operators_and_those_of_the_whole_hub_see_it(town: Town) -> None:
+async def test_a_tenant_s_own_operators_and_those_of_the_whole_hub_see_it(harness: TenantsHarness) -> None:
     for who in ("acme-boss", "ops"):
         for method in ("JobService.GetJob", "ApprovalService.GetApproval", "ArtifactService.GetArtifact"):
-            assert isinstance(await town.first(who, method, NAMED[method](town.acme)), Message), (who, method)
+            assert isinstance(await harness.first(who, method, NAMED[method](harness.acme)), Message), (who, method)
         for method in (
             "JobService.ListJobs",
             "ApprovalService.ListApprovals",
@@ -374,28 +374,32 @@ async def test_a_tenant_s_own_operators_and_those_of_the_whole_hub_see_it(town: 
             "RegistryService.ListPins",
             "ToolService.ListTools",
         ):
-            answer = await town.first(who, method, WHOLE[method])
+            answer = await harness.first(who, method, WHOLE[method])
             assert isinstance(answer, Message), (who, method, answer)
             assert b"acme-" in answer.SerializeToString(), (who, method)
-    listed: Any = await town.first("acme-boss", "JobService.ListJobs", _J.ListJobsRequest())
+    listed: Any = await harness.first("acme-boss", "JobService.ListJobs", _J.ListJobsRequest())
     assert listed.total_size == len(listed.jobs) == 1
-    verified: Any = await town.first("ops", "AuditService.VerifyAudit", audit_service_pb2.VerifyAuditRequest())
+    verified: Any = await harness.first("ops", "AuditService.VerifyAudit", audit_service_pb2.VerifyAuditRequest())
     assert verified.events_checked > 0
 
 
-async def test_what_is_everybody_s_is_changed_by_operators_of_the_whole_hub_alone(town: Town) -> None:
-    pins = await town.hub.registry.ListPins(_G.ListPinsRequest(source="common"), **town.as_("globex-boss"))
+async def test_what_is_everybody_s_is_changed_by_operators_of_the_whole_hub_alone(harness: TenantsHarness) -> None:
+    pins = await harness.hub.registry.ListPins(_G.ListPinsRequest(source="common"), **harness.as_("globex-boss"))
     assert pins.total_size == len(pins.pins) > 0
-    shared = Ids(**{**vars(NEVER), "tool": pins.pins[0].tool, "source": "common", "digest": pins.pins[0].digest})
+    shared = TenantResources(
+        **{**vars(NEVER), "tool": pins.pins[0].tool, "source": "common", "digest": pins.pins[0].digest}
+    )
     for method in ("RegistryService.DecidePin", "RegistryService.UnregisterTool", "RegistryService.RegisterTool"):
-        refused = await town.first("globex-boss", method, NAMED[method](shared))
+        refused = await harness.first("globex-boss", method, NAMED[method](shared))
         assert isinstance(refused, tuple), (method, refused)
         assert refused[0] is grpc.StatusCode.PERMISSION_DENIED
         assert "whole hub" in refused[1]
-    assert isinstance(await town.first("ops", "RegistryService.DecidePin", _pin(shared)), Message)
-    own = await town.hub.registry.ListPins(_G.ListPinsRequest(source="globex-crm"), **town.as_("globex-boss"))
-    mine = Ids(**{**vars(NEVER), "tool": own.pins[0].tool, "source": "globex-crm", "digest": own.pins[0].digest})
-    assert isinstance(await town.first("globex-boss", "RegistryService.DecidePin", _pin(mine)), Message)
+    assert isinstance(await harness.first("ops", "RegistryService.DecidePin", _pin(shared)), Message)
+    own = await harness.hub.registry.ListPins(_G.ListPinsRequest(source="globex-crm"), **harness.as_("globex-boss"))
+    mine = TenantResources(
+        **{**vars(NEVER), "tool": own.pins[0].tool, "source": "globex-crm", "digest": own.pins[0].digest}
+    )
+    assert isinstance(await harness.first("globex-boss", "RegistryService.DecidePin", _pin(mine)), Message)
 
 
 async def _messages_until(call: Any, answer: type[Message], mark: bytes) -> list[bytes]:
@@ -409,7 +413,7 @@ async def _messages_until(call: Any, answer: type[Message], mark: bytes) -> list
     return seen
 
 
-async def test_watches_tell_nothing_of_what_happens_at_another_tenant(town: Town) -> None:
+async def test_watches_tell_nothing_of_what_happens_at_another_tenant(harness: TenantsHarness) -> None:
     asks = {
         "ApprovalService.WatchApprovals": (_R.WatchApprovalsRequest(), b"globex-bot"),
         "AuditService.TailEvents": (audit_service_pb2.TailEventsRequest(), b"globex-bot"),
@@ -418,15 +422,15 @@ async def test_watches_tell_nothing_of_what_happens_at_another_tenant(town: Town
         "ToolService.WatchTools": (_T.ToolServiceWatchToolsRequest(filter=EVERY), b"globex-crm/later"),
     }
     assert asks.keys() == FOLLOWED
-    streams = {method: town.stream("globex-boss", method, message) for method, (message, _) in asks.items()}
+    streams = {method: harness.stream("globex-boss", method, message) for method, (message, _) in asks.items()}
     await asyncio.gather(*(call.initial_metadata() for call, _ in streams.values()))
     jobs: dict[str, str] = {}
     for tenant in ("acme", "globex"):
-        town.scripts[f"{tenant}-crm"].pages[:] = [[*town.scripts[f"{tenant}-crm"].pages[0], tool("later")]]
-        await town.hub.registry.RefreshSources(
-            _G.RefreshSourcesRequest(sources=[f"{tenant}-crm"]), **town.as_(f"{tenant}-boss")
+        harness.scripts[f"{tenant}-crm"].pages[:] = [[*harness.scripts[f"{tenant}-crm"].pages[0], tool("later")]]
+        await harness.hub.registry.RefreshSources(
+            _G.RefreshSourcesRequest(sources=[f"{tenant}-crm"]), **harness.as_(f"{tenant}-boss")
         )
-        bot = town.by(f"{tenant}-bot")
+        bot = harness.by(f"{tenant}-bot")
         await bot.call(WRITE, {"path": "new.txt", "text": tenant})
         jobs[tenant] = (await bot.submit(WAIT, {"text": tenant})).job_id
     for method, (_, mark) in asks.items():
@@ -434,43 +438,45 @@ async def test_watches_tell_nothing_of_what_happens_at_another_tenant(town: Town
         assert not any(b"acme" in message or jobs["acme"].encode() in message for message in seen), method
 
 
-async def test_a_policy_that_moves_a_principal_ends_its_streams_and_shows_what_is_there_now(town: Town) -> None:
-    watch, answer = town.stream("globex-boss", "JobService.WatchJobs", _J.WatchJobsRequest())
+async def test_a_policy_that_moves_a_principal_ends_its_streams_and_shows_what_is_there_now(
+    harness: TenantsHarness,
+) -> None:
+    watch, answer = harness.stream("globex-boss", "JobService.WatchJobs", _J.WatchJobsRequest())
     await watch.initial_metadata()
-    paths = Paths(town.hub.hub.settings)
+    paths = Paths(harness.hub.hub.settings)
     try:
         paths.policy.write_text(POLICY.replace('principals: ["globex-*"]', 'principals: ["globex-bot"]'))
-        assert town.hub.hub.policy_file.load().applied
-        await town.by("globex-bot").submit(WAIT, {"text": "one more"})
+        assert harness.hub.hub.policy_file.load().applied
+        await harness.by("globex-bot").submit(WAIT, {"text": "one more"})
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await _messages_until(watch, answer, b"never")
         assert (ended.value.code(), failure_of(ended.value).reason) == (
             grpc.StatusCode.PERMISSION_DENIED,
             "ROLE_MISSING",
         )
-        refused = await town.first("globex-boss", "ToolService.GetTool", _T.GetToolRequest(name="globex-crm/echo"))
+        refused = await harness.first("globex-boss", "ToolService.GetTool", _T.GetToolRequest(name="globex-crm/echo"))
         assert isinstance(refused, tuple)
         assert refused[0] is grpc.StatusCode.NOT_FOUND
     finally:
         paths.policy.write_text(POLICY)
-        assert town.hub.hub.policy_file.load().applied
+        assert harness.hub.hub.policy_file.load().applied
 
 
 @pytest.mark.promise("tenants.apart")
-async def test_what_one_remembers_and_what_search_has_learnt_is_found_by_oneself_alone(town: Town) -> None:
-    bot, secret = town.by("acme-bot"), "the zorgon ledger of acme"
+async def test_what_one_remembers_and_what_search_has_learnt_is_found_by_oneself_alone(harness: TenantsHarness) -> None:
+    bot, secret = harness.by("acme-bot"), "the zorgon ledger of acme"
     kept = await bot.call("core/memory.write", {"text": secret, "tags": ["ledger"]})
     assert kept.ok, kept.error.message
     assert (await bot.call("core/util.hash.sha256Text", {"text": "x"}, purpose=secret)).ok
-    learning = town.hub.hub.searching.learning
+    learning = harness.hub.hub.searching.learning
     assert learning is not None
     await learning.flush()
     found = {}
     for who in ("acme-bot", "acme-boss", *OUTSIDERS):
-        client = town.by(who)
+        client = harness.by(who)
         remembered = await client.call("core/memory.search", {"query": "zorgon ledger"})
         listed = await client.call("core/memory.list", {})
-        tools: Any = await town.first(who, "ToolService.SearchTools", _T.SearchToolsRequest(query="zorgon"))
+        tools: Any = await harness.first(who, "ToolService.SearchTools", _T.SearchToolsRequest(query="zorgon"))
         answers = (remembered, listed)
         assert all(answer.ok for answer in answers), (who, answers)
         found[who] = [b"zorgon" in answer.SerializeToString() for answer in answers] + [bool(tools.hits)]
@@ -479,15 +485,15 @@ async def test_what_one_remembers_and_what_search_has_learnt_is_found_by_oneself
 
 
 @pytest.mark.promise("identity.keys-narrow")
-async def test_a_narrower_key_leaves_no_tenant_and_one_of_another_tenant_is_no_key(town: Town) -> None:
-    file = Paths(town.hub.hub.settings).key_file()
+async def test_a_narrower_key_leaves_no_tenant_and_one_of_another_tenant_is_no_key(harness: TenantsHarness) -> None:
+    file = Paths(harness.hub.hub.settings).key_file()
 
     async def tried(name: str, **narrowed: Any) -> tuple[str, str]:
         """What becomes of a call by a new key: its error's rule, or why the key is refused."""
         key = file.create(name, Wanted(**narrowed))
-        reload_keys(town.hub.hub, file)
+        reload_keys(harness.hub.hub, file)
         try:
-            answer = await town.hub.invoke("core/util.time.now", metadata=(("authorization", f"Bearer {key}"),))
+            answer = await harness.hub.invoke("core/util.time.now", metadata=(("authorization", f"Bearer {key}"),))
         except grpc.aio.AioRpcError as refused:
             return failure_of(refused).reason, str(failure_of(refused).metadata.get("problem"))
         return ("ok", "") if answer.ok else ("denied", str(answer.error.details["rule_id"]))

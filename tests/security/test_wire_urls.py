@@ -12,8 +12,8 @@ import pytest
 
 from tests.corpora import load_json, load_lines
 from tests.fakes.http_server import RawServer, by_target, response, serving
+from tests.fakes.keyed_hub import kind
 from tests.fakes.resolvers import FixedResolver
-from tests.fakes.town import kind
 from tests.hub import RunningHub, running_hub
 
 POLICY = """

@@ -18,7 +18,7 @@ import pytest
 from tests.hub import CALL_TIMEOUT_S, request
 from tests.rpc.props import Echo
 from tests.rpc.sharing import WAIT, WRITE, Client, CountedWaits, CountedWrites, People, hubs_of, state
-from tests.rpc.statuses import Failed, failed, failure_of
+from tests.rpc.statuses import FailedRpc, failed, failure_of
 from tests.rpc.test_registry import a_tool
 from toolhub.v1 import (
     approval_service_pb2,
@@ -59,7 +59,7 @@ def boss_as(*roles: str) -> str:
 
 
 @dataclass
-class Withdrawing:
+class WithdrawalHarness:
     running: Any
     people: People
     waits: CountedWaits
@@ -75,16 +75,16 @@ class Withdrawing:
 
 
 @pytest.fixture
-async def the(tmp_path: Path) -> AsyncIterator[Withdrawing]:
+async def harness(tmp_path: Path) -> AsyncIterator[WithdrawalHarness]:
     waits, writes = CountedWaits(), CountedWrites()
     tools = [waits, writes, Echo()]
     settings = {"jobs": {"max_running": 1}}
     async with hubs_of(tmp_path, settings, tools, policy=a_policy()) as (running,):
         people = People(running, names=("robot", "judge", "boss", "other", "stranger"))
-        yield Withdrawing(running, people, waits, writes)
+        yield WithdrawalHarness(running, people, waits, writes)
 
 
-async def broken(read: Any) -> Failed:
+async def broken(read: Any) -> FailedRpc:
     """What a stream that must not tell more tells instead."""
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await read
@@ -104,83 +104,85 @@ async def broken(read: Any) -> Failed:
     ids=["a role is taken away", "the entry of roles is removed", "the principal is removed"],
 )
 async def test_a_tail_of_the_audit_log_tells_nothing_after_the_right_to_it_has_gone(
-    the: Withdrawing, policy: str, reason: str
+    harness: WithdrawalHarness, policy: str, reason: str
 ) -> None:
-    boss, other = the.at("boss"), the.at("other")
-    tail = the.running.audit.TailEvents(audit_service_pb2.TailEventsRequest(), metadata=boss.metadata)
+    boss, other = harness.at("boss"), harness.at("other")
+    tail = harness.running.audit.TailEvents(audit_service_pb2.TailEventsRequest(), metadata=boss.metadata)
     await tail.initial_metadata()
     assert (await other.call(ECHO)).ok
     assert (await tail.read()).event.tool == ECHO
-    the.puts_in_force(policy)
+    harness.puts_in_force(policy)
     assert (await other.call(ECHO)).ok
     failure = await broken(tail.read())
     assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, reason)
 
 
-async def test_a_stream_goes_on_under_a_changed_policy_that_leaves_its_right(the: Withdrawing) -> None:
-    boss, other = the.at("boss"), the.at("other")
-    tail = the.running.audit.TailEvents(audit_service_pb2.TailEventsRequest(), metadata=boss.metadata)
+async def test_a_stream_goes_on_under_a_changed_policy_that_leaves_its_right(harness: WithdrawalHarness) -> None:
+    boss, other = harness.at("boss"), harness.at("other")
+    tail = harness.running.audit.TailEvents(audit_service_pb2.TailEventsRequest(), metadata=boss.metadata)
     await tail.initial_metadata()
     for policy in (boss_as("auditor"), boss_as("auditor", "agent"), a_policy()):
-        the.puts_in_force(policy)
+        harness.puts_in_force(policy)
         assert (await other.call(ECHO)).ok
         assert (await tail.read()).event.tool == ECHO
     tail.cancel()
 
 
-async def test_a_watch_of_tools_ends_with_the_role_of_an_operator(the: Withdrawing) -> None:
+async def test_a_watch_of_tools_ends_with_the_role_of_an_operator(harness: WithdrawalHarness) -> None:
     asked = registry_service_pb2.WatchToolsRequest()
-    watch = the.running.registry.WatchTools(asked, metadata=the.at("boss").metadata, timeout=CALL_TIMEOUT_S)
+    watch = harness.running.registry.WatchTools(asked, metadata=harness.at("boss").metadata, timeout=CALL_TIMEOUT_S)
     await watch.read()
-    the.puts_in_force(boss_as("agent", "approver", "auditor"))
-    the.running.hub.toolbox.catalog.set_state(ECHO, the.running.hub.toolbox.catalog.get(ECHO).state, "anew")
-    the.running.hub.toolbox.catalog.unregister(ECHO)
+    harness.puts_in_force(boss_as("agent", "approver", "auditor"))
+    harness.running.hub.toolbox.catalog.set_state(ECHO, harness.running.hub.toolbox.catalog.get(ECHO).state, "anew")
+    harness.running.hub.toolbox.catalog.unregister(ECHO)
     assert (await broken(watch.read())).reason == "ROLE_MISSING"
 
 
-async def test_a_watch_of_everybodys_approvals_ends_when_only_ones_own_may_be_seen(the: Withdrawing) -> None:
+async def test_a_watch_of_everybodys_approvals_ends_when_only_ones_own_may_be_seen(harness: WithdrawalHarness) -> None:
     """An agent may watch approvals, too: its own. What was opened as an approver shows everybody's."""
     asked = approval_service_pb2.WatchApprovalsRequest()
-    watch = the.at("boss").approvals.WatchApprovals(asked, metadata=the.at("boss").metadata, timeout=CALL_TIMEOUT_S)
+    watch = harness.at("boss").approvals.WatchApprovals(
+        asked, metadata=harness.at("boss").metadata, timeout=CALL_TIMEOUT_S
+    )
     await watch.initial_metadata()
-    the.puts_in_force(boss_as("agent", "operator", "auditor"))
-    await the.at("other").call(FILE, {"path": "a", "text": "b"})
+    harness.puts_in_force(boss_as("agent", "operator", "auditor"))
+    await harness.at("other").call(FILE, {"path": "a", "text": "b"})
     failure = await broken(watch.read())
     assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
     assert failure.metadata["role"] == "approver"
     assert "open the stream again" in failure.message
 
 
-async def test_an_overseer_hears_nothing_more_of_anothers_job(the: Withdrawing) -> None:
-    job = await the.at("other").submit(WAIT)
-    watch = the.at("boss").watch(job.job_id)
+async def test_an_overseer_hears_nothing_more_of_anothers_job(harness: WithdrawalHarness) -> None:
+    job = await harness.at("other").submit(WAIT)
+    watch = harness.at("boss").watch(job.job_id)
     while (await watch.read()).status.progress.message != "half way":
         pass
-    the.puts_in_force(boss_as("agent", "approver"))
-    the.waits.let_go.set()
+    harness.puts_in_force(boss_as("agent", "approver"))
+    harness.waits.let_go.set()
     assert (await broken(watch.read())).reason == "ROLE_MISSING"
-    assert state((await the.at("other").ended(job.job_id))[-1]) == "SUCCEEDED"
+    assert state((await harness.at("other").ended(job.job_id))[-1]) == "SUCCEEDED"
 
 
 @pytest.mark.parametrize("policy", [ROBOT_APPROVES, NOT_ROBOT], ids=["no agent any more", "removed"])
-async def test_who_submitted_a_job_hears_nothing_more_of_it(the: Withdrawing, policy: str) -> None:
-    job = await the.at("robot").submit(WAIT)
-    watch = the.at("robot").watch(job.job_id)
+async def test_who_submitted_a_job_hears_nothing_more_of_it(harness: WithdrawalHarness, policy: str) -> None:
+    job = await harness.at("robot").submit(WAIT)
+    watch = harness.at("robot").watch(job.job_id)
     while (await watch.read()).status.progress.message != "half way":
         pass
-    the.puts_in_force(policy)
-    the.waits.let_go.set()
+    harness.puts_in_force(policy)
+    harness.waits.let_go.set()
     assert (await broken(watch.read())).code is grpc.StatusCode.PERMISSION_DENIED
-    assert (await failed(the.at("robot").job(job.job_id))).code is grpc.StatusCode.PERMISSION_DENIED
+    assert (await failed(harness.at("robot").job(job.job_id))).code is grpc.StatusCode.PERMISSION_DENIED
 
 
 @pytest.mark.parametrize("policy", [ROBOT_APPROVES, NOT_ROBOT], ids=["no agent any more", "removed"])
-async def test_a_streamed_call_is_stopped_at_its_next_event(the: Withdrawing, policy: str) -> None:
+async def test_a_streamed_call_is_stopped_at_its_next_event(harness: WithdrawalHarness, policy: str) -> None:
     asked = request(WAIT, message=pb.InvokeStreamRequest)
-    stream = the.running.stub.InvokeStream(asked, metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    stream = harness.running.stub.InvokeStream(asked, metadata=harness.at("robot").metadata, timeout=CALL_TIMEOUT_S)
     assert (await stream.read()).HasField("progress")
-    the.puts_in_force(policy)
-    the.waits.let_go.set()
+    harness.puts_in_force(policy)
+    harness.waits.let_go.set()
     while (answer := await _next(stream)) is not None:
         assert answer.HasField("chunk"), "sent before, and only read now"
     with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -195,23 +197,23 @@ async def _next(stream: Any) -> Any:
         return None
 
 
-async def test_an_upload_and_a_download_end_at_their_next_chunk(the: Withdrawing) -> None:
-    stub: Any = ArtifactServiceStub(the.running.channel)
+async def test_an_upload_and_a_download_end_at_their_next_chunk(harness: WithdrawalHarness) -> None:
+    stub: Any = ArtifactServiceStub(harness.running.channel)
     message = artifact_service_pb2.WriteArtifactRequest
     header = message(header=artifact_service_pb2.ArtifactHeader(name="a.txt"))
-    writing = stub.WriteArtifact(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    writing = stub.WriteArtifact(metadata=harness.at("robot").metadata, timeout=CALL_TIMEOUT_S)
     await writing.write(header)
     await writing.write(message(chunk=b"whole"))
     await writing.done_writing()
     artifact = (await writing).artifact
-    writing = stub.WriteArtifact(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    writing = stub.WriteArtifact(metadata=harness.at("robot").metadata, timeout=CALL_TIMEOUT_S)
     await writing.write(header)
     await writing.initial_metadata()
-    the.puts_in_force(NOT_ROBOT)
+    harness.puts_in_force(NOT_ROBOT)
     await writing.write(message(chunk=b"more"))
     assert (await failed(writing)).code is grpc.StatusCode.PERMISSION_DENIED
     asked = artifact_service_pb2.ReadArtifactRequest(artifact_id=artifact.artifact_id)
-    reading = stub.ReadArtifact(asked, metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+    reading = stub.ReadArtifact(asked, metadata=harness.at("robot").metadata, timeout=CALL_TIMEOUT_S)
     assert (await broken(reading.read())).code is grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -225,33 +227,33 @@ def called(call_id: str, **fields: Any) -> pb.InvokeSessionRequest:
 
 
 @pytest.mark.parametrize("policy", [ROBOT_APPROVES, NOT_ROBOT], ids=["no agent any more", "removed"])
-async def test_a_session_ends_at_its_next_call(the: Withdrawing, policy: str) -> None:
-    session = the.running.stub.InvokeSession(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+async def test_a_session_ends_at_its_next_call(harness: WithdrawalHarness, policy: str) -> None:
+    session = harness.running.stub.InvokeSession(metadata=harness.at("robot").metadata, timeout=CALL_TIMEOUT_S)
     await session.write(called("before"))
     assert (await session.read()).events[0].result.ok
-    the.puts_in_force(policy)
+    harness.puts_in_force(policy)
     await session.write(called("after"))
     assert (await broken(session.read())).code is grpc.StatusCode.PERMISSION_DENIED
-    assert len({chained.event.call_id for chained in await the.running.events(tool=ECHO)}) == 1
+    assert len({chained.event.call_id for chained in await harness.running.events(tool=ECHO)}) == 1
 
 
-async def test_a_grant_that_is_narrowed_counts_for_the_next_call_of_a_session(the: Withdrawing) -> None:
-    session = the.running.stub.InvokeSession(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+async def test_a_grant_that_is_narrowed_counts_for_the_next_call_of_a_session(harness: WithdrawalHarness) -> None:
+    session = harness.running.stub.InvokeSession(metadata=harness.at("robot").metadata, timeout=CALL_TIMEOUT_S)
     call: pb.SessionCall = request("core/fs.listDir", {"path": "."}, message=pb.SessionCall)
     for number, (policy, ok) in enumerate(((a_policy(), True), (a_policy(GRANT.replace("'read:*', ", "")), False))):
         if number:
-            the.puts_in_force(policy)
+            harness.puts_in_force(policy)
         call.call_id = str(number)
         await session.write(pb.InvokeSessionRequest(calls=[call]))
         assert (await session.read()).events[0].result.ok is ok
     session.cancel()
 
 
-async def test_a_session_opened_by_who_might_act_for_others_does_so_no_longer(the: Withdrawing) -> None:
-    session = the.running.stub.InvokeSession(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+async def test_a_session_opened_by_who_might_act_for_others_does_so_no_longer(harness: WithdrawalHarness) -> None:
+    session = harness.running.stub.InvokeSession(metadata=harness.at("robot").metadata, timeout=CALL_TIMEOUT_S)
     await session.write(called("before", agent_id="somebody"))
     assert (await session.read()).events[0].result.ok
-    the.puts_in_force(a_policy(rest=REST.replace("impersonate: [robot]", "")))
+    harness.puts_in_force(a_policy(rest=REST.replace("impersonate: [robot]", "")))
     await session.write(called("after", agent_id="somebody"))
     (event,) = (await session.read()).events
     assert event.result.error.kind == error_pb2.ERROR_KIND_PERMISSION_DENIED
@@ -261,14 +263,14 @@ async def test_a_session_opened_by_who_might_act_for_others_does_so_no_longer(th
 # Jobs
 
 
-async def queued(the: Withdrawing, tool: str = WRITE, **fields: Any) -> tuple[Any, Callable[[], None]]:
+async def queued(harness: WithdrawalHarness, tool: str = WRITE, **fields: Any) -> tuple[Any, Callable[[], None]]:
     """A job of `robot` that waits behind another's, and how to let both go on."""
-    before = await the.at("other").submit(WAIT)
-    await the.at("other").seen(before.job_id, lambda entry: entry.progress.message == "half way")
-    the.writes.let_go.set()
-    job = await the.at("robot").submit(tool, **fields)
-    assert state((await the.at("robot").job(job.job_id)).status) == "QUEUED"
-    return job, the.waits.let_go.set
+    before = await harness.at("other").submit(WAIT)
+    await harness.at("other").seen(before.job_id, lambda entry: entry.progress.message == "half way")
+    harness.writes.let_go.set()
+    job = await harness.at("robot").submit(tool, **fields)
+    assert state((await harness.at("robot").job(job.job_id)).status) == "QUEUED"
+    return job, harness.waits.let_go.set
 
 
 @pytest.mark.parametrize(
@@ -280,43 +282,43 @@ async def queued(the: Withdrawing, tool: str = WRITE, **fields: Any) -> tuple[An
     ids=["no agent any more", "removed"],
 )
 async def test_a_queued_job_of_who_may_call_nothing_any_more_never_runs(
-    the: Withdrawing, policy: str, kind: error_pb2.ErrorKind.ValueType
+    harness: WithdrawalHarness, policy: str, kind: error_pb2.ErrorKind.ValueType
 ) -> None:
-    job, go_on = await queued(the)
-    the.puts_in_force(policy)
+    job, go_on = await queued(harness)
+    harness.puts_in_force(policy)
     go_on()
-    last = (await the.at("boss").ended(job.job_id))[-1]
+    last = (await harness.at("boss").ended(job.job_id))[-1]
     assert (state(last), last.error.kind) == ("FAILED", kind)
-    assert the.writes.runs == 0
+    assert harness.writes.runs == 0
 
 
-async def test_a_queued_job_whose_grant_was_narrowed_never_runs(the: Withdrawing) -> None:
-    (folder := the.running.workspace("work", "robot")).mkdir(parents=True)
+async def test_a_queued_job_whose_grant_was_narrowed_never_runs(harness: WithdrawalHarness) -> None:
+    (folder := harness.running.workspace("work", "robot")).mkdir(parents=True)
     (folder / "a").write_text("a")
-    job, go_on = await queued(the, "core/fs.copy", args={"source": "a", "destination": "b"}, request_id="work")
-    the.puts_in_force(a_policy(GRANT.replace(", 'write:*'", "")))
+    job, go_on = await queued(harness, "core/fs.copy", args={"source": "a", "destination": "b"}, request_id="work")
+    harness.puts_in_force(a_policy(GRANT.replace(", 'write:*'", "")))
     go_on()
-    last = (await the.at("boss").ended(job.job_id))[-1]
+    last = (await harness.at("boss").ended(job.job_id))[-1]
     assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_POLICY_DENIED)
     assert not (folder / "b").exists()
 
 
-async def test_a_job_that_is_approved_after_its_owner_was_removed_never_runs(the: Withdrawing) -> None:
-    job = await the.at("robot").submit(FILE, {"path": "a", "text": "b"}, request_id="work")
+async def test_a_job_that_is_approved_after_its_owner_was_removed_never_runs(harness: WithdrawalHarness) -> None:
+    job = await harness.at("robot").submit(FILE, {"path": "a", "text": "b"}, request_id="work")
     assert job.approval_id
-    the.puts_in_force(NOT_ROBOT + REST.partition("\n")[2])
-    await the.at("judge").decide(job.approval_id)
-    last = (await the.at("boss").ended(job.job_id))[-1]
+    harness.puts_in_force(NOT_ROBOT + REST.partition("\n")[2])
+    await harness.at("judge").decide(job.approval_id)
+    last = (await harness.at("boss").ended(job.job_id))[-1]
     assert state(last) == "FAILED"
-    assert not (the.running.workspace("work", "robot") / "a").exists()
+    assert not (harness.running.workspace("work", "robot") / "a").exists()
 
 
 # Whom nothing names
 
 
-async def test_a_key_of_whom_nothing_names_opens_nothing(the: Withdrawing) -> None:
-    stranger = the.at("stranger")
-    running, metadata = the.running, stranger.metadata
+async def test_a_key_of_whom_nothing_names_opens_nothing(harness: WithdrawalHarness) -> None:
+    stranger = harness.at("stranger")
+    running, metadata = harness.running, stranger.metadata
     artifacts: Any = ArtifactServiceStub(running.channel)
     header = artifact_service_pb2.WriteArtifactRequest(header=artifact_service_pb2.ArtifactHeader(name="a.txt"))
     for call in (
@@ -349,37 +351,37 @@ async def test_a_key_of_whom_nothing_names_opens_nothing(the: Withdrawing) -> No
         "roles: [{principals: [stranger], roles: [agent]}]",
     ],
 )
-async def test_a_grant_or_a_role_that_matches_is_a_name(the: Withdrawing, entry: str) -> None:
-    the.puts_in_force(f"extends: none\n{entry}\n")
-    assert (await the.at("stranger").call("core/util.time.now")).ok
+async def test_a_grant_or_a_role_that_matches_is_a_name(harness: WithdrawalHarness, entry: str) -> None:
+    harness.puts_in_force(f"extends: none\n{entry}\n")
+    assert (await harness.at("stranger").call("core/util.time.now")).ok
 
 
-async def test_rules_and_limits_for_everybody_name_nobody(the: Withdrawing) -> None:
-    the.puts_in_force(
+async def test_rules_and_limits_for_everybody_name_nobody(harness: WithdrawalHarness) -> None:
+    harness.puts_in_force(
         "rules: [{id: a, effect: ALLOW, principals: [stranger]}]\nlimits: [{id: b, quota: 9}]\n"
         "impersonate: [stranger]\n"
     )
-    failure = await failed(the.at("stranger").call("core/util.time.now"))
+    failure = await failed(harness.at("stranger").call("core/util.time.now"))
     assert failure.reason == "PRINCIPAL_UNKNOWN"
 
 
-async def test_an_entry_without_roles_gives_none(the: Withdrawing) -> None:
-    the.puts_in_force(a_policy(roles=ROLES.replace("[agent]}", "[]}", 1)))
-    assert (await failed(the.at("robot").call(ECHO))).code is grpc.StatusCode.PERMISSION_DENIED
+async def test_an_entry_without_roles_gives_none(harness: WithdrawalHarness) -> None:
+    harness.puts_in_force(a_policy(roles=ROLES.replace("[agent]}", "[]}", 1)))
+    assert (await failed(harness.at("robot").call(ECHO))).code is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_everything_open_at_once_ends_with_the_principal(the: Withdrawing) -> None:
+async def test_everything_open_at_once_ends_with_the_principal(harness: WithdrawalHarness) -> None:
     """Twenty sessions whose calls run: not one more answer leaves after the change."""
     sessions = []
     for number in range(20):
-        session = the.running.stub.InvokeSession(metadata=the.at("robot").metadata, timeout=CALL_TIMEOUT_S)
+        session = harness.running.stub.InvokeSession(metadata=harness.at("robot").metadata, timeout=CALL_TIMEOUT_S)
         call: pb.SessionCall = request(WAIT, {"text": json.dumps(number)}, message=pb.SessionCall)
         call.call_id = "waits"
         await session.write(pb.InvokeSessionRequest(calls=[call]))
         assert (await session.read()).events[0].HasField("progress")
         sessions.append(session)
-    the.puts_in_force(NOT_ROBOT)
-    the.waits.let_go.set()
+    harness.puts_in_force(NOT_ROBOT)
+    harness.waits.let_go.set()
 
     async def rest(session: Any) -> bool:
         seen = False

@@ -36,7 +36,7 @@ def sample_graph(steps: int = 3) -> dict[str, Any]:
     }
 
 
-class Client:
+class ComfyClient:
     """Asks as a test would."""
 
     def __init__(self, comfy: FakeComfy, session: aiohttp.ClientSession) -> None:
@@ -67,13 +67,13 @@ class Client:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
+async def client() -> AsyncIterator[ComfyClient]:
     async with fake_comfyui() as comfy, aiohttp.ClientSession() as session:
-        yield Client(comfy, session)
+        yield ComfyClient(comfy, session)
 
 
 @pytest.mark.parametrize(("how", "submitted"), [(How.DROP, 0), (How.LOSE_ANSWER, 1), (How.CUT, 1)])
-async def test_a_broken_submit_was_accepted_or_was_not(client: Client, how: How, submitted: int) -> None:
+async def test_a_broken_submit_was_accepted_or_was_not(client: ComfyClient, how: How, submitted: int) -> None:
     client.comfy.fault(Op.SUBMIT, how)
     with pytest.raises((aiohttp.ClientError, json.JSONDecodeError)):
         async with client.session.post(f"{client.comfy.url}/prompt", json={"prompt": save_graph()}) as answer:
@@ -82,7 +82,7 @@ async def test_a_broken_submit_was_accepted_or_was_not(client: Client, how: How,
 
 
 @pytest.mark.parametrize(("how", "submitted"), [(How.ERROR, 0), (How.ERROR_AFTER, 1)])
-async def test_a_500_says_nothing_about_what_was_done(client: Client, how: How, submitted: int) -> None:
+async def test_a_500_says_nothing_about_what_was_done(client: ComfyClient, how: How, submitted: int) -> None:
     client.comfy.fault(Op.SUBMIT, how)
     assert await client.post("/prompt", {"prompt": save_graph()}) == 500
     assert await client.post("/prompt", {"prompt": save_graph()}) == 200
@@ -90,7 +90,7 @@ async def test_a_500_says_nothing_about_what_was_done(client: Client, how: How, 
 
 
 @pytest.mark.parametrize(("how", "submitted"), [(How.HOLD, 0), (How.LATE, 1)])
-async def test_a_stalled_answer_comes_when_it_is_let_go(client: Client, how: How, submitted: int) -> None:
+async def test_a_stalled_answer_comes_when_it_is_let_go(client: ComfyClient, how: How, submitted: int) -> None:
     comfy = client.comfy
     comfy.fault(Op.SUBMIT, how)
     asked = asyncio.create_task(client.post("/prompt", {"prompt": save_graph()}))
@@ -100,7 +100,7 @@ async def test_a_stalled_answer_comes_when_it_is_let_go(client: Client, how: How
     assert (await asked, len(comfy.submitted)) == (200, 1)
 
 
-async def test_hidden_ignored_full_and_huge_answers_look_as_they_would(client: Client) -> None:
+async def test_hidden_ignored_full_and_huge_answers_look_as_they_would(client: ComfyClient) -> None:
     comfy = client.comfy
     prompt_id = await client.submit(save_graph())
     await comfy.until_idle()
@@ -115,7 +115,7 @@ async def test_hidden_ignored_full_and_huge_answers_look_as_they_would(client: C
     assert comfy.faults.happened[-1] == (Op.UPLOAD, How.FULL)
 
 
-async def test_an_ignored_cancel_stops_nothing(client: Client) -> None:
+async def test_an_ignored_cancel_stops_nothing(client: ComfyClient) -> None:
     comfy = client.comfy
     comfy.hold("EmptyImage")
     prompt_id = await client.submit(save_graph())
@@ -128,7 +128,7 @@ async def test_an_ignored_cancel_stops_nothing(client: Client) -> None:
     assert (await client.get(f"/api/jobs/{prompt_id}"))["status"] == "completed"
 
 
-async def test_the_history_comes_after_success_when_the_race_is_held(client: Client) -> None:
+async def test_the_history_comes_after_success_when_the_race_is_held(client: ComfyClient) -> None:
     comfy = client.comfy
     comfy.hold_history()
     async with client.session.ws_connect(f"{comfy.url}/ws?clientId=me") as ws:
@@ -142,7 +142,7 @@ async def test_the_history_comes_after_success_when_the_race_is_held(client: Cli
         assert prompt_id in await client.get(f"/history/{prompt_id}")
 
 
-async def test_a_killed_server_refuses_and_comes_back_on_its_port_with_files_alone(client: Client) -> None:
+async def test_a_killed_server_refuses_and_comes_back_on_its_port_with_files_alone(client: ComfyClient) -> None:
     comfy, port = client.comfy, client.comfy.port
     comfy.hold()
     await client.submit(save_graph())
@@ -157,7 +157,7 @@ async def test_a_killed_server_refuses_and_comes_back_on_its_port_with_files_alo
     assert (await client.entry(save_graph(2)))["status"]["completed"]
 
 
-async def test_sockets_can_be_cut_muted_and_refused(client: Client) -> None:
+async def test_sockets_can_be_cut_muted_and_refused(client: ComfyClient) -> None:
     comfy = client.comfy
     async with client.session.ws_connect(f"{comfy.url}/ws") as ws:
         await ws.receive_json()
@@ -172,7 +172,7 @@ async def test_sockets_can_be_cut_muted_and_refused(client: Client) -> None:
         assert comfy.sockets.opened[-1].sent == 0
 
 
-async def test_a_sampler_tells_its_steps_previews_and_notices_an_interrupt(client: Client) -> None:
+async def test_a_sampler_tells_its_steps_previews_and_notices_an_interrupt(client: ComfyClient) -> None:
     comfy = client.comfy
     comfy.previews = True
     comfy.hold("KSampler")
@@ -196,7 +196,9 @@ async def test_a_sampler_tells_its_steps_previews_and_notices_an_interrupt(clien
     ("class_type", "message", "kind"),
     [("KSampler", OUT_OF_MEMORY.format(1 << 40), "torch.OutOfMemoryError"), ("SaveImage", OUT_OF_DISK, "OSError")],
 )
-async def test_a_node_fails_with_the_words_given_once(client: Client, class_type: str, message: str, kind: str) -> None:
+async def test_a_node_fails_with_the_words_given_once(
+    client: ComfyClient, class_type: str, message: str, kind: str
+) -> None:
     client.comfy.fail(class_type, message, kind)
     status = (await client.entry(sample_graph()))["status"]
     error = status["messages"][-1][1]
@@ -205,20 +207,20 @@ async def test_a_node_fails_with_the_words_given_once(client: Client, class_type
     assert (await client.entry(sample_graph()))["status"]["completed"]
 
 
-async def test_a_node_says_it_showed_what_the_test_claims(client: Client) -> None:
+async def test_a_node_says_it_showed_what_the_test_claims(client: ComfyClient) -> None:
     client.comfy.claim("SaveImage", {"images": HOSTILE_FILES})
     assert (await client.entry(save_graph()))["outputs"]["2"]["images"] == HOSTILE_FILES
     assert len((await client.entry(save_graph(2)))["outputs"]["2"]["images"]) == 1
 
 
-async def test_hostile_names_are_never_served(client: Client) -> None:
+async def test_hostile_names_are_never_served(client: ComfyClient) -> None:
     for name in [each["filename"] for each in HOSTILE_FILES if isinstance(each, dict) and "filename" in each]:
         params = {"filename": str(name)}
         async with client.session.get(f"{client.comfy.url}/view", params=params) as answer:
             assert answer.status in {400, 404}, name
 
 
-async def test_outputs_can_be_deleted_replaced_and_grown(client: Client) -> None:
+async def test_outputs_can_be_deleted_replaced_and_grown(client: ComfyClient) -> None:
     comfy, url = client.comfy, f"{client.comfy.url}/view?filename=img_00001_.png&subfolder=hub"
     await client.entry(save_graph())
     comfy.replace_outputs(b"<html>")
@@ -232,7 +234,7 @@ async def test_outputs_can_be_deleted_replaced_and_grown(client: Client) -> None
         assert answer.status == 404
 
 
-async def test_others_lose_evict_and_change(client: Client) -> None:
+async def test_others_lose_evict_and_change(client: ComfyClient) -> None:
     comfy = client.comfy
     comfy.hold("EmptyImage")
     await client.submit(save_graph())
@@ -249,7 +251,7 @@ async def test_others_lose_evict_and_change(client: Client) -> None:
 
 async def test_the_oldest_run_leaves_a_full_history() -> None:
     async with fake_comfyui("0.3.64", history_cap=1) as comfy, aiohttp.ClientSession() as session:
-        client = Client(comfy, session)
+        client = ComfyClient(comfy, session)
         first, second = await client.submit(save_graph()), await client.submit(save_graph(2))
         await comfy.until_idle()
         assert list(await client.get("/history")) == [second]

@@ -43,7 +43,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class FormerData:
     version: str
     settings: Path
     data: Path
@@ -94,7 +94,7 @@ def python_path(former: Path) -> str:
 
 
 @pytest.fixture(params=KEPT, ids=" ".join)
-def laid(request: pytest.FixtureRequest, tmp_path: Path) -> Laid:
+def former_data(request: pytest.FixtureRequest, tmp_path: Path) -> FormerData:
     version, backend = request.param
     expected = kept.unpack(version, backend, tmp_path)
     settings, data = tmp_path / "settings.yaml", tmp_path / "data"
@@ -106,4 +106,4 @@ def laid(request: pytest.FixtureRequest, tmp_path: Path) -> Laid:
         stores["postgres_url"] = request.getfixturevalue("postgres_url")
         kept.restore_postgres(stores["postgres_url"], (tmp_path / "postgres.sql").read_text(), data)
     kept.write_settings(settings, kept.tools("tests.upgrade.kept_tools", held=False), stores)
-    return Laid(version, settings, data, expected)
+    return FormerData(version, settings, data, expected)

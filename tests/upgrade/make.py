@@ -73,7 +73,7 @@ async def make(version: str, backend: str, folder: Path) -> None:
         (folder / "tools" / "kept_tools_then.py").write_text(source)
         names = kept.tools("kept_tools_then", held=True)
         kept.write_settings(folder / "settings.yaml", names, stores, max_running=3)
-        expected = await Making(folder).everything()
+        expected = await FormerHub(folder).everything()
         contents = ["data", "expected.json"]
         (folder / "data" / "sources.yaml").unlink()
         shutil.rmtree(folder / "data" / "workspaces", ignore_errors=True)
@@ -109,7 +109,7 @@ def has_progress(status: dict[str, Any]) -> bool:
 
 
 @dataclass
-class Making:
+class FormerHub:
     folder: Path
     keys: dict[str, str] = field(default_factory=dict)
     script: Script = field(default_factory=lambda: Script(pages=[[]]))

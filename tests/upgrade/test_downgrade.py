@@ -12,31 +12,33 @@ from typing import Any
 import pytest
 
 from tests.upgrade import kept
-from tests.upgrade.conftest import EVERY_STORE, KEPT, Laid, Running
+from tests.upgrade.conftest import EVERY_STORE, KEPT, FormerData, Running
 from tests.upgrade.test_hub_goes_on import value
 from tests.upgrade.test_stored_records import differences
 from tests.upgrade.wire import APPROVE
 
 pytestmark = pytest.mark.slow
 
-STORES = pytest.mark.parametrize("laid", KEPT if EVERY_STORE else KEPT[-1:], indirect=True, ids=" ".join)
+STORES = pytest.mark.parametrize("former_data", KEPT if EVERY_STORE else KEPT[-1:], indirect=True, ids=" ".join)
 
 
 @STORES
 @pytest.mark.promise("upgrade.way-back")
-async def test_the_version_before_goes_on_with_what_this_one_wrote_and_this_one_again(laid: Laid, former: Path) -> None:
-    async with laid.hub() as hub:
+async def test_the_version_before_goes_on_with_what_this_one_wrote_and_this_one_again(
+    former_data: FormerData, former: Path
+) -> None:
+    async with former_data.hub() as hub:
         written = await _work(hub, "new")
         assert await hub.process.stop() == 0
-    async with laid.hub(former) as hub:
-        await _reads(hub, laid, written)
+    async with former_data.hub(former) as hub:
+        await _reads(hub, former_data, written)
         await _goes_on(hub, written)
         more = await _work(hub, "old")
         assert (await hub.boss.verified())["ok"]
         assert await hub.process.stop() == 0
-    async with laid.hub() as hub:
-        await _reads(hub, laid, written)
-        await _reads(hub, laid, more)
+    async with former_data.hub() as hub:
+        await _reads(hub, former_data, written)
+        await _reads(hub, former_data, more)
         await _goes_on(hub, more)
         verified = await hub.boss.verified()
         assert verified["ok"], verified
@@ -63,16 +65,16 @@ async def _work(hub: Running, mark: str) -> dict[str, Any]:
     }
 
 
-async def _reads(hub: Running, laid: Laid, written: dict[str, Any]) -> None:
+async def _reads(hub: Running, former_data: FormerData, written: dict[str, Any]) -> None:
     """What had ended, word for word: of the version that the data is of, and of the one that has written since."""
     job_id = written["job"]["job_id"]
     assert differences(written["job"], await hub.robot.job(job_id)) == []
     assert differences(written["history"], await hub.robot.history(job_id)) == []
-    for name, history in laid.expected["wire"]["histories"].items():
-        assert differences(history, await hub.robot.history(laid.expected["jobs"][name])) == []
+    for name, history in former_data.expected["wire"]["histories"].items():
+        assert differences(history, await hub.robot.history(former_data.expected["jobs"][name])) == []
     mark = written["mark"]
     assert await hub.robot.read(written["artifact"]["artifact_id"]) == mark.encode()
-    assert await hub.robot.read(laid.expected["artifacts"]["upload"]) == kept.UPLOAD
+    assert await hub.robot.read(former_data.expected["artifacts"]["upload"]) == kept.UPLOAD
     replayed = await hub.robot.invoke("kept/text.write", text=mark, key=f"call-{mark}")
     assert (replayed["replayed"], value(replayed)) == (True, written["answer"])
     again = await hub.robot.submit("kept/text.echo", text=mark, key=f"job-{mark}", user_id="ada")

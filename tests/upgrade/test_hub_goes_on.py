@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.upgrade import kept
-from tests.upgrade.conftest import KEPT, Laid, Running
+from tests.upgrade.conftest import KEPT, FormerData, Running
 from tests.upgrade.test_stored_records import differences
 from tests.upgrade.wire import APPROVE, REJECT
 
@@ -26,15 +26,17 @@ ANSWER = json.dumps(kept.ANSWER).encode()
 pytestmark = pytest.mark.slow
 
 
-OLDEST = pytest.mark.parametrize("laid", [pair for pair in KEPT if pair[0] == "befa727"], indirect=True, ids=" ".join)
+OLDEST = pytest.mark.parametrize(
+    "former_data", [pair for pair in KEPT if pair[0] == "befa727"], indirect=True, ids=" ".join
+)
 """Where the versions between wrote the same bytes."""
 
 
 @OLDEST
 @pytest.mark.promise("upgrade.reads")
-async def test_what_had_ended_is_answered_as_before(laid: Laid) -> None:
-    then, ids = laid.expected["wire"], laid.expected
-    async with laid.hub() as hub:
+async def test_what_had_ended_is_answered_as_before(former_data: FormerData) -> None:
+    then, ids = former_data.expected["wire"], former_data.expected
+    async with former_data.hub() as hub:
         for name, history in then["histories"].items():
             assert differences(history, await hub.robot.history(ids["jobs"][name])) == []
             assert differences(then["jobs"][name], await hub.robot.job(ids["jobs"][name])) == []
@@ -50,19 +52,19 @@ async def test_what_had_ended_is_answered_as_before(laid: Laid) -> None:
 
 
 @pytest.mark.promise("upgrade.jobs")
-async def test_jobs_that_were_under_way_go_on(laid: Laid) -> None:
-    jobs, approvals = laid.expected["jobs"], laid.expected["approvals"]
-    async with laid.hub() as hub:
+async def test_jobs_that_were_under_way_go_on(former_data: FormerData) -> None:
+    jobs, approvals = former_data.expected["jobs"], former_data.expected["approvals"]
+    async with former_data.hub() as hub:
         for name in ("queued", "running"):
             assert value(await ended(hub, jobs[name], "SUCCEEDED")) == {"text": name}
         lost = await ended(hub, jobs["begun"], "LOST")
         assert lost["error"]["kind"] == "ERROR_KIND_OUTCOME_UNKNOWN"
         await ended(hub, jobs["cancelling"], "CANCELLED")
-        await approve(laid, hub, "awaiting")
+        await approve(former_data, hub, "awaiting")
         assert value(await ended(hub, jobs["awaiting"], "SUCCEEDED")) == {"text": "written: awaiting"}
         await hub.judge.decide(approvals["awaiting_too"], REJECT)
         await ended(hub, jobs["awaiting_too"], "FAILED")
-        await approve(laid, hub, "asking", answer_json=ANSWER)
+        await approve(former_data, hub, "asking", answer_json=ANSWER)
         assert value(await ended(hub, jobs["asking"], "SUCCEEDED")) == {"text": "asking, Ada"}
         again = await hub.robot.submit(
             "kept/text.echo", text=kept.TEXT, key="job-key", request_id="request-1", user_id="ada"
@@ -71,9 +73,9 @@ async def test_jobs_that_were_under_way_go_on(laid: Laid) -> None:
 
 
 @pytest.mark.promise("upgrade.keys-and-approvals")
-async def test_keys_replay_and_approvals_are_decided_and_used(laid: Laid) -> None:
-    then, approvals = laid.expected["wire"]["answers"], laid.expected["approvals"]
-    async with laid.hub() as hub:
+async def test_keys_replay_and_approvals_are_decided_and_used(former_data: FormerData) -> None:
+    then, approvals = former_data.expected["wire"]["answers"], former_data.expected["approvals"]
+    async with former_data.hub() as hub:
         robot = hub.robot
         replayed = await robot.invoke("kept/text.write", text="once", key="key-ended")
         assert replayed.pop("replayed")
@@ -88,14 +90,14 @@ async def test_keys_replay_and_approvals_are_decided_and_used(laid: Laid) -> Non
         await hub.judge.decide(approvals["pending"], APPROVE)
         for name in ("pending", "approved"):
             approval_id = approvals[name]
-            if not laid.binds_workspaces:
+            if not former_data.binds_workspaces:
                 approval_id = await required(hub, "kept/text.sign", name, approval_id)
                 await hub.judge.decide(approval_id, APPROVE)
             assert value(await repeats(hub, "kept/text.sign", name, approval_id)) == {"text": f"written: {name}"}
             assert await required(hub, "kept/text.sign", name, approval_id) != approval_id
         question = approvals["question"]
         await hub.judge.decide(question, APPROVE, answer_json=ANSWER)
-        if not laid.binds_workspaces:
+        if not former_data.binds_workspaces:
             refused = await repeats(hub, "kept/text.ask", "question", question)
             assert refused["error"]["kind"] == "ERROR_KIND_APPROVAL_REQUIRED"
             question = await required(hub, "kept/text.ask", "question", "")
@@ -105,8 +107,8 @@ async def test_keys_replay_and_approvals_are_decided_and_used(laid: Laid) -> Non
 
 @OLDEST
 @pytest.mark.promise("upgrade.pins-and-use")
-async def test_pins_still_hold_and_use_still_ranks(laid: Laid) -> None:
-    async with laid.hub() as hub:
+async def test_pins_still_hold_and_use_still_ranks(former_data: FormerData) -> None:
+    async with former_data.hub() as hub:
         status = await hub.boss.refresh("papers")
         assert (status["tools"], status["quarantined"]) == (4, 2)
         hub.papers.pages[:] = [[kept.definition("steady", "Read a paper, and whatever else there is.")]]
@@ -120,20 +122,20 @@ async def test_pins_still_hold_and_use_still_ranks(laid: Laid) -> None:
 
 @OLDEST
 @pytest.mark.promise("upgrade.audit")
-async def test_audit_log_goes_on_and_is_verified_over_the_seam(laid: Laid) -> None:
-    async with laid.hub() as hub:
+async def test_audit_log_goes_on_and_is_verified_over_the_seam(former_data: FormerData) -> None:
+    async with former_data.hub() as hub:
         await hub.robot.invoke("kept/text.write", text="after the upgrade")
         verified = await hub.boss.verified()
         events = await hub.boss.events()
         assert await hub.process.stop() == 0
     assert verified["ok"], verified
-    before = [key(event) for event in laid.expected["wire"]["events"]]
+    before = [key(event) for event in former_data.expected["wire"]["events"]]
     by_place = {key(event): event for event in events}
-    assert differences(laid.expected["wire"]["events"], [by_place[each] for each in before]) == []
+    assert differences(former_data.expected["wire"]["events"], [by_place[each] for each in before]) == []
     assert any("after the upgrade" in event.get("args_summary", "") for event in events)
-    if (laid.data / "audit.db").exists():
+    if (former_data.data / "audit.db").exists():
         completed = await in_thread(
-            [sys.executable, "-m", "toolhub_service", "audit", "verify", "--data-dir", str(laid.data), "--json"]
+            [sys.executable, "-m", "toolhub_service", "audit", "verify", "--data-dir", str(former_data.data), "--json"]
         )
         assert json.loads(completed.stdout)["ok"], completed.stdout + completed.stderr
 
@@ -144,11 +146,11 @@ async def ended(hub: Running, job_id: str, state: str) -> dict[str, Any]:
     return dict(last["result"])
 
 
-async def approve(laid: Laid, hub: Running, name: str, **fields: Any) -> None:
+async def approve(former_data: FormerData, hub: Running, name: str, **fields: Any) -> None:
     """What the job waits for; and again when the first approval, which names no workspace, is not taken for it."""
-    job_id, approval_id = laid.expected["jobs"][name], laid.expected["approvals"][name]
+    job_id, approval_id = former_data.expected["jobs"][name], former_data.expected["approvals"][name]
     await hub.judge.decide(approval_id, APPROVE, **fields)
-    if laid.binds_workspaces:
+    if former_data.binds_workspaces:
         return
     while (job := await hub.robot.job(job_id)).get("approval_id", approval_id) == approval_id:
         seen = int(job["status"]["sequence"])

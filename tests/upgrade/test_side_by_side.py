@@ -44,7 +44,7 @@ pytestmark = pytest.mark.slow
 
 
 @dataclass
-class Pair:
+class OldAndNewHub:
     """Data folders of an old and of a new hub that share everything hubs can share."""
 
     folder: Path
@@ -105,21 +105,21 @@ class Pair:
 
 
 @pytest.fixture(params=["redis", "postgres"] if EVERY_STORE else ["postgres"])
-def pair(request: pytest.FixtureRequest, former: Path, tmp_path: Path) -> Pair:
+def hubs(request: pytest.FixtureRequest, former: Path, tmp_path: Path) -> OldAndNewHub:
     if request.param == "redis":
         stores = {"redis_url": request.getfixturevalue("redis_url")}
     else:
         stores = {"kind": "postgres", "postgres_url": request.getfixturevalue("postgres_url")}
-    pair = Pair(tmp_path, former, stores)
-    pair.prepare()
-    return pair
+    hubs = OldAndNewHub(tmp_path, former, stores)
+    hubs.prepare()
+    return hubs
 
 
 @pytest.mark.promise("upgrade.side-by-side")
-async def test_versions_side_by_side_share_all_work_and_finish_what_the_other_leaves(pair: Pair) -> None:
-    pair.hold("old").touch()
-    async with pair.hub("new") as (new, at_new, judge_at_new, boss):  # the layout is the newer one's from the start
-        async with pair.hub("old") as (old, at_old, judge_at_old, _):
+async def test_versions_side_by_side_share_all_work_and_finish_what_the_other_leaves(hubs: OldAndNewHub) -> None:
+    hubs.hold("old").touch()
+    async with hubs.hub("new") as (new, at_new, judge_at_new, boss):  # the layout is the newer one's from the start
+        async with hubs.hub("old") as (old, at_old, judge_at_old, _):
             await _share(at_old, at_new, judge_at_new)
             await _share(at_new, at_old, judge_at_old, mark="back")
             left = (await at_old.submit("side/text.work", text="left by the old", key="left-1"))["job_id"]
@@ -132,9 +132,9 @@ async def test_versions_side_by_side_share_all_work_and_finish_what_the_other_le
             assert await old.process.wait() == 0
         again = await at_new.submit("side/text.work", text="left by the old", key="left-1")
         assert again["job_id"] == left
-        pair.hold("old").unlink()
-        pair.hold("new").touch()
-        async with pair.hub("old") as (_, at_old, _, _):  # and the roll back
+        hubs.hold("old").unlink()
+        hubs.hold("new").touch()
+        async with hubs.hub("old") as (_, at_old, _, _):  # and the roll back
             left = (await at_new.submit("side/text.work", text="left by the new"))["job_id"]
             await at_new.reached(left, "RUNNING")
             watching = asyncio.create_task(at_old.reached(left, "SUCCEEDED"))
@@ -144,10 +144,10 @@ async def test_versions_side_by_side_share_all_work_and_finish_what_the_other_le
             _assert_whole(history)
             assert _value(history[-1]["result"]) == {"text": "left by the new", "hub": "old"}
         await new.process.wait()
-    pair.hold("new").unlink()
-    async with pair.hub("new") as (_, at_new, _, boss):
+    hubs.hold("new").unlink()
+    async with hubs.hub("new") as (_, at_new, _, boss):
         _assert_whole(await at_new.reached(left, "SUCCEEDED"))
-        if "postgres_url" in pair.stores:
+        if "postgres_url" in hubs.stores:
             verified = await boss.verified()
             assert verified["ok"], verified
 

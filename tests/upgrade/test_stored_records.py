@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.upgrade import kept
-from tests.upgrade.conftest import Laid
+from tests.upgrade.conftest import FormerData
 from tests.upgrade.records import opened_stores, read_records
 
 KINDS = {"jobs": 13, "histories": 13, "approvals": 9, "keys": 3, "artifacts": 2, "pins": 6, "uses": 5}
@@ -15,10 +15,10 @@ KINDS = {"jobs": 13, "histories": 13, "approvals": 9, "keys": 3, "artifacts": 2,
 
 
 @pytest.mark.promise("upgrade.records")
-async def test_records_of_a_former_version_are_read_as_it_read_them(laid: Laid) -> None:
-    expected = laid.expected["records"]
-    async with opened_stores(laid.settings, laid.data) as stores:
-        found = await read_records(stores, kept.KEYS, laid.expected["artifacts"].values())
+async def test_records_of_a_former_version_are_read_as_it_read_them(former_data: FormerData) -> None:
+    expected = former_data.expected["records"]
+    async with opened_stores(former_data.settings, former_data.data) as stores:
+        found = await read_records(stores, kept.KEYS, former_data.expected["artifacts"].values())
     assert {kind: len(records) for kind, records in expected.items()} == KINDS
     assert differences(expected, found) == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.fakes.comfyui.node_class import Bench, NodeClass, Ran
+from tests.fakes.comfyui.node_class import NodeClass, NodeContext, NodeResult
 from tests.fakes.comfyui.png import Picture
 
 MEMORY_BYTES = 1 << 36
@@ -27,51 +27,51 @@ def picture(value: Any) -> Picture:
     return value
 
 
-async def _empty(inputs: dict[str, Any], bench: Bench) -> Ran:
+async def _empty(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
     made = Picture(inputs["width"], inputs["height"], inputs["color"], inputs["batch_size"])
     needed = made.width * made.height * made.batch * 4
     if needed > MEMORY_BYTES:
         raise RuntimeError(OUT_OF_MEMORY.format(needed))
-    return Ran((made,))
+    return NodeResult((made,))
 
 
-async def _unchanged(inputs: dict[str, Any], bench: Bench) -> Ran:
-    return Ran((picture(inputs["image"]),))
+async def _unchanged(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
+    return NodeResult((picture(inputs["image"]),))
 
 
-async def _scaled(inputs: dict[str, Any], bench: Bench) -> Ran:
+async def _scaled(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
     given = picture(inputs["image"])
-    return Ran((Picture(inputs["width"], inputs["height"], given.color, given.batch),))
+    return NodeResult((Picture(inputs["width"], inputs["height"], given.color, given.batch),))
 
 
-async def _inverted(inputs: dict[str, Any], bench: Bench) -> Ran:
+async def _inverted(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
     given = picture(inputs["image"])
-    return Ran((Picture(given.width, given.height, 0xFFFFFF - given.color, given.batch),))
+    return NodeResult((Picture(given.width, given.height, 0xFFFFFF - given.color, given.batch),))
 
 
-async def _loaded(inputs: dict[str, Any], bench: Bench) -> Ran:
-    given = bench.load(inputs["image"])
-    return Ran((given, "MASK"))
+async def _loaded(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
+    given = context.load(inputs["image"])
+    return NodeResult((given, "MASK"))
 
 
-async def _saved(inputs: dict[str, Any], bench: Bench) -> Ran:
+async def _saved(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
     given = picture(inputs["images"])
-    return Ran((given,), {"images": bench.save(given, inputs["filename_prefix"], "output")})
+    return NodeResult((given,), {"images": context.save(given, inputs["filename_prefix"], "output")})
 
 
-async def _previewed(inputs: dict[str, Any], bench: Bench) -> Ran:
+async def _previewed(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
     given = picture(inputs["images"])
-    return Ran((given,), {"images": bench.save(given, "ComfyUI", "temp")})
+    return NodeResult((given,), {"images": context.save(given, "ComfyUI", "temp")})
 
 
-async def _shown(inputs: dict[str, Any], bench: Bench) -> Ran:
+async def _shown(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
     text = inputs["source"] if isinstance(inputs["source"], str) else repr(inputs["source"])
-    return Ran((text,), {"text": [text]})
+    return NodeResult((text,), {"text": [text]})
 
 
-def _exists(inputs: dict[str, Any], bench: Bench) -> str | None:
+def _exists(inputs: dict[str, Any], context: NodeContext) -> str | None:
     try:
-        bench.load(str(inputs.get("image")))
+        context.load(str(inputs.get("image")))
     except OSError:
         return f"Invalid image file: {inputs.get('image')}"
     except ValueError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.fakes.comfyui.classes import pixels
-from tests.fakes.comfyui.node_class import Bench, NodeClass, Ran
+from tests.fakes.comfyui.node_class import NodeClass, NodeContext, NodeResult
 from tests.fakes.comfyui.png import Picture
 
 MODELS = ["tiny.safetensors", "other.safetensors"]
@@ -28,30 +28,30 @@ class Token:
     batch: int = 1
 
 
-async def _checkpoint(inputs: dict[str, Any], bench: Bench) -> Ran:
-    return Ran(tuple(Token(f"{part} of {inputs['ckpt_name']}") for part in ("model", "clip", "vae")))
+async def _checkpoint(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
+    return NodeResult(tuple(Token(f"{part} of {inputs['ckpt_name']}") for part in ("model", "clip", "vae")))
 
 
-async def _encoded(inputs: dict[str, Any], bench: Bench) -> Ran:
-    return Ran((Token(inputs["text"]),))
+async def _encoded(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
+    return NodeResult((Token(inputs["text"]),))
 
 
-async def _latent(inputs: dict[str, Any], bench: Bench) -> Ran:
-    return Ran((Token("latent", inputs["width"], inputs["height"], inputs["batch_size"]),))
+async def _latent(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
+    return NodeResult((Token("latent", inputs["width"], inputs["height"], inputs["batch_size"]),))
 
 
-async def _sampled(inputs: dict[str, Any], bench: Bench) -> Ran:
+async def _sampled(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
     latent: Token = inputs["latent_image"]
     color = zlib.crc32(repr((inputs["seed"], inputs["positive"], inputs["model"])).encode()) & 0xFFFFFF
     for step in range(1, inputs["steps"] + 1):
-        await bench.progress(step, inputs["steps"], Picture(8, 8, color))
-    return Ran((Token(f"{color:06x}", latent.width, latent.height, latent.batch),))
+        await context.progress(step, inputs["steps"], Picture(8, 8, color))
+    return NodeResult((Token(f"{color:06x}", latent.width, latent.height, latent.batch),))
 
 
-async def _decoded(inputs: dict[str, Any], bench: Bench) -> Ran:
+async def _decoded(inputs: dict[str, Any], context: NodeContext) -> NodeResult:
     latent: Token = inputs["samples"]
     color = int(latent.what, 16) if latent.what != "latent" else 0
-    return Ran((Picture(latent.width, latent.height, color, latent.batch),))
+    return NodeResult((Picture(latent.width, latent.height, color, latent.batch),))
 
 
 def diffusion_classes() -> list[NodeClass]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fakes.comfyui.files import Folders
-from tests.fakes.comfyui.graph import ToRun, is_link, signature
-from tests.fakes.comfyui.node_class import BrokenNode, NodeClass, Ran
+from tests.fakes.comfyui.graph import PendingNodes, is_link, signature
+from tests.fakes.comfyui.node_class import BrokenNode, NodeClass, NodeResult
 from tests.fakes.comfyui.pace import Pace, RunningNode
 from tests.fakes.comfyui.png import Picture, encoded
 from tests.fakes.comfyui.sockets import Sockets
@@ -22,7 +22,7 @@ from tests.fakes.comfyui.versions import Version
 from tests.fakes.comfyui.work_queue import Entry, Item
 
 
-class InterruptedRun(Exception):
+class RunInterrupted(Exception):
     """Somebody asked the running prompt to stop."""
 
 
@@ -31,7 +31,7 @@ def now_ms() -> int:
 
 
 @dataclass
-class Workshop:
+class ServerState:
     """What all runs of a server's life share."""
 
     version: Version
@@ -43,7 +43,7 @@ class Workshop:
     """Called with the class before a node works; raises what a test wants."""
     shown_instead: Callable[[str, dict[str, list[Any]]], dict[str, list[Any]]]
     """Class and what its node shows to what it shall be said to show."""
-    cache: dict[str, Ran] = field(default_factory=dict)
+    cache: dict[str, NodeResult] = field(default_factory=dict)
     interrupted: bool = False
     previews: bool = False
     client_id: str | None = None
@@ -55,30 +55,30 @@ class Workshop:
 class Run:
     """Implements `node_class.Bench` for the node that works."""
 
-    def __init__(self, shop: Workshop, item: Item) -> None:
-        self._shop = shop
+    def __init__(self, state: ServerState, item: Item) -> None:
+        self._state = state
         self._number, self._id, self._graph, self._extra, self._wanted = item
         self._item = item
         self._client: str | None = self._extra.get("client_id")
         self._messages: list[list[Any]] = []
         self._progress: dict[str, dict[str, Any]] = {}
-        self._outputs: dict[str, Ran] = {}
+        self._outputs: dict[str, NodeResult] = {}
         self._shown: dict[str, dict[str, list[Any]]] = {}
         self._executed: list[str] = []
         self._now = ""
 
     async def finish(self) -> Entry:
         """Everything up to and with the last message of the run; its history entry."""
-        shop = self._shop
-        shop.interrupted, shop.client_id, shop.last_node = False, self._client, None
+        state = self._state
+        state.interrupted, state.client_id, state.last_node = False, self._client, None
         self._publish("execution_start", {})
-        keys = {node_id: signature(self._graph, node_id, shop.folders.changed) for node_id in self._valid()}
-        cached = {node_id for node_id, key in keys.items() if key in shop.cache}
-        shop.cache = {key: ran for key, ran in shop.cache.items() if key in keys.values()}
+        keys = {node_id: signature(self._graph, node_id, state.folders.changed) for node_id in self._valid()}
+        cached = {node_id for node_id, key in keys.items() if key in state.cache}
+        state.cache = {key: ran for key, ran in state.cache.items() if key in keys.values()}
         self._publish("execution_cached", {"nodes": [node_id for node_id in self._graph if node_id in cached]})
-        self._outputs = {node_id: shop.cache[keys[node_id]] for node_id in cached}
+        self._outputs = {node_id: state.cache[keys[node_id]] for node_id in cached}
         succeeded = await self._all_nodes(keys, cached)
-        shop.last_node = None
+        state.last_node = None
         return self._entry(succeeded)
 
     def _valid(self) -> list[str]:
@@ -92,7 +92,7 @@ class Run:
         return found
 
     async def _all_nodes(self, keys: dict[str, str], cached: set[str]) -> bool:
-        to_run = ToRun(self._graph, self._wanted, cached, lambda node_id: self._class(node_id).is_output)
+        to_run = PendingNodes(self._graph, self._wanted, cached, lambda node_id: self._class(node_id).is_output)
         while (node_id := to_run.take()) is not None:
             if node_id in cached:
                 self._show(node_id, self._outputs[node_id])
@@ -100,29 +100,29 @@ class Run:
                 continue
             try:
                 ran = await self._one_node(node_id)
-            except InterruptedRun:
+            except RunInterrupted:
                 self._publish("execution_interrupted", self._where(node_id))
                 return False
             except (BrokenNode, RuntimeError, TypeError, ValueError, KeyError, OSError) as broken:
                 self._publish("execution_error", self._where(node_id) | self._why(node_id, broken))
                 return False
-            self._outputs[node_id] = self._shop.cache[keys[node_id]] = ran
+            self._outputs[node_id] = self._state.cache[keys[node_id]] = ran
             self._executed.append(node_id)
         self._publish("execution_success", {})
         return True
 
-    async def _one_node(self, node_id: str) -> Ran:
-        shop, kind = self._shop, self._class(node_id)
+    async def _one_node(self, node_id: str) -> NodeResult:
+        state, kind = self._state, self._class(node_id)
         self._now = node_id
         self._advance(node_id, "running", 0.0, 1.0)
-        shop.last_node = node_id
+        state.last_node = node_id
         self._send("executing", {"node": node_id, "display_node": node_id, "prompt_id": self._id})
         self._look_for_interrupt()
-        await shop.pace.take_time(RunningNode(self._id, node_id, kind.name, self._graph))
-        shop.break_node(kind.name)
+        await state.pace.take_time(RunningNode(self._id, node_id, kind.name, self._graph))
+        state.break_node(kind.name)
         ran = await kind.run(self._inputs(node_id), self)
         if ran.ui is not None:
-            ran = Ran(ran.outputs, shop.shown_instead(kind.name, ran.ui))
+            ran = NodeResult(ran.outputs, state.shown_instead(kind.name, ran.ui))
         self._show(node_id, ran)
         self._advance(node_id, "finished", 1.0, 1.0)
         return ran
@@ -136,32 +136,32 @@ class Run:
         }
 
     def _class(self, node_id: str) -> NodeClass:
-        return self._shop.classes[self._graph[node_id]["class_type"]]
+        return self._state.classes[self._graph[node_id]["class_type"]]
 
     def _look_for_interrupt(self) -> None:
-        if self._shop.interrupted:
-            self._shop.interrupted = False
-            raise InterruptedRun
+        if self._state.interrupted:
+            self._state.interrupted = False
+            raise RunInterrupted
 
     # what nodes may do
 
     def save(self, picture: Picture, prefix: str, kind: str) -> list[dict[str, str]]:
         texts = {"prompt": self._graph, **self._extra.get("extra_pnginfo", {})}
-        return self._shop.folders.save(picture, prefix, kind, texts)
+        return self._state.folders.save(picture, prefix, kind, texts)
 
     def load(self, name: str) -> Picture:
-        return self._shop.folders.load(name)
+        return self._state.folders.load(name)
 
     async def progress(self, value: int, of: int, preview: Picture | None = None) -> None:
         self._look_for_interrupt()
         self._advance(self._now, "running", float(value), float(of))
         data = {"value": value, "max": of, "prompt_id": self._id, "node": self._now}
-        self._shop.sockets.send("progress", data, self._client)
-        if preview is not None and self._shop.previews:
+        self._state.sockets.send("progress", data, self._client)
+        if preview is not None and self._state.previews:
             about = {"node_id": self._now, "prompt_id": self._id, "image_type": "image/png"}
-            self._shop.sockets.send_preview(encoded(preview), about, self._client)
+            self._state.sockets.send_preview(encoded(preview), about, self._client)
         node = RunningNode(self._id, self._now, self._class(self._now).name, self._graph)
-        await self._shop.pace.take_time(node)
+        await self._state.pace.take_time(node)
 
     # what is told
 
@@ -173,9 +173,9 @@ class Run:
 
     def _send(self, kind: str, data: dict[str, Any]) -> None:
         if self._client is not None:
-            self._shop.sockets.send(kind, data, self._client)
+            self._state.sockets.send(kind, data, self._client)
 
-    def _show(self, node_id: str, ran: Ran) -> None:
+    def _show(self, node_id: str, ran: NodeResult) -> None:
         if ran.ui is not None:
             self._shown[node_id] = ran.ui
             about = {"node": node_id, "display_node": node_id, "output": ran.ui, "prompt_id": self._id}
@@ -194,13 +194,13 @@ class Run:
             "real_node_id": node_id,
         }
         state_of_all = {"prompt_id": self._id, "nodes": dict(self._progress)}
-        self._shop.sockets.send("progress_state", state_of_all, self._client)
+        self._state.sockets.send("progress_state", state_of_all, self._client)
 
     def _where(self, node_id: str) -> dict[str, Any]:
         return {"node_id": node_id, "node_type": self._class(node_id).name, "executed": self._executed[::-1]}
 
     def _why(self, node_id: str, broken: Exception) -> dict[str, Any]:
-        frames = [*self._shop.version.frames, (self._class(node_id).run.__name__, 1)]
+        frames = [*self._state.version.frames, (self._class(node_id).run.__name__, 1)]
         given: dict[str, list[Any]] = {
             name: [value if isinstance(value, int | float | str) else repr(value)]
             for name, value in self._inputs(node_id).items()

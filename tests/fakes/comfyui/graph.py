@@ -34,7 +34,7 @@ def signature(graph: Graph, node_id: str, changed: Callable[[dict[str, Any]], st
     return json.dumps([node["class_type"], changed(node), inputs], sort_keys=True)
 
 
-class ToRun:
+class PendingNodes:
     """The nodes that a prompt still has to run; one is taken at a time."""
 
     def __init__(

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from tests.fakes.comfyui.faults import How, Op
-from tests.fakes.comfyui.record import Asked
+from tests.fakes.comfyui.record import RecordedRequest
 
 if TYPE_CHECKING:
     from tests.fakes.comfyui.server import FakeComfy
@@ -60,7 +60,7 @@ def recording(comfy: FakeComfy) -> Any:
             body = json.loads(raw) if raw.startswith((b"{", b"[")) and _is_json(raw) else None
         path = request.path.removeprefix("/api") if "/jobs" not in request.path else request.path
         op = op_of(request.method, request.path)
-        comfy.asked.append(Asked(op, request.method, path, dict(request.query), dict(request.headers), body))
+        comfy.asked.append(RecordedRequest(op, request.method, path, dict(request.query), dict(request.headers), body))
         comfy.pulse.beat()
         return await handler(request)
 

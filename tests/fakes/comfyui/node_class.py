@@ -21,14 +21,14 @@ class BrokenNode(Exception):
 
 
 @dataclass(frozen=True)
-class Ran:
+class NodeResult:
     """What a node brought: its outputs by slot, and what it shows (`{key: [items]}`), if anything."""
 
     outputs: tuple[Any, ...] = ()
     ui: dict[str, list[Any]] | None = None
 
 
-class Bench(Protocol):
+class NodeContext(Protocol):
     """What a node may use while it runs."""
 
     def save(self, picture: Picture, prefix: str, kind: str) -> list[dict[str, str]]: ...
@@ -44,7 +44,7 @@ class NodeClass:
     """Mutable, so that a test can change a server under its clients."""
 
     name: str
-    run: Callable[[dict[str, Any], Bench], Awaitable[Ran]]
+    run: Callable[[dict[str, Any], NodeContext], Awaitable[NodeResult]]
     required: dict[str, Spec] = field(default_factory=dict)
     optional: dict[str, Spec] = field(default_factory=dict)
     hidden: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class NodeClass:
     new_returns: tuple[str, ...] | None = None
     """What the newer version's outputs are, where they differ."""
     new_return_names: tuple[str, ...] | None = None
-    seen: Callable[[dict[str, Any], Bench], str | None] | None = None
+    seen: Callable[[dict[str, Any], NodeContext], str | None] | None = None
     """VALIDATE_INPUTS: what is wrong with the values, which also replaces the check of choices."""
 
     def spec_of(self, name: str) -> Spec | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fakes.comfyui.pulse import Pulse
+from tests.fakes.comfyui.pulse import ChangeSignal
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ Holds = Callable[[RunningNode], bool]
 class Pace:
     """Nodes that are held wait, inside their execution, for a step each."""
 
-    def __init__(self, pulse: Pulse) -> None:
+    def __init__(self, pulse: ChangeSignal) -> None:
         self._pulse = pulse
         self._holds: list[Holds] = []
         self._steps = 0

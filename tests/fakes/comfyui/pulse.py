@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Pulse:
+class ChangeSignal:
     """`beat()` after every change; `until` looks again at each beat."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from tests.fakes.comfyui.faults import Op
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedRequest:
     """One request as it arrived, answered or not."""
 
     op: Op
@@ -25,7 +25,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Submitted:
+class SubmittedPrompt:
     """One prompt that went into the queue: what must never happen twice."""
 
     prompt_id: str

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tests.fakes.comfyui import jobs
 from tests.fakes.comfyui.execution import Run
-from tests.fakes.comfyui.record import Submitted, digest_of
+from tests.fakes.comfyui.record import SubmittedPrompt, digest_of
 from tests.fakes.comfyui.validation import Validation, reason
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Routes:
 
     async def socket(self, request: web.Request) -> web.StreamResponse:
         comfy = self._comfy
-        now = (comfy.shop.client_id, comfy.shop.last_node)
+        now = (comfy.state.client_id, comfy.state.last_node)
         return (await comfy.sockets.serve(request, comfy.queue.status, now)).ws
 
     async def system_stats(self, request: web.Request) -> web.Response:
@@ -118,15 +118,15 @@ class Routes:
         prompt_id, graph = given or str(uuid.uuid4()), body["prompt"]
         extra = dict(body.get("extra_data") or {}) | ({"client_id": body["client_id"]} if "client_id" in body else {})
         digest = digest_of(graph) if isinstance(graph, dict) else ""
-        bench = Run(comfy.shop, (number, prompt_id, {}, {}, []))
-        verdict = Validation(graph, comfy.classes, comfy.version, bench).judge(body.get("partial_execution_targets"))
+        run = Run(comfy.state, (number, prompt_id, {}, {}, []))
+        verdict = Validation(graph, comfy.classes, comfy.version, run).judge(body.get("partial_execution_targets"))
         if verdict.error is not None:
             return web.json_response({"error": verdict.error, "node_errors": verdict.node_errors}, status=400)
         if comfy.version.hides_keys:
             extra = {key: value for key, value in extra.items() if key not in _SECRET}
         if comfy.version.stamps_create_time:
             extra["create_time"] = comfy.next_create_time_ms()
-        comfy.submitted.append(Submitted(prompt_id, digest, number, extra.get("client_id"), graph))
+        comfy.submitted.append(SubmittedPrompt(prompt_id, digest, number, extra.get("client_id"), graph))
         comfy.queue.put((number, prompt_id, graph, extra, verdict.outputs))
         accepted = {"prompt_id": prompt_id, "number": number, "node_errors": verdict.node_errors}
         return web.json_response(accepted)
@@ -192,7 +192,7 @@ class Routes:
             body = {}
         running = self._comfy.queue.running
         if "prompt_id" not in body or (running is not None and running[1] == body["prompt_id"]):
-            self._comfy.shop.interrupted = True
+            self._comfy.state.interrupted = True
         return web.Response()
 
     async def cancel_job(self, request: web.Request) -> web.Response:
@@ -214,6 +214,6 @@ class Routes:
         """Whether there was something to cancel: False for what has ended or is unknown."""
         running = self._comfy.queue.running
         if running is not None and running[1] == prompt_id:
-            self._comfy.shop.interrupted = True
+            self._comfy.state.interrupted = True
             return True
         return self._comfy.queue.delete(prompt_id)

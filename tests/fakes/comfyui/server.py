@@ -16,15 +16,15 @@ from aiohttp import web
 
 from tests.fakes.comfyui.classes import image_classes
 from tests.fakes.comfyui.diffusion import diffusion_classes
-from tests.fakes.comfyui.execution import Run, Workshop, now_ms
+from tests.fakes.comfyui.execution import Run, ServerState, now_ms
 from tests.fakes.comfyui.faults import Faults, How, Op
 from tests.fakes.comfyui.file_routes import FileRoutes
 from tests.fakes.comfyui.files import Folders
 from tests.fakes.comfyui.middlewares import faulty, guarded, own_origin, recording
 from tests.fakes.comfyui.node_class import BrokenNode, NodeClass
 from tests.fakes.comfyui.pace import Holds, Pace, RunningNode
-from tests.fakes.comfyui.pulse import Pulse
-from tests.fakes.comfyui.record import Asked, Submitted
+from tests.fakes.comfyui.pulse import ChangeSignal
+from tests.fakes.comfyui.record import RecordedRequest, SubmittedPrompt
 from tests.fakes.comfyui.routes import Routes
 from tests.fakes.comfyui.sockets import Sockets
 from tests.fakes.comfyui.versions import VERSIONS
@@ -40,15 +40,15 @@ class FakeComfy:
     def __init__(self, root: Path, version: str, *, history_cap: int, max_upload_bytes: int) -> None:
         self.version = VERSIONS[version]
         self.features = self.version.features | {"max_upload_size": max_upload_bytes}
-        self.pulse = Pulse()
+        self.pulse = ChangeSignal()
         self.pace = Pace(self.pulse)
         self.faults = Faults()
         self.folders = Folders(root, shows_common_path=not self.version.is_new)
         self.classes: dict[str, NodeClass] = {kind.name: kind for kind in [*diffusion_classes(), *image_classes()]}
-        self.asked: list[Asked] = []
+        self.asked: list[RecordedRequest] = []
         self.users: set[str] = set()
         """Values of Authorization that are let in; empty: everybody is."""
-        self.submitted: list[Submitted] = []
+        self.submitted: list[SubmittedPrompt] = []
         self.port = 0
         self.lives = 0
         """How often it has been started."""
@@ -71,7 +71,7 @@ class FakeComfy:
         self.worker_is_dead = False
         self.sockets = Sockets(self.pulse, self.features)
         self.queue = WorkQueue(self.pulse, self.send_status, self._history_cap)
-        self.shop = Workshop(
+        self.state = ServerState(
             version=self.version,
             classes=self.classes,
             folders=self.folders,
@@ -146,7 +146,7 @@ class FakeComfy:
             except TypeError:
                 self.worker_is_dead = True
                 return
-            entry = await Run(self.shop, item).finish()
+            entry = await Run(self.state, item).finish()
             await self.pulse.until(lambda: not self._history_is_held, timeout_s=None)
             self.queue.done(item, entry)
             client_id = item[3].get("client_id")
@@ -214,7 +214,7 @@ class FakeComfy:
     def _waits(self) -> bool:
         return self.pace.held is not None or self._history_is_held or self.worker_is_dead
 
-    async def until_submitted(self, count: int = 1) -> Submitted:
+    async def until_submitted(self, count: int = 1) -> SubmittedPrompt:
         """Until so many prompts have gone into the queue, over all its lives."""
         await self.pulse.until(lambda: len(self.submitted) >= count)
         return self.submitted[count - 1]
@@ -276,7 +276,7 @@ class FakeComfy:
 
     def interrupt(self) -> None:
         """Somebody else interrupts whatever runs."""
-        self.shop.interrupted = True
+        self.state.interrupted = True
 
     def delete_outputs(self) -> None:
         """The files are gone; history and cache still name them."""
@@ -312,11 +312,11 @@ class FakeComfy:
     @property
     def previews(self) -> bool:
         """Whether samplers send binary preview frames."""
-        return self.shop.previews
+        return self.state.previews
 
     @previews.setter
     def previews(self, wanted: bool) -> None:
-        self.shop.previews = wanted
+        self.state.previews = wanted
 
 
 def _is(held: RunningNode | None, class_type: str | None) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from tests.fakes.comfyui.pulse import Pulse
+from tests.fakes.comfyui.pulse import ChangeSignal
 
 PREVIEW, PREVIEW_WITH_METADATA = 1, 4
 """Kinds of binary frames."""
@@ -40,7 +40,7 @@ class Socket:
 class Sockets:
     """All connections of a server's life."""
 
-    def __init__(self, pulse: Pulse, features: dict[str, Any]) -> None:
+    def __init__(self, pulse: ChangeSignal, features: dict[str, Any]) -> None:
         self._pulse = pulse
         self._features = features
         self._by_sid: dict[str, Socket] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fakes.comfyui.graph import Graph, is_link
-from tests.fakes.comfyui.node_class import Bench, NodeClass, Spec
+from tests.fakes.comfyui.node_class import NodeClass, NodeContext, Spec
 from tests.fakes.comfyui.versions import Version
 
 Reason = dict[str, Any]
@@ -20,7 +20,7 @@ _COERCIONS: dict[str, Callable[[Any], Any]] = {"INT": int, "FLOAT": float, "STRI
 
 
 @dataclass
-class Verdict:
+class ValidationResult:
     """`error` is set when nothing is left to run."""
 
     outputs: list[str] = field(default_factory=list)
@@ -34,28 +34,28 @@ def reason(kind: str, message: str, details: str = "", **extra: Any) -> Reason:
 
 
 class Validation:
-    """One prompt's. `bench` lets classes look at the files that values name."""
+    """One prompt's. `context` lets classes look at the files that values name."""
 
-    def __init__(self, graph: Graph, classes: dict[str, NodeClass], version: Version, bench: Bench) -> None:
+    def __init__(self, graph: Graph, classes: dict[str, NodeClass], version: Version, context: NodeContext) -> None:
         self._graph = graph
         self._classes = classes
         self._version = version
-        self._bench = bench
+        self._context = context
         self._seen: dict[str, list[Reason] | None] = {}
         """Of each node looked at: None when it may run, else its own errors (none: those of nodes above)."""
 
-    def judge(self, targets: list[str] | None) -> Verdict:
+    def judge(self, targets: list[str] | None) -> ValidationResult:
         """`targets`: only these output nodes. Raises: TypeError for what is no prompt at all: the bare 500."""
         for node_id in self._graph:
             if (missing := self._missing(node_id)) is not None:
-                return Verdict(error=missing)
+                return ValidationResult(error=missing)
         outputs = [
             node_id
             for node_id in self._graph
             if self._class(node_id).is_output and (targets is None or node_id in targets)
         ]
         if not outputs:
-            return Verdict(error=reason("prompt_no_outputs", "Prompt has no outputs"))
+            return ValidationResult(error=reason("prompt_no_outputs", "Prompt has no outputs"))
         return self._branches(outputs)
 
     def _class(self, node_id: str) -> NodeClass:
@@ -78,8 +78,8 @@ class Validation:
         about = {"node_id": node_id, "class_type": name, "node_title": title}
         return reason("missing_node_type", f"Node '{title}' {fault}", where, **about)
 
-    def _branches(self, outputs: list[str]) -> Verdict:
-        verdict, faults = Verdict(), []
+    def _branches(self, outputs: list[str]) -> ValidationResult:
+        verdict, faults = ValidationResult(), []
         for output in outputs:
             try:
                 good = self._may_run(output, ())
@@ -123,7 +123,7 @@ class Validation:
             else:
                 wrong = self._bad_value(kind, name, inputs)
                 errors += [wrong] if wrong else []
-        if not errors and kind.seen is not None and (fault := kind.seen(inputs, self._bench)):
+        if not errors and kind.seen is not None and (fault := kind.seen(inputs, self._context)):
             message = "Custom validation failed for node"
             errors.append(reason("custom_validation_failed", message, f"image - {fault}", input_name="image"))
         if node_id not in self._seen:

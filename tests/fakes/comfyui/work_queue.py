@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from tests.fakes.comfyui.pulse import Pulse
+from tests.fakes.comfyui.pulse import ChangeSignal
 
 Item = tuple[float, str, dict[str, Any], dict[str, Any], list[str]]
 """`(number, prompt_id, graph, extra_data, outputs to run)`, lowest number first."""
@@ -21,7 +21,7 @@ Entry = dict[str, Any]
 class WorkQueue:
     """`told`: called after every change, to broadcast `status`."""
 
-    def __init__(self, pulse: Pulse, on_change: Callable[[], None], history_cap: int) -> None:
+    def __init__(self, pulse: ChangeSignal, on_change: Callable[[], None], history_cap: int) -> None:
         self._pulse = pulse
         self._on_change = on_change
         self._cap = history_cap

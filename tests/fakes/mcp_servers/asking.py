@@ -30,22 +30,22 @@ class Order(BaseModel):
     to_go: bool = False
 
 
-class Agreed(BaseModel):
+class Confirmation(BaseModel):
     """Nothing but defaults."""
 
     word: str = "yes"
 
 
-def whether(dish: str) -> Elicit[Agreed]:
-    return Elicit(f"Is {dish} what you want?", Agreed)
+def whether(dish: str) -> Elicit[Confirmation]:
+    return Elicit(f"Is {dish} what you want?", Confirmation)
 
 
-def how(dish: str, agreed: Annotated[Agreed, Resolve(whether)]) -> Elicit[Order]:
+def how(dish: str, agreed: Annotated[Confirmation, Resolve(whether)]) -> Elicit[Order]:
     return Elicit(f"You said {agreed.word}. How do you want your {dish}?", Order)
 
 
 @dataclass
-class Kitchen:
+class AskingServer:
     """The server, and what was ordered of it."""
 
     is_modern: bool = True
@@ -78,13 +78,15 @@ class Kitchen:
         mcp.add_tool(order)
 
         @mcp.tool()
-        def sure(dish: str, agreed: Annotated[Agreed, Resolve(whether)], order: Annotated[Order, Resolve(how)]) -> str:
+        def sure(
+            dish: str, agreed: Annotated[Confirmation, Resolve(whether)], order: Annotated[Order, Resolve(how)]
+        ) -> str:
             """Order a dish, once somebody has agreed and then said how."""
             self.orders.append({"dish": dish, "agreed": agreed.word, **order.model_dump()})
             return f"{agreed.word}: {dish} for {order.name}"
 
         @mcp.tool()
-        def agree(dish: str, agreed: Annotated[Agreed, Resolve(whether)]) -> str:
+        def agree(dish: str, agreed: Annotated[Confirmation, Resolve(whether)]) -> str:
             """Agree to a dish."""
             self.orders.append({"dish": dish, "agreed": agreed.word})
             return agreed.word
@@ -120,14 +122,14 @@ def _no_signals() -> Any:
 
 
 @asynccontextmanager
-async def a_kitchen(*, is_modern: bool = True) -> AsyncIterator[Kitchen]:
-    kitchen = Kitchen(is_modern)
-    await kitchen.start()
+async def asking_server(*, is_modern: bool = True) -> AsyncIterator[AskingServer]:
+    server = AskingServer(is_modern)
+    await server.start()
     try:
-        yield kitchen
+        yield server
     finally:
-        await kitchen.stop()
+        await server.stop()
 
 
 if __name__ == "__main__":
-    asyncio.run(Kitchen().tools().run_stdio_async())
+    asyncio.run(AskingServer().tools().run_stdio_async())

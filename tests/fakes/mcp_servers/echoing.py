@@ -16,7 +16,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from tests.fakes.mcp_servers.scripted import Died, Refusal, Script, Send, asks, question, speak, text, tool
+from tests.fakes.mcp_servers.scripted import Refusal, Script, Send, ServerDied, asks, question, speak, text, tool
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Echoing(Script):
 
     async def _tool_exits(self, params: dict[str, Any], args: dict[str, Any], send: Send) -> dict[str, Any]:
         print(f"Traceback: token {self.secrets_text}", file=sys.stderr, flush=True)
-        raise Died
+        raise ServerDied
 
 
 def _own_secrets() -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class Refusal(Exception):
         self.code = code
 
 
-class Died(Exception):
+class ServerDied(Exception):
     """The server breaks off in the middle of a call."""
 
 
@@ -241,7 +241,7 @@ class Script:
         return text("reported")
 
     async def _tool_dies(self, params: dict[str, Any], args: dict[str, Any], send: Send) -> dict[str, Any]:
-        raise Died
+        raise ServerDied
 
     async def _tool_odd(self, params: dict[str, Any], args: dict[str, Any], send: Send) -> dict[str, Any]:
         return dict(args["result"])
@@ -305,7 +305,7 @@ async def speak(script: Script) -> None:
     async def run(message: dict[str, Any]) -> None:
         try:
             await send(await script.answer(message, send))
-        except Died:
+        except ServerDied:
             os._exit(3)
         finally:
             running.pop(message["id"], None)
@@ -371,7 +371,7 @@ async def _reply(
     await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
     gone.cancel()
     work.cancel()
-    with suppress(asyncio.CancelledError, Died):
+    with suppress(asyncio.CancelledError, ServerDied):
         await send(await work)
 
 

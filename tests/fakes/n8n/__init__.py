@@ -49,6 +49,6 @@ from tests.fakes.n8n.executions import Execution
 from tests.fakes.n8n.faults import FOREVER, Fault, How
 from tests.fakes.n8n.server import FakeN8n, fake_n8n
 from tests.fakes.n8n.workflows import Workflow
-from tests.fakes.n8n.world import Asked, Owner
+from tests.fakes.n8n.world import Owner, RecordedRequest
 
-__all__ = ["FOREVER", "Asked", "Execution", "FakeN8n", "Fault", "How", "Owner", "Workflow", "fake_n8n"]
+__all__ = ["FOREVER", "Execution", "FakeN8n", "Fault", "How", "Owner", "RecordedRequest", "Workflow", "fake_n8n"]

@@ -22,7 +22,7 @@ Source = dict[str, Any]
 Todo = tuple[str, list[Item], list[Source]]
 
 
-class News:
+class ChangeSignal:
     """Whoever waits for something to become true looks again at each piece of news."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class News:
 
 
 class Engine:
-    def __init__(self, book: ExecutionBook, news: News) -> None:
+    def __init__(self, book: ExecutionBook, news: ChangeSignal) -> None:
         self.book = book
         self.time_scale: float | None = 0.001
         self.code: dict[str, CodeStandIn] = {}

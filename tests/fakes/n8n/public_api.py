@@ -14,16 +14,16 @@ from typing import Any
 from tests.fakes.n8n.answers import Answer, json_answer, message
 from tests.fakes.n8n.executions import Execution, cursor_of, read_cursor
 from tests.fakes.n8n.workflows import Workflow, created, tag_of
-from tests.fakes.n8n.world import Asked, World
+from tests.fakes.n8n.world import RecordedRequest, ServerState
 
 LONGEST_PAGE = 250
 NO_ROUTE = "not found"
 NO_THING = "Not Found"
-Act = Callable[[Asked, str], Awaitable[Answer]]
+Act = Callable[[RecordedRequest, str], Awaitable[Answer]]
 
 
 class PublicApi:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ServerState) -> None:
         self._world = world
         workflows, executions = "/api/v1/workflows", "/api/v1/executions"
         self._routes: list[tuple[str, str, str, Act]] = [
@@ -43,7 +43,7 @@ class PublicApi:
         if world.can_stop:
             self._routes.append(("POST", f"{executions}/([^/]+)/stop", "execution:stop", self._stop))
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: RecordedRequest) -> Answer:
         fitting = [(route, found) for route in self._routes if (found := re.fullmatch(route[1], asked.path))]
         if not fitting:
             return message(404, NO_ROUTE)
@@ -57,7 +57,7 @@ class PublicApi:
                 return await act(asked, found[1] if found.groups() else "") if scope in scopes else _forbidden()
         return message(405, f"{asked.method} method not allowed")
 
-    async def _list_workflows(self, asked: Asked, _: str) -> Answer:
+    async def _list_workflows(self, asked: RecordedRequest, _: str) -> Answer:
         cursor = read_cursor(asked.query["cursor"]) if "cursor" in asked.query else {}
         limit, offset = int(cursor.get("limit", asked.query.get("limit", 100))), int(cursor.get("offset", 0))
         if limit > LONGEST_PAGE:
@@ -70,7 +70,7 @@ class PublicApi:
             {"data": page, "nextCursor": cursor_of(limit=limit, offset=offset + limit) if more else None}
         )
 
-    async def _create_workflow(self, asked: Asked, _: str) -> Answer:
+    async def _create_workflow(self, asked: RecordedRequest, _: str) -> Answer:
         for wanted in ("name", "nodes", "connections", "settings"):
             if wanted not in asked.json:
                 return message(400, f"request/body must have required property '{wanted}'")
@@ -78,24 +78,24 @@ class PublicApi:
         self._world.workflows[workflow.id] = workflow
         return json_answer(workflow.as_created())
 
-    async def _get_workflow(self, _: Asked, workflow_id: str) -> Answer:
+    async def _get_workflow(self, _: RecordedRequest, workflow_id: str) -> Answer:
         return self._of(workflow_id, Workflow.got)
 
-    async def _delete_workflow(self, _: Asked, workflow_id: str) -> Answer:
+    async def _delete_workflow(self, _: RecordedRequest, workflow_id: str) -> Answer:
         answer = self._of(workflow_id, Workflow.got)
         self._world.workflows.pop(workflow_id, None)
         return answer
 
-    async def _activate(self, _: Asked, workflow_id: str) -> Answer:
+    async def _activate(self, _: RecordedRequest, workflow_id: str) -> Answer:
         return self._of(workflow_id, Workflow.activate)
 
-    async def _deactivate(self, _: Asked, workflow_id: str) -> Answer:
+    async def _deactivate(self, _: RecordedRequest, workflow_id: str) -> Answer:
         return self._of(workflow_id, Workflow.deactivate)
 
-    async def _get_tags(self, _: Asked, workflow_id: str) -> Answer:
+    async def _get_tags(self, _: RecordedRequest, workflow_id: str) -> Answer:
         return self._of(workflow_id, lambda workflow: workflow.tags)
 
-    async def _set_tags(self, asked: Asked, workflow_id: str) -> Answer:
+    async def _set_tags(self, asked: RecordedRequest, workflow_id: str) -> Answer:
         known = {tag["id"]: tag for row in self._world.workflows.values() for tag in row.tags}
         tags = [known.get(tag["id"]) or tag_of(tag | {"name": tag["id"]}) for tag in asked.json]
         if workflow_id in self._world.workflows:
@@ -106,18 +106,18 @@ class PublicApi:
         workflow = self._world.workflows.get(workflow_id)
         return message(404, NO_THING) if workflow is None else json_answer(as_fields(workflow))
 
-    async def _list_executions(self, asked: Asked, _: str) -> Answer:
+    async def _list_executions(self, asked: RecordedRequest, _: str) -> Answer:
         if int(asked.query.get("limit", 100)) > LONGEST_PAGE:
             return message(400, f"request/query/limit must be <= {LONGEST_PAGE}")
         return json_answer(self._world.book.page(asked.query))
 
-    async def _get_execution(self, asked: Asked, execution_id: str) -> Answer:
+    async def _get_execution(self, asked: RecordedRequest, execution_id: str) -> Answer:
         execution = self._known(execution_id)
         if execution is None:
             return message(404, NO_THING)
         return json_answer(execution.got(with_data=asked.query.get("includeData") == "true"))
 
-    async def _delete_execution(self, _: Asked, execution_id: str) -> Answer:
+    async def _delete_execution(self, _: RecordedRequest, execution_id: str) -> Answer:
         execution = self._known(execution_id)
         if execution is None:
             return message(404, NO_THING)
@@ -126,7 +126,7 @@ class PublicApi:
         self._world.book.forget(execution_id)
         return json_answer(execution.got(with_data=False) | {"id": execution.number})
 
-    async def _retry(self, _: Asked, execution_id: str) -> Answer:
+    async def _retry(self, _: RecordedRequest, execution_id: str) -> Answer:
         """Answered at the end of the new execution."""
         execution = self._known(execution_id)
         if execution is None:
@@ -137,7 +137,7 @@ class PublicApi:
         await again.has_ended.wait()
         return json_answer(again.as_retried())
 
-    async def _stop(self, _: Asked, execution_id: str) -> Answer:
+    async def _stop(self, _: RecordedRequest, execution_id: str) -> Answer:
         execution = self._known(execution_id)
         if execution is None:
             return message(404, NO_THING)
@@ -158,7 +158,7 @@ def _forbidden() -> Answer:
     return message(403, "Forbidden")
 
 
-def _fits(row: Workflow, asked: Asked) -> bool:
+def _fits(row: Workflow, asked: RecordedRequest) -> bool:
     """The filters of `GET /workflows`."""
     active, name, tags = (asked.query.get(key) for key in ("active", "name", "tags"))
     return (

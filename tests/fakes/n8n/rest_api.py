@@ -14,7 +14,7 @@ from tests.fakes.n8n.answers import Answer, json_answer, problem
 from tests.fakes.n8n.moments import iso
 from tests.fakes.n8n.public_api import not_stoppable
 from tests.fakes.n8n.workflows import OWNER_ID, new_id
-from tests.fakes.n8n.world import Asked, Owner, World
+from tests.fakes.n8n.world import Owner, RecordedRequest, ServerState
 
 COOKIE = "n8n-auth"
 _HANDLING = ("handler (~/n8n/src/controller.registry.ts:110:12)", "~/n8n/src/response-helper.ts:161:17")
@@ -34,10 +34,10 @@ _OWNER_SCOPES = ["apiKey:manage", "tag:list", "user:list", "workflow:create", "w
 
 
 class InternalApi:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ServerState) -> None:
         self._world = world
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: RecordedRequest) -> Answer:
         match asked.method, asked.path:
             case "GET", "/rest/settings":
                 return json_answer({"data": self._settings()})
@@ -47,7 +47,7 @@ class InternalApi:
                 return self._log_in(asked)
         return self._signed_in(asked) if self._is_signed_in(asked) else _dismissed(asked)
 
-    def _signed_in(self, asked: Asked) -> Answer:
+    def _signed_in(self, asked: RecordedRequest) -> Answer:
         match asked.method, asked.path:
             case "GET", "/rest/api-keys/scopes":
                 return json_answer({"data": list(self._world.scopes)})
@@ -58,7 +58,7 @@ class InternalApi:
             return self._stop(stop[1])
         return problem(404, f"Cannot {asked.method} {asked.path}", *_HANDLING, kind="NotFoundError")
 
-    def _is_signed_in(self, asked: Asked) -> bool:
+    def _is_signed_in(self, asked: RecordedRequest) -> bool:
         cookie = asked.cookies.get(COOKIE, "")
         browser_id = self._world.sessions.get(cookie)
         if browser_id is None:
@@ -68,7 +68,7 @@ class InternalApi:
             return False
         return True
 
-    def _set_up(self, asked: Asked) -> Answer:
+    def _set_up(self, asked: RecordedRequest) -> Answer:
         given = asked.json
         if not 8 <= len(given["password"]) <= 64:
             fault = {"code": "too_small", "minimum": 8, "type": "string", "inclusive": True, "exact": False}
@@ -79,13 +79,13 @@ class InternalApi:
         self._world.owner = Owner(given["email"], given["firstName"], given["lastName"], given["password"])
         return self._welcomed(asked, self._world.owner, iso())
 
-    def _log_in(self, asked: Asked) -> Answer:
+    def _log_in(self, asked: RecordedRequest) -> Answer:
         owner, given = self._world.owner, asked.json
         if owner is None or (given["emailOrLdapLoginId"], given["password"]) != (owner.email, owner.password):
             return problem(401, "Wrong username or password. Do you have caps lock on?", *_LOGIN, kind="AuthError")
         return self._welcomed(asked, owner, iso()[:10])
 
-    def _welcomed(self, asked: Asked, owner: Owner, last_active_at: str) -> Answer:
+    def _welcomed(self, asked: RecordedRequest, owner: Owner, last_active_at: str) -> Answer:
         """The user, and a cookie for the browser that asked."""
         cookie = secrets.token_urlsafe(24)
         self._world.sessions[cookie] = asked.headers.get("browser-id", "")
@@ -108,7 +108,7 @@ class InternalApi:
         first_fields = {"userActivated": True, "firstSuccessfulWorkflowId": first.workflow.id}
         return first_fields | {"userActivatedAt": first.established_ms}
 
-    def _make_key(self, asked: Asked) -> Answer:
+    def _make_key(self, asked: RecordedRequest) -> Answer:
         given = asked.json
         if "expiresAt" not in given:
             fault = {"code": "invalid_type", "expected": "number", "received": "undefined"}
@@ -141,7 +141,7 @@ class InternalApi:
         return public_settings | {"communityNodesEnabled": False}
 
 
-def _dismissed(asked: Asked) -> Answer:
+def _dismissed(asked: RecordedRequest) -> Answer:
     headers = {"Set-Cookie": f"{COOKIE}=; Max-Age=0; Path=/"} if COOKIE in asked.cookies else {}
     body = json_answer({"status": "error", "message": "Unauthorized"}).body
     return Answer(401, body, headers=headers)

@@ -18,10 +18,10 @@ from tests.fakes.n8n.faults import Fault, Faults, How
 from tests.fakes.n8n.nodes import CodeStandIn
 from tests.fakes.n8n.public_api import PublicApi
 from tests.fakes.n8n.rest_api import InternalApi
-from tests.fakes.n8n.spoiling import Spoiling, UntypedResponse
+from tests.fakes.n8n.spoiling import FaultInjector, UntypedResponse
 from tests.fakes.n8n.webhooks import Webhooks
 from tests.fakes.n8n.workflows import Workflow, imported
-from tests.fakes.n8n.world import Asked, Owner, World
+from tests.fakes.n8n.world import Owner, RecordedRequest, ServerState
 from tests.free_port import free_port
 
 _SHUTDOWN_S = 0.05
@@ -32,15 +32,15 @@ class FakeN8n:
     """See the package for the manual."""
 
     def __init__(self, version: str, credentials: Mapping[str, tuple[str, str]]) -> None:
-        self.world = World(version, credentials)
-        self.requests: list[Asked] = []
+        self.world = ServerState(version, credentials)
+        self.requests: list[RecordedRequest] = []
         self.api_key = self.world.make_key(frozenset(self.world.scopes))
         self.faults = Faults()
         self.port = free_port()
         self._webhooks = Webhooks(self.world)
         self._public = PublicApi(self.world)
         self._internal = InternalApi(self.world)
-        self._spoiling = Spoiling(self._done, self.world.book)
+        self._spoiling = FaultInjector(self._done, self.world.book)
         self._runner: web.AppRunner | None = None
 
     @property
@@ -101,11 +101,11 @@ class FakeN8n:
         """How many executions of the workflow were ever begun by its webhook: what no restart or pruning undoes."""
         return len([row for row in self.executions.began if row.workflow.id == workflow_id and row.mode == "webhook"])
 
-    def asked(self, method: str, path: str) -> list[Asked]:
+    def asked(self, method: str, path: str) -> list[RecordedRequest]:
         """The requests so far that fit; `path` is a shell pattern."""
         return [seen for seen in self.requests if seen.method == method and fnmatchcase(seen.path, path)]
 
-    async def was_asked(self, method: str, path: str, times: int = 1) -> Asked:
+    async def was_asked(self, method: str, path: str, times: int = 1) -> RecordedRequest:
         """Wait for the so-many-th fitting request."""
         await self.world.news.until(lambda: len(self.asked(method, path)) >= times)
         return self.asked(method, path)[times - 1]
@@ -156,7 +156,7 @@ class FakeN8n:
         await self.down()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        asked = Asked(
+        asked = RecordedRequest(
             request.method,
             request.path,
             dict(request.query),
@@ -174,7 +174,7 @@ class FakeN8n:
                 request.transport.abort()
             return web.Response(status=500)
 
-    async def _done(self, asked: Asked) -> Answer:
+    async def _done(self, asked: RecordedRequest) -> Answer:
         """Do what is asked, by area."""
         try:
             if asked.path.startswith(("/webhook/", "/webhook-test/")):

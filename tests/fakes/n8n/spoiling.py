@@ -11,7 +11,7 @@ from aiohttp import web
 from tests.fakes.n8n.answers import HTML, Answer, GoneError, message
 from tests.fakes.n8n.executions import ExecutionBook
 from tests.fakes.n8n.faults import Fault, How
-from tests.fakes.n8n.world import Asked
+from tests.fakes.n8n.world import RecordedRequest
 
 _PIECE = b"x" * 65_536
 _PAGE = b"<!DOCTYPE html><html><body><h1>It works!</h1></body></html>"
@@ -39,15 +39,15 @@ class UntypedResponse(web.Response):
     """Goes out without the content type that the library would make up."""
 
 
-class Spoiling:
+class FaultInjector:
     """Does what is asked by `done`, and sends the answer, or what is left of it."""
 
-    def __init__(self, done: Callable[[Asked], Awaitable[Answer]], book: ExecutionBook) -> None:
+    def __init__(self, done: Callable[[RecordedRequest], Awaitable[Answer]], book: ExecutionBook) -> None:
         self._done = done
         self._book = book
         self._later: set[asyncio.Task[None]] = set()
 
-    async def sent(self, request: web.Request, asked: Asked, fault: Fault | None) -> web.StreamResponse:
+    async def sent(self, request: web.Request, asked: RecordedRequest, fault: Fault | None) -> web.StreamResponse:
         """The response.
 
         Raises:
@@ -66,7 +66,7 @@ class Spoiling:
             task.cancel()
         await asyncio.gather(*self._later, return_exceptions=True)
 
-    async def _before(self, asked: Asked, fault: Fault) -> None:
+    async def _before(self, asked: RecordedRequest, fault: Fault) -> None:
         match fault.how:
             case How.DROP:
                 raise GoneError
@@ -97,11 +97,11 @@ class Spoiling:
                 return await _drip(request, answer, fault)
         return _response(_AFTERWARDS[fault.how](answer) if fault.how in _AFTERWARDS else answer)
 
-    async def _do_later(self, asked: Asked, fault: Fault) -> None:
+    async def _do_later(self, asked: RecordedRequest, fault: Fault) -> None:
         await fault.is_let_go.wait()
         await self._do(asked)
 
-    async def _do(self, asked: Asked) -> None:
+    async def _do(self, asked: RecordedRequest) -> None:
         """What nobody waits for may end without an answer."""
         try:
             await self._done(asked)

@@ -14,7 +14,7 @@ from tests.fakes.n8n.answers import HTML, Answer, json_answer, problem
 from tests.fakes.n8n.executions import Execution
 from tests.fakes.n8n.expressions import resolved, stringify
 from tests.fakes.n8n.workflows import Workflow
-from tests.fakes.n8n.world import Asked, World
+from tests.fakes.n8n.world import RecordedRequest, ServerState
 
 _LIVE = (
     "LiveWebhooks.findWebhook (~/n8n/src/webhooks/live-webhooks.ts:193:10)",
@@ -44,10 +44,10 @@ _TEST_HINT = (
 
 
 class Webhooks:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ServerState) -> None:
         self._world = world
 
-    async def answer(self, asked: Asked) -> Answer:
+    async def answer(self, asked: RecordedRequest) -> Answer:
         if asked.path.startswith("/webhook-test/"):
             path = asked.path.removeprefix("/webhook-test/")
             return problem(404, f'The requested webhook "{path}" is not registered.', *_TEST, hint=_TEST_HINT)
@@ -75,13 +75,13 @@ class Webhooks:
             if node["parameters"].get("path") == path
         }
 
-    def _is_allowed(self, webhook: dict[str, Any], asked: Asked) -> bool:
+    def _is_allowed(self, webhook: dict[str, Any], asked: RecordedRequest) -> bool:
         if webhook["parameters"].get("authentication", "none") == "none":
             return True
         known = self._world.credentials.get(webhook.get("credentials", {}).get("httpHeaderAuth", {}).get("id", ""))
         return known is not None and asked.headers.get(known[0].lower()) == known[1]
 
-    async def _called(self, workflow: Workflow, webhook: dict[str, Any], asked: Asked, body: Any) -> Answer:
+    async def _called(self, workflow: Workflow, webhook: dict[str, Any], asked: RecordedRequest, body: Any) -> Answer:
         item = {
             "json": {
                 "headers": dict(asked.headers),
@@ -108,7 +108,7 @@ def _received(webhook: dict[str, Any], execution: Execution) -> Answer:
     return Answer(200, str(resolved(response, names)).encode(), HTML)
 
 
-def _unregistered(asked: Asked, methods: list[str]) -> Answer:
+def _unregistered(asked: RecordedRequest, methods: list[str]) -> Answer:
     path = asked.path.removeprefix("/webhook/")
     if methods:
         other = f"Did you mean to make a {' or '.join(methods)} request?"
@@ -117,7 +117,7 @@ def _unregistered(asked: Asked, methods: list[str]) -> Answer:
     return problem(404, text, *_LIVE, hint=_ACTIVE_HINT)
 
 
-def _parsed(asked: Asked) -> Any:
+def _parsed(asked: RecordedRequest) -> Any:
     """The body as `$json.body` holds it: JSON, a form's fields, text, or {} where there is none.
 
     Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fakes.n8n.answers import Answer
-from tests.fakes.n8n.engine import Engine, News
+from tests.fakes.n8n.engine import ChangeSignal, Engine
 from tests.fakes.n8n.executions import ExecutionBook
 from tests.fakes.n8n.workflows import Workflow
 
@@ -23,7 +23,7 @@ PASSWORD = "lab-password-1"
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedRequest:
     """One request as it arrived."""
 
     method: str
@@ -48,13 +48,13 @@ class Owner:
     password: str = PASSWORD
 
 
-class World:
+class ServerState:
     def __init__(self, version: str, credentials: Mapping[str, tuple[str, str]]) -> None:
         self.version = version
         self.credentials = dict(credentials)
         """By id: the header and the value that a webhook with header auth wants."""
         self.workflows: dict[str, Workflow] = {}
-        self.news = News()
+        self.news = ChangeSignal()
         self.book = ExecutionBook()
         self.engine = Engine(self.book, self.news)
         self.keys: dict[str, frozenset[str]] = {}
@@ -80,4 +80,4 @@ class World:
         return key
 
 
-Area = Callable[[Asked], Awaitable[Answer]]
+Area = Callable[[RecordedRequest], Awaitable[Answer]]

@@ -13,7 +13,7 @@ from fastmcp.client.elicitation import ElicitResult
 from fastmcp.client.messages import MessageHandler
 
 
-class Hearing(MessageHandler):
+class ChangeHandler(MessageHandler):
     def __init__(self) -> None:
         self.changed = asyncio.Event()
 
@@ -21,7 +21,7 @@ class Hearing(MessageHandler):
         self.changed.set()
 
 
-class Connected:
+class Connection:
     def __init__(self, client: Client[Any], changed: asyncio.Event) -> None:
         self._client = client
         self._changed = changed
@@ -57,8 +57,8 @@ class Connected:
 
 
 @asynccontextmanager
-async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIterator[Connected]:
-    hearing = Hearing()
+async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIterator[Connection]:
+    hearing = ChangeHandler()
 
     async def ask(message: str, *_: Any) -> Any:
         accepts = await person.answers(message)
@@ -66,7 +66,7 @@ async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIter
 
     options = {"mode": wanted.get("mode", "auto"), "elicitation_handler": ask, "message_handler": hearing}
     async with Client({"mcpServers": {"tool-hub": wanted["entry"]}}, timeout=90, **options) as client:
-        yield Connected(client, hearing.changed)
+        yield Connection(client, hearing.changed)
 
 
 itinerary.report(connect)

@@ -20,7 +20,7 @@ Answer = dict[str, Any]
 OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
-class Connected(Protocol):
+class Connection(Protocol):
     """One connection of a client. What it cannot do raises NotImplementedError, and is left out of the report."""
 
     def about(self) -> dict[str, Any]: ...
@@ -38,7 +38,7 @@ class Connected(Protocol):
         """What is set when the client hears that the list has changed."""
 
 
-Connect = Callable[[dict[str, Any], "Person"], AbstractAsyncContextManager[Connected]]
+Connect = Callable[[dict[str, Any], "ScriptedUser"], AbstractAsyncContextManager[Connection]]
 
 
 def answer(result: Any) -> Answer:
@@ -54,7 +54,7 @@ def answer(result: Any) -> Answer:
     }
 
 
-class Person:
+class ScriptedUser:
     """Who sits before the client: declines what is asked first, then lets it be approved, and accepts."""
 
     def __init__(self, control: str) -> None:
@@ -91,7 +91,7 @@ async def _all(connect: Connect, plan: dict[str, Any]) -> dict[str, Any]:
         name = wanted["name"]
         try:
             async with asyncio.timeout(100):
-                seen[name] = await _one(connect, wanted, Person(plan["control"]), f"{os.getpid()}-{name}")
+                seen[name] = await _one(connect, wanted, ScriptedUser(plan["control"]), f"{os.getpid()}-{name}")
         except BaseException as failed:  # noqa: BLE001 - it is what the user of this client sees
             seen[name] = {"failed": error_text(failed)}
     return seen
@@ -103,7 +103,7 @@ def error_text(failed: BaseException) -> str:
     return f"{type(failed).__name__}: {failed}"
 
 
-async def _one(connect: Connect, wanted: dict[str, Any], person: Person, key: str) -> dict[str, Any]:
+async def _one(connect: Connect, wanted: dict[str, Any], person: ScriptedUser, key: str) -> dict[str, Any]:
     async with connect(wanted, person) as client:
         seen: dict[str, Any] = {"about": client.about(), "tools": await client.tools()}
         if wanted.get("searches", True):  # else the client calls nothing that it was not shown
@@ -122,7 +122,7 @@ async def _one(connect: Connect, wanted: dict[str, Any], person: Person, key: st
         return seen
 
 
-async def _work(client: Connected, person: Person, key: str, seen: dict[str, Any]) -> None:
+async def _work(client: Connection, person: ScriptedUser, key: str, seen: dict[str, Any]) -> None:
     progress: list[Any] = []
 
     async def on_progress(step: float, total: float | None, message: str | None) -> None:
@@ -149,7 +149,7 @@ async def _work(client: Connected, person: Person, key: str, seen: dict[str, Any
     seen["artifact"] = {"call": kept, "text": await client.read(kept["uris"][0])}
 
 
-async def _approvals(client: Connected, person: Person, key: str, seen: dict[str, Any]) -> None:
+async def _approvals(client: Connection, person: ScriptedUser, key: str, seen: dict[str, Any]) -> None:
     copy = {"source": f"{key}.txt", "destination": f"{key}-1.txt"}
     refused = await client.call("core__fs_copy", copy)
     words = refused["text"].split()
@@ -160,17 +160,17 @@ async def _approvals(client: Connected, person: Person, key: str, seen: dict[str
         seen["approval"] |= {"asked": person.asked, "granted": granted}
 
 
-async def _changes(client: Connected, person: Person, seen: dict[str, Any]) -> None:
+async def _changes(client: Connection, person: ScriptedUser, seen: dict[str, Any]) -> None:
     with suppress(NotImplementedError):
         async with client.changes() as changed:
             while not changed.is_set():  # the stream of the older era opens beside the first requests
-                newcomer = await person.request("change")
+                added = await person.request("change")
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), 2.0)
-        seen["changed"] = newcomer in await client.tools()
+        seen["changed"] = added in await client.tools()
 
 
-async def _embedded(client: Connected, key: str, seen: dict[str, Any]) -> None:
+async def _embedded(client: Connection, key: str, seen: dict[str, Any]) -> None:
     long = await client.call("core__fs_writeText", {"path": "long.txt", "text": "0123456789\n" * 30_000})
     assert not long["isError"], long
     started = await client.call("job_start", {"name": "core__fs_readText", "arguments": {"path": f"{key}.txt"}})

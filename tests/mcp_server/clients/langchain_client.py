@@ -15,7 +15,7 @@ from langchain_mcp_adapters.tools import load_mcp_tools
 from mcp.types import ElicitResult
 
 
-class Connected:
+class Connection:
     def __init__(self, client: MultiServerMCPClient, opened: Any, tools: list[BaseTool], progress: list[Any]) -> None:
         self._client = client
         self._opened = opened
@@ -61,7 +61,7 @@ class Connected:
 
 
 @asynccontextmanager
-async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIterator[Connected]:
+async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIterator[Connection]:
     listeners: list[itinerary.OnProgress] = []
 
     async def on_progress(step: float, total: float | None, message: str | None, _: Any) -> None:
@@ -80,11 +80,11 @@ async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIter
     )
     opened = (await client.get_server_info())["tool-hub"]
     if transport == "http":  # a session for each call, as the adapter's documentation begins
-        yield Connected(client, opened, await client.get_tools(), listeners)
+        yield Connection(client, opened, await client.get_tools(), listeners)
         return
     async with client.session("tool-hub") as session:  # else each call would start a program
         tools = await load_mcp_tools(session, callbacks=client.callbacks, server_name="tool-hub")
-        yield Connected(client, opened, tools, listeners)
+        yield Connection(client, opened, tools, listeners)
 
 
 itinerary.report(connect)

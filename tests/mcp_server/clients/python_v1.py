@@ -15,7 +15,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 
-class Connected:
+class Connection:
     def __init__(self, session: ClientSession, opened: types.InitializeResult, changed: asyncio.Event) -> None:
         self._session = session
         self._opened = opened
@@ -47,7 +47,7 @@ class Connected:
 
 
 @asynccontextmanager
-async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIterator[Connected]:
+async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIterator[Connection]:
     changed = asyncio.Event()
 
     async def on_message(message: Any) -> None:
@@ -70,7 +70,7 @@ async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIter
             *streams[:2], timedelta(seconds=90), elicitation_callback=ask, message_handler=on_message, client_info=about
         )
         await opened.enter_async_context(session)
-        yield Connected(session, await session.initialize(), changed)
+        yield Connection(session, await session.initialize(), changed)
 
 
 itinerary.report(connect)

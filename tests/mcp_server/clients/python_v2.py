@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult, Implementation
 
 
-class Connected:
+class Connection:
     def __init__(self, client: Client, changed: asyncio.Event) -> None:
         self._client = client
         self._changed = changed
@@ -60,7 +60,7 @@ class Connected:
 
 
 @asynccontextmanager
-async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIterator[Connected]:
+async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIterator[Connection]:
     changed = asyncio.Event()
 
     async def on_message(message: Any) -> None:
@@ -88,7 +88,7 @@ async def connect(wanted: dict[str, Any], person: itinerary.Person) -> AsyncIter
             client_info=Implementation(name="python-v2", version="2"),
             read_timeout_seconds=90,
         )
-        yield Connected(await opened.enter_async_context(client), changed)
+        yield Connection(await opened.enter_async_context(client), changed)
 
 
 itinerary.report(connect)

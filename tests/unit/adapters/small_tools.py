@@ -37,7 +37,7 @@ class Echo(Tool[TextIn, TextOut]):
         return TextOut(text=args.text, call_id=context.call_id)
 
 
-class Keeps(Tool[TextIn, TextOut]):
+class KeepsArtifact(Tool[TextIn, TextOut]):
     """Keeps its text as an artifact."""
 
     name = "test/text.keep"
@@ -53,7 +53,7 @@ class Keeps(Tool[TextIn, TextOut]):
         return TextOut(text="" if artifact is None else artifact.artifact_id)
 
 
-class Proves(Tool[TextIn, TextOut]):
+class LaysEvidence(Tool[TextIn, TextOut]):
     """Reports, writes into its workspace and lays evidence."""
 
     name = "test/text.prove"

@@ -16,7 +16,7 @@ from toolhub_service.domain.result import Outcome
 SECRET = "the-secret-of-alice"
 
 
-class Kept:
+class FullArtifacts:
     """Stands for artifacts of which there is no room any more: what is kept here is all that is asked about."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Kept:
 
 
 async def test_bytes_that_become_an_artifact_do_not_hold_the_callers_secret() -> None:
-    kept = Kept()
+    kept = FullArtifacts()
     credential = CallerCredential("authorization", f"Bearer {SECRET}", SECRET, "0" * 32, CredentialKind.HEADER)
 
     async def run(_: Any) -> Outcome:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.artifacts import kept_in, whole
-from tests.ports.adapter_suite import SILENT, AdapterSuite, ListeningSink, Prepared, granted
-from tests.unit.adapters.small_tools import Asks, Crashes, Echo, Keeps, Proves, Refuses, Waits
+from tests.ports.adapter_suite import SILENT, AdapterSuite, Prepared, RecordingSink, granted
+from tests.unit.adapters.small_tools import Asks, Crashes, Echo, KeepsArtifact, LaysEvidence, Refuses, Waits
 from toolhub_service.adapters.core import CoreAdapter, Workspaces, WorkspaceSharing
 from toolhub_service.domain.call import ExecContext, QuestionAsked, Reply
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -48,7 +48,7 @@ class TestCoreAdapterIsAnAdapter(AdapterSuite):
 
 
 async def test_evidence_reports_and_marks_travel_with_the_outcome(tmp_path: Path) -> None:
-    tool, sink = Proves(), ListeningSink()
+    tool, sink = LaysEvidence(), RecordingSink()
     outcome = await adapter_of(tmp_path, tool).execute(granted(spec(tool), {"text": "text"}), sink)
     (evidence,) = outcome.evidence
     assert (evidence.type, evidence.ref, evidence.attributes) == (EvidenceType.FILE, "note.txt", {"size": "4"})
@@ -58,7 +58,7 @@ async def test_evidence_reports_and_marks_travel_with_the_outcome(tmp_path: Path
 
 
 async def test_the_workspace_is_made_only_when_a_tool_asks_and_closed_afterwards(tmp_path: Path) -> None:
-    quiet, writes = Echo(), Proves()
+    quiet, writes = Echo(), LaysEvidence()
     adapter = adapter_of(tmp_path, quiet, writes)
     await adapter.execute(granted(spec(quiet), {"text": "x"}), SILENT)
     assert entries(tmp_path) == []
@@ -105,7 +105,7 @@ async def test_a_tool_that_is_listed_but_not_loaded_is_unavailable(tmp_path: Pat
 
 
 def test_a_tool_says_what_it_would_do_and_whom_it_would_reach(tmp_path: Path) -> None:
-    tool = Proves()
+    tool = LaysEvidence()
     adapter, call = adapter_of(tmp_path, tool), granted(spec(tool), {"text": "abc"})
     planned = call.planned
     assert adapter.effects(call) == ("Write 3 characters to note.txt.",)
@@ -128,7 +128,7 @@ def test_a_crash_while_planning_keeps_its_text_to_itself(tmp_path: Path) -> None
 
 
 def test_specs_tell_built_in_from_custom(tmp_path: Path) -> None:
-    adapter = CoreAdapter([Echo()], Workspaces(str(tmp_path)), custom_tools=[Proves()])
+    adapter = CoreAdapter([Echo()], Workspaces(str(tmp_path)), custom_tools=[LaysEvidence()])
     assert [(one.name, one.source, one.kind) for one in adapter.specs()] == [("test/text.echo", "core", ToolKind.CORE)]
     assert [one.source for one in adapter.custom_specs()] == ["custom"]
 
@@ -140,7 +140,7 @@ async def test_whole_floats_are_integers_as_json_schema_has_it(tmp_path: Path) -
 
 
 async def test_ids_of_any_characters_stay_beneath_the_root(tmp_path: Path) -> None:
-    tool = Proves()
+    tool = LaysEvidence()
     call = granted(spec(tool), {"text": "x"}, principal="../../etc", context=ExecContext(request_id="/a/../b"))
     outcome = await adapter_of(tmp_path / "all", tool).execute(call, SILENT)
     assert outcome.value["text"].startswith(f"{tmp_path}/all/")  # type: ignore[call-overload,index,union-attr]
@@ -175,7 +175,7 @@ def test_execute_is_a_coroutine_function_so_that_no_task_is_needed() -> None:
 
 async def test_tools_keep_large_outputs_in_the_name_of_their_call(tmp_path: Path) -> None:
     kept = kept_in(tmp_path / "blobs")
-    tool = Keeps()
+    tool = KeepsArtifact()
     adapter = CoreAdapter([], Workspaces(str(tmp_path)), custom_tools=[tool], artifact_service=kept.artifacts)
     call = granted(spec(tool), {"text": "large"})
     (ref,) = (await adapter.execute(call, SILENT)).artifacts
@@ -185,7 +185,7 @@ async def test_tools_keep_large_outputs_in_the_name_of_their_call(tmp_path: Path
 
 
 async def test_tool_of_a_hub_without_artifacts_keeps_nothing_and_goes_on(tmp_path: Path) -> None:
-    tool = Keeps()
+    tool = KeepsArtifact()
     outcome = await adapter_of(tmp_path, tool).execute(granted(spec(tool), {"text": "large"}), SILENT)
     assert outcome.artifacts == ()
 

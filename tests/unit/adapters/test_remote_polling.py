@@ -15,7 +15,7 @@ from tests.fakes.http_remote_job import HttpRemoteJob
 from tests.fakes.job_server import JobServer, job_server
 from tests.fakes.job_server_faults import How, Op
 from tests.fakes.remote_harness import SOON, a_client, remote_call
-from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
+from tests.ports.remote_job_suite import RemoteFault, RemoteJobSuite
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Question, Unreachable
 from toolhub_service.adapters.upstream import retry_after_s
 from toolhub_service.domain.errors import RemoteUnclear
@@ -173,15 +173,15 @@ def test_retry_after_as_a_date() -> None:
 
 
 _SCRIPT = {
-    Trouble.START_REFUSED: (Op.START, How.REFUSE),
-    Trouble.START_ANSWER_LOST: (Op.START, How.LOSE_ANSWER),
-    Trouble.START_LOST: (Op.START, How.DROP),
-    Trouble.FIND_BROKEN: (Op.FIND, How.DROP),
-    Trouble.FOLLOW_CUT: (Op.STATUS, How.CUT),
-    Trouble.FORGOTTEN: (Op.STATUS, How.FORGET),
-    Trouble.STOP_BROKEN: (Op.CANCEL, How.DROP),
-    Trouble.COLLECT_CUT: (Op.RESULT, How.CUT),
-    Trouble.RESULT_GONE: (Op.RESULT, How.FORGET),
+    RemoteFault.START_REFUSED: (Op.START, How.REFUSE),
+    RemoteFault.START_ANSWER_LOST: (Op.START, How.LOSE_ANSWER),
+    RemoteFault.START_LOST: (Op.START, How.DROP),
+    RemoteFault.FIND_BROKEN: (Op.FIND, How.DROP),
+    RemoteFault.FOLLOW_CUT: (Op.STATUS, How.CUT),
+    RemoteFault.FORGOTTEN: (Op.STATUS, How.FORGET),
+    RemoteFault.STOP_BROKEN: (Op.CANCEL, How.DROP),
+    RemoteFault.COLLECT_CUT: (Op.RESULT, How.CUT),
+    RemoteFault.RESULT_GONE: (Op.RESULT, How.FORGET),
 }
 
 
@@ -197,8 +197,8 @@ class ScriptedRemoteHarness:
     def effects(self) -> int:
         return self._server.effects.total()
 
-    def meet(self, trouble: Trouble) -> None:
-        if trouble is Trouble.STOP_IMPOSSIBLE:
+    def meet(self, trouble: RemoteFault) -> None:
+        if trouble is RemoteFault.STOP_IMPOSSIBLE:
             self._server.can_stop = False
         else:
             self._server.script.add(*_SCRIPT[trouble])

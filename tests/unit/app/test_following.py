@@ -15,7 +15,7 @@ from toolhub_service.policy.snapshot import Change, LivePolicy
 DENY = "rules: [{id: %s, effect: DENY, reason: Not now.}]"
 
 
-class HeardPolicyFile(PolicyFile):
+class ObservedPolicyFile(PolicyFile):
     """Tells of each load."""
 
     def __init__(self, path: Path, policy: LivePolicy) -> None:
@@ -37,7 +37,7 @@ class HeardPolicyFile(PolicyFile):
 
 async def test_files_are_followed_while_the_audit_log_cannot_be_written(tmp_path: Path) -> None:
     hub = await open_hub(settings_of(tmp_path, {"policy": {"reload_s": 0}}))
-    hub.policy_file = file = HeardPolicyFile(tmp_path / "policy.yaml", hub.policy)
+    hub.policy_file = file = ObservedPolicyFile(tmp_path / "policy.yaml", hub.policy)
     await hub.audit.close()
     reload = asyncio.Event()
     follower = asyncio.create_task(follow(hub, reload))
@@ -53,7 +53,7 @@ async def test_calls_that_the_candidate_failed_on_are_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub = await open_hub(settings_of(tmp_path, {"policy": {"reload_s": 0}}))
-    hub.policy_file = file = HeardPolicyFile(tmp_path / "policy.yaml", hub.policy)
+    hub.policy_file = file = ObservedPolicyFile(tmp_path / "policy.yaml", hub.policy)
     hub.policy.shadow_faults = 2
     reload = asyncio.Event()
     follower = asyncio.create_task(follow(hub, reload))

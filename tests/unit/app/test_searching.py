@@ -21,18 +21,18 @@ from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.schema.compiled import compile_schema
 
 
-class Embeds:
+class FakeEmbedder:
     dimension = 4
 
 
-def _raises() -> Embeds:
+def _raises() -> FakeEmbedder:
     raise RuntimeError("the model at /secret/place is broken")
 
 
 @pytest.fixture
 def code(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = ModuleType("acme_embedding")
-    module.made, module.Made, module.none, module.raises = Embeds(), Embeds, object(), _raises
+    module.made, module.Made, module.none, module.raises = FakeEmbedder(), FakeEmbedder, object(), _raises
     monkeypatch.setitem(sys.modules, "acme_embedding", module)
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from tests.rpc.real_servers import write_sources
 from tests.rpc.statuses import failed
-from tests.unit.app.test_sourcing import NOBODY, SCRIPTED, Followed, following
+from tests.unit.app.test_sourcing import NOBODY, SCRIPTED, FollowedHub, following
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import source_pb2
 
 
-async def refreshed(hub: Followed, *names: str) -> dict[str, source_pb2.SourceStatus]:
+async def refreshed(hub: FollowedHub, *names: str) -> dict[str, source_pb2.SourceStatus]:
     answer = await hub.running.registry.RefreshSources(pb.RefreshSourcesRequest(sources=names))
     return {status.source: status for status in answer.sources}
 

@@ -24,7 +24,7 @@ NOBODY: Mapping[str, Any] = {"url": "http://127.0.0.1:9/mcp"}
 """A source that can be opened and never read."""
 
 
-class Followed:
+class FollowedHub:
     """A hub whose sources.yaml is written by the test."""
 
     def __init__(self, home: Path, running: RunningHub) -> None:
@@ -55,10 +55,10 @@ class Followed:
 
 
 @asynccontextmanager
-async def following(home: Path, **sources: Mapping[str, Any]) -> AsyncIterator[Followed]:
+async def following(home: Path, **sources: Mapping[str, Any]) -> AsyncIterator[FollowedHub]:
     write_sources(home, sources)
     async with running_hub(home, policy=POLICY) as running:
-        yield Followed(home, running)
+        yield FollowedHub(home, running)
 
 
 async def test_changed_source_is_opened_anew_and_unchanged_one_is_left_alone(tmp_path: Path) -> None:

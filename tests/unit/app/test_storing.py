@@ -128,7 +128,7 @@ print([name for name in {EXTRAS!r} if name in sys.modules])
     assert output.decode().strip() == "[]"
 
 
-class Opened:
+class RecordingPart:
     """One thing to be opened, and what was done with it."""
 
     def __init__(self, name: str, done: list[str], *, refuses: bool = False) -> None:
@@ -145,7 +145,7 @@ class Opened:
         self._done.append(f"close {self._name}")
 
 
-def _stores(*beneath: Opened) -> Stores:
+def _stores(*beneath: RecordingPart) -> Stores:
     keys, pins = MemoryKeys(SystemClock()), MemoryPins()
     records = (
         MemoryApprovals(),
@@ -161,7 +161,7 @@ def _stores(*beneath: Opened) -> Stores:
 
 async def test_what_is_beneath_is_opened_first_and_closed_last() -> None:
     done: list[str] = []
-    stores = _stores(Opened("file", done), Opened("link", done))
+    stores = _stores(RecordingPart("file", done), RecordingPart("link", done))
     await stores.start()
     await stores.close()
     assert done == ["start file", "start link", "close link", "close file"]
@@ -169,7 +169,9 @@ async def test_what_is_beneath_is_opened_first_and_closed_last() -> None:
 
 async def test_one_that_cannot_be_opened_closes_those_that_were() -> None:
     done: list[str] = []
-    stores = _stores(Opened("file", done), Opened("link", done, refuses=True), Opened("other", done))
+    stores = _stores(
+        RecordingPart("file", done), RecordingPart("link", done, refuses=True), RecordingPart("other", done)
+    )
     with pytest.raises(OSError, match="the disk"):
         await stores.start()
     assert done == ["start file", "start link", "close link", "close file"]

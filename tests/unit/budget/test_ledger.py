@@ -27,7 +27,7 @@ CALL = a_call(TIME_NOW, request_id="r-1")
 RETRIED = ToolLimits(max_retries=1)
 
 
-class House:
+class LedgerHarness:
     """Budgets with a clock in hand."""
 
     def __init__(self, *limits: Limit, terms: BudgetTerms = TERMS) -> None:
@@ -52,139 +52,141 @@ class House:
 
 
 def test_a_plain_call_needs_no_waiting() -> None:
-    house = House()
-    lease = house.take()
+    harness = LedgerHarness()
+    lease = harness.take()
     assert (lease.is_pending, lease.deadline_s, lease.max_attempts(FAILED)) == (False, 1_030.0, 1)
-    assert house.budgets.in_flight("up") == 1
+    assert harness.budgets.in_flight("up") == 1
     lease.release()
-    assert house.budgets.in_flight("up") == 0
+    assert harness.budgets.in_flight("up") == 0
 
 
 def test_a_tool_without_an_upstream_is_its_own() -> None:
-    assert House().take(upstream="").upstream == TIME_NOW.name
+    assert LedgerHarness().take(upstream="").upstream == TIME_NOW.name
 
 
 def test_giving_back_twice_gives_back_once() -> None:
-    house = House(Limit("l", quota=5))
-    first, second = house.take(), house.take()
+    harness = LedgerHarness(Limit("l", quota=5))
+    first, second = harness.take(), harness.take()
     first.release()
     first.release(FAILED)
     first.refund()
-    assert house.budgets.in_flight("up") == 1
+    assert harness.budgets.in_flight("up") == 1
     second.refund()
     second.refund()
     second.release()
-    assert house.budgets.in_flight("up") == 0
+    assert harness.budgets.in_flight("up") == 0
 
 
 class TestLimits:
     def test_the_rate_is_refused_with_the_time_to_wait(self) -> None:
-        house = House(Limit("l", rate_per_s=2.0, burst=1))
-        house.take().release()
-        error = house.refused()
+        harness = LedgerHarness(Limit("l", rate_per_s=2.0, burst=1))
+        harness.take().release()
+        error = harness.refused()
         assert (error.kind, error.retry_after_s, error.details["limit"]) == (ErrorKind.RATE_LIMITED, 0.5, "l")
-        house.clock.advance(0.5)
-        house.take().release()
+        harness.clock.advance(0.5)
+        harness.take().release()
 
     @pytest.mark.promise("budget.rate-and-quota")
     def test_the_quota_is_refused_until_its_window_closes(self) -> None:
-        house = House(Limit("l", quota=1, quota_window_s=60.0))
-        house.take().release()
-        assert house.refused().retry_after_s == 60.0
-        house.clock.advance(60.0)
-        house.take().release()
+        harness = LedgerHarness(Limit("l", quota=1, quota_window_s=60.0))
+        harness.take().release()
+        assert harness.refused().retry_after_s == 60.0
+        harness.clock.advance(60.0)
+        harness.take().release()
 
     def test_limits_with_equal_ids_share_one_count(self) -> None:
-        house = House(Limit("l", quota=1))
-        house.take().release()
-        house.verdict = replace(house.verdict, limits=(Limit("l", quota=1),))
-        assert house.refused(a_call(a_tool("other/tool"))).kind is ErrorKind.RATE_LIMITED
+        harness = LedgerHarness(Limit("l", quota=1))
+        harness.take().release()
+        harness.verdict = replace(harness.verdict, limits=(Limit("l", quota=1),))
+        assert harness.refused(a_call(a_tool("other/tool"))).kind is ErrorKind.RATE_LIMITED
 
     @pytest.mark.promise("budget.refused-costs-nothing")
     def test_a_call_that_one_limit_refuses_costs_no_other(self) -> None:
         generous, strict = Limit("generous", quota=2), Limit("strict", quota=1, quota_window_s=10.0)
-        house = House(generous, strict)
-        house.take().release()
+        harness = LedgerHarness(generous, strict)
+        harness.take().release()
         for _ in range(5):
-            assert house.refused().details["limit"] == "strict"
-        house.clock.advance(10.0)
-        house.take().release()
+            assert harness.refused().details["limit"] == "strict"
+        harness.clock.advance(10.0)
+        harness.take().release()
 
     def test_a_changed_policy_changes_the_limit_and_keeps_the_count(self) -> None:
-        house = House(Limit("l", quota=1, rate_per_s=100.0, burst=9, concurrency=9))
-        house.take().release()
-        house.verdict = replace(house.verdict, limits=(Limit("l", quota=2, rate_per_s=50.0, burst=9, concurrency=1),))
-        lease = house.take()
-        assert house.refused().kind is ErrorKind.RATE_LIMITED
+        harness = LedgerHarness(Limit("l", quota=1, rate_per_s=100.0, burst=9, concurrency=9))
+        harness.take().release()
+        harness.verdict = replace(
+            harness.verdict, limits=(Limit("l", quota=2, rate_per_s=50.0, burst=9, concurrency=1),)
+        )
+        lease = harness.take()
+        assert harness.refused().kind is ErrorKind.RATE_LIMITED
         lease.release()
-        house.verdict = replace(house.verdict, limits=(Limit("l", concurrency=1),))
-        house.take().release()
+        harness.verdict = replace(harness.verdict, limits=(Limit("l", concurrency=1),))
+        harness.take().release()
 
-    def under(self, house: House, limit: Limit) -> House:
+    def under(self, harness: LedgerHarness, limit: Limit) -> LedgerHarness:
         """The same house under a changed policy."""
-        house.verdict = replace(house.verdict, limits=(limit,))
-        return house
+        harness.verdict = replace(harness.verdict, limits=(limit,))
+        return harness
 
     def test_a_policy_that_goes_back_to_what_it_was_is_followed_back(self) -> None:
         before, between = Limit("l", quota=1), Limit("l", quota=5)
-        house = House(before)
-        house.take().release()
-        self.under(house, between).take().release()
-        assert self.under(house, before).refused().details == {"limit": "l", "quota": 1}
-        self.under(house, between).take().release()
+        harness = LedgerHarness(before)
+        harness.take().release()
+        self.under(harness, between).take().release()
+        assert self.under(harness, before).refused().details == {"limit": "l", "quota": 1}
+        self.under(harness, between).take().release()
 
     def test_a_changed_rate_holds_from_the_next_call_on(self) -> None:
         slow, fast = Limit("l", rate_per_s=1.0), Limit("l", rate_per_s=10.0)
-        house = House(slow)
-        house.take().release()
-        assert self.under(house, fast).refused().retry_after_s == pytest.approx(1.0)
-        house.clock.advance(1.0)
-        house.take().release()
-        assert house.refused().retry_after_s == pytest.approx(0.1)
-        house.clock.advance(0.1)
-        self.under(house, slow).take().release()
-        assert house.refused().retry_after_s == pytest.approx(1.0)
+        harness = LedgerHarness(slow)
+        harness.take().release()
+        assert self.under(harness, fast).refused().retry_after_s == pytest.approx(1.0)
+        harness.clock.advance(1.0)
+        harness.take().release()
+        assert harness.refused().retry_after_s == pytest.approx(0.1)
+        harness.clock.advance(0.1)
+        self.under(harness, slow).take().release()
+        assert harness.refused().retry_after_s == pytest.approx(1.0)
 
     def test_a_changed_number_of_calls_at_once_counts_those_under_way(self) -> None:
         one, two = Limit("l", concurrency=1), Limit("l", concurrency=2)
-        house = House(one, terms=replace(TERMS, upstream_concurrency=9))
-        held = [house.take()]
-        assert house.take().is_pending
-        held.append(self.under(house, two).take())
+        harness = LedgerHarness(one, terms=replace(TERMS, upstream_concurrency=9))
+        held = [harness.take()]
+        assert harness.take().is_pending
+        held.append(self.under(harness, two).take())
         assert not held[1].is_pending
         held[0].release()
-        assert self.under(house, one).take().is_pending
+        assert self.under(harness, one).take().is_pending
 
     def test_a_bound_that_was_removed_binds_no_more_and_begins_anew_when_it_comes_back(self) -> None:
         bound, free = Limit("l", quota=1, rate_per_s=0.001, concurrency=1), Limit("l", quota=100)
-        house = House(bound, terms=replace(TERMS, upstream_concurrency=9))
-        held = house.take()
+        harness = LedgerHarness(bound, terms=replace(TERMS, upstream_concurrency=9))
+        held = harness.take()
         without_quota = Limit("l", rate_per_s=1000.0, burst=100)
         for _ in range(3):
-            assert not self.under(house, free).take().is_pending
-            assert not self.under(house, without_quota).take().is_pending
+            assert not self.under(harness, free).take().is_pending
+            assert not self.under(harness, without_quota).take().is_pending
         held.refund()
-        self.under(house, bound).take().release()
-        assert house.refused().kind is ErrorKind.RATE_LIMITED
+        self.under(harness, bound).take().release()
+        assert harness.refused().kind is ErrorKind.RATE_LIMITED
 
     def test_a_limit_under_which_calls_run_is_not_forgotten(self) -> None:
-        house = House(Limit("a", concurrency=1), terms=replace(TERMS, max_limits=1))
-        held = house.take()
+        harness = LedgerHarness(Limit("a", concurrency=1), terms=replace(TERMS, max_limits=1))
+        held = harness.take()
         other = Limit("b", concurrency=1)
-        assert self.under(house, other).refused().details["limit"] == "b"
+        assert self.under(harness, other).refused().details["limit"] == "b"
         held.release()
-        self.under(house, other).take().release()
+        self.under(harness, other).take().release()
 
     def test_memory_is_bounded_and_only_what_says_nothing_is_forgotten(self) -> None:
-        house = House(terms=replace(TERMS, max_limits=2))
+        harness = LedgerHarness(terms=replace(TERMS, max_limits=2))
         for index in range(2):
-            house.verdict = replace(house.verdict, limits=(Limit(f"l{index}", quota=1, quota_window_s=60.0),))
-            house.take().release()
-        house.verdict = replace(house.verdict, limits=(Limit("l2", quota=1),))
-        assert house.refused().kind is ErrorKind.RATE_LIMITED
-        house.clock.advance(60.0)
-        house.take().release()
-        assert len(house.budgets._counters) == 2
+            harness.verdict = replace(harness.verdict, limits=(Limit(f"l{index}", quota=1, quota_window_s=60.0),))
+            harness.take().release()
+        harness.verdict = replace(harness.verdict, limits=(Limit("l2", quota=1),))
+        assert harness.refused().kind is ErrorKind.RATE_LIMITED
+        harness.clock.advance(60.0)
+        harness.take().release()
+        assert len(harness.budgets._counters) == 2
 
 
 class TestRequests:
@@ -192,80 +194,80 @@ class TestRequests:
 
     @pytest.mark.promise("budget.calls-of-a-request")
     def test_calls_of_one_request_are_counted(self) -> None:
-        house = House()
-        house.take(self.LAST).release()
-        house.take(self.LAST).release(ErrorKind.NOT_FOUND)
-        error = house.refused(self.LAST)
+        harness = LedgerHarness()
+        harness.take(self.LAST).release()
+        harness.take(self.LAST).release(ErrorKind.NOT_FOUND)
+        error = harness.refused(self.LAST)
         assert error.kind is ErrorKind.BUDGET_EXCEEDED
         assert error.details == {"max_tool_calls": 2, "used_tool_calls": 2}
 
     def test_another_request_and_another_principal_have_their_own(self) -> None:
-        house = House()
+        harness = LedgerHarness()
         for _ in range(2):
-            house.take(self.LAST).release()
+            harness.take(self.LAST).release()
         once = BudgetRequest(max_tool_calls=1)
         for other in (
             a_call(TIME_NOW, request_id="r-2", budget=once),
             a_call(TIME_NOW, principal="ann", request_id="r-1", budget=once),
         ):
-            house.take(other).release()
-            assert house.refused(other).details["used_tool_calls"] == 1
+            harness.take(other).release()
+            assert harness.refused(other).details["used_tool_calls"] == 1
 
     def test_calls_that_stated_no_maximum_count_too(self) -> None:
-        house = House()
+        harness = LedgerHarness()
         for _ in range(2):
-            house.take(CALL).release()
-        assert house.refused(self.LAST).kind is ErrorKind.BUDGET_EXCEEDED
+            harness.take(CALL).release()
+        assert harness.refused(self.LAST).kind is ErrorKind.BUDGET_EXCEEDED
 
     def test_a_refused_call_is_not_counted(self) -> None:
-        house = House(Limit("l", rate_per_s=1.0))
-        house.take(self.LAST).release()
-        assert house.refused(self.LAST).kind is ErrorKind.RATE_LIMITED
-        house.clock.advance(1.0)
-        house.take(self.LAST).release()
+        harness = LedgerHarness(Limit("l", rate_per_s=1.0))
+        harness.take(self.LAST).release()
+        assert harness.refused(self.LAST).kind is ErrorKind.RATE_LIMITED
+        harness.clock.advance(1.0)
+        harness.take(self.LAST).release()
 
 
 class TestRefund:
     LIMITED = a_call(TIME_NOW, request_id="r-1", budget=BudgetRequest(max_tool_calls=1))
 
     def test_a_dry_run_spends_nothing(self) -> None:
-        house = House(Limit("l", rate_per_s=0.001, burst=1, quota=1, concurrency=1))
+        harness = LedgerHarness(Limit("l", rate_per_s=0.001, burst=1, quota=1, concurrency=1))
         for _ in range(5):
-            house.take(self.LIMITED).refund()
-        house.take(self.LIMITED).release()
-        assert house.budgets.in_flight("up") == 0
-        house.refused(self.LIMITED)
+            harness.take(self.LIMITED).refund()
+        harness.take(self.LIMITED).release()
+        assert harness.budgets.in_flight("up") == 0
+        harness.refused(self.LIMITED)
 
     def test_a_dry_run_says_nothing_to_the_breaker(self) -> None:
-        house = House()
-        house.fail(1)
+        harness = LedgerHarness()
+        harness.fail(1)
         for _ in range(20):
-            house.take().refund()
-        house.fail(1)
-        assert house.state() is BreakerState.OPEN
+            harness.take().refund()
+        harness.fail(1)
+        assert harness.state() is BreakerState.OPEN
 
     def test_a_dry_run_of_a_probe_makes_room_for_the_real_one(self) -> None:
-        house = House()
-        house.fail(2)
-        house.clock.advance(5.0)
-        house.take().refund()
-        house.take().release()
-        assert house.state() is BreakerState.CLOSED
+        harness = LedgerHarness()
+        harness.fail(2)
+        harness.clock.advance(5.0)
+        harness.take().refund()
+        harness.take().release()
+        assert harness.state() is BreakerState.CLOSED
 
 
 class TestRetry:
     READ = a_call(a_tool("a/read", read_only=True, limits=ToolLimits(max_retries=2)))
 
     def test_a_failed_read_is_tried_again_as_often_as_allowed(self) -> None:
-        house = House(terms=replace(TERMS, breaker=BreakerTerms()))
-        lease = house.take(self.READ)
+        harness = LedgerHarness(terms=replace(TERMS, breaker=BreakerTerms()))
+        lease = harness.take(self.READ)
         assert lease.max_attempts(FAILED) == 3
         pauses = [lease.retry_pause_s(FAILED, attempt) for attempt in (1, 2, 3)]
         assert pauses == [pytest.approx(0.1), pytest.approx(0.2), None]
         lease.release(FAILED)
 
     def test_a_side_effect_is_tried_once(self) -> None:
-        lease = House().take(a_call(a_tool("a/post", limits=ToolLimits(max_retries=2))))
+        lease = LedgerHarness().take(a_call(a_tool("a/post", limits=ToolLimits(max_retries=2))))
         assert lease.max_attempts(FAILED) == 1
         assert lease.retry_pause_s(FAILED, 1) is None
 
@@ -283,39 +285,39 @@ class TestRetry:
     def test_only_what_does_once_and_twice_the_same_is_tried_again(
         self, call: PlannedCall, reads_only: bool, attempts: int
     ) -> None:
-        assert House().take(call, reads_only=reads_only).max_attempts(FAILED) == attempts
+        assert LedgerHarness().take(call, reads_only=reads_only).max_attempts(FAILED) == attempts
 
     def test_a_side_effect_is_tried_again_where_the_upstream_has_its_key_and_honours_it(self) -> None:
-        lease = House().take(a_call(a_tool("a/post", limits=ToolLimits(max_retries=2)), idempotency_key="k"))
+        lease = LedgerHarness().take(a_call(a_tool("a/post", limits=ToolLimits(max_retries=2)), idempotency_key="k"))
         assert lease.max_attempts(replace(FAILED, details={KEY_SENT: True})) == 3
 
     def test_the_breaker_hears_each_attempt_once_and_ends_the_retries(self) -> None:
-        house = House()
-        lease = house.take(self.READ)
+        harness = LedgerHarness()
+        lease = harness.take(self.READ)
         assert lease.retry_pause_s(FAILED, 1) is not None
         assert lease.retry_pause_s(FAILED, 2) is None
-        assert house.state() is BreakerState.OPEN
+        assert harness.state() is BreakerState.OPEN
         lease.release(FAILED)
-        house.clock.advance(5.0)
-        assert house.take().is_pending is False
+        harness.clock.advance(5.0)
+        assert harness.take().is_pending is False
 
     def test_a_final_failure_is_counted_once(self) -> None:
-        house = House(terms=replace(TERMS, breaker=replace(BREAKER, min_calls=3)))
+        harness = LedgerHarness(terms=replace(TERMS, breaker=replace(BREAKER, min_calls=3)))
         for _ in range(2):
-            lease = house.take()
+            lease = harness.take()
             assert lease.retry_pause_s(FAILED, 1) is None
             lease.release(FAILED)
-        assert house.state() is BreakerState.CLOSED
+        assert harness.state() is BreakerState.CLOSED
 
 
 def test_upstreams_in_use_are_never_forgotten_and_their_number_is_bounded() -> None:
-    house = House(terms=replace(TERMS, max_upstreams=2))
-    first = house.take(upstream="a")
-    house.take(upstream="b").release()
-    house.take(upstream="c").release()
-    assert sorted(dict(house.budgets.breaker_states())) == ["a", "c"]
-    second = house.take(upstream="c")
-    assert house.refused(upstream="d").kind is ErrorKind.RATE_LIMITED
+    harness = LedgerHarness(terms=replace(TERMS, max_upstreams=2))
+    first = harness.take(upstream="a")
+    harness.take(upstream="b").release()
+    harness.take(upstream="c").release()
+    assert sorted(dict(harness.budgets.breaker_states())) == ["a", "c"]
+    second = harness.take(upstream="c")
+    assert harness.refused(upstream="d").kind is ErrorKind.RATE_LIMITED
     first.release()
     second.release()
 
@@ -324,30 +326,30 @@ def test_upstreams_in_use_are_never_forgotten_and_their_number_is_bounded() -> N
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(["take", "release", "fail", "refund", "tick"]), max_size=60))
 def test_whatever_happens_no_slot_is_lost_or_made_up(steps: list[str]) -> None:
-    house = House(Limit("l", rate_per_s=5.0, burst=3, concurrency=2, quota=50))
+    harness = LedgerHarness(Limit("l", rate_per_s=5.0, burst=3, concurrency=2, quota=50))
     out: list[Lease] = []
     for step in steps:
         if step == "take":
             try:
-                out.append(house.take())
+                out.append(harness.take())
             except ToolFailure:
                 continue
         elif step == "tick":
-            house.clock.advance(0.3)
+            harness.clock.advance(0.3)
         elif out:
             lease = out.pop(0)
             lease.refund() if step == "refund" else lease.release(FAILED if step == "fail" else None)
-        assert house.budgets.in_flight("up") == sum(not lease.is_pending for lease in out) <= 2
+        assert harness.budgets.in_flight("up") == sum(not lease.is_pending for lease in out) <= 2
     for lease in out:
         lease.release()
-    assert house.budgets.in_flight("up") == 0
+    assert harness.budgets.in_flight("up") == 0
 
 
 def test_a_request_that_only_one_call_can_belong_to_is_not_remembered() -> None:
-    house = House()
+    harness = LedgerHarness()
     alone = a_call(TIME_NOW, request_id=CALL.call.call_id)
     for _ in range(3):
-        house.take(alone).release()
-    assert len(house.budgets._requests) == 0
-    house.take(CALL).release()
-    assert len(house.budgets._requests) == 1
+        harness.take(alone).release()
+    assert len(harness.budgets._requests) == 0
+    harness.take(CALL).release()
+    assert len(harness.budgets._requests) == 1

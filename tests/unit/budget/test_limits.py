@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes.clock import ManualClock
-from tests.fakes.counts_alone import CountsAlone
+from tests.fakes.shared_counts import FakeSharedCounts
 from tests.ports.counts_suite import CountsSuite
 from toolhub_service.budget.limits import Counter
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -18,12 +18,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def counts(clock: ManualClock) -> CountsAlone:
-    return CountsAlone(clock)
+def counts(clock: ManualClock) -> FakeSharedCounts:
+    return FakeSharedCounts(clock)
 
 
 @pytest.fixture
-def others(counts: CountsAlone) -> CountsAlone:
+def others(counts: FakeSharedCounts) -> FakeSharedCounts:
     return counts
 
 

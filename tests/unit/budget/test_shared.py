@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from tests.fakes.clock import FixedRandomness, ManualClock
-from tests.fakes.counts_alone import CountsAlone
 from tests.fakes.planned_calls import TIME_NOW, a_call
+from tests.fakes.shared_counts import FakeSharedCounts
 from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
@@ -23,12 +23,12 @@ FAILED = ToolError(ErrorKind.UPSTREAM_ERROR, "")
 TERMS = BudgetTerms(breaker=BreakerTerms(min_calls=2, cooldown_s=5.0, probes=1), upstream_concurrency=1)
 
 
-class Hubs:
+class TwoHubs:
     """Two hubs over one keeper of counts."""
 
     def __init__(self, *limits: Limit) -> None:
         self.clock = ManualClock()
-        self.counts = CountsAlone(self.clock)
+        self.counts = FakeSharedCounts(self.clock)
         self.limits = limits
         self.here, self.there = (Budgets(self.clock, FixedRandomness(), TERMS, shared=self.counts) for _ in range(2))
 
@@ -59,7 +59,7 @@ def with_mode(call: PlannedCall, mode: Mode) -> PlannedCall:
 
 
 async def test_quota_is_one_for_both() -> None:
-    hubs = Hubs(Limit("l", quota=2, quota_window_s=60.0))
+    hubs = TwoHubs(Limit("l", quota=2, quota_window_s=60.0))
     await hubs.run(at=hubs.here)
     await hubs.run(at=hubs.there)
     for at in (hubs.here, hubs.there):
@@ -71,7 +71,7 @@ async def test_quota_is_one_for_both() -> None:
 
 
 async def test_rate_is_one_for_both_and_refused_as_ever() -> None:
-    hubs = Hubs(Limit("l", rate_per_s=2.0))
+    hubs = TwoHubs(Limit("l", rate_per_s=2.0))
     await hubs.run(at=hubs.there)
     error = await hubs.refused(at=hubs.here)
     assert (error.kind, error.retry_after_s) == (ErrorKind.RATE_LIMITED, 0.5)
@@ -79,7 +79,7 @@ async def test_rate_is_one_for_both_and_refused_as_ever() -> None:
 
 
 async def test_calls_of_a_request_are_counted_at_both() -> None:
-    hubs = Hubs()
+    hubs = TwoHubs()
     await hubs.run(TWICE, hubs.here)
     await hubs.run(TWICE, hubs.there)
     for at in (hubs.here, hubs.there):
@@ -91,7 +91,7 @@ async def test_calls_of_a_request_are_counted_at_both() -> None:
 
 
 async def test_request_whose_limit_refuses_keeps_its_call() -> None:
-    hubs = Hubs(Limit("l", rate_per_s=1.0))
+    hubs = TwoHubs(Limit("l", rate_per_s=1.0))
     await hubs.run(TWICE, hubs.here)
     assert (await hubs.refused(TWICE, hubs.there)).kind is ErrorKind.RATE_LIMITED
     hubs.clock.advance(1.0)
@@ -99,7 +99,7 @@ async def test_request_whose_limit_refuses_keeps_its_call() -> None:
 
 
 async def test_calls_that_share_no_limit_ask_nobody() -> None:
-    hubs = Hubs(Limit("l", concurrency=2))
+    hubs = TwoHubs(Limit("l", concurrency=2))
     assert not hubs.take().is_pending
     assert not hubs.take(at=hubs.there).is_pending
     assert hubs.counts.asked == 0
@@ -107,7 +107,7 @@ async def test_calls_that_share_no_limit_ask_nobody() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.DRY_RUN, Mode.SUBMIT])
 async def test_call_that_does_not_run_now_checks_the_quota_and_spends_nothing(mode: Mode) -> None:
-    hubs = Hubs(Limit("l", quota=1))
+    hubs = TwoHubs(Limit("l", quota=1))
     shown = with_mode(TWICE, mode)
     for _ in range(3):
         lease = hubs.take(shown)
@@ -118,7 +118,7 @@ async def test_call_that_does_not_run_now_checks_the_quota_and_spends_nothing(mo
 
 
 async def test_counts_that_are_away_refuse_limited_calls_and_no_others() -> None:
-    hubs = Hubs(Limit("l", quota=9))
+    hubs = TwoHubs(Limit("l", quota=9))
     hubs.counts.away = refuse(ErrorKind.TOOL_UNAVAILABLE, "away")
     assert (await hubs.refused()).kind is ErrorKind.TOOL_UNAVAILABLE
     assert hubs.here.in_flight("up") == 0
@@ -127,7 +127,7 @@ async def test_counts_that_are_away_refuse_limited_calls_and_no_others() -> None
 
 
 async def test_who_has_no_quota_stands_in_nobodys_way() -> None:
-    hubs = Hubs(Limit("l", quota=0))
+    hubs = TwoHubs(Limit("l", quota=0))
     held, waiting = hubs.take(), hubs.take()
     assert (await failure_of(waiting)).kind is ErrorKind.RATE_LIMITED
     assert hubs.waiting == 0
@@ -136,7 +136,7 @@ async def test_who_has_no_quota_stands_in_nobodys_way() -> None:
 
 
 async def test_call_that_gets_no_slot_gives_back_what_all_share() -> None:
-    hubs = Hubs(Limit("l", quota=2))
+    hubs = TwoHubs(Limit("l", quota=2))
     held = hubs.take()
     await held.admitted()
     late = a_call(TIME_NOW, request_id="r-1", deadline_s=hubs.clock.monotonic_s() + 0.001)
@@ -147,7 +147,7 @@ async def test_call_that_gets_no_slot_gives_back_what_all_share() -> None:
 
 
 async def test_cancelled_wait_gives_back_what_all_share() -> None:
-    hubs = Hubs(Limit("l", quota=2))
+    hubs = TwoHubs(Limit("l", quota=2))
     held = hubs.take()
     await held.admitted()
     waiting = asyncio.create_task(hubs.take().admitted())
@@ -162,7 +162,7 @@ async def test_cancelled_wait_gives_back_what_all_share() -> None:
 
 
 async def test_upstream_that_failed_meanwhile_is_left_alone_and_the_quota_given_back() -> None:
-    hubs = Hubs(Limit("l", quota=3))
+    hubs = TwoHubs(Limit("l", quota=3))
     first = hubs.take()
     await first.admitted()
     first.release(FAILED)
@@ -177,8 +177,8 @@ async def test_upstream_that_failed_meanwhile_is_left_alone_and_the_quota_given_
 
 
 async def test_counts_that_do_not_answer_in_time_refuse_and_nothing_has_happened() -> None:
-    hubs = Hubs(Limit("l", quota=1))
-    silent = Budgets(hubs.clock, FixedRandomness(), TERMS, shared=Silent())
+    hubs = TwoHubs(Limit("l", quota=1))
+    silent = Budgets(hubs.clock, FixedRandomness(), TERMS, shared=SilentCounts())
     hasty = a_call(TIME_NOW, deadline_s=hubs.clock.monotonic_s() + 0.001)
     error = await failure_of(hubs.take(hasty, silent))
     assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
@@ -186,7 +186,7 @@ async def test_counts_that_do_not_answer_in_time_refuse_and_nothing_has_happened
 
 
 async def test_counts_lost_while_giving_back_hide_nothing_of_the_refusal() -> None:
-    hubs = Hubs(Limit("l", quota=2))
+    hubs = TwoHubs(Limit("l", quota=2))
     held = hubs.take()
     await held.admitted()
     waiting = asyncio.create_task(failure_of(hubs.take(replace_deadline(CALL, hubs.clock.monotonic_s() + 0.01))))
@@ -196,14 +196,14 @@ async def test_counts_lost_while_giving_back_hide_nothing_of_the_refusal() -> No
     held.release()
 
 
-async def queued(hubs: Hubs) -> None:
+async def queued(hubs: TwoHubs) -> None:
     """Enough turns of the loop for a call that pays at once to wait for its slot."""
     for _ in range(5):
         await asyncio.sleep(0)
     assert hubs.waiting == 1
 
 
-class Silent:
+class SilentCounts:
     """Never answers."""
 
     async def take(self, limits: Sequence[Limit], *, spend: bool = True) -> Taken | Refused:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.planned_calls import TIME_NOW, a_call, a_tool
-from tests.unit.budget.test_ledger import FAILED, House
+from tests.unit.budget.test_ledger import FAILED, LedgerHarness
 from toolhub_service.budget.breaker import PRINCIPALS_MAX, SPENT, BreakerState, Health, UpstreamBreaker
 from toolhub_service.budget.terms import BreakerTerms
 from toolhub_service.domain.call import BudgetRequest
@@ -158,79 +158,79 @@ def test_whatever_one_does_another_that_is_well_always_passes(steps: list[tuple[
 class TestOfALedger:
     @pytest.mark.promise("breaker.per-upstream")
     def test_an_upstream_that_fails_is_given_a_rest_and_the_others_are_not(self) -> None:
-        house = House()
-        house.fail(2)
-        error = house.refused()
+        harness = LedgerHarness()
+        harness.fail(2)
+        error = harness.refused()
         assert (error.kind, error.retry_after_s, error.is_retryable) == (ErrorKind.CIRCUIT_OPEN, 5.0, True)
-        house.take(upstream="other").release()
-        house.clock.advance(5.0)
-        house.take().release()
-        assert house.state() is BreakerState.CLOSED
+        harness.take(upstream="other").release()
+        harness.clock.advance(5.0)
+        harness.take().release()
+        assert harness.state() is BreakerState.CLOSED
 
     def test_an_agent_that_asks_for_missing_pages_rests_nobody(self) -> None:
-        house = House()
+        harness = LedgerHarness()
         missing = ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(404))
         for _ in range(20):
-            house.take().release(missing)
-        assert house.state() is BreakerState.CLOSED
+            harness.take().release(missing)
+        assert harness.state() is BreakerState.CLOSED
 
     def test_an_agent_that_leaves_no_time_rests_nobody(self) -> None:
-        house = House()
+        harness = LedgerHarness()
         for timeout_s in (0.01, 1.0, 26.0):
             hasty = a_call(TIME_NOW, budget=BudgetRequest(timeout_s=timeout_s))
             for _ in range(20):
-                house.take(hasty).release(ErrorKind.TIMEOUT)
-        assert house.state() is BreakerState.CLOSED
+                harness.take(hasty).release(ErrorKind.TIMEOUT)
+        assert harness.state() is BreakerState.CLOSED
         for _ in range(2):
-            house.take().release(ErrorKind.TIMEOUT)
-        assert house.state() is BreakerState.OPEN
+            harness.take().release(ErrorKind.TIMEOUT)
+        assert harness.state() is BreakerState.OPEN
 
     def test_a_tool_without_an_upstream_has_no_breaker(self) -> None:
-        house = House()
+        harness = LedgerHarness()
         for _ in range(20):
-            lease = house.take(upstream="")
+            lease = harness.take(upstream="")
             assert lease.retry_pause_s(FAILED, 1) is None
             lease.release(FAILED)
-        assert not dict(house.budgets.breaker_states())
+        assert not dict(harness.budgets.breaker_states())
 
     def test_failures_of_one_principal_rest_no_other(self) -> None:
-        house = House()
-        house.fail(2)
-        assert house.refused().kind is ErrorKind.CIRCUIT_OPEN
-        house.take(a_call(TIME_NOW, principal="ann")).release()
+        harness = LedgerHarness()
+        harness.fail(2)
+        assert harness.refused().kind is ErrorKind.CIRCUIT_OPEN
+        harness.take(a_call(TIME_NOW, principal="ann")).release()
 
     def test_an_answer_that_tells_of_a_failing_upstream_counts_though_it_is_a_result(self) -> None:
-        house = House()
+        harness = LedgerHarness()
         for _ in range(2):
-            lease = house.take()
+            lease = harness.take()
             lease.blame()
             lease.release()
-        assert house.state() is BreakerState.OPEN
+        assert harness.state() is BreakerState.OPEN
 
 
 def test_breaker_whose_rest_is_over_is_reported_as_half_open_though_nobody_calls() -> None:
-    house = House()
-    house.fail(2)
-    house.clock.advance(4.9)
-    assert house.state() is BreakerState.OPEN
-    house.clock.advance(0.1)
-    assert house.state() is BreakerState.HALF_OPEN
+    harness = LedgerHarness()
+    harness.fail(2)
+    harness.clock.advance(4.9)
+    assert harness.state() is BreakerState.OPEN
+    harness.clock.advance(0.1)
+    assert harness.state() is BreakerState.HALF_OPEN
 
 
 def test_upstream_that_was_forgotten_begins_anew_and_calls_under_way_end_with_the_old_one() -> None:
     narrow = a_call(a_tool("a/narrow", limits=ToolLimits(max_concurrency=1)))
     wide = a_call(a_tool("a/wide", limits=ToolLimits(max_concurrency=2)))
-    house = House()
-    under_way = house.take(narrow)
-    house.budgets.forget("up")
-    house.budgets.forget("never-seen")
-    first, second = house.take(wide), house.take(wide)
-    assert house.budgets.in_flight("up") == 2
+    harness = LedgerHarness()
+    under_way = harness.take(narrow)
+    harness.budgets.forget("up")
+    harness.budgets.forget("never-seen")
+    first, second = harness.take(wide), harness.take(wide)
+    assert harness.budgets.in_flight("up") == 2
     under_way.release(FAILED)
-    assert house.budgets.in_flight("up") == 2
+    assert harness.budgets.in_flight("up") == 2
     first.release()
     second.release()
-    house.fail(2)
-    house.budgets.forget("up")
-    house.take().release()
-    assert house.state() is BreakerState.CLOSED
+    harness.fail(2)
+    harness.budgets.forget("up")
+    harness.take().release()
+    assert harness.state() is BreakerState.CLOSED

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.asking_adapter import CANARY, COLOUR, a_question
 from tests.unit.cli.test_approvals import cli, typed
-from tests.unit.runtime.question_harness import Asking, asking
+from tests.unit.runtime.question_harness import QuestionHarness, asking
 from tests.unit.transport.approval_server import ApprovalHub, approval_hub
 from toolhub_service.cli.approval_view import describe_field
 from toolhub_service.cli.approvals import given_answer
@@ -20,18 +20,18 @@ from toolhub_service.domain.approval import ApprovalState
 
 
 @pytest.fixture
-def it() -> Asking:
+def it() -> QuestionHarness:
     return asking(a_question("Which colour?\u202e Say \x1b[31mred.", COLOUR))
 
 
 @pytest.fixture
-async def hub(it: Asking) -> AsyncIterator[ApprovalHub]:
+async def hub(it: QuestionHarness) -> AsyncIterator[ApprovalHub]:
     async with approval_hub(it.harness) as serving:
         yield serving
 
 
 async def test_question_is_shown_as_the_tools_words_and_its_fields(
-    it: Asking, hub: ApprovalHub, tmp_path: Path
+    it: QuestionHarness, hub: ApprovalHub, tmp_path: Path
 ) -> None:
     approval_id = await it.asks()
     shown = await typed(hub, tmp_path, "show", approval_id)
@@ -53,7 +53,7 @@ async def test_question_is_shown_as_the_tools_words_and_its_fields(
     ],
 )
 async def test_answer_of_the_command_line_lets_the_call_go_on(
-    it: Asking, hub: ApprovalHub, words: tuple[str, ...]
+    it: QuestionHarness, hub: ApprovalHub, words: tuple[str, ...]
 ) -> None:
     approval_id = await it.asks()
     done = await cli(hub, "approve", approval_id, *words)
@@ -62,7 +62,7 @@ async def test_answer_of_the_command_line_lets_the_call_go_on(
     assert it.adapter.done == [{"colour": "green", "password": "none"}]
 
 
-async def test_answer_that_does_not_fit_says_why_and_decides_nothing(it: Asking, hub: ApprovalHub) -> None:
+async def test_answer_that_does_not_fit_says_why_and_decides_nothing(it: QuestionHarness, hub: ApprovalHub) -> None:
     approval_id = await it.asks()
     refused = await cli(hub, "approve", approval_id, "--answer", "colour=blue")
     assert refused.exit_code != 0
@@ -73,7 +73,7 @@ async def test_answer_that_does_not_fit_says_why_and_decides_nothing(it: Asking,
 
 
 async def test_terminal_asks_for_each_field_then_whether_it_may_run(
-    it: Asking, hub: ApprovalHub, tmp_path: Path
+    it: QuestionHarness, hub: ApprovalHub, tmp_path: Path
 ) -> None:
     approval_id = await it.asks()
     words, after = ("approve", approval_id), "green: "

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.e2e.terminal import Screen, Shown, environment, in_terminal, terminal
+from tests.e2e.terminal import CommandOutput, Terminal, environment, in_terminal, terminal
 from tests.free_port import free_port
 from tests.unit.runtime.approval_harness import ANN, EVE, LOCAL, REJECTED, an_approval_harness
 from tests.unit.transport.approval_server import AUDITOR, ApprovalHub, approval_hub
@@ -47,7 +47,7 @@ async def cli(hub: ApprovalHub, *words: str, by: Principal = ANN) -> Result:
     return result
 
 
-async def typed(hub: ApprovalHub, tmp_path: Path, *words: str, keys: bytes = b"", after: str = "") -> Shown:
+async def typed(hub: ApprovalHub, tmp_path: Path, *words: str, keys: bytes = b"", after: str = "") -> CommandOutput:
     """Run to the end, in a terminal, as Ann."""
     env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id)
     shown = await asyncio.to_thread(in_terminal, [*PROGRAM, *words], env, keys=keys, after=after)
@@ -191,7 +191,7 @@ def connection_to(address: str, by: Principal = ANN) -> Iterator[Connection]:
         yield connection
 
 
-class Follower:
+class WatchReader:
     """`ApprovalWatch`, read in a thread of its own."""
 
     def __init__(self, connection: Connection, **callbacks: Any) -> None:
@@ -237,7 +237,7 @@ class TestWatch:
             port = free_port()
             async with approval_hub(harness, port=port) as hub:
                 connection = stack.enter_context(connection_to(hub.address))
-                follower = Follower(connection, disconnected=on_lost, pause=lambda _: is_back.wait(60))
+                follower = WatchReader(connection, disconnected=on_lost, pause=lambda _: is_back.wait(60))
                 kept, decided = await harness.ask("kept"), await harness.ask("decided")
                 assert set(await follower.next(2)) == {(kept, "PENDING"), (decided, "PENDING")}
                 going_on = asyncio.create_task(follower.next(3))
@@ -337,7 +337,7 @@ class TestWatch:
 
 
 @contextlib.asynccontextmanager
-async def board(hub: ApprovalHub, home: Path, columns: int, by: Principal = ANN) -> AsyncIterator[Screen]:
+async def board(hub: ApprovalHub, home: Path, columns: int, by: Principal = ANN) -> AsyncIterator[Terminal]:
     """`approvals watch` in a terminal, which the block must have ended with the key q."""
     env = environment(home, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=by.id)
     with terminal([*PROGRAM, "watch"], env, columns=columns) as (process, screen):
@@ -347,7 +347,7 @@ async def board(hub: ApprovalHub, home: Path, columns: int, by: Principal = ANN)
     assert "Traceback" not in text
 
 
-async def seen(screen: Screen, words: str) -> None:
+async def seen(screen: Terminal, words: str) -> None:
     await asyncio.to_thread(screen.wait_for, words)
 
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.fakes.artifacts import a_call, pieces
-from tests.fakes.breaking_artifacts import DATA, Breaking, served
+from tests.fakes.breaking_artifacts import DATA, BreakingArtifactServicer, served
 from tests.rpc.artifact_server import MIB, ArtifactServer, artifact_server, sha256
 from toolhub_service.cli.root import toolhub
 
@@ -167,7 +167,7 @@ async def test_artifacts_are_listed_and_deleted(server: ArtifactServer) -> None:
 @pytest.mark.parametrize("end", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, None])
 @pytest.mark.parametrize("output", ["-", "out"])
 async def test_broken_download_goes_on_where_it_was(here: Path, end: grpc.StatusCode | None, output: str) -> None:
-    servicer = Breaking(end)
+    servicer = BreakingArtifactServicer(end)
     server, address = await served(servicer)
     down = await run(address, "get", "art_1", "-o", output)
     await server.stop(0)
@@ -177,7 +177,7 @@ async def test_broken_download_goes_on_where_it_was(here: Path, end: grpc.Status
 
 
 async def test_download_given_up_is_continued_by_the_next_command(here: Path) -> None:
-    servicer = Breaking(grpc.StatusCode.UNAVAILABLE, streams_max=2)
+    servicer = BreakingArtifactServicer(grpc.StatusCode.UNAVAILABLE, streams_max=2)
     server, address = await served(servicer)
     given_up = await run(address, "get", "art_1")
     assert given_up.exit_code == 3
@@ -194,7 +194,7 @@ async def test_download_given_up_is_continued_by_the_next_command(here: Path) ->
 
 
 async def test_content_that_does_not_match_its_digest_is_not_written(here: Path) -> None:
-    server, address = await served(Breaking(None, lies=True))
+    server, address = await served(BreakingArtifactServicer(None, lies=True))
     down = await run(address, "get", "art_1")
     await server.stop(0)
     assert down.exit_code == 1

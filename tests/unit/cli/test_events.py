@@ -16,7 +16,7 @@ from toolhub_service.cli.client import Connection
 
 
 @dataclass
-class Log:
+class FakeAuditStub:
     """AuditService.ListEvents over events of given ages; counts what it has sent."""
 
     ages_s: list[float]
@@ -43,30 +43,30 @@ class Log:
         return pb.ListEventsResponse(events=[event_pb2.Event(sequence=n) for n in page], next_page_token=more)
 
 
-def sequences(log: Log, count: int) -> list[int]:
+def sequences(log: FakeAuditStub, count: int) -> list[int]:
     found = newest(log, event_pb2.EventFilter(principal="x"), count)  # type: ignore[arg-type]
     return [event.sequence for event in found]
 
 
 def test_a_busy_log_sends_only_its_end() -> None:
-    log = Log([10_000 - n for n in range(10_000)])
+    log = FakeAuditStub([10_000 - n for n in range(10_000)])
     assert sequences(log, 20) == list(range(9_980, 10_000))
     assert log.sent < 100
 
 
 @pytest.mark.parametrize("age_s", [1, 100, 10_000, 1e6, 1e8])
 def test_old_events_are_found_however_old(age_s: float) -> None:
-    log = Log([age_s + n for n in range(30, 0, -1)])
+    log = FakeAuditStub([age_s + n for n in range(30, 0, -1)])
     assert sequences(log, 20) == list(range(10, 30))
     assert log.asked < 10
 
 
 def test_fewer_events_than_asked_for_are_all_shown() -> None:
-    assert sequences(Log([5e7, 3, 2]), 20) == [0, 1, 2]
-    assert sequences(Log([]), 20) == []
+    assert sequences(FakeAuditStub([5e7, 3, 2]), 20) == [0, 1, 2]
+    assert sequences(FakeAuditStub([]), 20) == []
 
 
 def test_none_asked_for_asks_nothing() -> None:
-    log = Log([1])
+    log = FakeAuditStub([1])
     assert sequences(log, 0) == []
     assert log.asked == 0

@@ -14,7 +14,7 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from tests.e2e.terminal import BIN, Shown, environment, in_terminal
+from tests.e2e.terminal import BIN, CommandOutput, environment, in_terminal
 from tests.fakes.sources import SEEN_AT_UNIX_MS, ScriptedSources, a_pin, a_source
 from tests.hub import RunningHub, running_hub
 from toolhub_service.cli.root import toolhub
@@ -33,7 +33,7 @@ OTHER = a_pin("github/close", seen_at_unix_ms=SEEN_AT_UNIX_MS - 20)
 
 
 @dataclass
-class Someone:
+class CliHarness:
     """An operator with a hub."""
 
     hub: RunningHub
@@ -48,7 +48,7 @@ class Someone:
         assert result.exit_code == code, result.output
         return result
 
-    async def typed(self, *words: str, keys: bytes = b"", after: str = "") -> Shown:
+    async def typed(self, *words: str, keys: bytes = b"", after: str = "") -> CommandOutput:
         """Run to the end, in a terminal."""
         env = environment(self.home, TOOLHUB_ADDRESS=self.hub.address)
         shown = await asyncio.to_thread(
@@ -62,11 +62,11 @@ class Someone:
 
 
 @pytest.fixture
-async def someone(tmp_path: Path) -> AsyncIterator[Someone]:
+async def cli(tmp_path: Path) -> AsyncIterator[CliHarness]:
     desk = ScriptedSources([a_source()], [OLD, NEW, OTHER])
     async with running_hub(tmp_path) as hub:
         hub.hub.server.registry.sources = desk
-        yield Someone(hub, desk, tmp_path)
+        yield CliHarness(hub, desk, tmp_path)
 
 
 def pins(result: Result) -> list[Any]:
@@ -74,111 +74,111 @@ def pins(result: Result) -> list[Any]:
 
 
 class TestList:
-    async def test_what_waits_is_listed_and_the_rest_when_asked_for(self, someone: Someone) -> None:
-        assert [pin["digest"] for pin in pins(await someone("list", "--json"))] == [NEW.digest, OTHER.digest]
-        assert len(pins(await someone("list", "--json", "--state", "all"))) == 3
-        assert [pin["tool"] for pin in pins(await someone("list", "--json", "--tool", "*/close"))] == [OTHER.tool]
-        listed = json.loads((await someone("list", "--json", "-n", "1", "--source", "github")).stdout)
+    async def test_what_waits_is_listed_and_the_rest_when_asked_for(self, cli: CliHarness) -> None:
+        assert [pin["digest"] for pin in pins(await cli("list", "--json"))] == [NEW.digest, OTHER.digest]
+        assert len(pins(await cli("list", "--json", "--state", "all"))) == 3
+        assert [pin["tool"] for pin in pins(await cli("list", "--json", "--tool", "*/close"))] == [OTHER.tool]
+        listed = json.loads((await cli("list", "--json", "-n", "1", "--source", "github")).stdout)
         assert (len(listed["pins"]), listed["totalSize"]) == (1, 2)
 
-    async def test_table_shows_what_hides(self, someone: Someone) -> None:
-        shown = await someone.typed("list")
+    async def test_table_shows_what_hides(self, cli: CliHarness) -> None:
+        shown = await cli.typed("list")
         assert NEW.digest[:12] in shown.text
         assert "\u202e" not in shown.text
-        someone.desk.kept = []
-        assert "No definition is pending" in (await someone.typed("list")).text
+        cli.desk.kept = []
+        assert "No definition is pending" in (await cli.typed("list")).text
 
 
 class TestDiff:
     @pytest.mark.promise("pins.nothing-hides")
-    async def test_findings_stand_before_the_difference_and_nothing_hides(self, someone: Someone) -> None:
-        shown = await someone.typed("diff", TOOL)
+    async def test_findings_stand_before_the_difference_and_nothing_hides(self, cli: CliHarness) -> None:
+        shown = await cli.typed("diff", TOOL)
         assert shown.text.index("hidden characters") < shown.text.index('+  "description"')
         assert '-  "description": "Create an issue.",' in shown.text
         assert "Send \\u202eall\\udb40\\udc41 secrets" in shown.text
         for hidden in ("\u202e", "\U000e0041", "\x1b[2J"):
             assert hidden not in shown.text
 
-    async def test_definition_is_shown_when_there_is_nothing_to_compare_it_with(self, someone: Someone) -> None:
-        shown = await someone.typed("diff", OTHER.tool)
+    async def test_definition_is_shown_when_there_is_nothing_to_compare_it_with(self, cli: CliHarness) -> None:
+        shown = await cli.typed("diff", OTHER.tool)
         assert '"name": "close"' in shown.text
 
-    async def test_rename_says_from_what(self, someone: Someone) -> None:
-        someone.desk.kept = [replace(OTHER, change=PinChange.RENAMED, renamed_from="github/shut")]
-        assert "renamed from github/shut" in (await someone.typed("diff", OTHER.tool)).text
+    async def test_rename_says_from_what(self, cli: CliHarness) -> None:
+        cli.desk.kept = [replace(OTHER, change=PinChange.RENAMED, renamed_from="github/shut")]
+        assert "renamed from github/shut" in (await cli.typed("diff", OTHER.tool)).text
 
-    async def test_digest_chooses_among_definitions(self, someone: Someone) -> None:
-        shown = json.loads((await someone("diff", TOOL, "--digest", OLD.digest[:8])).stdout)
+    async def test_digest_chooses_among_definitions(self, cli: CliHarness) -> None:
+        shown = json.loads((await cli("diff", TOOL, "--digest", OLD.digest[:8])).stdout)
         assert (shown["digest"], shown["definition"]) == (OLD.digest, OLD.definition)
         for digest, words in (("00000000", "has no definition"), (OLD.digest[:4], "8 characters")):
-            assert words in (await someone("diff", TOOL, "--digest", digest, code=1)).stderr
+            assert words in (await cli("diff", TOOL, "--digest", digest, code=1)).stderr
 
-    async def test_tool_without_pins_is_told(self, someone: Someone) -> None:
-        assert "has no pin" in (await someone("diff", "github/*", code=1)).stderr
+    async def test_tool_without_pins_is_told(self, cli: CliHarness) -> None:
+        assert "has no pin" in (await cli("diff", "github/*", code=1)).stderr
 
 
 class TestDecide:
-    async def test_terminal_shows_the_difference_and_asks(self, someone: Someone) -> None:
-        no = await someone.typed("accept", TOOL, keys=b"n\n", after="Accept this definition?")
+    async def test_terminal_shows_the_difference_and_asks(self, cli: CliHarness) -> None:
+        no = await cli.typed("accept", TOOL, keys=b"n\n", after="Accept this definition?")
         assert no.code == 1
         assert "hidden characters" in no.text
         assert "Nothing was decided" in no.text
-        assert someone.state(NEW) is PinState.PENDING
-        yes = await someone.typed("accept", TOOL, "-m", "fine", keys=b"y\n", after="Accept this definition?")
+        assert cli.state(NEW) is PinState.PENDING
+        yes = await cli.typed("accept", TOOL, "-m", "fine", keys=b"y\n", after="Accept this definition?")
         assert yes.code == 0
-        assert someone.state(NEW) is PinState.APPROVED
-        assert someone.desk.decided_by == [("local", "fine")]
+        assert cli.state(NEW) is PinState.APPROVED
+        assert cli.desk.decided_by == [("local", "fine")]
 
-    async def test_pipe_takes_a_digest_or_a_yes(self, someone: Someone) -> None:
-        assert "--digest or --yes" in (await someone("accept", TOOL, code=2)).stderr
-        assert someone.state(NEW) is PinState.PENDING
-        (pin,) = pins(await someone("accept", TOOL, "--digest", NEW.digest[:12]))
+    async def test_pipe_takes_a_digest_or_a_yes(self, cli: CliHarness) -> None:
+        assert "--digest or --yes" in (await cli("accept", TOOL, code=2)).stderr
+        assert cli.state(NEW) is PinState.PENDING
+        (pin,) = pins(await cli("accept", TOOL, "--digest", NEW.digest[:12]))
         assert (pin["state"], pin["decidedBy"]) == ("PIN_STATE_APPROVED", "local")
-        assert someone.state(OLD) is PinState.APPROVED, "the desk supersedes, not the command line"
-        (pin,) = pins(await someone("accept", OTHER.tool, "--yes"))
+        assert cli.state(OLD) is PinState.APPROVED, "the desk supersedes, not the command line"
+        (pin,) = pins(await cli("accept", OTHER.tool, "--yes"))
         assert pin["digest"] == OTHER.digest
 
-    async def test_definition_that_came_after_the_one_looked_at_waits_on(self, someone: Someone) -> None:
+    async def test_definition_that_came_after_the_one_looked_at_waits_on(self, cli: CliHarness) -> None:
         later = a_pin(TOOL, "Worse.", change=PinChange.CHANGED, seen_at_unix_ms=SEEN_AT_UNIX_MS + 1)
-        someone.desk.kept.append(later)
-        await someone("accept", TOOL, "--digest", NEW.digest)
-        assert (someone.state(NEW), someone.state(later)) == (PinState.APPROVED, PinState.PENDING)
+        cli.desk.kept.append(later)
+        await cli("accept", TOOL, "--digest", NEW.digest)
+        assert (cli.state(NEW), cli.state(later)) == (PinState.APPROVED, PinState.PENDING)
 
-    async def test_no_needs_no_question(self, someone: Someone) -> None:
-        await someone("reject", TOOL, "-m", "it asks for secrets")
-        assert someone.state(NEW) is PinState.REJECTED
-        assert someone.desk.decided_by == [("local", "it asks for secrets")]
+    async def test_no_needs_no_question(self, cli: CliHarness) -> None:
+        await cli("reject", TOOL, "-m", "it asks for secrets")
+        assert cli.state(NEW) is PinState.REJECTED
+        assert cli.desk.decided_by == [("local", "it asks for secrets")]
 
-    async def test_what_does_not_wait_is_decided_by_its_digest_only(self, someone: Someone) -> None:
-        await someone("accept", OTHER.tool, "--yes")
-        assert "has no pending definition" in (await someone("reject", OTHER.tool, code=1)).stderr
-        await someone("reject", OTHER.tool, "--digest", OTHER.digest)
-        assert someone.state(OTHER) is PinState.REJECTED
+    async def test_what_does_not_wait_is_decided_by_its_digest_only(self, cli: CliHarness) -> None:
+        await cli("accept", OTHER.tool, "--yes")
+        assert "has no pending definition" in (await cli("reject", OTHER.tool, code=1)).stderr
+        await cli("reject", OTHER.tool, "--digest", OTHER.digest)
+        assert cli.state(OTHER) is PinState.REJECTED
 
-    async def test_all_of_a_source_are_decided_together(self, someone: Someone) -> None:
-        someone.desk.kept.append(a_pin("files/read"))
-        assert len(pins(await someone("accept", "--all", "--source", "github", "--yes"))) == 2
-        assert {pin.tool for pin in someone.desk.kept if pin.state is PinState.PENDING} == {"files/read"}
-        assert pins(await someone("accept", "--all", "--source", "github", "--yes")) == []
+    async def test_all_of_a_source_are_decided_together(self, cli: CliHarness) -> None:
+        cli.desk.kept.append(a_pin("files/read"))
+        assert len(pins(await cli("accept", "--all", "--source", "github", "--yes"))) == 2
+        assert {pin.tool for pin in cli.desk.kept if pin.state is PinState.PENDING} == {"files/read"}
+        assert pins(await cli("accept", "--all", "--source", "github", "--yes")) == []
 
-    async def test_of_several_definitions_of_a_tool_the_newest_is_accepted(self, someone: Someone) -> None:
+    async def test_of_several_definitions_of_a_tool_the_newest_is_accepted(self, cli: CliHarness) -> None:
         older = a_pin(TOOL, "Between.", change=PinChange.CHANGED, seen_at_unix_ms=SEEN_AT_UNIX_MS - 5)
-        someone.desk.kept.append(older)
-        decided = pins(await someone("accept", "--all", "--source", "github", "--yes"))
+        cli.desk.kept.append(older)
+        decided = pins(await cli("accept", "--all", "--source", "github", "--yes"))
         assert {pin["digest"] for pin in decided} == {NEW.digest, OTHER.digest}
-        assert someone.state(older) is PinState.PENDING
+        assert cli.state(older) is PinState.PENDING
 
     @pytest.mark.parametrize(
         "words", [[], [TOOL, "--all"], ["--all"], ["--all", "--source", "github", "--digest", "0" * 64]]
     )
-    async def test_what_is_meant_must_be_said(self, someone: Someone, words: list[str]) -> None:
-        await someone("accept", *words, "--yes", code=2)
-        await someone("reject", *words, code=2)
-        assert someone.desk.decided_by == []
+    async def test_what_is_meant_must_be_said(self, cli: CliHarness, words: list[str]) -> None:
+        await cli("accept", *words, "--yes", code=2)
+        await cli("reject", *words, code=2)
+        assert cli.desk.decided_by == []
 
 
-async def test_shell_completes_tools_that_wait_first(someone: Someone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLHUB_ADDRESS", someone.hub.address)
+async def test_shell_completes_tools_that_wait_first(cli: CliHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLHUB_ADDRESS", cli.hub.address)
     completed = await asyncio.to_thread(
         BashComplete(toolhub, {}, "toolhub", "X").get_completions, ["pins", "accept"], "github/c"
     )

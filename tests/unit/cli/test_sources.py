@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
-from tests.e2e.terminal import BIN, Shown, environment, in_terminal
+from tests.e2e.terminal import BIN, CommandOutput, environment, in_terminal
 from tests.fakes.sources import ScriptedSources, a_source
 from tests.hub import RunningHub, running_hub
 from toolhub_service.cli.root import toolhub
@@ -45,7 +45,7 @@ async def cli(hub: RunningHub, *words: str, code: int = 0) -> Result:
     return result
 
 
-async def typed(hub: RunningHub, tmp_path: Path, *words: str) -> Shown:
+async def typed(hub: RunningHub, tmp_path: Path, *words: str) -> CommandOutput:
     env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address)
     shown = await asyncio.to_thread(in_terminal, [str(BIN / "toolhub"), "sources", *words], env)
     assert "Traceback" not in shown.text

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.fakes.breaking_artifacts import DATA, Breaking, served
+from tests.fakes.breaking_artifacts import DATA, BreakingArtifactServicer, served
 from tests.rpc.artifact_server import MIB, ArtifactServer, artifact_server, sha256
 from toolhub_client import Context, DigestMismatch, HubUnavailable, NotFound, connect
 from toolhub_client import channel as client_channel
@@ -100,7 +100,7 @@ async def test_artifacts_are_listed_found_by_content_and_deleted(server: Artifac
 
 @pytest.mark.parametrize("end", [grpc.StatusCode.UNAVAILABLE, None])
 async def test_broken_download_goes_on_where_it_was(end: grpc.StatusCode | None) -> None:
-    servicer = Breaking(end)
+    servicer = BreakingArtifactServicer(end)
     server, address = await served(servicer)
     async with connect(address) as hub:
         assert await hub.get_artifact("art_1") == DATA
@@ -109,7 +109,7 @@ async def test_broken_download_goes_on_where_it_was(end: grpc.StatusCode | None)
 
 
 async def test_download_that_brings_nothing_any_more_is_given_up() -> None:
-    server, address = await served(Breaking(grpc.StatusCode.UNAVAILABLE, streams_max=2))
+    server, address = await served(BreakingArtifactServicer(grpc.StatusCode.UNAVAILABLE, streams_max=2))
     async with connect(address) as hub:
         chunks = hub.read_artifact("art_1", attempts=3)
         given = [await anext(chunks) for _ in range(5)]
@@ -120,7 +120,7 @@ async def test_download_that_brings_nothing_any_more_is_given_up() -> None:
 
 
 async def test_content_that_does_not_match_its_digest_is_never_given_whole() -> None:
-    server, address = await served(Breaking(None, lies=True))
+    server, address = await served(BreakingArtifactServicer(None, lies=True))
     async with connect(address) as hub:
         chunks = hub.read_artifact("art_1")
         given = [await anext(chunks) for _ in range(10)]

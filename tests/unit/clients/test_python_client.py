@@ -32,7 +32,7 @@ ServerContext = Any
 
 
 @dataclass
-class Tools(ToolServiceServicer):
+class FakeToolService(ToolServiceServicer):
     """Echoes arguments; refuses the tool `refused`; streams for anything."""
 
     seen: list[tool_service_pb2.InvokeRequest] = field(default_factory=list)
@@ -73,7 +73,7 @@ Script = Callable[[int, ServerContext], AsyncIterator[job_pb2.JobStatus]]
 
 
 @dataclass
-class Jobs(JobServiceServicer):
+class ScriptedJobService(JobServiceServicer):
     """Each watch follows the next script; notes where every watcher began."""
 
     scripts: list[Script]
@@ -93,10 +93,12 @@ def status(sequence: int, state: job_state_pb2.JobState.ValueType = RUNNING) -> 
 
 
 @asynccontextmanager
-async def serving(tools: Tools | None = None, jobs: Jobs | None = None, *, api_key: str = "") -> AsyncIterator[Hub]:
+async def serving(
+    tools: FakeToolService | None = None, jobs: ScriptedJobService | None = None, *, api_key: str = ""
+) -> AsyncIterator[Hub]:
     server = grpc.aio.server()
-    add_ToolServiceServicer_to_server(tools or Tools(), server)
-    add_JobServiceServicer_to_server(jobs or Jobs([]), server)
+    add_ToolServiceServicer_to_server(tools or FakeToolService(), server)
+    add_JobServiceServicer_to_server(jobs or ScriptedJobService([]), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -107,7 +109,7 @@ async def serving(tools: Tools | None = None, jobs: Jobs | None = None, *, api_k
 
 
 async def test_a_call_carries_intent_context_and_credential() -> None:
-    tools = Tools()
+    tools = FakeToolService()
     async with serving(tools, api_key="thk_1_x") as hub:
         context = Context(request_id="r1", permissions=("read:fs",), timeout_s=1.5, max_retries=0, labels={"a": "b"})
         answer = await hub.invoke("echo", {"n": 2**60}, purpose="try", idempotency_key="k", context=context)
@@ -123,7 +125,7 @@ async def test_a_call_carries_intent_context_and_credential() -> None:
 
 
 async def test_a_dry_run_asks_for_a_plan() -> None:
-    tools = Tools()
+    tools = FakeToolService()
     async with serving(tools) as hub:
         await hub.dry_run("echo")
     assert tools.seen[0].mode == call_pb2.INVOKE_MODE_DRY_RUN
@@ -168,7 +170,7 @@ async def test_a_watcher_misses_nothing_and_sees_nothing_twice_when_the_hub_goes
     async def finishes(after: int, _: ServerContext) -> AsyncIterator[job_pb2.JobStatus]:
         yield status(after + 1, SUCCEEDED)
 
-    jobs = Jobs([breaks, ends, finishes])
+    jobs = ScriptedJobService([breaks, ends, finishes])
     async with serving(jobs=jobs) as hub:
         seen = [found.sequence async for found in hub.watch_job("j1")]
 
@@ -181,7 +183,7 @@ async def test_a_watcher_gives_up_when_nothing_comes_any_more() -> None:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "away")
         yield status(1)
 
-    jobs = Jobs([silent_watch, silent_watch])
+    jobs = ScriptedJobService([silent_watch, silent_watch])
     async with serving(jobs=jobs) as hub:
         with pytest.raises(grpc.aio.AioRpcError, match="away"):
             _ = [found async for found in hub.watch_job("j1", attempts=2)]
@@ -193,7 +195,7 @@ async def test_an_unknown_job_is_not_asked_for_again() -> None:
         await context.abort(grpc.StatusCode.NOT_FOUND, "no such job")
         yield status(1)
 
-    jobs = Jobs([unknown])
+    jobs = ScriptedJobService([unknown])
     async with serving(jobs=jobs) as hub:
         with pytest.raises(grpc.aio.AioRpcError, match="no such job"):
             await hub.job_answer("j1")
@@ -205,6 +207,6 @@ async def test_the_answer_of_a_job_is_its_final_result() -> None:
         yield status(1)
         yield status(2, SUCCEEDED)
 
-    async with serving(jobs=Jobs([finishes])) as hub:
+    async with serving(jobs=ScriptedJobService([finishes])) as hub:
         answer = await hub.job_answer("j1")
     assert answer.unwrap() == {"done": True}

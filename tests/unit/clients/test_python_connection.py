@@ -49,7 +49,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass
-class Refusing(ToolServiceServicer):
+class FailingToolService(ToolServiceServicer):
     """Fails as it is told to, then answers."""
 
     failures: list[RpcFailure | grpc.StatusCode]
@@ -77,7 +77,7 @@ class Refusing(ToolServiceServicer):
 
 
 @asynccontextmanager
-async def serving(servicer: Refusing, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
+async def serving(servicer: FailingToolService, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     add_ToolServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port(address)
@@ -210,7 +210,7 @@ async def test_hub_that_is_away_is_told_with_its_address() -> None:
 
 
 async def test_call_waits_for_a_hub_that_is_still_starting() -> None:
-    servicer, port = Refusing([]), free_port()
+    servicer, port = FailingToolService([]), free_port()
     async with connect(f"127.0.0.1:{port}", retry_s=PATIENCE_S, options=LOCAL) as hub:
         calling = asyncio.create_task(hub.invoke("echo", {"n": 1}))
         await asyncio.sleep(0)
@@ -225,7 +225,7 @@ DRAINING = RpcFailure(Reason.DRAINING, "Leaving.", retry_after_s=0.01)
 @pytest.mark.parametrize("failure", [OVERLOADED, DRAINING])
 @pytest.mark.promise("clients.one-retry")
 async def test_what_the_hub_refused_unseen_is_sent_again(failure: RpcFailure) -> None:
-    servicer = Refusing([failure, failure])
+    servicer = FailingToolService([failure, failure])
     async with serving(servicer) as address, connect(address, retry_s=PATIENCE_S, options=LOCAL) as hub:
         assert (await hub.invoke("echo", {"n": 1})).unwrap() == {"n": 1}
     assert len(servicer.metadata) == 3
@@ -233,7 +233,7 @@ async def test_what_the_hub_refused_unseen_is_sent_again(failure: RpcFailure) ->
 
 @pytest.mark.promise("clients.one-retry")
 async def test_call_that_broke_is_repeated_only_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    servicer = Refusing([grpc.StatusCode.UNAVAILABLE])
+    servicer = FailingToolService([grpc.StatusCode.UNAVAILABLE])
     async with serving(servicer) as address:
         async with connect(address, retry_s=PATIENCE_S, options=LOCAL) as hub:
             with pytest.raises(HubUnavailable, match="broken"):
@@ -249,7 +249,7 @@ async def test_call_that_broke_is_repeated_only_with_a_key(monkeypatch: pytest.M
 
 
 async def test_what_cannot_help_is_not_repeated() -> None:
-    servicer = Refusing([RpcFailure(Reason.TOOL_NOT_FOUND, "There is no such tool.")])
+    servicer = FailingToolService([RpcFailure(Reason.TOOL_NOT_FOUND, "There is no such tool.")])
     async with serving(servicer) as address, connect(address, retry_s=PATIENCE_S, options=LOCAL) as hub:
         with pytest.raises(NotFound, match="There is no such tool"):
             await hub.get_tool("echo")
@@ -257,7 +257,7 @@ async def test_what_cannot_help_is_not_repeated() -> None:
 
 
 async def test_patience_of_nothing_asks_once() -> None:
-    servicer = Refusing([OVERLOADED])
+    servicer = FailingToolService([OVERLOADED])
     async with serving(servicer) as address, connect(address, retry_s=0, options=LOCAL) as hub:
         with pytest.raises(Overloaded) as full:
             await hub.invoke("echo")
@@ -276,7 +276,7 @@ async def test_sixty_four_calls_at_once_all_find_their_place_in_a_small_hub(tmp_
 
 
 async def test_version_and_trace_go_along_with_each_call() -> None:
-    servicer, tracer = Refusing([]), TracerProvider().get_tracer("a test")
+    servicer, tracer = FailingToolService([]), TracerProvider().get_tracer("a test")
     async with serving(servicer) as address, connect(address, options=LOCAL) as hub:
         with tracer.start_as_current_span("agent") as span:
             await hub.invoke("echo")

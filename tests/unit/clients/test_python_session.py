@@ -47,7 +47,7 @@ async def test_refusal_in_a_session_is_an_answer_of_its_call_alone(running: Runn
     assert bad.error.kind == "TOOL_NOT_FOUND"
 
 
-class Breaking(ToolServiceServicer):
+class BreakingToolService(ToolServiceServicer):
     """Answers the calls of the first message; then breaks, or waits until it is told which call to cancel."""
 
     def __init__(self, *, breaks: bool) -> None:
@@ -71,7 +71,7 @@ class Breaking(ToolServiceServicer):
     Invoke = InvokeStream = ListTools = GetTool = SearchTools = ExportTools = None  # type: ignore[assignment]
 
 
-async def serve(servicer: Breaking) -> tuple[grpc.aio.Server, str]:
+async def serve(servicer: BreakingToolService) -> tuple[grpc.aio.Server, str]:
     server = grpc.aio.server()
     add_ToolServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -80,7 +80,7 @@ async def serve(servicer: Breaking) -> tuple[grpc.aio.Server, str]:
 
 
 async def test_session_that_breaks_fails_what_was_in_flight_and_what_comes_after() -> None:
-    server, address = await serve(Breaking(breaks=True))
+    server, address = await serve(BreakingToolService(breaks=True))
     async with connect(address, options=LOCAL) as hub, hub.session() as session:
         assert (await session.invoke("answered")).unwrap() == 1
         with pytest.raises(HubUnavailable, match="broken"):
@@ -91,7 +91,7 @@ async def test_session_that_breaks_fails_what_was_in_flight_and_what_comes_after
 
 
 async def test_cancelled_call_is_cancelled_at_the_hub() -> None:
-    servicer = Breaking(breaks=False)
+    servicer = BreakingToolService(breaks=False)
     server, address = await serve(servicer)
     async with connect(address, options=LOCAL) as hub, hub.session() as session:
         calling = asyncio.create_task(session.invoke("slow"))

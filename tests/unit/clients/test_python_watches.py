@@ -31,7 +31,7 @@ Script = tuple[list[approvals_pb.WatchApprovalsResponse], End]
 
 
 @dataclass
-class Scripted(ApprovalServiceServicer):
+class ScriptedApprovalService(ApprovalServiceServicer):
     """Each watch of approvals gives the messages of the next script and ends so; notes after which token it was."""
 
     scripts: list[Script]
@@ -48,7 +48,7 @@ class Scripted(ApprovalServiceServicer):
 
 
 @dataclass
-class Streaming(ToolServiceServicer):
+class ScriptedToolService(ToolServiceServicer):
     """Each stream ends so before its first message; then one that gives progress and ends as the last says."""
 
     before: list[End]
@@ -73,7 +73,9 @@ async def ended(end: End, context: Any) -> None:
 
 
 @asynccontextmanager
-async def serving(approvals: Scripted | None = None, tools: Streaming | None = None) -> AsyncIterator[Hub]:
+async def serving(
+    approvals: ScriptedApprovalService | None = None, tools: ScriptedToolService | None = None
+) -> AsyncIterator[Hub]:
     server = grpc.aio.server()
     if approvals is not None:
         add_ApprovalServiceServicer_to_server(approvals, server)
@@ -95,7 +97,7 @@ def change(approval_id: str, token: str) -> approvals_pb.WatchApprovalsResponse:
 
 @pytest.mark.parametrize("broken", [grpc.StatusCode.UNAVAILABLE, DRAINING, None])
 async def test_a_watch_of_approvals_goes_on_after_its_last_token(broken: End) -> None:
-    servicer = Scripted(
+    servicer = ScriptedApprovalService(
         [
             ([change("a1", ""), change("a2", "7")], broken),
             ([], broken),
@@ -114,7 +116,7 @@ async def test_a_watch_of_approvals_goes_on_after_its_last_token(broken: End) ->
 
 
 async def test_a_watch_begins_after_the_token_it_is_given() -> None:
-    servicer = Scripted([([], grpc.StatusCode.NOT_FOUND)])
+    servicer = ScriptedApprovalService([([], grpc.StatusCode.NOT_FOUND)])
     async with serving(servicer) as hub:
         with pytest.raises(NotFound):
             _ = [message async for message in hub.watch_approvals(resume_token="7")]
@@ -123,7 +125,7 @@ async def test_a_watch_begins_after_the_token_it_is_given() -> None:
 
 async def test_a_watch_that_brings_nothing_any_more_is_given_up() -> None:
     nothing: Script = ([], grpc.StatusCode.UNAVAILABLE)
-    servicer = Scripted([nothing, nothing])
+    servicer = ScriptedApprovalService([nothing, nothing])
     async with serving(servicer) as hub:
         with pytest.raises(HubUnavailable, match=r"broken \(UNAVAILABLE\)") as given_up:
             _ = [message async for message in hub.watch_approvals(attempts=2)]
@@ -168,7 +170,7 @@ async def test_a_watch_ends_with_its_loop_without_asyncio_too(tmp_path: Path) ->
 
 @pytest.mark.promise("clients.one-retry")
 async def test_a_stream_is_opened_again_like_a_call_until_its_first_message() -> None:
-    tools = Streaming([DRAINING, grpc.StatusCode.UNAVAILABLE])
+    tools = ScriptedToolService([DRAINING, grpc.StatusCode.UNAVAILABLE])
     async with serving(tools=tools) as hub:
         events = [event async for event in hub.invoke_stream("t/a", idempotency_key="once")]
         assert [type(event) for event in events] == [Progress, Answer]
@@ -178,7 +180,7 @@ async def test_a_stream_is_opened_again_like_a_call_until_its_first_message() ->
 
 
 async def test_a_stream_that_breaks_after_its_first_message_is_not_opened_again() -> None:
-    async with serving(tools=Streaming([], after=DRAINING)) as hub:
+    async with serving(tools=ScriptedToolService([], after=DRAINING)) as hub:
         events = hub.invoke_stream("t/a", idempotency_key="once")
         assert type(await anext(events)) is Progress
         with pytest.raises(HubUnavailable, match="Leaving"):

@@ -122,7 +122,7 @@ async def test_what_cannot_be_sent_is_not_kept(store: CredentialStore) -> None:
     assert unknown.value.reason.name == "CREDENTIAL_NOT_FOUND"
 
 
-class Acme:
+class AcmeVault:
     """The tenancy of its operators."""
 
     name = "acme"
@@ -142,7 +142,7 @@ async def test_an_operator_of_a_tenant_learns_nothing_of_credentials_of_another(
     vault.open_source(PerUserTerms("theirs", CredentialKind.HEADER))
     for name in ("acme-a", "other-b", "acme-c"):
         await vault.set_header(Principal(name), "shop", SECRET)
-    operator = Principal("acme-boss", tenancy=Acme())
+    operator = Principal("acme-boss", tenancy=AcmeVault())
     seen = await vault.page(operator, everybody=True, source="", after=None, limit=9)
     assert {each.principal for each in seen} == {"acme-a", "acme-c"}
     refusals = []
@@ -175,7 +175,7 @@ async def test_a_credential_goes_to_the_server_that_it_was_given_for_and_to_no_o
         assert await vault.credential(BOB, "shop") is not None
 
 
-class Counter(TokenRequests):
+class NamedTokens(TokenRequests):
     """An authorization server that says for whom each token is."""
 
     async def exchange(self, terms: PerUserTerms, subject: SubjectToken, now_unix_ms: int) -> Secret:
@@ -183,7 +183,7 @@ class Counter(TokenRequests):
 
 
 async def test_a_token_that_was_exchanged_for_one_server_is_not_used_at_the_next_one_of_its_source() -> None:
-    exchanges, shown = Exchanges(Counter(), LoopClock()), Principal("ann", subject_token=SubjectToken("a", "ann"))
+    exchanges, shown = Exchanges(NamedTokens(), LoopClock()), Principal("ann", subject_token=SubjectToken("a", "ann"))
     for url in ("https://shop.example", "https://evil.example"):
         terms = PerUserTerms("shop", CredentialKind.EXCHANGED, server_url=url)
         for _ in range(2):

@@ -15,7 +15,7 @@ import pytest
 import redis.asyncio
 from prometheus_client import REGISTRY
 
-from tests.ports.job_engine_suite import AT_ONCE_S, LONG_S, Engines, JobEngineSuite, Runner, ids
+from tests.ports.job_engine_suite import AT_ONCE_S, LONG_S, Engines, FakeRunner, JobEngineSuite, ids
 from tests.services import RedisServer
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job_ports import JobEngine
@@ -43,8 +43,8 @@ async def make(redis_url: str) -> AsyncIterator[Make]:
 
 
 @pytest.fixture
-def runner() -> Runner:
-    return Runner()
+def runner() -> FakeRunner:
+    return FakeRunner()
 
 
 class TestDocketEngine(JobEngineSuite):
@@ -78,7 +78,7 @@ async def line_of(process: asyncio.subprocess.Process) -> str:
 
 
 async def test_jobs_run_wherever_there_is_room(make: Make) -> None:
-    here, there = Runner(held=True), Runner(held=True)
+    here, there = FakeRunner(held=True), FakeRunner(held=True)
     first, second = make(2), make(3)
     await first.start(here.run)
     await second.start(there.run)
@@ -91,7 +91,7 @@ async def test_jobs_run_wherever_there_is_room(make: Make) -> None:
 
 
 @pytest.mark.promise("jobs.delivered")
-async def test_jobs_of_a_killed_process_run_elsewhere_once(make: Make, redis_url: str, runner: Runner) -> None:
+async def test_jobs_of_a_killed_process_run_elsewhere_once(make: Make, redis_url: str, runner: FakeRunner) -> None:
     async with victim(redis_url, 8, SOON_S) as process:
         engine = make(8)
         await engine.start(runner.run)
@@ -106,7 +106,7 @@ async def test_jobs_of_a_killed_process_run_elsewhere_once(make: Make, redis_url
 
 
 async def test_job_of_a_killed_process_is_taken_over_as_soon_as_somebody_asks(
-    make: Make, redis_url: str, runner: Runner
+    make: Make, redis_url: str, runner: FakeRunner
 ) -> None:
     """Without waiting for docket to find out: it still counts the dead delivery as running."""
     async with victim(redis_url, 1, NEVER_S) as process:
@@ -125,7 +125,7 @@ async def test_job_of_a_killed_process_is_taken_over_as_soon_as_somebody_asks(
 
 
 async def test_job_enqueued_while_it_runs_elsewhere_is_delivered_at_once(make: Make) -> None:
-    here, there = Runner(held=True), Runner(held=True)
+    here, there = FakeRunner(held=True), FakeRunner(held=True)
     first, second = make(1, redelivery_s=NEVER_S), make(1, redelivery_s=NEVER_S)
     await first.start(here.run)
     await first.enqueue("job-1")
@@ -140,7 +140,7 @@ async def test_job_enqueued_while_it_runs_elsewhere_is_delivered_at_once(make: M
 
 @pytest.mark.parametrize("room", [8, 20], ids=["full", "with room"])
 async def test_closed_process_hands_its_jobs_over_at_once(make: Make, room: int) -> None:
-    here, there = Runner(held=True), Runner()
+    here, there = FakeRunner(held=True), FakeRunner()
     first, second = make(room, redelivery_s=NEVER_S), make(8, redelivery_s=NEVER_S)
     await first.start(here.run)
     await asyncio.gather(*(first.enqueue(job_id) for job_id in ids(8)))
@@ -151,8 +151,8 @@ async def test_closed_process_hands_its_jobs_over_at_once(make: Make, room: int)
     assert len(here.cancelled) == 8
 
 
-async def test_what_waits_outlives_all_processes(make: Make, runner: Runner) -> None:
-    busy = Runner(held=True)
+async def test_what_waits_outlives_all_processes(make: Make, runner: FakeRunner) -> None:
+    busy = FakeRunner(held=True)
     first = make(1, redelivery_s=NEVER_S)
     await first.start(busy.run)
     for job_id in ids(10):
@@ -166,7 +166,7 @@ async def test_what_waits_outlives_all_processes(make: Make, runner: Runner) -> 
 
 
 async def test_connections_are_bounded_however_many_jobs_come_and_go(
-    make: Make, redis_url: str, runner: Runner
+    make: Make, redis_url: str, runner: FakeRunner
 ) -> None:
     engine = make(300)
     await engine.start(runner.run)
@@ -180,7 +180,7 @@ async def test_connections_are_bounded_however_many_jobs_come_and_go(
 
 @pytest.mark.slow
 async def test_run_goes_on_while_redis_is_away_and_new_jobs_come_when_it_is_back(
-    make: Make, own_redis: RedisServer, runner: Runner
+    make: Make, own_redis: RedisServer, runner: FakeRunner
 ) -> None:
     runner.held = True
     engine = make(2, url=own_redis.url)
@@ -237,7 +237,7 @@ async def test_run_that_ends_in_the_moment_in_which_redis_is_lost_is_not_confuse
 
 
 @pytest.mark.slow
-async def test_enqueue_gives_up_when_redis_is_frozen(make: Make, own_redis: RedisServer, runner: Runner) -> None:
+async def test_enqueue_gives_up_when_redis_is_frozen(make: Make, own_redis: RedisServer, runner: FakeRunner) -> None:
     engine = make(2, url=own_redis.url)
     await engine.start(runner.run)
     await engine.enqueue("job-1")
@@ -255,7 +255,7 @@ async def test_enqueue_gives_up_when_redis_is_frozen(make: Make, own_redis: Redi
 
 @pytest.mark.slow
 async def test_password_of_redis_is_in_no_log_and_few_words_are_made(
-    make: Make, runner: Runner, caplog: pytest.LogCaptureFixture
+    make: Make, runner: FakeRunner, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     engine = make(2, url="redis://hub:open-sesame@127.0.0.1:1/0")
@@ -269,13 +269,13 @@ async def test_password_of_redis_is_in_no_log_and_few_words_are_made(
     assert len([record for record in caplog.records if record.levelno >= logging.INFO]) <= 3
 
 
-async def test_url_that_is_none_fails_at_the_start(make: Make, runner: Runner) -> None:
+async def test_url_that_is_none_fails_at_the_start(make: Make, runner: FakeRunner) -> None:
     with pytest.raises(ValueError, match="URL must specify"):
         await make(2, url="http://hub:open-sesame@127.0.0.1/").start(runner.run)
 
 
 async def test_pickles_found_in_redis_are_never_opened(
-    make: Make, redis_url: str, runner: Runner, tmp_path: Path
+    make: Make, redis_url: str, runner: FakeRunner, tmp_path: Path
 ) -> None:
     class Trap:
         def __reduce__(self) -> tuple[object, ...]:
@@ -298,7 +298,7 @@ async def test_pickles_found_in_redis_are_never_opened(
 
 
 async def test_message_that_makes_no_sense_does_not_end_the_deliveries(
-    make: Make, redis_url: str, runner: Runner
+    make: Make, redis_url: str, runner: FakeRunner
 ) -> None:
     unhandled: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context["exception"]))

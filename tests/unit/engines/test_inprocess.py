@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from tests.ports.job_engine_suite import AT_ONCE_S, Engines, JobEngineSuite, Runner, ids
+from tests.ports.job_engine_suite import AT_ONCE_S, Engines, FakeRunner, JobEngineSuite, ids
 from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.engines.inprocess import InprocessEngine
 
@@ -31,11 +31,11 @@ class TestInprocessEngine(JobEngineSuite):
 
 
 @pytest.fixture
-def runner() -> Runner:
-    return Runner()
+def runner() -> FakeRunner:
+    return FakeRunner()
 
 
-async def test_job_enqueued_before_the_start_waits_for_it(runner: Runner) -> None:
+async def test_job_enqueued_before_the_start_waits_for_it(runner: FakeRunner) -> None:
     engine = InprocessEngine(1)
     await engine.enqueue("job-1")
     assert engine.waiting == 1
@@ -44,7 +44,7 @@ async def test_job_enqueued_before_the_start_waits_for_it(runner: Runner) -> Non
     assert engine.waiting == 0
 
 
-async def test_job_enqueued_again_while_it_runs_goes_behind_those_that_wait(runner: Runner) -> None:
+async def test_job_enqueued_again_while_it_runs_goes_behind_those_that_wait(runner: FakeRunner) -> None:
     runner.held = True
     engine = InprocessEngine(1)
     await engine.start(runner.run)
@@ -58,7 +58,7 @@ async def test_job_enqueued_again_while_it_runs_goes_behind_those_that_wait(runn
 
 
 @pytest.mark.promise("tenants.bounds")
-async def test_jobs_of_several_tenants_start_in_turn(runner: Runner) -> None:
+async def test_jobs_of_several_tenants_start_in_turn(runner: FakeRunner) -> None:
     engine = InprocessEngine(1)
     for number in range(1_000):
         await engine.enqueue(f"a-{number}", "acme")
@@ -71,7 +71,7 @@ async def test_jobs_of_several_tenants_start_in_turn(runner: Runner) -> None:
     assert runner.order[7:] == [f"a-{number}" for number in range(4, 1_000)]
 
 
-async def test_two_thousand_waiting_jobs_cost_little(runner: Runner) -> None:
+async def test_two_thousand_waiting_jobs_cost_little(runner: FakeRunner) -> None:
     runner.held = True
     engine = InprocessEngine(1)
     await engine.start(runner.run)
@@ -102,7 +102,7 @@ async def test_run_has_the_context_of_the_start_not_of_who_enqueued() -> None:
     assert await seen.get() == "the hub"
 
 
-async def test_nothing_is_delivered_after_the_close_has_begun(runner: Runner) -> None:
+async def test_nothing_is_delivered_after_the_close_has_begun(runner: FakeRunner) -> None:
     engine = InprocessEngine(1)
     await engine.start(runner.run)
     await engine.close(AT_ONCE_S)

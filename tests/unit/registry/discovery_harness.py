@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.fakes.clock import FixedRandomness, ManualClock
-from tests.fakes.hand_timer import HandTimer
-from tests.fakes.tool_sources import Witness
+from tests.fakes.manual_timer import ManualTimer
+from tests.fakes.tool_sources import RecordingObserver
 from toolhub_service.domain.source import Pin, PinStore, SourceService, SourceStatus
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import ToolCatalog
@@ -24,10 +24,10 @@ class DiscoveryHarness:
 
     def __init__(self, pins: PinStore | None = None, catalog: ToolCatalog | None = None, **settings: Any) -> None:
         self.clock = ManualClock()
-        self.timer = HandTimer(self.clock)
+        self.timer = ManualTimer(self.clock)
         self.cpu_s = 0.0
         self.randomness = FixedRandomness(1.0)
-        self.witness = Witness()
+        self.witness = RecordingObserver()
         self.pins: PinStore = MemoryPins() if pins is None else pins
         self.catalog = catalog or ToolCatalog(check_schema=compile_schema)
         terms: dict[str, Any] = {"poll_s": POLL_S, "wait": self.timer, "cpu_s": lambda: self.cpu_s} | settings

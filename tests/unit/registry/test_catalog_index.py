@@ -25,7 +25,7 @@ def specs(count: int, words: str = "same words") -> list[ToolSpec]:
     return [tool(f"a/x{number}", f"{words} n{number}") for number in range(count)]
 
 
-class Shelf:
+class IndexHarness:
     """A catalog with a search that has been started."""
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class Shelf:
 
 
 @pytest.fixture
-async def shelf() -> AsyncIterator[Shelf]:
-    shelf = Shelf()
-    await shelf.search.start(shelf.troubles.append)
-    yield shelf
-    await shelf.search.close()
-    assert shelf.troubles == []
+async def harness() -> AsyncIterator[IndexHarness]:
+    harness = IndexHarness()
+    await harness.search.start(harness.troubles.append)
+    yield harness
+    await harness.search.close()
+    assert harness.troubles == []
 
 
 async def test_others_have_their_turn_while_many_tools_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,62 +66,62 @@ async def test_others_have_their_turn_while_many_tools_are_indexed(monkeypatch: 
     await following.close()
 
 
-async def test_a_search_finds_what_is_there_while_many_tools_are_indexed(shelf: Shelf) -> None:
-    shelf.put([tool("b/early", "early words")])
-    shelf.put(specs(MANY))
-    assert shelf.found() == shelf.found("early") == 1
+async def test_a_search_finds_what_is_there_while_many_tools_are_indexed(harness: IndexHarness) -> None:
+    harness.put([tool("b/early", "early words")])
+    harness.put(specs(MANY))
+    assert harness.found() == harness.found("early") == 1
 
 
-async def test_a_search_says_what_cannot_be_found_yet(shelf: Shelf) -> None:
-    shelf.put(specs(MANY))
-    assert shelf.search.search("words").note == "1,000 of 1,000 tools cannot be found yet"
-    await shelf.search.complete(timeout_s=600)
-    result = shelf.search.search("words")
+async def test_a_search_says_what_cannot_be_found_yet(harness: IndexHarness) -> None:
+    harness.put(specs(MANY))
+    assert harness.search.search("words").note == "1,000 of 1,000 tools cannot be found yet"
+    await harness.search.complete(timeout_s=600)
+    result = harness.search.search("words")
     assert (result.total_size, result.note) == (1_000, "")
 
 
-async def test_a_search_does_not_wait_longer_than_it_may(shelf: Shelf) -> None:
-    shelf.put(specs(MANY))
-    await shelf.search.complete(timeout_s=0)
-    assert shelf.found() < 1_000
+async def test_a_search_does_not_wait_longer_than_it_may(harness: IndexHarness) -> None:
+    harness.put(specs(MANY))
+    await harness.search.complete(timeout_s=0)
+    assert harness.found() < 1_000
 
 
-async def test_as_many_as_a_source_changes_at_once_are_found_at_once(shelf: Shelf) -> None:
-    shelf.put(specs(AT_ONCE))
-    assert shelf.found() == AT_ONCE
+async def test_as_many_as_a_source_changes_at_once_are_found_at_once(harness: IndexHarness) -> None:
+    harness.put(specs(AT_ONCE))
+    assert harness.found() == AT_ONCE
 
 
-async def test_what_is_removed_or_changed_is_not_found_any_more_from_then_on(shelf: Shelf) -> None:
+async def test_what_is_removed_or_changed_is_not_found_any_more_from_then_on(harness: IndexHarness) -> None:
     tools = specs(MANY)
-    shelf.put(tools)
-    await shelf.search.complete(timeout_s=600)
-    shelf.catalog.register_all([replace(each, state=ToolState.QUARANTINED) for each in tools[:500]], replace=True)
-    assert shelf.found() == 500
-    shelf.catalog.register_all((), removing=[each.name for each in tools])
-    assert shelf.found() == 0
-    await shelf.search.complete(timeout_s=600)
-    assert shelf.search.search("words", ToolFilter(states=frozenset(ToolState))).total_size == 0
+    harness.put(tools)
+    await harness.search.complete(timeout_s=600)
+    harness.catalog.register_all([replace(each, state=ToolState.QUARANTINED) for each in tools[:500]], replace=True)
+    assert harness.found() == 500
+    harness.catalog.register_all((), removing=[each.name for each in tools])
+    assert harness.found() == 0
+    await harness.search.complete(timeout_s=600)
+    assert harness.search.search("words", ToolFilter(states=frozenset(ToolState))).total_size == 0
 
 
-async def test_a_tool_that_changes_while_it_waits_is_found_as_it_is_now(shelf: Shelf) -> None:
-    shelf.put(specs(MANY))
-    shelf.put([tool("a/x7", "something else"), tool("b/late", "something else")])
-    shelf.catalog.unregister("a/x8")
-    assert (shelf.found("n7"), shelf.found("n8"), shelf.found("else")) == (0, 0, 2)
-    await shelf.search.complete(timeout_s=600)
-    assert (shelf.found(), shelf.found("n7"), shelf.found("n8"), shelf.found("else")) == (MANY - 2, 0, 0, 2)
+async def test_a_tool_that_changes_while_it_waits_is_found_as_it_is_now(harness: IndexHarness) -> None:
+    harness.put(specs(MANY))
+    harness.put([tool("a/x7", "something else"), tool("b/late", "something else")])
+    harness.catalog.unregister("a/x8")
+    assert (harness.found("n7"), harness.found("n8"), harness.found("else")) == (0, 0, 2)
+    await harness.search.complete(timeout_s=600)
+    assert (harness.found(), harness.found("n7"), harness.found("n8"), harness.found("else")) == (MANY - 2, 0, 0, 2)
 
 
-async def test_a_page_of_a_search_is_refused_when_more_can_be_found_since(shelf: Shelf) -> None:
-    shelf.put(specs(300))
-    await shelf.search.complete(timeout_s=600)
-    shelf.put([tool(f"b/y{number}", "other words") for number in range(1_000)])
-    first = search_tools(shelf.search, "words", page=PageRequest(size=100))
+async def test_a_page_of_a_search_is_refused_when_more_can_be_found_since(harness: IndexHarness) -> None:
+    harness.put(specs(300))
+    await harness.search.complete(timeout_s=600)
+    harness.put([tool(f"b/y{number}", "other words") for number in range(1_000)])
+    first = search_tools(harness.search, "words", page=PageRequest(size=100))
     assert first.next_token
     assert first.note
-    await shelf.search.complete(timeout_s=600)
+    await harness.search.complete(timeout_s=600)
     with pytest.raises(HubFailure) as refused:
-        search_tools(shelf.search, "words", page=PageRequest(size=100, token=first.next_token))
+        search_tools(harness.search, "words", page=PageRequest(size=100, token=first.next_token))
     assert refused.value.reason.name == "CATALOG_CHANGED"
 
 
@@ -157,19 +157,19 @@ async def test_a_tool_that_cannot_be_read_is_reported_and_keeps_no_other_from_be
         return fields_of(spec)
 
     monkeypatch.setattr("toolhub_service.registry.catalog_index.fields_of", fails)
-    shelf = Shelf()
-    await shelf.search.start(shelf.troubles.append)
-    shelf.put(specs(MANY))
-    await shelf.search.complete(timeout_s=600)
-    assert shelf.found() == 999
-    assert shelf.troubles == ["a tool cannot be searched: KeyError"]
-    shelf.catalog.unregister("a/x500")
-    await shelf.search.close()
+    harness = IndexHarness()
+    await harness.search.start(harness.troubles.append)
+    harness.put(specs(MANY))
+    await harness.search.complete(timeout_s=600)
+    assert harness.found() == 999
+    assert harness.troubles == ["a tool cannot be searched: KeyError"]
+    harness.catalog.unregister("a/x500")
+    await harness.search.close()
 
 
 async def test_after_it_is_closed_a_search_follows_no_more() -> None:
-    shelf = Shelf()
-    await shelf.search.start(shelf.troubles.append)
-    await shelf.search.close()
-    shelf.put(specs(3))
-    assert shelf.found() == 0
+    harness = IndexHarness()
+    await harness.search.start(harness.troubles.append)
+    await harness.search.close()
+    harness.put(specs(3))
+    assert harness.found() == 0

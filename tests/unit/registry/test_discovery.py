@@ -64,7 +64,7 @@ async def test_what_a_source_offers_stands_in_the_catalog(staged: Staged) -> Non
     assert (status.trust, status.diagnostics, status.endpoint) == (Trust.FIRST_USE, ("ready",), source.endpoint)
 
 
-class Talkative(ScriptedSource):
+class LongDiagnostics(ScriptedSource):
     """Whose diagnostics are long to look through."""
 
     looks = 0
@@ -75,7 +75,7 @@ class Talkative(ScriptedSource):
 
 
 async def test_what_a_program_wrote_is_looked_through_only_when_an_operator_asks(staged: Staged) -> None:
-    source = Talkative("files", READ)
+    source = LongDiagnostics("files", READ)
     harness = await begun(staged(), source)
     await harness.witness.readings(1)
     (status,) = await harness.sources.refresh(["files"])

@@ -15,7 +15,7 @@ from toolhub_service.registry.embedding import ToolMeanings
 from toolhub_service.registry.search import ToolSearch
 
 
-class HashedWords:
+class FakeEmbedder:
     """An embedder whose vectors are near where texts share words, and for which physicians are doctors."""
 
     name = "hashed-words"
@@ -49,7 +49,7 @@ class EmbeddingHarness:
     def __init__(self, *specs: ToolSpec) -> None:
         self.catalog = ToolCatalog(check_schema=lambda schema: None)
         self.catalog.register_all(specs)
-        self.embedder = HashedWords()
+        self.embedder = FakeEmbedder()
         self.notified: list[str] = []
         self.meanings = ToolMeanings(
             self.catalog, self.embedder, notify=self.notified.append, timeout_s=0.05, batch=4, retry_s=0.001
@@ -124,13 +124,13 @@ async def test_a_query_is_embedded_once(harness: EmbeddingHarness) -> None:
 async def test_an_embedder_is_not_shown_the_secrets_of_a_query(harness: EmbeddingHarness) -> None:
     seen: list[str] = []
 
-    class Listening(HashedWords):
+    class RecordingEmbedder(FakeEmbedder):
         async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
             seen.extend(texts)
             return await super().embed(texts)
 
     harness.meanings = ToolMeanings(
-        harness.catalog, Listening(), notify=harness.notified.append, redact=Redactor(["hunter2-known"]).text
+        harness.catalog, RecordingEmbedder(), notify=harness.notified.append, redact=Redactor(["hunter2-known"]).text
     )
     await harness.meanings.start()
     await harness.meanings.complete()

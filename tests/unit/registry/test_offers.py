@@ -55,7 +55,7 @@ async def test_what_cannot_be_kept_has_no_digest(what: Any) -> None:
 MANY = 20 * BATCH
 
 
-class Shelf:
+class OffersHarness:
     def __init__(self) -> None:
         self.catalog = ToolCatalog(check_schema=compile_schema)
         self.tools = SourceTools(self.catalog, "files", is_disabled=lambda _: False)
@@ -68,20 +68,22 @@ def specs(number: int, description: str = "Reads.") -> list[ToolSpec]:
 
 
 async def test_few_changes_are_one_batch_with_what_goes() -> None:
-    shelf = Shelf()
-    await shelf.tools.publish(specs(BATCH // 2))
-    await shelf.tools.publish([*specs(2, "Reads more."), definition("files", "new").spec])
-    assert len(shelf.changes) == 2
-    assert [len(part) for part in (shelf.changes[1].added, shelf.changes[1].changed, shelf.changes[1].removed)] == [
+    harness = OffersHarness()
+    await harness.tools.publish(specs(BATCH // 2))
+    await harness.tools.publish([*specs(2, "Reads more."), definition("files", "new").spec])
+    assert len(harness.changes) == 2
+    assert [
+        len(part) for part in (harness.changes[1].added, harness.changes[1].changed, harness.changes[1].removed)
+    ] == [
         1,
         2,
         BATCH // 2 - 2,
     ]
-    assert shelf.tools.count == 3
+    assert harness.tools.count == 3
 
 
 async def test_many_changes_let_others_run_in_between_and_what_may_not_be_called_comes_first() -> None:
-    shelf = Shelf()
+    harness = OffersHarness()
     turns = 0
 
     async def others() -> None:
@@ -91,30 +93,30 @@ async def test_many_changes_let_others_run_in_between_and_what_may_not_be_called
             await asyncio.sleep(0)
 
     running = asyncio.create_task(others())
-    await shelf.tools.publish(specs(MANY))
+    await harness.tools.publish(specs(MANY))
     assert turns > 10
-    assert len(shelf.changes) > 10
+    assert len(harness.changes) > 10
     turned = [
         replace(spec, state=ToolState.QUARANTINED) if at % 2 else spec for at, spec in enumerate(specs(MANY, "?"))
     ]
-    del shelf.changes[:]
-    await shelf.tools.publish(turned)
-    states = [spec.state for change in shelf.changes for spec in change.changed]
+    del harness.changes[:]
+    await harness.tools.publish(turned)
+    states = [spec.state for change in harness.changes for spec in change.changed]
     assert set(states[: MANY // 2 - BATCH]) == {ToolState.QUARANTINED}
     assert set(states[MANY // 2 + BATCH :]) == {ToolState.ACTIVE}
-    await shelf.tools.publish(())
-    assert shelf.catalog.all() == ()
-    assert shelf.tools.count == 0
+    await harness.tools.publish(())
+    assert harness.catalog.all() == ()
+    assert harness.tools.count == 0
     running.cancel()
 
 
 async def test_a_large_definition_is_the_last_of_its_batch() -> None:
-    shelf, small = Shelf(), specs(6)
+    harness, small = OffersHarness(), specs(6)
     large = {"type": "object", "title": "x" * 2 * SMALL_CHARS}
-    await shelf.tools.publish(
+    await harness.tools.publish(
         replace(each, input_schema=large) if at in {1, 2} else each for at, each in enumerate(small)
     )
-    assert [[spec.name[-1] for spec in change.added] for change in shelf.changes] == [
+    assert [[spec.name[-1] for spec in change.added] for change in harness.changes] == [
         ["0", "1"],
         ["2"],
         ["3", "4", "5"],
@@ -122,11 +124,11 @@ async def test_a_large_definition_is_the_last_of_its_batch() -> None:
 
 
 async def test_what_is_refused_of_many_is_reported_and_harms_no_other() -> None:
-    shelf = Shelf()
-    shelf.catalog.register(replace(definition("other", "x").spec, name="files/t7"))
-    problems = await shelf.tools.publish(specs(MANY))
+    harness = OffersHarness()
+    harness.catalog.register(replace(definition("other", "x").spec, name="files/t7"))
+    problems = await harness.tools.publish(specs(MANY))
     assert len(problems) == 1
     assert "`files/t7` is not offered" in problems[0]
-    assert shelf.tools.count == MANY - 1
-    await shelf.tools.publish(())
-    assert [spec.source for spec in shelf.catalog.all()] == ["other"]
+    assert harness.tools.count == MANY - 1
+    await harness.tools.publish(())
+    assert [spec.source for spec in harness.catalog.all()] == ["other"]

@@ -41,7 +41,7 @@ APPROVED: Final = ApprovalState.APPROVED
 REJECTED: Final = ApprovalState.REJECTED
 
 
-class Begins(NoJobs):
+class BeginsJobs(NoJobs):
     """Jobs may run here."""
 
     async def mark(self, job_id: str) -> RemoteMark | None:
@@ -130,7 +130,7 @@ def an_approval_harness(
             listener(approval)
 
     approvals = Approvals(store, parts.audit, parts.clock, parts.randomness, redactor, on_asked=on_asked, **terms)
-    parts.pipeline = replace(parts.pipeline, approvals=approvals, redactor=redactor, running=Begins())
+    parts.pipeline = replace(parts.pipeline, approvals=approvals, redactor=redactor, running=BeginsJobs())
     return ApprovalHarness(parts, approvals, store, asked, listeners)
 
 

@@ -199,7 +199,7 @@ class RecordingAuditLog(MemoryAuditLog):
 
 
 @dataclass
-class Observer:
+class RecordingObserver:
     """A CallObserver that keeps what it is called with."""
 
     visited: list[str]
@@ -236,7 +236,7 @@ class PipelineHarness:
     catalog: RecordingCatalog
     policy: RecordingPolicy
     audit: RecordingAuditLog
-    observer: Observer
+    observer: RecordingObserver
     budgets: Budgets
     clock: ManualClock
     randomness: FixedRandomness
@@ -363,7 +363,11 @@ def a_pipeline_harness(
     catalog.visited = live.visited = visited
     for spec in tools:
         catalog.register(spec)
-    adapter, audit, observer = ScriptedAdapter(visited, *answers), RecordingAuditLog(visited), Observer(visited)
+    adapter, audit, observer = (
+        ScriptedAdapter(visited, *answers),
+        RecordingAuditLog(visited),
+        RecordingObserver(visited),
+    )
     budgets = Budgets(clock, randomness, terms)
     recorder = Recorder(audit, observer, clock, Redactor())
     pipeline = Pipeline(

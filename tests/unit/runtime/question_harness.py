@@ -25,7 +25,7 @@ WALL = {"args": {"wall": "north"}}
 
 
 @dataclass
-class Asking:
+class QuestionHarness:
     harness: ApprovalHarness
     adapter: AskingAdapter
     spec: ToolSpec = PAINT
@@ -57,9 +57,9 @@ class Asking:
         return len(self.adapter.calls)
 
 
-def asking(*questions: Question, policy: str = ALLOWING, spec: ToolSpec = PAINT, **fields: Any) -> Asking:
+def asking(*questions: Question, policy: str = ALLOWING, spec: ToolSpec = PAINT, **fields: Any) -> QuestionHarness:
     """No rule asks, unless `policy` has one."""
     harness = an_approval_harness(policy=policy, tools=(spec,), **fields)
     adapter = AskingAdapter(*questions)
     harness.parts.pipeline = replace(harness.parts.pipeline, adapters={spec.kind: adapter})
-    return Asking(harness, adapter, spec)
+    return QuestionHarness(harness, adapter, spec)

@@ -175,7 +175,7 @@ async def test_expired_approval_is_shown_as_expired_before_any_sweep() -> None:
     assert (await harness.approvals.get(ANN, second)).state is ApprovalState.EXPIRED
 
 
-class LosesAnswers(MemoryApprovals):
+class AnswerLosingStore(MemoryApprovals):
     """Keeps a decision or a use, and the first answer is lost on the way."""
 
     def __init__(self, state: ApprovalState) -> None:
@@ -192,7 +192,7 @@ class LosesAnswers(MemoryApprovals):
 
 
 async def test_decision_whose_store_answer_was_lost_is_reported_and_recorded_once() -> None:
-    harness = an_approval_harness(store=LosesAnswers(APPROVED))
+    harness = an_approval_harness(store=AnswerLosingStore(APPROVED))
     approval_id = await harness.ask()
     after = await harness.decide(approval_id)
     assert (after.state, after.decided_by) == (APPROVED, "ann")
@@ -201,14 +201,14 @@ async def test_decision_whose_store_answer_was_lost_is_reported_and_recorded_onc
 
 
 async def test_use_whose_store_answer_was_lost_runs_the_call_once() -> None:
-    harness = an_approval_harness(store=LosesAnswers(ApprovalState.USED))
+    harness = an_approval_harness(store=AnswerLosingStore(ApprovalState.USED))
     approval_id = await harness.grant()
     assert (await harness.call(number=2, approval_id=approval_id)).ok
     assert not (await harness.call(number=3, approval_id=approval_id)).ok
     assert harness.runs == 1
 
 
-class KeepsAnotherFirst(MemoryApprovals):
+class OvertakenStore(MemoryApprovals):
     """Another approver says no a moment before the first yes is kept."""
 
     is_overtaken = False
@@ -221,7 +221,7 @@ class KeepsAnotherFirst(MemoryApprovals):
 
 
 async def test_decision_that_another_one_overtakes_is_refused_and_not_recorded() -> None:
-    harness = an_approval_harness(store=KeepsAnotherFirst())
+    harness = an_approval_harness(store=OvertakenStore())
     approval_id = await harness.ask()
     assert await refused(harness.decide(approval_id)) == (Code.FAILED_PRECONDITION, "ALREADY_DECIDED")
     assert await harness.state(approval_id) is REJECTED

@@ -28,7 +28,7 @@ ERASE = a_tool("test/other.erase", capability="write:fs")
 ALL = ApprovalFilter()
 
 
-class Store(MemoryApprovals):
+class LostConnectionStore(MemoryApprovals):
     """The store in memory, whose connection can be lost."""
 
     lost = False
@@ -44,11 +44,11 @@ class Store(MemoryApprovals):
         return page, count
 
 
-class Watched:
+class WatchHarness:
     """A harness, its news, and watchers of it."""
 
     def __init__(self) -> None:
-        store = Store()
+        store = LostConnectionStore()
         self.store = store
         self.news = ApprovalNews(store)
         self.harness: ApprovalHarness = an_approval_harness(store=store, tools=(ERASE,), policy=POLICY)
@@ -60,8 +60,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Watched:
-    return Watched()
+def watched() -> WatchHarness:
+    return WatchHarness()
 
 
 async def taken(tail: ApprovalTail, count: int) -> list[tuple[str, ApprovalState]]:
@@ -83,7 +83,7 @@ async def _next(tail: ApprovalTail) -> Approval:
     return await anext(tail)
 
 
-async def test_watch_tells_what_is_pending_and_then_each_change(watched: Watched) -> None:
+async def test_watch_tells_what_is_pending_and_then_each_change(watched: WatchHarness) -> None:
     harness = watched.harness
     old, granted = await harness.ask("old"), await harness.grant("granted")
     async with watched.watching() as tail:
@@ -98,7 +98,7 @@ async def test_watch_tells_what_is_pending_and_then_each_change(watched: Watched
 
 
 async def test_pending_ones_of_several_pages_are_read_once_each(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: WatchHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approval_watch, "_PAGE", 2)
     ids = []
@@ -111,7 +111,7 @@ async def test_pending_ones_of_several_pages_are_read_once_each(
         assert watched.store.read == 5
 
 
-async def test_watcher_that_waits_hears_of_a_new_question(watched: Watched) -> None:
+async def test_watcher_that_waits_hears_of_a_new_question(watched: WatchHarness) -> None:
     async with watched.watching() as tail:
         waiting = asyncio.create_task(taken(tail, 1))
         await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_watcher_that_waits_hears_of_a_new_question(watched: Watched) -> N
         assert await waiting == [(approval_id, ApprovalState.PENDING)]
 
 
-async def test_change_while_pending_ones_are_listed_is_reported_after_them(watched: Watched) -> None:
+async def test_change_while_pending_ones_are_listed_is_reported_after_them(watched: WatchHarness) -> None:
     ids = [await watched.harness.ask(str(number)) for number in range(3)]
     async with watched.watching() as tail:
         first = await taken(tail, 1)
@@ -131,7 +131,7 @@ async def test_change_while_pending_ones_are_listed_is_reported_after_them(watch
         assert await is_idle(tail)
 
 
-async def test_slow_watcher_finds_the_newest_state_of_each(watched: Watched) -> None:
+async def test_slow_watcher_finds_the_newest_state_of_each(watched: WatchHarness) -> None:
     harness = watched.harness
     async with watched.watching() as tail:
         first = await harness.grant("a")
@@ -141,7 +141,7 @@ async def test_slow_watcher_finds_the_newest_state_of_each(watched: Watched) -> 
         assert await is_idle(tail)
 
 
-async def test_nothing_is_reported_twice(watched: Watched) -> None:
+async def test_nothing_is_reported_twice(watched: WatchHarness) -> None:
     approval_id = await watched.harness.ask()
     async with watched.watching() as tail:
         await taken(tail, 1)
@@ -152,7 +152,7 @@ async def test_nothing_is_reported_twice(watched: Watched) -> None:
         assert await is_idle(tail)
 
 
-async def test_filter_shows_one_principal_and_tools_by_glob(watched: Watched) -> None:
+async def test_filter_shows_one_principal_and_tools_by_glob(watched: WatchHarness) -> None:
     harness = watched.harness
     async with (
         watched.watching(ApprovalFilter(principal="other")) as others,
@@ -167,7 +167,7 @@ async def test_filter_shows_one_principal_and_tools_by_glob(watched: Watched) ->
         assert await is_idle(erasing)
 
 
-async def test_after_a_gap_everything_open_is_looked_at_again(watched: Watched) -> None:
+async def test_after_a_gap_everything_open_is_looked_at_again(watched: WatchHarness) -> None:
     harness, store = watched.harness, watched.store
     pending, granted, decided = await harness.ask("a"), await harness.ask("b"), await harness.ask("c")
     async with watched.watching() as tail:
@@ -184,7 +184,7 @@ async def test_after_a_gap_everything_open_is_looked_at_again(watched: Watched) 
     assert (await store.get(pending)) is not None
 
 
-async def test_watch_that_is_opened_again_hears_what_expired_meanwhile(watched: Watched) -> None:
+async def test_watch_that_is_opened_again_hears_what_expired_meanwhile(watched: WatchHarness) -> None:
     harness = watched.harness
     approval_id = await harness.ask()
     async with watched.watching() as tail:
@@ -198,7 +198,7 @@ async def test_watch_that_is_opened_again_hears_what_expired_meanwhile(watched: 
         assert await is_idle(resumed)
 
 
-async def test_store_that_cannot_be_reached_ends_the_watch(watched: Watched) -> None:
+async def test_store_that_cannot_be_reached_ends_the_watch(watched: WatchHarness) -> None:
     async with watched.watching() as tail:
         watched.store.lost = True
         tail.offer(None)
@@ -208,7 +208,7 @@ async def test_store_that_cannot_be_reached_ends_the_watch(watched: Watched) -> 
 
 
 async def test_watcher_that_never_looks_is_ended_and_may_come_again(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    watched: WatchHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approval_watch, "WAITING_MAX", 5)
     async with watched.watching() as slow:
@@ -219,7 +219,7 @@ async def test_watcher_that_never_looks_is_ended_and_may_come_again(
         assert len(await taken(again, 6)) == 6
 
 
-async def test_hub_that_leaves_ends_every_watch_and_takes_no_new_one(watched: Watched) -> None:
+async def test_hub_that_leaves_ends_every_watch_and_takes_no_new_one(watched: WatchHarness) -> None:
     await watched.harness.ask()
     async with watched.watching() as idle, watched.watching() as waiting:
         await taken(idle, 1)
@@ -231,7 +231,7 @@ async def test_hub_that_leaves_ends_every_watch_and_takes_no_new_one(watched: Wa
         watched.news.watch(ALL)
 
 
-async def test_watch_that_is_cancelled_leaves_nothing_behind(watched: Watched) -> None:
+async def test_watch_that_is_cancelled_leaves_nothing_behind(watched: WatchHarness) -> None:
     async def follow() -> None:
         async with watched.watching() as tail:
             async for _ in tail:
@@ -247,7 +247,7 @@ async def test_watch_that_is_cancelled_leaves_nothing_behind(watched: Watched) -
     assert watched.news.watchers == 0
 
 
-async def test_memory_of_a_watch_is_bounded(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_of_a_watch_is_bounded(watched: WatchHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approval_watch, "_REMEMBERED_MAX", 3)
     async with watched.watching() as tail:
         for number in range(9):
@@ -256,7 +256,7 @@ async def test_memory_of_a_watch_is_bounded(watched: Watched, monkeypatch: pytes
         assert len(tail._sent) == 3
 
 
-async def test_whoever_listens_hears_of_every_change_and_of_gaps(watched: Watched) -> None:
+async def test_whoever_listens_hears_of_every_change_and_of_gaps(watched: WatchHarness) -> None:
     changes: list[Approval | None] = []
     watched.news.listen(changes.append)
     approval_id = await watched.harness.grant()

@@ -9,31 +9,31 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.artifacts import ARGUMENT_MAX_BYTES, TTL_S, Kept, a_call, kept_in, pieces
+from tests.fakes.artifacts import ARGUMENT_MAX_BYTES, TTL_S, ArtifactsHarness, a_call, kept_in, pieces
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 
 TEXT = 'naïve "text"\n\u0000 of 漢字'
 
 
 @pytest.fixture
-async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
+async def kept(tmp_path: Path) -> AsyncIterator[ArtifactsHarness]:
     found = kept_in(tmp_path / "blobs")
     yield found
     await found.blobs.close()
 
 
-async def uploaded(kept: Kept, data: str | bytes = TEXT, principal: str = "agent-a") -> str:
+async def uploaded(kept: ArtifactsHarness, data: str | bytes = TEXT, principal: str = "agent-a") -> str:
     chunk = data.encode() if isinstance(data, str) else data
     return (await kept.artifacts.keep(pieces(chunk), call=a_call(principal))).artifact_id
 
 
-async def error(kept: Kept, args: Any) -> ToolError:
+async def error(kept: ArtifactsHarness, args: Any) -> ToolError:
     with pytest.raises(ToolFailure) as failure:
         await kept.artifacts.resolve(args, "agent-a")
     return failure.value.error
 
 
-async def test_reference_becomes_the_text_wherever_it_stands(kept: Kept) -> None:
+async def test_reference_becomes_the_text_wherever_it_stands(kept: ArtifactsHarness) -> None:
     art = await uploaded(kept)
     args: dict[str, Any] = {"text": {"$artifact": art}, "list": [1, {"deep": [{"$artifact": art}]}], "plain": None}
     resolved = await kept.artifacts.resolve(args, "agent-a")
@@ -41,7 +41,7 @@ async def test_reference_becomes_the_text_wherever_it_stands(kept: Kept) -> None
     assert args["text"] == {"$artifact": art}
 
 
-async def test_audit_is_shown_digest_and_size_and_not_the_text(kept: Kept) -> None:
+async def test_audit_is_shown_digest_and_size_and_not_the_text(kept: ArtifactsHarness) -> None:
     art = await uploaded(kept)
     resolved = await kept.artifacts.resolve({"text": {"$artifact": art}}, "agent-a")
     data = TEXT.encode()
@@ -49,7 +49,7 @@ async def test_audit_is_shown_digest_and_size_and_not_the_text(kept: Kept) -> No
     assert resolved.shown == {"text": expected}
 
 
-async def test_arguments_without_references_stay_the_very_same_object(kept: Kept) -> None:
+async def test_arguments_without_references_stay_the_very_same_object(kept: ArtifactsHarness) -> None:
     args: dict[str, Any] = {"text": "$artifact", "list": [{"artifact": "x"}]}
     resolved = await kept.artifacts.resolve(args, "agent-a")
     assert resolved.args is args
@@ -57,11 +57,11 @@ async def test_arguments_without_references_stay_the_very_same_object(kept: Kept
 
 
 @pytest.mark.parametrize("art", ["art_" + "0" * 32, "", "../../x", "x" * 10_000])
-async def test_unknown_artifact_is_not_found(kept: Kept, art: str) -> None:
+async def test_unknown_artifact_is_not_found(kept: ArtifactsHarness, art: str) -> None:
     assert (await error(kept, {"text": {"$artifact": art}})).kind is ErrorKind.NOT_FOUND
 
 
-async def test_foreign_and_expired_artifacts_are_not_found(kept: Kept) -> None:
+async def test_foreign_and_expired_artifacts_are_not_found(kept: ArtifactsHarness) -> None:
     foreign, own = await uploaded(kept, principal="agent-b"), await uploaded(kept)
     assert (await error(kept, {"text": {"$artifact": foreign}})).kind is ErrorKind.NOT_FOUND
     kept.clock.advance(TTL_S)
@@ -78,19 +78,21 @@ async def test_foreign_and_expired_artifacts_are_not_found(kept: Kept) -> None:
         ({"$artifact": "art_1"}, ""),
     ],
 )
-async def test_what_only_looks_like_a_reference_is_reported_with_its_place(kept: Kept, args: Any, path: str) -> None:
+async def test_what_only_looks_like_a_reference_is_reported_with_its_place(
+    kept: ArtifactsHarness, args: Any, path: str
+) -> None:
     refusal = await error(kept, args)
     assert refusal.kind is ErrorKind.INVALID_INPUT
     assert refusal.details == {"path": path}
 
 
-async def test_content_that_is_not_text_is_refused_with_its_place(kept: Kept) -> None:
+async def test_content_that_is_not_text_is_refused_with_its_place(kept: ArtifactsHarness) -> None:
     refusal = await error(kept, {"text": {"$artifact": await uploaded(kept, b"good\xff")}})
     assert refusal.kind is ErrorKind.INVALID_INPUT
     assert refusal.details["at_byte"] == 4
 
 
-async def test_references_are_bounded_all_together_and_each_time_they_are_written(kept: Kept) -> None:
+async def test_references_are_bounded_all_together_and_each_time_they_are_written(kept: ArtifactsHarness) -> None:
     half = await uploaded(kept, "x" * (ARGUMENT_MAX_BYTES // 2))
     other = await uploaded(kept, "y" * (ARGUMENT_MAX_BYTES // 2))
     both = [{"$artifact": half}, {"$artifact": other}]
@@ -102,12 +104,12 @@ async def test_references_are_bounded_all_together_and_each_time_they_are_writte
         assert refusal.details["max_bytes"] == ARGUMENT_MAX_BYTES
 
 
-async def test_number_of_artifacts_is_bounded(kept: Kept) -> None:
+async def test_number_of_artifacts_is_bounded(kept: ArtifactsHarness) -> None:
     args = {"list": [{"$artifact": f"art_{number}"} for number in range(101)]}
     assert (await error(kept, args)).details == {"max_artifacts": 100}
 
 
-async def test_damaged_bytes_never_become_an_argument(kept: Kept) -> None:
+async def test_damaged_bytes_never_become_an_argument(kept: ArtifactsHarness) -> None:
     art = await uploaded(kept, "abc")
     sha256 = kept.records.found[art].sha256
     (kept.folder / sha256[:2] / sha256[2:]).write_bytes(b"abd")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.artifacts import Kept, a_call, kept_in, whole
+from tests.fakes.artifacts import ArtifactsHarness, a_call, kept_in, whole
 from tests.fakes.clock import ManualClock
-from tests.unit.runtime.pipeline_harness import Observer, a_tool
+from tests.unit.runtime.pipeline_harness import RecordingObserver, a_tool
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.result import EvidenceType, Outcome, ToolResult
@@ -28,7 +28,7 @@ VALUE: dict[str, Any] = {"text": "x" * 10_000, "password": "hunter2-canary"}
 
 
 @pytest.fixture
-async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
+async def kept(tmp_path: Path) -> AsyncIterator[ArtifactsHarness]:
     found = kept_in(tmp_path / "blobs")
     yield found
     await found.blobs.close()
@@ -40,7 +40,7 @@ async def attached(value: Any, call: Call) -> tuple[ToolResult, bytes | None]:
     return await attach_evidence(state, Outcome(value), ManualClock(), Redactor(), show_raw=False)
 
 
-async def answered(kept: Kept, call: Call, observer: Observer) -> ToolResult:
+async def answered(kept: ArtifactsHarness, call: Call, observer: RecordingObserver) -> ToolResult:
     result, rest = await attached(VALUE, call)
     assert rest == dumps(VALUE)
     return await keep_whole(result, rest, call, kept.artifacts, observer)
@@ -52,8 +52,8 @@ async def test_result_within_its_limit_has_nothing_to_keep() -> None:
     assert not result.truncated
 
 
-async def test_cut_result_goes_out_with_the_artifact_of_the_whole(kept: Kept) -> None:
-    observer = Observer([])
+async def test_cut_result_goes_out_with_the_artifact_of_the_whole(kept: ArtifactsHarness) -> None:
+    observer = RecordingObserver([])
     result = await answered(kept, a_call(), observer)
     (ref,) = result.artifacts
     assert result.truncated
@@ -65,9 +65,9 @@ async def test_cut_result_goes_out_with_the_artifact_of_the_whole(kept: Kept) ->
     assert observer.crashes == []
 
 
-async def test_secret_in_a_result_stands_in_its_value_and_nowhere_beside(kept: Kept) -> None:
+async def test_secret_in_a_result_stands_in_its_value_and_nowhere_beside(kept: ArtifactsHarness) -> None:
     """The value is the caller's own and is given as it is, cut or whole; nothing else of the answer repeats it."""
-    result = await answered(kept, a_call(), Observer([]))
+    result = await answered(kept, a_call(), RecordingObserver([]))
     assert b"hunter2-canary" in dumps(VALUE)
     assert "hunter2-canary" not in repr(result._replace(value=None))
     assert "hunter2-canary" not in repr(kept.records.found)
@@ -82,7 +82,7 @@ async def test_secret_in_a_result_stands_in_its_value_and_nowhere_beside(kept: K
 async def test_whole_beyond_cap_or_quota_is_left_out_and_said_so(
     tmp_path: Path, terms: dict[str, int], why: str
 ) -> None:
-    kept, observer = kept_in(tmp_path, **terms), Observer([])
+    kept, observer = kept_in(tmp_path, **terms), RecordingObserver([])
     result = await answered(kept, a_call(), observer)
     assert (result.ok, result.truncated, result.artifacts) == (True, True, ())
     assert result.evidence[-1].summary == f"the whole result could not be kept as an artifact: {why}"
@@ -90,8 +90,8 @@ async def test_whole_beyond_cap_or_quota_is_left_out_and_said_so(
     assert (kept.files(), observer.crashes) == ([], [])
 
 
-async def test_store_that_fails_costs_the_whole_and_not_the_answer(kept: Kept) -> None:
-    observer = Observer([])
+async def test_store_that_fails_costs_the_whole_and_not_the_answer(kept: ArtifactsHarness) -> None:
+    observer = RecordingObserver([])
     kept.records.is_broken = True
     result = await answered(kept, a_call(), observer)
     assert (result.ok, result.artifacts) == (True, ())
@@ -100,13 +100,13 @@ async def test_store_that_fails_costs_the_whole_and_not_the_answer(kept: Kept) -
 
 
 async def test_defect_of_a_store_costs_the_whole_and_not_the_answer(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
+    kept: ArtifactsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def breaks() -> Any:
         raise ZeroDivisionError("secret text")
 
     monkeypatch.setattr(kept.blobs, "writer", breaks)
-    observer = Observer([])
+    observer = RecordingObserver([])
     result = await answered(kept, a_call(), observer)
     assert result.evidence[-1].summary.endswith("INTERNAL")
     assert "secret" not in repr(result.evidence)
@@ -114,13 +114,13 @@ async def test_defect_of_a_store_costs_the_whole_and_not_the_answer(
 
 
 async def test_slow_store_is_not_waited_for_beyond_the_callers_deadline(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
+    kept: ArtifactsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hangs() -> Any:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(kept.blobs, "writer", hangs)
-    observer = Observer([])
+    observer = RecordingObserver([])
     result = await answered(kept, a_call(deadline_s=time.monotonic() + 0.01), observer)
     assert result.evidence[-1].summary.endswith("TIMEOUT")
     assert [type(crash) for crash in observer.crashes] == [TimeoutError]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.artifacts import TTL_S, Kept, a_call, kept_in, pieces, whole
+from tests.fakes.artifacts import TTL_S, ArtifactsHarness, a_call, kept_in, pieces, whole
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 
@@ -124,5 +124,5 @@ def _blobs(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file() and len(path.name) == 62)
 
 
-def _old(kept: Kept, file: Path) -> Artifact:
+def _old(kept: ArtifactsHarness, file: Path) -> Artifact:
     return Artifact("", file.parent.name + file.name, len(DATA), "nobody", 0, 0)

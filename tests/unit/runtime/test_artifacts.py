@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.fakes.artifacts import MAX_BYTES, QUOTA_BYTES, TTL_S, FewRecords, Kept, a_call, kept_in, pieces, whole
+from tests.fakes.artifacts import (
+    MAX_BYTES,
+    QUOTA_BYTES,
+    TTL_S,
+    ArtifactsHarness,
+    FakeArtifactRecords,
+    a_call,
+    kept_in,
+    pieces,
+    whole,
+)
 from tests.fakes.outcomes import outcome_of
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.artifact import OCTETS, Artifact
@@ -28,7 +38,7 @@ MEGABYTE = b"m" * 1024 * 1024
 
 
 @pytest.fixture
-async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
+async def kept(tmp_path: Path) -> AsyncIterator[ArtifactsHarness]:
     found = kept_in(tmp_path / "blobs")
     yield found
     await found.blobs.close()
@@ -51,7 +61,7 @@ async def kind(awaited: Any) -> ErrorKind:
     return failure.value.error.kind
 
 
-async def test_kept_output_belongs_to_its_call_and_is_read_again(kept: Kept) -> None:
+async def test_kept_output_belongs_to_its_call_and_is_read_again(kept: ArtifactsHarness) -> None:
     artifact = await kept.artifacts.keep(
         pieces(DATA[:5], DATA[5:]), call=a_call(), media_type="text/plain", name="out.txt"
     )
@@ -72,14 +82,14 @@ async def test_kept_output_belongs_to_its_call_and_is_read_again(kept: Kept) -> 
     assert await whole(kept.artifacts, artifact) == DATA
 
 
-async def test_ids_are_128_random_bits(kept: Kept) -> None:
+async def test_ids_are_128_random_bits(kept: ArtifactsHarness) -> None:
     artifacts = [await kept.artifacts.keep(pieces(DATA), call=a_call()) for _ in range(5)]
     assert len({artifact.artifact_id for artifact in artifacts}) == 5
     assert all(re.fullmatch(r"art_[0-9a-f]{32}", artifact.artifact_id) for artifact in artifacts)
     assert kept.files() == [sha256(DATA)]
 
 
-async def test_foreign_unknown_and_expired_artifacts_are_reported_alike(kept: Kept) -> None:
+async def test_foreign_unknown_and_expired_artifacts_are_reported_alike(kept: ArtifactsHarness) -> None:
     artifact = await kept.artifacts.keep(pieces(DATA), call=a_call())
     errors = [
         await outcome_of(kept.artifacts.open("agent-b", artifact.artifact_id)),
@@ -97,19 +107,19 @@ async def test_foreign_unknown_and_expired_artifacts_are_reported_alike(kept: Ke
 @pytest.mark.parametrize(
     ("offset", "limit"), [(0, 1), (3, 0), (3, 10**9), (len(DATA) - 1, 5), (len(DATA), 0), (len(DATA) + 9, 0)]
 )
-async def test_a_part_is_read_by_offset_and_limit(kept: Kept, offset: int, limit: int) -> None:
+async def test_a_part_is_read_by_offset_and_limit(kept: ArtifactsHarness, offset: int, limit: int) -> None:
     artifact = await kept.artifacts.keep(pieces(DATA), call=a_call())
     assert await whole(kept.artifacts, artifact, offset, limit) == DATA[offset : offset + limit if limit else None]
 
 
-async def test_missing_bytes_are_reported_and_not_passed_off_as_the_end(kept: Kept) -> None:
+async def test_missing_bytes_are_reported_and_not_passed_off_as_the_end(kept: ArtifactsHarness) -> None:
     artifact = await kept.artifacts.keep(pieces(DATA), call=a_call())
     (file,) = (kept.folder / artifact.sha256[:2]).iterdir()
     file.write_bytes(DATA[:100])
     assert await kind(whole(kept.artifacts, artifact)) is ErrorKind.IO_ERROR
 
 
-async def test_more_than_the_cap_is_refused_and_leaves_nothing(kept: Kept) -> None:
+async def test_more_than_the_cap_is_refused_and_leaves_nothing(kept: ArtifactsHarness) -> None:
     exactly = [MEGABYTE] * 8
     assert (await kept.artifacts.keep(pieces(*exactly), call=a_call())).size_bytes == MAX_BYTES
     before = kept.files()
@@ -121,14 +131,14 @@ async def test_more_than_the_cap_is_refused_and_leaves_nothing(kept: Kept) -> No
     assert (kept.files(), len(kept.records.found)) == (before, 1)
 
 
-async def test_declared_size_beyond_the_cap_is_refused_before_a_byte_is_read(kept: Kept) -> None:
+async def test_declared_size_beyond_the_cap_is_refused_before_a_byte_is_read(kept: ArtifactsHarness) -> None:
     chunks = pieces(DATA)
     header = ArtifactHeader(size_bytes=MAX_BYTES + 1)
     assert (await refused(kept.artifacts.write("agent-a", header, chunks)))[1] == "ARTIFACT_TOO_LARGE"
     assert await anext(chunks) == DATA
 
 
-async def test_quota_is_each_principals_own(kept: Kept) -> None:
+async def test_quota_is_each_principals_own(kept: ArtifactsHarness) -> None:
     for _ in range(2):
         await kept.artifacts.keep(pieces(*[MEGABYTE] * 8), call=a_call())
     assert await kind(kept.artifacts.keep(pieces(*[MEGABYTE] * 8), call=a_call())) is ErrorKind.BUDGET_EXCEEDED
@@ -141,7 +151,7 @@ async def test_quota_is_each_principals_own(kept: Kept) -> None:
 
 
 @pytest.mark.promise("artifact.bounded")
-async def test_uploads_at_once_cannot_pass_the_quota_together(kept: Kept) -> None:
+async def test_uploads_at_once_cannot_pass_the_quota_together(kept: ArtifactsHarness) -> None:
     contents = [pieces(*[MEGABYTE] * 4) for _ in range(12)]
     answers = await asyncio.gather(*[outcome_of(kept.artifacts.keep(content, call=a_call())) for content in contents])
     kinds = {answer.kind for answer in answers if not isinstance(answer, Artifact)}
@@ -159,7 +169,7 @@ async def test_empty_artifacts_are_not_free(tmp_path: Path) -> None:
     assert await kind(kept.artifacts.keep(pieces(), call=a_call())) is ErrorKind.BUDGET_EXCEEDED
 
 
-async def test_upload_as_declared_is_kept(kept: Kept) -> None:
+async def test_upload_as_declared_is_kept(kept: ArtifactsHarness) -> None:
     header = ArtifactHeader("text/csv; charset=utf-8", "rows.csv", "task-9", len(DATA), sha256(DATA))
     artifact = await kept.artifacts.write("agent-a", header, pieces(DATA))
     assert (artifact.media_type, artifact.name, artifact.task_id, artifact.call_id) == (
@@ -171,7 +181,7 @@ async def test_upload_as_declared_is_kept(kept: Kept) -> None:
     assert await whole(kept.artifacts, artifact) == DATA
 
 
-async def test_upload_that_declares_nothing_is_kept_as_octets(kept: Kept) -> None:
+async def test_upload_that_declares_nothing_is_kept_as_octets(kept: ArtifactsHarness) -> None:
     artifact = await kept.artifacts.write("agent-a", ArtifactHeader(), pieces(b"", DATA, b""))
     assert (artifact.media_type, artifact.name, artifact.size_bytes) == (OCTETS, "", len(DATA))
 
@@ -195,14 +205,16 @@ async def test_upload_that_declares_nothing_is_kept_as_octets(kept: Kept) -> Non
     ],
 )
 async def test_upload_other_than_declared_or_misdeclared_leaves_nothing(
-    kept: Kept, header: ArtifactHeader, reason: str
+    kept: ArtifactsHarness, header: ArtifactHeader, reason: str
 ) -> None:
     assert await refused(kept.artifacts.write("agent-a", header, pieces(DATA))) == (Code.INVALID_ARGUMENT, reason)
     assert (kept.files(), kept.records.found) == ([], {})
 
 
 @pytest.mark.parametrize(("missing", "came"), [(-1, "but more arrived"), (1, f"but only {len(DATA)} arrived")])
-async def test_refusal_says_whether_too_much_or_too_little_came(kept: Kept, missing: int, came: str) -> None:
+async def test_refusal_says_whether_too_much_or_too_little_came(
+    kept: ArtifactsHarness, missing: int, came: str
+) -> None:
     with pytest.raises(HubFailure, match=came):
         await kept.artifacts.write("agent-a", ArtifactHeader(size_bytes=len(DATA) + missing), pieces(DATA))
 
@@ -211,12 +223,12 @@ async def test_refusal_says_whether_too_much_or_too_little_came(kept: Kept, miss
     ("given", "name"),
     [("../../etc/passwd", "passwd"), ("a\\b.txt", "b.txt"), ("..", ""), ("a\x1b[0m", "a[0m"), ("é.txt", "é.txt")],
 )
-async def test_names_that_tools_give_are_made_harmless(kept: Kept, given: str, name: str) -> None:
+async def test_names_that_tools_give_are_made_harmless(kept: ArtifactsHarness, given: str, name: str) -> None:
     artifact = await kept.artifacts.keep(pieces(DATA), call=a_call(), name=given, media_type="no\nmedia type")
     assert (artifact.name, artifact.media_type) == (name, OCTETS)
 
 
-async def test_broken_stream_leaves_nothing(kept: Kept) -> None:
+async def test_broken_stream_leaves_nothing(kept: ArtifactsHarness) -> None:
     broken = pieces(*[MEGABYTE] * 3, breaks_with=ConnectionError("gone"))
     with pytest.raises(ConnectionError):
         await kept.artifacts.write("agent-a", ArtifactHeader(), broken)
@@ -224,7 +236,7 @@ async def test_broken_stream_leaves_nothing(kept: Kept) -> None:
     assert (await kept.artifacts.keep(pieces(DATA), call=a_call())).size_bytes == len(DATA)
 
 
-async def test_cancelled_upload_leaves_nothing(kept: Kept) -> None:
+async def test_cancelled_upload_leaves_nothing(kept: ArtifactsHarness) -> None:
     waiting = asyncio.Event()
 
     async def hanging() -> AsyncIterator[bytes]:
@@ -242,7 +254,7 @@ async def test_cancelled_upload_leaves_nothing(kept: Kept) -> None:
     assert (kept.files(), kept.records.found) == ([], {})
 
 
-class SlowRecords(FewRecords):
+class SlowRecords(FakeArtifactRecords):
     """Adding waits to be let go."""
 
     def __init__(self) -> None:
@@ -255,7 +267,7 @@ class SlowRecords(FewRecords):
         await super().add(artifact)
 
 
-async def test_upload_cancelled_while_it_is_recorded_is_undone(kept: Kept) -> None:
+async def test_upload_cancelled_while_it_is_recorded_is_undone(kept: ArtifactsHarness) -> None:
     records = SlowRecords()
     terms: dict[str, Any] = {
         "ttl_s": TTL_S,
@@ -277,7 +289,7 @@ async def test_upload_cancelled_while_it_is_recorded_is_undone(kept: Kept) -> No
     assert (kept.files(), records.found) == ([], {})
 
 
-async def test_records_that_do_not_answer_are_reported_and_leave_no_record(kept: Kept) -> None:
+async def test_records_that_do_not_answer_are_reported_and_leave_no_record(kept: ArtifactsHarness) -> None:
     kept.records.is_broken = True
     assert await kind(kept.artifacts.keep(pieces(DATA), call=a_call())) is ErrorKind.TOOL_UNAVAILABLE
     assert await kind(kept.artifacts.open("agent-a", "art_1")) is ErrorKind.TOOL_UNAVAILABLE
@@ -286,7 +298,7 @@ async def test_records_that_do_not_answer_are_reported_and_leave_no_record(kept:
     assert await whole(kept.artifacts, await kept.artifacts.keep(pieces(DATA), call=a_call())) == DATA
 
 
-async def test_what_is_released_is_nobodys_at_once_and_its_bytes_go_with_the_next_sweep(kept: Kept) -> None:
+async def test_what_is_released_is_nobodys_at_once_and_its_bytes_go_with_the_next_sweep(kept: ArtifactsHarness) -> None:
     twin = await kept.artifacts.keep(pieces(DATA), call=a_call("agent-b"))
     first, second = [await kept.artifacts.keep(pieces(data), call=a_call()) for data in (DATA, MEGABYTE)]
     await kept.artifacts.release([first.artifact_id, second.artifact_id, "art_unknown"])
@@ -297,7 +309,7 @@ async def test_what_is_released_is_nobodys_at_once_and_its_bytes_go_with_the_nex
     assert await whole(kept.artifacts, twin) == DATA
 
 
-async def test_a_store_that_is_away_keeps_no_failed_call_from_its_answer(kept: Kept) -> None:
+async def test_a_store_that_is_away_keeps_no_failed_call_from_its_answer(kept: ArtifactsHarness) -> None:
     artifact = await kept.artifacts.keep(pieces(DATA), call=a_call())
     kept.records.is_broken = True
     await kept.artifacts.release([artifact.artifact_id])
@@ -305,7 +317,7 @@ async def test_a_store_that_is_away_keeps_no_failed_call_from_its_answer(kept: K
     assert await kept.records.usage("agent-a") == (1, len(DATA)), "it stays until it expires"
 
 
-async def test_whole_of_a_result_is_an_artifact_of_its_call(kept: Kept) -> None:
+async def test_whole_of_a_result_is_an_artifact_of_its_call(kept: ArtifactsHarness) -> None:
     ref = await kept.artifacts.keep_whole(a_call(), b'{"a":1}')
     artifact = await kept.artifacts.open("agent-a", ref.artifact_id)
     assert artifact.ref == ref
@@ -313,7 +325,7 @@ async def test_whole_of_a_result_is_an_artifact_of_its_call(kept: Kept) -> None:
     assert await whole(kept.artifacts, artifact) == b'{"a":1}'
 
 
-async def test_equal_content_of_many_at_once_is_stored_once_and_owned_by_each(kept: Kept) -> None:
+async def test_equal_content_of_many_at_once_is_stored_once_and_owned_by_each(kept: ArtifactsHarness) -> None:
     principals = [f"agent-{number}" for number in range(20)]
     found = await asyncio.gather(*[kept.artifacts.keep(pieces(DATA), call=a_call(name)) for name in principals])
     assert kept.files() == [sha256(DATA)]

@@ -17,7 +17,7 @@ DONE = Outcome(value={"text": "done"})
 IDEMPOTENT_WRITE = a_tool("test/text.put", capability="write:fs", idempotent=True)
 
 
-class Pauses(list[float]):
+class RecordedPauses(list[float]):
     """Every pause between attempts that was asked for; none is waited for."""
 
     async def sleep(self, delay_s: float) -> None:
@@ -26,13 +26,13 @@ class Pauses(list[float]):
 
 
 @pytest.fixture
-def pauses() -> Pauses:
-    return Pauses()
+def pauses() -> RecordedPauses:
+    return RecordedPauses()
 
 
 @pytest.mark.promise("retry.full-jitter")
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-async def test_pauses_double_with_full_jitter(pauses: Pauses, share: float) -> None:
+async def test_pauses_double_with_full_jitter(pauses: RecordedPauses, share: float) -> None:
     harness = a_pipeline_harness(BROKEN, BROKEN, BROKEN, DONE, sleep=pauses.sleep)
     harness.randomness.share = share
     result = await harness.result(READ, budget=BudgetRequest(max_retries=3))
@@ -42,7 +42,7 @@ async def test_pauses_double_with_full_jitter(pauses: Pauses, share: float) -> N
 
 
 @pytest.mark.promise("retry.full-jitter")
-async def test_what_the_upstream_asks_for_is_waited_before_the_jitter(pauses: Pauses) -> None:
+async def test_what_the_upstream_asks_for_is_waited_before_the_jitter(pauses: RecordedPauses) -> None:
     harness = a_pipeline_harness(
         ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=2.0), DONE, sleep=pauses.sleep
     )
@@ -52,7 +52,7 @@ async def test_what_the_upstream_asks_for_is_waited_before_the_jitter(pauses: Pa
 
 
 @pytest.mark.promise("retry.full-jitter")
-async def test_no_retry_that_would_begin_after_the_deadline(pauses: Pauses) -> None:
+async def test_no_retry_that_would_begin_after_the_deadline(pauses: RecordedPauses) -> None:
     harness = a_pipeline_harness(
         ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=60.0), DONE, sleep=pauses.sleep
     )
@@ -62,7 +62,7 @@ async def test_no_retry_that_would_begin_after_the_deadline(pauses: Pauses) -> N
     assert pauses == []
 
 
-async def test_retries_end_with_the_last_error(pauses: Pauses) -> None:
+async def test_retries_end_with_the_last_error(pauses: RecordedPauses) -> None:
     harness = a_pipeline_harness(BROKEN, ToolError(ErrorKind.UPSTREAM_ERROR, "Still broken."), sleep=pauses.sleep)
     result = await harness.result(READ, budget=BudgetRequest(max_retries=2))
     assert result.error is not None
@@ -75,14 +75,14 @@ async def test_retries_end_with_the_last_error(pauses: Pauses) -> None:
 
 @pytest.mark.promise("retry.only-safe")
 @pytest.mark.parametrize("kind", [ErrorKind.NOT_FOUND, ErrorKind.EXECUTION_ERROR, ErrorKind.OUTCOME_UNKNOWN])
-async def test_what_will_not_pass_is_not_tried_again(pauses: Pauses, kind: ErrorKind) -> None:
+async def test_what_will_not_pass_is_not_tried_again(pauses: RecordedPauses, kind: ErrorKind) -> None:
     harness = a_pipeline_harness(ToolError(kind, "No."), DONE, sleep=pauses.sleep)
     result = await harness.result(READ, budget=BudgetRequest(max_retries=3))
     assert result.attempts == 1
 
 
 @pytest.mark.promise("retry.only-safe")
-async def test_side_effect_is_never_tried_again(pauses: Pauses) -> None:
+async def test_side_effect_is_never_tried_again(pauses: RecordedPauses) -> None:
     harness = a_pipeline_harness(BROKEN, DONE, sleep=pauses.sleep)
     result = await harness.result(WRITE, budget=BudgetRequest(max_retries=3))
     assert result.attempts == 1
@@ -90,20 +90,20 @@ async def test_side_effect_is_never_tried_again(pauses: Pauses) -> None:
 
 
 @pytest.mark.promise("retry.only-safe")
-async def test_idempotent_side_effect_is_tried_again(pauses: Pauses) -> None:
+async def test_idempotent_side_effect_is_tried_again(pauses: RecordedPauses) -> None:
     harness = a_pipeline_harness(BROKEN, DONE, tools=(IDEMPOTENT_WRITE,), sleep=pauses.sleep)
     result = await harness.result(IDEMPOTENT_WRITE, budget=BudgetRequest(max_retries=1))
     assert (result.ok, result.attempts) == (True, 2)
 
 
-async def test_call_of_a_writing_tool_that_only_reads_is_tried_again(pauses: Pauses) -> None:
+async def test_call_of_a_writing_tool_that_only_reads_is_tried_again(pauses: RecordedPauses) -> None:
     harness = a_pipeline_harness(BROKEN, DONE, sleep=pauses.sleep)
     harness.adapter.reads_only = True
     result = await harness.result(WRITE, budget=BudgetRequest(max_retries=1))
     assert (result.ok, result.attempts) == (True, 2)
 
 
-async def test_all_attempts_share_one_key(pauses: Pauses) -> None:
+async def test_all_attempts_share_one_key(pauses: RecordedPauses) -> None:
     harness = a_pipeline_harness(BROKEN, DONE, sleep=pauses.sleep)
     await harness.result(READ, budget=BudgetRequest(max_retries=1), idempotency_key="k-1")
     assert [call.idempotency_key for call in harness.adapter.calls] == ["k-1", "k-1"]

@@ -25,7 +25,7 @@ from toolhub_service.stores.memory import MemoryApprovals, MemoryRecords
 AWAY = refuse(ErrorKind.TOOL_UNAVAILABLE, "The store cannot be reached.")
 
 
-class Jobs:
+class FakeJobs:
     """The part of `JobService` that is used here."""
 
     def __init__(self, *failures: ToolFailure) -> None:
@@ -50,7 +50,7 @@ def a_run(store: InnerLogs) -> RunLog:
     return RunLog(store, "job-1", ManualClock(), sleep, RecordingObserver())
 
 
-def logs_of(store: InnerLogs, jobs: Jobs) -> JobLogs:
+def logs_of(store: InnerLogs, jobs: FakeJobs) -> JobLogs:
     return JobLogs(store, cast(JobStore, None), cast(JobService, jobs))
 
 
@@ -93,11 +93,11 @@ async def test_jobs_that_a_job_left_running_are_stopped_before_its_log_is_forgot
         a_call(3, inner_job_id="job-unknown"),
     ):
         assert await store.put(left)
-    jobs = Jobs(AWAY)
+    jobs = FakeJobs(AWAY)
     with pytest.raises(ToolFailure):
         await logs_of(store, jobs).forget(job)
     assert len(await store.of_job("job-1")) == 4, "the sweep comes back to it"
-    jobs = Jobs(refuse(ErrorKind.NOT_FOUND, "There is no such job."))
+    jobs = FakeJobs(refuse(ErrorKind.NOT_FOUND, "There is no such job."))
     await logs_of(store, jobs).forget(job)
     assert jobs.cancelled == ["job-running", "job-unknown"]
     assert list(await store.of_job("job-1")) == []

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from tests.fakes.asking_adapter import CANARY, COLOUR, FREE, a_question
 from tests.unit.runtime.approval_harness import ANN, EVE, LOCAL, POLICY, REJECTED, an_approval_harness
-from tests.unit.runtime.question_harness import ALLOWING, PAINT, RED, Asking, asking
+from tests.unit.runtime.question_harness import ALLOWING, PAINT, RED, QuestionHarness, asking
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.call import Mode, Question
 from toolhub_service.domain.error_spec import Code
@@ -90,11 +90,11 @@ class TestAsking:
         assert approval.question.schema == COLOUR, "a property called password is no secret"
 
     async def test_store_that_is_away_leaves_nothing_behind(self) -> None:
-        class Away(MemoryApprovals):
+        class UnavailableStore(MemoryApprovals):
             async def create(self, approval: Approval) -> Approval | None:
                 raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The store of approvals is away.")
 
-        it = asking(store=Away())
+        it = asking(store=UnavailableStore())
         error = await it.refused(idempotency_key="k")
         assert (error.kind, error.is_retryable, error.details["unasked"]) == (ErrorKind.TOOL_UNAVAILABLE, True, True)
         assert (await it.refused(idempotency_key="k", number=2)).kind is ErrorKind.TOOL_UNAVAILABLE
@@ -456,7 +456,7 @@ def _ruled() -> str:
     return POLICY
 
 
-async def _uncovered(it: Asking) -> str:
+async def _uncovered(it: QuestionHarness) -> str:
     """A question that was asked although the rule, of the same policy revision, had not."""
     rule = await it.asks()
     await it.harness.decide(rule)

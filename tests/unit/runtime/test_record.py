@@ -29,7 +29,7 @@ from toolhub_service.runtime.steps import SILENT
 DENY_ALL = POLICY + "rules: [{id: never, effect: DENY}]\n"
 
 
-class BreaksTheLog:
+class LogBreakingAdapter:
     """Has its effect, and then the disk is full."""
 
     def __init__(self, harness: PipelineHarness) -> None:
@@ -87,7 +87,7 @@ async def test_call_that_cannot_be_recorded_is_refused_before_its_effect(spec: o
 @pytest.mark.promise("audit.broken-log-answers")
 async def test_log_that_breaks_after_the_effect_costs_the_event_and_not_the_answer() -> None:
     harness = a_pipeline_harness()
-    breaking = BreaksTheLog(harness)
+    breaking = LogBreakingAdapter(harness)
     harness.adapter.execute = breaking.execute  # type: ignore[method-assign]
     result = await harness.result(WRITE)
     assert result.ok
@@ -177,7 +177,7 @@ async def test_event_of_a_read_says_what_both_would_have_said() -> None:
 
 async def test_read_that_could_not_be_recorded_any_more_is_reported() -> None:
     harness = a_pipeline_harness()
-    breaking = BreaksTheLog(harness)
+    breaking = LogBreakingAdapter(harness)
     harness.adapter.execute = breaking.execute  # type: ignore[method-assign]
     assert (await harness.result(READ)).ok
     assert len(harness.observer.crashes) == 1

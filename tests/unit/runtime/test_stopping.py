@@ -8,14 +8,14 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.runtime.approval_harness import ApprovalHarness, Begins, an_approval_harness
+from tests.unit.runtime.approval_harness import ApprovalHarness, BeginsJobs, an_approval_harness
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.job import RemoteMark
 
 TAKEN = RemoteMark("key-1", "r-1", accepted=True)
 
 
-class Stopping(Begins):
+class StoppingJobs(BeginsJobs):
     """A job that is to be stopped, or not."""
 
     def __init__(self, mark: RemoteMark | None, *, is_set: bool = True) -> None:
@@ -35,7 +35,7 @@ class Stopping(Begins):
 
 def a_stopping_harness(mark: RemoteMark | None, *, is_set: bool = True) -> ApprovalHarness:
     harness = an_approval_harness()
-    harness.parts.pipeline = dataclasses.replace(harness.parts.pipeline, running=Stopping(mark, is_set=is_set))
+    harness.parts.pipeline = dataclasses.replace(harness.parts.pipeline, running=StoppingJobs(mark, is_set=is_set))
     return harness
 
 

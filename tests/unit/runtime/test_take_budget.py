@@ -24,7 +24,7 @@ JOB = CALL._replace(call=CALL.call._replace(job_id="job-1"))
 
 
 @dataclass
-class OneUpstream:
+class FakeAdapter:
     """As much of an adapter as is asked in step 5."""
 
     is_resuming: bool
@@ -42,7 +42,7 @@ class OneUpstream:
 def route_of(is_resuming: bool) -> Route:
     return Route(
         spec=TIME_NOW,
-        adapter=cast(Any, OneUpstream(is_resuming)),
+        adapter=cast(Any, FakeAdapter(is_resuming)),
         schemas=for_tool(TIME_NOW),
         policy_version=0,
         verdict=VERDICT,

@@ -14,7 +14,7 @@ from tests.ports.approval_store_suite import MINUTE_MS, ApprovalStoreSuite, an_a
 from tests.ports.artifact_records_suite import ArtifactRecordsSuite, an_artifact
 from tests.ports.job_records import a_job, kept
 from tests.ports.pin_store_suite import Damage, PinStoreSuite, WrittenPinsSuite, a_pin
-from tests.ports.record_store_suite import ListeningSuite, RecordStoreSuite
+from tests.ports.record_store_suite import ListenerSuite, RecordStoreSuite
 from tests.ports.recording_listener import ApprovalListener, JobListener
 from tests.ports.usage_store_suite import KEEP, UsageStoreSuite, a_use
 from tests.services import PostgresServer
@@ -39,7 +39,7 @@ from toolhub_service.stores.record_store import APPROVALS, ARTIFACTS, PINS, Reco
 __all__ = ["link", "other_link"]
 
 
-class TestPostgresRecords(RecordStoreSuite, ListeningSuite):
+class TestPostgresRecords(RecordStoreSuite, ListenerSuite):
     @pytest.fixture
     def approvals(self, link: PostgresLink) -> RecordStore[Approval]:
         return PostgresRecords(link, APPROVALS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ports.record_store_suite import ListeningSuite, RecordStoreSuite
+from tests.ports.record_store_suite import ListenerSuite, RecordStoreSuite
 from tests.unit.stores.redis_links import link, other_link
 from tests.unit.stores.sqlite_files import file, other_file
 from toolhub_service.domain.approval import Approval
@@ -20,7 +20,7 @@ from toolhub_service.stores.sqlite_records import SqliteRecords
 __all__ = ["file", "link", "other_file", "other_link"]
 
 
-class TestMemoryRecords(RecordStoreSuite, ListeningSuite):
+class TestMemoryRecords(RecordStoreSuite, ListenerSuite):
     @pytest.fixture
     def approvals(self) -> RecordStore[Approval]:
         return MemoryRecords(APPROVALS)
@@ -42,7 +42,7 @@ class TestMemoryRecords(RecordStoreSuite, ListeningSuite):
         return pins
 
 
-class TestSqliteRecords(RecordStoreSuite, ListeningSuite):
+class TestSqliteRecords(RecordStoreSuite, ListenerSuite):
     @pytest.fixture
     def approvals(self, file: SqliteFile) -> RecordStore[Approval]:
         return SqliteRecords(file, APPROVALS, changes="approval_changes")
@@ -64,7 +64,7 @@ class TestSqliteRecords(RecordStoreSuite, ListeningSuite):
         return SqliteRecords(other_file, PINS, revision="pin_revision")
 
 
-class TestRedisRecords(RecordStoreSuite, ListeningSuite):
+class TestRedisRecords(RecordStoreSuite, ListenerSuite):
     @pytest.fixture
     def approvals(self, link: RedisLink) -> RecordStore[Approval]:
         return RedisRecords(link, APPROVALS, APPROVAL_LAYOUT)

@@ -38,7 +38,7 @@ async def links() -> AsyncIterator[Links]:
         yield link
 
 
-class News:
+class RecordedEvents:
     """What a listener received, to be waited for."""
 
     def __init__(self, link: RedisLink) -> None:
@@ -217,7 +217,7 @@ async def test_listener_goes_on_by_itself_after_an_outage_and_hears_of_the_gap(
     own_redis: RedisServer, links: Links
 ) -> None:
     link = links(own_redis.url)
-    news = News(link)
+    news = RecordedEvents(link)
     await link.start()
     await link.call(NOTIFY, "one")
     await news.until(lambda received: received == ["one"])
@@ -233,7 +233,7 @@ async def test_listener_goes_on_by_itself_after_an_outage_and_hears_of_the_gap(
 
 async def test_listener_that_lagged_behind_the_stream_hears_of_the_gap(redis_url: str, links: Links) -> None:
     link, other = links(redis_url), links(redis_url)
-    news = News(link)
+    news = RecordedEvents(link)
     await link.start()
     await other.call(NOTIFY, "one")
     await news.until(lambda received: received == ["one"])
@@ -246,7 +246,7 @@ async def test_listener_notices_that_the_server_has_lost_its_data(
 ) -> None:
     monkeypatch.setattr(redis_link, "_BLOCK_S", 0.1)
     link, other = links(redis_url), links(redis_url)
-    news = News(link)
+    news = RecordedEvents(link)
     await link.start()
     for word in ("one", "two"):
         await other.call(NOTIFY, word)
@@ -260,7 +260,7 @@ async def test_listener_notices_that_the_server_has_lost_its_data(
 async def test_news_is_reported_in_order_and_only_of_what_came_after_the_start(redis_url: str, links: Links) -> None:
     link, other = links(redis_url), links(redis_url)
     await other.call(NOTIFY, "before")
-    news = News(link)
+    news = RecordedEvents(link)
     await link.start()
     words = [f"word-{number}" for number in range(1_200)]
     await asyncio.gather(*(other.call(NOTIFY, word) for word in words))
@@ -269,7 +269,7 @@ async def test_news_is_reported_in_order_and_only_of_what_came_after_the_start(r
 
 async def test_who_no_longer_listens_is_told_nothing(redis_url: str, links: Links) -> None:
     link = links(redis_url)
-    left, stayed = News(link), News(link)
+    left, stayed = RecordedEvents(link), RecordedEvents(link)
     await link.start()
     left.unlisten()
     await link.call(NOTIFY, "one")

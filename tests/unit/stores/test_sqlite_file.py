@@ -27,7 +27,7 @@ from toolhub_service.stores.sqlite_writer import Asked, Change, FileWriter, conn
 __all__ = ["file", "other_file"]
 
 
-class Notes:
+class NameWriter:
     """A kind of change that writes names into a table where no name may stand twice, and can be held up."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def names(connection: sqlite3.Connection) -> list[str]:
 
 
 async def test_what_is_asked_while_a_commit_runs_goes_together_into_the_next(file: SqliteFile) -> None:
-    notes = Notes()
+    notes = NameWriter()
     notes.go.clear()
     first = asyncio.create_task(file.change(notes.change, "first"))
     await asyncio.to_thread(notes.entered.wait, 60)
@@ -66,7 +66,7 @@ async def test_what_is_asked_while_a_commit_runs_goes_together_into_the_next(fil
 
 
 async def test_change_that_fails_fails_alone_and_leaves_nothing(file: SqliteFile) -> None:
-    notes = Notes()
+    notes = NameWriter()
     asked = ["a", "b", "a", "c"]
     answers = await asyncio.gather(*(file.change(notes.change, name) for name in asked), return_exceptions=True)
     assert [answers[0], answers[1], answers[3]] == [1, 1, 1]
@@ -85,14 +85,14 @@ async def test_defect_in_a_change_reaches_its_caller_as_it_is(file: SqliteFile) 
 
 
 async def test_changes_of_different_kinds_keep_the_order_of_asking(file: SqliteFile) -> None:
-    first, second = Notes(), Notes()
+    first, second = NameWriter(), NameWriter()
     kinds = [first, second, second, first]
     await asyncio.gather(*(file.change(kind.change, str(number)) for number, kind in enumerate(kinds)))
     assert await file.read(names) == ["0", "1", "2", "3"]
 
 
 async def test_reads_do_not_wait_for_a_writer(file: SqliteFile) -> None:
-    notes = Notes()
+    notes = NameWriter()
     await file.change(notes.change, "a")
     notes.entered.clear()
     notes.go.clear()
@@ -105,7 +105,7 @@ async def test_reads_do_not_wait_for_a_writer(file: SqliteFile) -> None:
 
 
 async def test_slow_read_holds_up_neither_the_loop_nor_another_read(file: SqliteFile) -> None:
-    notes = Notes()
+    notes = NameWriter()
     await file.change(notes.change, "a")
     go = threading.Event()
     slow = asyncio.create_task(file.read(lambda connection: go.wait(60)))
@@ -116,7 +116,7 @@ async def test_slow_read_holds_up_neither_the_loop_nor_another_read(file: Sqlite
 
 
 async def test_caller_that_is_cancelled_disturbs_nobody(file: SqliteFile) -> None:
-    notes = Notes()
+    notes = NameWriter()
     leaving, staying = (asyncio.create_task(file.change(notes.change, name)) for name in ("a", "b"))
     await asyncio.sleep(0)
     leaving.cancel()
@@ -125,7 +125,7 @@ async def test_caller_that_is_cancelled_disturbs_nobody(file: SqliteFile) -> Non
 
 
 async def test_closing_makes_what_was_asked_for_and_then_refuses(tmp_path: Path) -> None:
-    file, notes = SqliteFile(tmp_path / "hub.db"), Notes()
+    file, notes = SqliteFile(tmp_path / "hub.db"), NameWriter()
     await file.start()
     asked = [asyncio.create_task(file.change(notes.change, str(number))) for number in range(20)]
     await asyncio.sleep(0)
@@ -143,7 +143,7 @@ async def test_closing_makes_what_was_asked_for_and_then_refuses(tmp_path: Path)
 
 
 async def test_file_is_its_owners_only(file: SqliteFile) -> None:
-    await file.change(Notes().change, "a")
+    await file.change(NameWriter().change, "a")
     modes = {stat.S_IMODE(path.stat().st_mode) for path in file.path.parent.iterdir()}
     assert modes == {0o600}
 
@@ -186,7 +186,7 @@ async def test_file_that_cannot_be_used_is_named_to_the_operator(tmp_path: Path,
 
 
 async def test_file_that_another_holds_is_unavailable_until_it_is_let_go(tmp_path: Path) -> None:
-    file, notes = SqliteFile(tmp_path / "hub.db", busy_timeout_s=0.02), Notes()
+    file, notes = SqliteFile(tmp_path / "hub.db", busy_timeout_s=0.02), NameWriter()
     await file.start()
     holder = sqlite3.connect(file.path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
@@ -202,7 +202,7 @@ async def test_file_that_another_holds_is_unavailable_until_it_is_let_go(tmp_pat
 
 @pytest.mark.promise("store.outage")
 async def test_full_disk_is_unavailable_and_what_was_written_stays(file: SqliteFile) -> None:
-    notes = Notes()
+    notes = NameWriter()
     await file.change(notes.change, "a")
 
     def fill(connection: sqlite3.Connection, sizes: Sequence[int]) -> list[int]:
@@ -235,7 +235,7 @@ async def test_file_that_cannot_be_opened_again_is_tried_when_asked_and_not_all_
     gone = sqlite3.connect(":memory:", check_same_thread=False)
     gone.close()
     loop = asyncio.get_running_loop()
-    writer, notes = FileWriter(connect_in_vain, gone, loop, poll_s=3_600), Notes()
+    writer, notes = FileWriter(connect_in_vain, gone, loop, poll_s=3_600), NameWriter()
     writer.watch(Feed(SqliteFile(Path("hub.db")), "notes", "name", str, gap=""))
     for _ in range(5):
         answer: asyncio.Future[int] = loop.create_future()

@@ -16,7 +16,7 @@ from toolhub_service.transport.interceptors.auth import peer_address
 METHOD = "/toolhub.v1.ToolService/Invoke"
 
 
-class Traced:
+class TraceHarness:
     def __init__(self) -> None:
         self.audit = MemoryAuditLog()
         self.logged = LogCapture()
@@ -28,7 +28,7 @@ class Traced:
 
 
 async def test_flood_from_made_up_peers_is_bounded_and_loses_no_count() -> None:
-    traced = Traced()
+    traced = TraceHarness()
     for number in range(50_000):
         traced.trace.refused(f"2001:db8:{number:x}::/64", METHOD, "CREDENTIAL_REFUSED")
     assert len(traced.logged.entries) == PEERS_MAX + 1
@@ -40,7 +40,7 @@ async def test_flood_from_made_up_peers_is_bounded_and_loses_no_count() -> None:
 
 
 async def test_principal_is_named_whatever_strangers_send() -> None:
-    traced = Traced()
+    traced = TraceHarness()
     for number in range(PEERS_MAX):
         traced.trace.refused(f"192.0.2.{number}", METHOD, "CREDENTIAL_MISSING")
     traced.trace.refused("198.51.100.1", METHOD, "ROLE_MISSING", principal="robot")
@@ -50,13 +50,13 @@ async def test_principal_is_named_whatever_strangers_send() -> None:
 
 
 async def test_peers_behind_the_bound_are_not_told_to_wait_for_one_another() -> None:
-    traced = Traced()
+    traced = TraceHarness()
     waits = [traced.trace.refused(str(number), METHOD, "CREDENTIAL_MISSING") for number in range(PEERS_MAX + 100)]
     assert set(waits) == {0.0}
 
 
 async def test_what_the_audit_log_does_not_take_is_counted_on() -> None:
-    traced = Traced()
+    traced = TraceHarness()
     traced.audit.broken = True
     traced.trace.refused("192.0.2.1", METHOD, "CREDENTIAL_MISSING")
     await traced.trace.audit_read("boss", "ListEvents", "{}", 5)
@@ -77,7 +77,7 @@ async def test_what_the_audit_log_does_not_take_is_counted_on() -> None:
 
 
 async def test_filters_without_end_are_bounded_and_counted() -> None:
-    traced = Traced()
+    traced = TraceHarness()
     for number in range(PEERS_MAX + 50):
         await traced.trace.audit_read("boss", "ListEvents", f'{{"tool": "{number}"}}', 1)
     traced.trace.close()
@@ -97,7 +97,7 @@ async def test_filters_without_end_are_bounded_and_counted() -> None:
 async def test_repeated_reads_name_the_widest_span_of_time(
     spans: list[tuple[int, int]], from_unix_ms: str | None, to_unix_ms: str | None
 ) -> None:
-    traced = Traced()
+    traced = TraceHarness()
     for span in [(1, 2), *spans]:
         await traced.trace.audit_read("boss", "ListEvents", "{}", 1, *span)
     traced.trace.close()

@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from tests.fakes.clock import FixedRandomness, ManualClock
-from tests.fakes.http_server import Answer, Asked, RawServer, always, response, serving, silent_after
+from tests.fakes.http_server import Answer, RawServer, RecordedRequest, always, response, serving, silent_after
 from tests.unit.runtime.approval_harness import EXPIRES_S, REJECTED, ApprovalHarness, an_approval_harness
 from toolhub_service.domain.approval import Approval
 from toolhub_service.guards.secrets import Redactor
@@ -29,7 +29,7 @@ ACCEPTING = always(TAKEN)
 
 
 @dataclass
-class Scene:
+class WebhookHarness:
     harness: ApprovalHarness
     server: RawServer
     hook: ApprovalWebhook
@@ -51,7 +51,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def a_scene(answer: Answer = ACCEPTING, url: str = "", **terms: Any) -> AsyncIterator[Scene]:
+async def a_scene(answer: Answer = ACCEPTING, url: str = "", **terms: Any) -> AsyncIterator[WebhookHarness]:
     async with serving(answer) as server:
         harness = an_approval_harness(redactor=Redactor([CANARY]))
         log, pauses_s = CapturingLogger(), list[float]()
@@ -72,10 +72,10 @@ async def a_scene(answer: Answer = ACCEPTING, url: str = "", **terms: Any) -> As
             },
         )
         harness.listeners.append(hook.offer)
-        scene = Scene(harness, server, hook, log, pauses_s)
+        webhook_harness = WebhookHarness(harness, server, hook, log, pauses_s)
         hook.start()
         try:
-            yield scene
+            yield webhook_harness
         finally:
             await hook.close()
 
@@ -84,7 +84,7 @@ def turns(*answers: bytes) -> Answer:
     """One answer after the other, the last for ever."""
     left = list(answers)
 
-    async def answer(_: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def answer(_: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         writer.write(left.pop(0) if len(left) > 1 else left[0])
         await writer.drain()
         return False
@@ -92,7 +92,7 @@ def turns(*answers: bytes) -> Answer:
     return answer
 
 
-def is_signed(asked: Asked, secret: bytes = SECRET) -> bool:
+def is_signed(asked: RecordedRequest, secret: bytes = SECRET) -> bool:
     """As a receiver checks it, with nothing of ours."""
     timestamp = asked.headers["toolhub-timestamp"]
     version, _, signature = asked.headers["toolhub-signature"].partition("=")
@@ -102,10 +102,10 @@ def is_signed(asked: Asked, secret: bytes = SECRET) -> bool:
 
 @pytest.mark.promise("approval.webhook-signed")
 async def test_question_is_posted_with_a_signature_that_its_receiver_can_check() -> None:
-    async with a_scene() as scene:
-        approval = await scene.ask("hello", purpose="tidy up")
-        await scene.delivered()
-        (asked,) = scene.server.asked
+    async with a_scene() as webhook_harness:
+        approval = await webhook_harness.ask("hello", purpose="tidy up")
+        await webhook_harness.delivered()
+        (asked,) = webhook_harness.server.asked
     assert (asked.method, asked.headers["content-type"]) == ("POST", "application/json")
     assert is_signed(asked)
     assert not is_signed(asked, b"another secret, also long")
@@ -116,95 +116,95 @@ async def test_question_is_posted_with_a_signature_that_its_receiver_can_check()
     assert sent["approval"]["argsSummary"] == {"text": "hello", "times": 1}
     assert sent["approval"]["purpose"] == "tidy up"
     assert sent["approval"]["expiresAt"] == "2023-11-14T22:23:20.000Z"
-    assert not scene.given_up
+    assert not webhook_harness.given_up
 
 
 async def test_every_question_is_announced_once() -> None:
-    async with a_scene() as scene:
+    async with a_scene() as webhook_harness:
         for number in range(20):
-            await scene.ask(str(number))
-        await scene.ask("19", number=2)
-        await scene.delivered()
-        ids = [json.loads(asked.body)["approval"]["approvalId"] for asked in scene.server.asked]
-    assert sorted(ids) == sorted({approval.approval_id for approval in scene.harness.asked})
+            await webhook_harness.ask(str(number))
+        await webhook_harness.ask("19", number=2)
+        await webhook_harness.delivered()
+        ids = [json.loads(asked.body)["approval"]["approvalId"] for asked in webhook_harness.server.asked]
+    assert sorted(ids) == sorted({approval.approval_id for approval in webhook_harness.harness.asked})
 
 
 @pytest.mark.parametrize("status", [500, 503, 408, 429])
 async def test_endpoint_that_is_down_is_asked_again_with_growing_pauses_and_new_signatures(status: int) -> None:
-    async with a_scene(turns(response(status=status), response(status=status), TAKEN)) as scene:
-        await scene.ask()
-        await scene.delivered()
-        assert len(scene.server.asked) == 3
-        assert all(is_signed(asked) for asked in scene.server.asked)
-        assert scene.pauses_s == [1.0, 2.0]
-        assert not scene.given_up
+    async with a_scene(turns(response(status=status), response(status=status), TAKEN)) as webhook_harness:
+        await webhook_harness.ask()
+        await webhook_harness.delivered()
+        assert len(webhook_harness.server.asked) == 3
+        assert all(is_signed(asked) for asked in webhook_harness.server.asked)
+        assert webhook_harness.pauses_s == [1.0, 2.0]
+        assert not webhook_harness.given_up
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 410])
 async def test_refusal_and_redirect_are_final(status: int) -> None:
-    async with a_scene(always(response(status=status, location="/elsewhere"))) as scene:
-        approval = await scene.ask()
-        await scene.delivered()
-        assert len(scene.server.asked) == 1
-        (logged,) = scene.given_up
+    async with a_scene(always(response(status=status, location="/elsewhere"))) as webhook_harness:
+        approval = await webhook_harness.ask()
+        await webhook_harness.delivered()
+        assert len(webhook_harness.server.asked) == 1
+        (logged,) = webhook_harness.given_up
     assert (logged["approval_id"], logged["attempts"], logged["cause"]) == (approval.approval_id, 1, f"HTTP {status}")
 
 
 async def test_endpoint_that_never_recovers_is_given_up_aloud_without_its_path() -> None:
-    async with a_scene(turns(response(status=500)), attempts=4) as scene:
-        await scene.ask()
-        await scene.delivered()
-        assert len(scene.server.asked) == 4
-        (logged,) = scene.given_up
+    async with a_scene(turns(response(status=500)), attempts=4) as webhook_harness:
+        await webhook_harness.ask()
+        await webhook_harness.delivered()
+        assert len(webhook_harness.server.asked) == 4
+        (logged,) = webhook_harness.given_up
     assert (logged["attempts"], logged["cause"], logged["host"]) == (4, "HTTP 500", "127.0.0.1")
-    assert "secret-path" not in repr(scene.log.calls)
-    assert SECRET.decode() not in repr(scene.log.calls)
+    assert "secret-path" not in repr(webhook_harness.log.calls)
+    assert SECRET.decode() not in repr(webhook_harness.log.calls)
 
 
 async def test_endpoint_that_is_not_there_is_given_up() -> None:
-    async with a_scene(url="http://127.0.0.1:1/hook", attempts=2) as scene:
-        await scene.ask()
-        await scene.delivered()
-        assert [logged["cause"] for logged in scene.given_up] == ["ConnectError"]
+    async with a_scene(url="http://127.0.0.1:1/hook", attempts=2) as webhook_harness:
+        await webhook_harness.ask()
+        await webhook_harness.delivered()
+        assert [logged["cause"] for logged in webhook_harness.given_up] == ["ConnectError"]
 
 
 async def test_question_that_has_lapsed_is_not_told_for_ever() -> None:
-    async with a_scene(turns(response(status=500))) as scene:
-        await scene.ask()
-        scene.harness.parts.clock.advance(10_000)
-        await scene.delivered()
-        assert len(scene.server.asked) == 1
-        assert len(scene.given_up) == 1
+    async with a_scene(turns(response(status=500))) as webhook_harness:
+        await webhook_harness.ask()
+        webhook_harness.harness.parts.clock.advance(10_000)
+        await webhook_harness.delivered()
+        assert len(webhook_harness.server.asked) == 1
+        assert len(webhook_harness.given_up) == 1
 
 
 @pytest.mark.promise("approval.webhook-signed")
 async def test_endpoint_that_hangs_holds_up_no_call_and_no_more_than_a_bound_waits() -> None:
-    async with a_scene(silent_after(b""), max_waiting=3) as scene:
+    async with a_scene(silent_after(b""), max_waiting=3) as webhook_harness:
         for number in range(30):
-            await scene.ask(str(number))  # each is answered at once
-        dropped = len(scene.given_up)
+            await webhook_harness.ask(str(number))  # each is answered at once
+        dropped = len(webhook_harness.given_up)
         assert dropped >= 30 - 3 - 4, "three wait, four are under way"
-        assert {logged["cause"] for logged in scene.given_up} == {"too many are waiting"}
-        await scene.hook.close(grace_s=0.01)
-        assert len(scene.given_up) == 30
-        assert {logged["cause"] for logged in scene.given_up[dropped:]} == {"the hub stopped"}
+        assert {logged["cause"] for logged in webhook_harness.given_up} == {"too many are waiting"}
+        await webhook_harness.hook.close(grace_s=0.01)
+        assert len(webhook_harness.given_up) == 30
+        assert {logged["cause"] for logged in webhook_harness.given_up[dropped:]} == {"the hub stopped"}
 
 
 async def test_what_waits_is_still_told_when_the_hub_stops() -> None:
-    async with a_scene() as scene:
+    async with a_scene() as webhook_harness:
         for number in range(10):
-            await scene.ask(str(number))
-        await scene.hook.close(grace_s=20)
-        assert len(scene.server.asked) == 10
-        assert not scene.given_up
+            await webhook_harness.ask(str(number))
+        await webhook_harness.hook.close(grace_s=20)
+        assert len(webhook_harness.server.asked) == 10
+        assert not webhook_harness.given_up
 
 
 @pytest.mark.promise("secrets.nowhere")
 async def test_canary_never_leaves() -> None:
-    async with a_scene() as scene:
-        await scene.ask(f"hello {CANARY}", purpose=f"use {CANARY}")
-        await scene.delivered()
-        (asked,) = scene.server.asked
+    async with a_scene() as webhook_harness:
+        await webhook_harness.ask(f"hello {CANARY}", purpose=f"use {CANARY}")
+        await webhook_harness.delivered()
+        (asked,) = webhook_harness.server.asked
     assert CANARY.encode() not in asked.body
     assert b"***" in asked.body
     assert SECRET not in asked.body + repr(asked.headers).encode()

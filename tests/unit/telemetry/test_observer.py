@@ -13,7 +13,7 @@ from structlog.testing import LogCapture
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.fakes.clock import ManualClock
 from tests.unit.runtime.jobs.job_harness import T0, a_job, answered, failed, in_state
-from tests.unit.telemetry.test_tracing import SPAN, TRACE, Recorded
+from tests.unit.telemetry.test_tracing import SPAN, TRACE, RecordedTracing
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.event import EventType
@@ -26,10 +26,10 @@ from toolhub_service.telemetry.observer import JobTelemetry, SourceTelemetry
 from toolhub_service.telemetry.trace_context import current_traceparent
 
 
-class Watched:
+class ObserverHarness:
     def __init__(self) -> None:
         self.metrics = Metrics(version="1")
-        self.recorded = Recorded()
+        self.recorded = RecordedTracing()
         self.logged = LogCapture()
         # Of its own making: what other tests configured must not decide what is logged here.
         log = structlog.wrap_logger(None, [self.logged], structlog.make_filtering_bound_logger(0))
@@ -46,8 +46,8 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
-    watched = Watched()
+def watched() -> Iterator[ObserverHarness]:
+    watched = ObserverHarness()
     yield watched
     watched.recorded.close()
 
@@ -57,7 +57,7 @@ def _ended(job: Job, state: JobState = JobState.SUCCEEDED, at_unix_ms: int = T0 
     return moved(job, state, at_unix_ms, result=result)
 
 
-def test_jobs_are_counted_by_tool_and_end(watched: Watched) -> None:
+def test_jobs_are_counted_by_tool_and_end(watched: ObserverHarness) -> None:
     queued, running = in_state(a_job(), JobState.RUNNING)
     watched.telemetry.accepted(queued)
     watched.telemetry.changed(queued, running)
@@ -68,7 +68,7 @@ def test_jobs_are_counted_by_tool_and_end(watched: Watched) -> None:
     assert 'state="SUCCEEDED"' in ended[0]
 
 
-def test_lost_jobs_are_counted_by_cause_and_no_tool_can_make_labels_without_end(watched: Watched) -> None:
+def test_lost_jobs_are_counted_by_cause_and_no_tool_can_make_labels_without_end(watched: ObserverHarness) -> None:
     job = a_job()
     for number in range(200):
         lost = failed(job.call, ErrorKind.OUTCOME_UNKNOWN, cause=f"cause-{number}" if number else "RUNNER_DIED")
@@ -78,20 +78,20 @@ def test_lost_jobs_are_counted_by_cause_and_no_tool_can_make_labels_without_end(
     assert watched.value('toolhub_jobs_lost_total{cause="other",tool="test/text.write"}') == 150
 
 
-def test_time_in_a_state_runs_from_its_first_entry(watched: Watched) -> None:
+def test_time_in_a_state_runs_from_its_first_entry(watched: ObserverHarness) -> None:
     running = moved(a_job(), JobState.RUNNING, T0 + 1_000)
     reported = moved(running, JobState.RUNNING, T0 + 1_900)
     watched.telemetry.changed(reported, _ended(reported, at_unix_ms=T0 + 3_000))
     assert watched.value('toolhub_job_state_seconds_sum{state="RUNNING"}') == 2.0
 
 
-def test_clock_that_goes_back_makes_no_negative_time(watched: Watched) -> None:
+def test_clock_that_goes_back_makes_no_negative_time(watched: ObserverHarness) -> None:
     job = a_job(state_since_unix_ms=T0 + 9_000)
     watched.telemetry.changed(job, moved(job, JobState.RUNNING, T0))
     assert watched.value('toolhub_job_state_seconds_sum{state="QUEUED"}') == 0.0
 
 
-def test_tally_is_shown_whole_and_forgets(watched: Watched) -> None:
+def test_tally_is_shown_whole_and_forgets(watched: ObserverHarness) -> None:
     watched.telemetry.tallied(JobTally({JobState.QUEUED: 3, JobState.RUNNING: 2}, T0))
     assert watched.value('toolhub_jobs_open{state="QUEUED"}') == 3
     assert watched.value("toolhub_jobs_oldest_queued_seconds") == 5.0
@@ -101,7 +101,7 @@ def test_tally_is_shown_whole_and_forgets(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.LOST, JobState.TIMED_OUT])
-def test_bad_ends_are_logged(watched: Watched, state: JobState) -> None:
+def test_bad_ends_are_logged(watched: ObserverHarness, state: JobState) -> None:
     job = a_job()
     watched.telemetry.changed(job, _ended(job, state))
     (entry,) = watched.logged.entries
@@ -109,7 +109,7 @@ def test_bad_ends_are_logged(watched: Watched, state: JobState) -> None:
     assert (entry["kind"], entry["reason"]) == ("OUTCOME_UNKNOWN", "outcome_unknown")
 
 
-def test_takeovers_watchers_and_troubles_are_shown(watched: Watched) -> None:
+def test_takeovers_watchers_and_troubles_are_shown(watched: ObserverHarness) -> None:
     watched.telemetry.taken_over(a_job())
     watched.telemetry.watching(7)
     watched.telemetry.troubled("job-1", refuse(ErrorKind.TOOL_UNAVAILABLE, "The store is away."))
@@ -121,18 +121,18 @@ def test_takeovers_watchers_and_troubles_are_shown(watched: Watched) -> None:
     assert isinstance(defect["exc_info"], RuntimeError)
 
 
-def test_names_of_tools_are_bounded(watched: Watched) -> None:
+def test_names_of_tools_are_bounded(watched: ObserverHarness) -> None:
     for number in range(1_500):
         watched.telemetry.accepted(a_job(tool=f"test/t.n{number}"))
     assert watched.lines("toolhub_jobs_accepted_total{") <= 1_001
 
 
-def test_tools_that_do_not_exist_have_no_name(watched: Watched) -> None:
+def test_tools_that_do_not_exist_have_no_name(watched: ObserverHarness) -> None:
     watched.telemetry.accepted(a_job(tool="made/up", tool_digest=""))
     assert b"made/up" not in watched.metrics.exposition()
 
 
-def test_run_is_a_trace_of_its_own_that_links_to_the_submitter(watched: Watched) -> None:
+def test_run_is_a_trace_of_its_own_that_links_to_the_submitter(watched: ObserverHarness) -> None:
     job = a_job(trace_parent=f"00-{TRACE}-{SPAN}-01", runs=2)
     who = Principal("corp:acme/ann", issuer="corp", tenant="acme", actors=("corp:acme/bot", "corp:acme/relay"))
     with watched.telemetry.running(structs.replace(job, call=job.call._replace(principal=who))):
@@ -152,14 +152,14 @@ def test_run_is_a_trace_of_its_own_that_links_to_the_submitter(watched: Watched)
 
 
 @pytest.mark.parametrize("trace_parent", [f"00-{TRACE}-{SPAN}-00", "", "nonsense"])
-def test_run_of_a_submission_that_was_not_recorded_is_not_either(watched: Watched, trace_parent: str) -> None:
+def test_run_of_a_submission_that_was_not_recorded_is_not_either(watched: ObserverHarness, trace_parent: str) -> None:
     watched.recorded.tracing._bound = 0
     with watched.telemetry.running(a_job(trace_parent=trace_parent)):
         assert current_traceparent()
     assert not watched.recorded.spans()
 
 
-def test_run_that_fails_is_running_no_more(watched: Watched) -> None:
+def test_run_that_fails_is_running_no_more(watched: ObserverHarness) -> None:
     with pytest.raises(RuntimeError), watched.telemetry.running(a_job(trace_parent=f"00-{TRACE}-{SPAN}-01")):
         raise RuntimeError
     assert watched.value("toolhub_jobs_running") == 0

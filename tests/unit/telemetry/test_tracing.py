@@ -30,7 +30,7 @@ SAMPLED = [
 UNSAMPLED = [("traceparent", f"00-{TRACE}-{SPAN}-00")]
 
 
-class Recorded:
+class RecordedTracing:
     """Tracing into memory."""
 
     def __init__(self, **options: Any) -> None:
@@ -58,7 +58,7 @@ class Recorded:
 
 @pytest.fixture
 def recorded() -> Any:
-    recorded = Recorded()
+    recorded = RecordedTracing()
     yield recorded
     recorded.close()
 
@@ -82,7 +82,7 @@ async def run_call(tracing: Tracing, metadata: list[tuple[str, str]], *, error: 
     return seen
 
 
-async def test_the_tree_of_a_call_is_the_rpc_its_steps_and_the_execution(recorded: Recorded) -> None:
+async def test_the_tree_of_a_call_is_the_rpc_its_steps_and_the_execution(recorded: RecordedTracing) -> None:
     await run_call(recorded.tracing, SAMPLED)
     steps: dict[str, Any] = {f"toolhub.step.{step.value}": {} for step in StepName}
     steps["toolhub.step.execute"] = {f"execute_tool {SPEC.name}": {}}
@@ -90,7 +90,7 @@ async def test_the_tree_of_a_call_is_the_rpc_its_steps_and_the_execution(recorde
     assert {span.context.trace_id for span in recorded.spans()} == {int(TRACE, 16)}
 
 
-async def test_span_of_an_rpc_says_who_vouches_who_acts_and_for_whom(recorded: Recorded) -> None:
+async def test_span_of_an_rpc_says_who_vouches_who_acts_and_for_whom(recorded: RecordedTracing) -> None:
     who = Principal("corp:ann", issuer="corp", tenant="acme", actors=("corp:bot", "corp:relay"))
     rpc, call = recorded.tracing.rpc(METHOD, SAMPLED), asked()
     call = call._replace(principal=who, context=call.context._replace(user_id="bob"))
@@ -108,7 +108,7 @@ async def test_span_of_an_rpc_says_who_vouches_who_acts_and_for_whom(recorded: R
     }
 
 
-async def test_spans_carry_what_the_conventions_ask_for(recorded: Recorded) -> None:
+async def test_spans_carry_what_the_conventions_ask_for(recorded: RecordedTracing) -> None:
     await run_call(recorded.tracing, SAMPLED)
     by_name = {span.name: span for span in recorded.spans()}
     rpc, execution = by_name[METHOD], by_name[f"execute_tool {SPEC.name}"]
@@ -135,14 +135,14 @@ async def test_spans_carry_what_the_conventions_ask_for(recorded: Recorded) -> N
         assert (span.end_time or 0) - (span.start_time or 0) == (list(StepName).index(step) + 1) * 1_000_000
 
 
-async def test_while_the_adapter_runs_its_own_span_is_what_goes_out(recorded: Recorded) -> None:
+async def test_while_the_adapter_runs_its_own_span_is_what_goes_out(recorded: RecordedTracing) -> None:
     inside, rpc = await run_call(recorded.tracing, SAMPLED)
     execution = next(span for span in recorded.spans() if span.name.startswith("execute_tool"))
     assert inside == f"00-{TRACE}-{execution.context.span_id:016x}-01"
     assert inside != rpc
 
 
-async def test_a_failed_call_marks_the_step_that_failed(recorded: Recorded) -> None:
+async def test_a_failed_call_marks_the_step_that_failed(recorded: RecordedTracing) -> None:
     steps = (
         StepName.RESOLVE,
         StepName.VALIDATE_INPUT,
@@ -159,7 +159,7 @@ async def test_a_failed_call_marks_the_step_that_failed(recorded: Recorded) -> N
     assert attributes(failed["toolhub.step.check_policy"])["toolhub.policy.rule_id"] == "rule-7"
 
 
-async def test_each_attempt_has_its_own_span_under_the_one_execute_step(recorded: Recorded) -> None:
+async def test_each_attempt_has_its_own_span_under_the_one_execute_step(recorded: RecordedTracing) -> None:
     tracing, call = recorded.tracing, asked()
     rpc = tracing.rpc(METHOD, SAMPLED)
     with pytest.raises(Exception, match="UPSTREAM_ERROR"), tracing.executing(granted(call)):
@@ -175,7 +175,7 @@ async def test_each_attempt_has_its_own_span_under_the_one_execute_step(recorded
     assert "hunter2" not in "".join(span.to_json() for span in recorded.spans())
 
 
-async def test_calls_of_one_session_do_not_mix_their_executions(recorded: Recorded) -> None:
+async def test_calls_of_one_session_do_not_mix_their_executions(recorded: RecordedTracing) -> None:
     tracing = recorded.tracing
     rpc = tracing.rpc(METHOD, SAMPLED)
     calls = [asked(f"call-{number}") for number in range(5)]
@@ -197,7 +197,7 @@ async def test_calls_of_one_session_do_not_mix_their_executions(recorded: Record
         assert attributes(parent)["gen_ai.tool.call.id"] == attributes(span)["gen_ai.tool.call.id"]
 
 
-async def test_a_call_cut_off_with_its_rpc_leaves_no_open_span(recorded: Recorded) -> None:
+async def test_a_call_cut_off_with_its_rpc_leaves_no_open_span(recorded: RecordedTracing) -> None:
     rpc = recorded.tracing.rpc(METHOD, SAMPLED)
     with recorded.tracing.executing(granted(asked())):
         pass
@@ -209,7 +209,7 @@ async def test_a_call_cut_off_with_its_rpc_leaves_no_open_span(recorded: Recorde
     assert attributes(by_name[METHOD])["error.type"] == "UNAVAILABLE"
 
 
-async def test_a_callers_no_is_kept_and_its_context_passed_on(recorded: Recorded) -> None:
+async def test_a_callers_no_is_kept_and_its_context_passed_on(recorded: RecordedTracing) -> None:
     inside, rpc = await run_call(recorded.tracing, UNSAMPLED)
     assert inside == rpc == UNSAMPLED[0][1]
     assert recorded.spans() == ()
@@ -218,7 +218,7 @@ async def test_a_callers_no_is_kept_and_its_context_passed_on(recorded: Recorded
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.0, 0), (1.0, 40)])
 async def test_the_share_decides_for_traces_that_start_here(ratio: float, expected: int) -> None:
-    recorded = Recorded(sample_ratio=ratio)
+    recorded = RecordedTracing(sample_ratio=ratio)
     trace_ids = set()
     for _ in range(40):
         rpc = recorded.tracing.rpc(METHOD, [])
@@ -238,7 +238,7 @@ async def test_without_an_exporter_the_callers_context_passes_through_untouched(
     tracing.close()
 
 
-async def test_a_secret_in_an_attribute_is_hidden(recorded: Recorded) -> None:
+async def test_a_secret_in_an_attribute_is_hidden(recorded: RecordedTracing) -> None:
     rpc = recorded.tracing.rpc(METHOD, SAMPLED)
     call = asked(call_id="id-trace-canary-77")
     with recorded.tracing.executing(granted(call)):

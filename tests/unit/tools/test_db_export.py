@@ -24,7 +24,7 @@ ROWS: list[Row] = [
 ]
 
 
-class Batches:
+class RowBatches:
     """The rows in batches of ten."""
 
     def __init__(self, rows: list[Row]) -> None:
@@ -36,7 +36,7 @@ class Batches:
 
 
 async def written(export: ExportFormat, rows: list[Row], *, has_types: bool = True) -> bytes:
-    return b"".join([piece async for piece in exported(export, COLUMNS, Batches(rows), has_types=has_types)])
+    return b"".join([piece async for piece in exported(export, COLUMNS, RowBatches(rows), has_types=has_types)])
 
 
 def as_text(value: JsonValue) -> str:

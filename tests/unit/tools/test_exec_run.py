@@ -226,7 +226,7 @@ def open_descriptors() -> set[str]:
     return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
-class TellingSink(RecordingSink):
+class NotifyingSink(RecordingSink):
     """Tells when the first output has come."""
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class TellingSink(RecordingSink):
 
 @pytest.mark.promise("exec.dies-in-time")
 async def test_cancelling_ends_the_command(tool: ExecRun, folder: Path, level: str) -> None:
-    sink = TellingSink()
+    sink = NotifyingSink()
     context = command_context(folder, sink=sink)
     running = asyncio.ensure_future(called(tool, context, argv=["script", "-c", "echo $$ > pid; echo up; sleep 60"]))
     await sink.begun.wait()

@@ -66,7 +66,7 @@ async def test_hidden_names_are_listed_when_asked_but_never_drafts(tree: FileCal
     assert (await names(tree, path=".", includeHidden=True))[:2] == [".env", ".hidden"]
 
 
-class Shut:
+class UnreadableFolder:
     """Lets nobody into one folder."""
 
     def __init__(self, path: str) -> None:
@@ -79,7 +79,7 @@ class Shut:
 
 
 async def test_what_may_not_be_read_is_told_as_missing(tmp_path: Path) -> None:
-    calls = FileCalls(tmp_path / "work", Shut("a/shut"))
+    calls = FileCalls(tmp_path / "work", UnreadableFolder("a/shut"))
     calls.put("a/open/one.txt", "hello")
     calls.put("a/shut/two.txt", "hello")
     for name, args in (
@@ -89,7 +89,7 @@ async def test_what_may_not_be_read_is_told_as_missing(tmp_path: Path) -> None:
     ):
         assert (await calls(name, **args))["truncated"], name
         assert calls.context.truncated
-    shut_file = FileCalls(tmp_path / "work", Shut("a/open/one.txt"))
+    shut_file = FileCalls(tmp_path / "work", UnreadableFolder("a/open/one.txt"))
     assert await shut_file("searchText", root="a/open", query="hello") == {"matches": [], "truncated": True}
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fakes.artifacts import Kept, a_call, kept_in, whole
-from tests.fakes.file_calls import RememberingSink, descriptors
+from tests.fakes.artifacts import ArtifactsHarness, a_call, kept_in, whole
+from tests.fakes.file_calls import RecordingSink, descriptors
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.verdict import Constraints
 from toolhub_service.tools.context import ToolContext
@@ -23,20 +23,20 @@ LARGE = b"line of text\n" * 300_000
 
 
 @pytest.fixture
-async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
+async def kept(tmp_path: Path) -> AsyncIterator[ArtifactsHarness]:
     found = kept_in(tmp_path / "blobs")
     yield found
     await found.blobs.close()
 
 
-def context_of(kept: Kept | None, tmp_path: Path) -> ToolContext:
+def context_of(kept: ArtifactsHarness | None, tmp_path: Path) -> ToolContext:
     return ToolContext(
         call_id="call-1",
         principal_id="agent-a",
         request_id="request-1",
         deadline_s=0.0,
         constraints=Constraints(),
-        sink=RememberingSink(),
+        sink=RecordingSink(),
         open_workspace=lambda: Workspace(str(tmp_path / "work")),
         call=a_call(),
         artifact_service=kept.artifacts if kept else None,
@@ -53,7 +53,7 @@ async def read(context: ToolContext, tmp_path: Path, content: bytes, **args: Any
         context.close()
 
 
-async def test_file_beyond_max_bytes_is_cut_and_kept_whole(kept: Kept, tmp_path: Path) -> None:
+async def test_file_beyond_max_bytes_is_cut_and_kept_whole(kept: ArtifactsHarness, tmp_path: Path) -> None:
     context = context_of(kept, tmp_path)
     out = await read(context, tmp_path, LARGE, maxBytes=1024)
     (ref,) = context.artifacts
@@ -67,7 +67,7 @@ async def test_file_beyond_max_bytes_is_cut_and_kept_whole(kept: Kept, tmp_path:
     assert ref.artifact_id in context.evidence[1].summary
 
 
-async def test_file_within_max_bytes_makes_no_artifact(kept: Kept, tmp_path: Path) -> None:
+async def test_file_within_max_bytes_makes_no_artifact(kept: ArtifactsHarness, tmp_path: Path) -> None:
     context = context_of(kept, tmp_path)
     await read(context, tmp_path, b"short\n")
     await read(context, tmp_path, LARGE, startLine=1, endLine=3)
@@ -94,7 +94,7 @@ async def test_file_beyond_cap_or_quota_is_read_all_the_same(tmp_path: Path, ter
 
 
 async def test_store_that_fails_leaves_no_descriptor_open(
-    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: ArtifactsHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuses() -> Any:
         raise refuse(ErrorKind.IO_ERROR, "The disk says no. Try again.")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.artifacts import a_call
 from tests.fakes.egress import egress_clients
-from tests.fakes.http_server import Asked, response, serving
+from tests.fakes.http_server import RecordedRequest, response, serving
 from tests.fakes.resolvers import FixedResolver
 from tests.fakes.tool_context import egress_context
 from toolhub_service.domain.call import Principal
@@ -26,7 +26,7 @@ from toolhub_service.tools.hiding import MaskedPieces
 from toolhub_service.tools.host_credentials import opened_as_caller
 
 
-class Shown(NamedTuple):
+class ShownCredential(NamedTuple):
     secret: str
     header: str = "authorization"
 
@@ -35,7 +35,7 @@ class Shown(NamedTuple):
         return f"Bearer {self.secret}"
 
 
-class Renewing:
+class RenewingCredentials:
     """Gives `old-secret`, then `new-secret`, then nothing."""
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Renewing:
     def name_at(self, url: ParsedUrl) -> str:
         return "api"
 
-    async def of(self, principal: Principal, name: str) -> Shown:
-        return Shown("old-secret")
+    async def of(self, principal: Principal, name: str) -> ShownCredential:
+        return ShownCredential("old-secret")
 
-    async def renewed(self, principal: Principal, name: str, used: str) -> Shown | None:
+    async def renewed(self, principal: Principal, name: str, used: str) -> ShownCredential | None:
         self.renewals += 1
-        return Shown("new-secret") if used == "old-secret" else None
+        return ShownCredential("new-secret") if used == "old-secret" else None
 
     def refused(self, name: str) -> ToolFailure:
         return refuse(ErrorKind.PERMISSION_DENIED, "refused", source=name)
@@ -67,12 +67,12 @@ class Renewing:
 async def test_a_401_is_answered_with_one_renewal_and_only_where_nothing_has_run(
     target: str, accepted: str, sent: list[str], ends: int | str
 ) -> None:
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> None:
         status = 200 if accepted in asked.headers["authorization"] else 401
         writer.write(response(status=303, location="/") if asked.target == "/moved" else response(status=status))
         await writer.drain()
 
-    hosts = Renewing()
+    hosts = RenewingCredentials()
     came: list[int | str] = []
     async with serving(answer) as server, egress_clients() as clients:
         context = replace(egress_context(server.rule()), call=a_call())
@@ -92,16 +92,16 @@ async def test_a_401_is_answered_with_one_renewal_and_only_where_nothing_has_run
 
 @pytest.mark.parametrize("field", ["x-api-key", "x_api_key"])
 async def test_a_caller_cannot_send_the_header_of_its_credential_in_any_spelling(field: str) -> None:
-    class ByKey(Renewing):
-        async def of(self, principal: Principal, name: str) -> Shown:
-            return Shown("the-secret-of-alice", "x-api-key")
+    class CredentialsByKey(RenewingCredentials):
+        async def of(self, principal: Principal, name: str) -> ShownCredential:
+            return ShownCredential("the-secret-of-alice", "x-api-key")
 
     async with egress_clients() as clients:
         context = replace(egress_context(EgressRule(hosts=("api.example",))), call=a_call())
         request = HttpRequest("https://api.example/", headers=((field, "another's"),))
         client = clients(FixedResolver())
         with pytest.raises(ToolFailure) as refused:
-            async with opened_as_caller(client, ByKey(), request, context, deadline_s=context.deadline_s):
+            async with opened_as_caller(client, CredentialsByKey(), request, context, deadline_s=context.deadline_s):
                 pass
     assert "Leave out the header" in refused.value.error.message
 
@@ -116,7 +116,7 @@ def test_what_a_cut_leaves_of_a_secret_is_hidden_in_each_spelling() -> None:
     assert Mask().cut(b"before") == b"before"
 
 
-class Body:
+class FakeBody:
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
 
@@ -128,7 +128,7 @@ async def test_a_secret_is_hidden_wherever_a_body_is_divided() -> None:
     text = b"before a-secret-0123456789 between a-secret-0123456789 a-secret-012345678"
     for size in range(1, len(text)):
         body = MaskedPieces(
-            Body(text[at : at + size] for at in range(0, len(text), size)), Mask(["a-secret-0123456789"])
+            FakeBody(text[at : at + size] for at in range(0, len(text), size)), Mask(["a-secret-0123456789"])
         )
         pieces = []
         while piece := await body.next_piece():

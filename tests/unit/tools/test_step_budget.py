@@ -14,7 +14,7 @@ from toolhub_service.tools.step_budget import AT_ONCE_STEPS, LongSteps, OutOfSte
 from toolhub_service.tools.util_tools import JsonSelect, TemplateRender
 
 
-class Work:
+class SteppedWork:
     """Takes so many steps, and knows in which thread each of its beginnings was."""
 
     def __init__(self, steps: int) -> None:
@@ -28,14 +28,14 @@ class Work:
 
 
 async def test_few_steps_are_taken_at_once() -> None:
-    work, context = Work(10), bare_context()
+    work, context = SteppedWork(10), bare_context()
     assert await LongSteps(100, at_once=10).run(work, context) == "done"
     assert work.threads == [threading.main_thread()]
     assert not context.is_large
 
 
 async def test_many_steps_are_begun_again_in_a_thread_and_the_answer_is_large() -> None:
-    work, context = Work(11), bare_context()
+    work, context = SteppedWork(11), bare_context()
     assert await LongSteps(100, at_once=10).run(work, context) == "done"
     assert len(work.threads) == 2
     assert work.threads[1] is not threading.main_thread()
@@ -44,13 +44,13 @@ async def test_many_steps_are_begun_again_in_a_thread_and_the_answer_is_large() 
 
 async def test_too_many_steps_are_refused_by_the_whole_limit() -> None:
     with pytest.raises(OutOfSteps) as refused:
-        await LongSteps(100, at_once=10).run(Work(101), bare_context())
+        await LongSteps(100, at_once=10).run(SteppedWork(101), bare_context())
     assert refused.value.error.kind is ErrorKind.INVALID_INPUT
     assert refused.value.error.details["max_steps"] == 100
 
 
 async def test_one_piece_of_long_work_is_done_at_a_time() -> None:
-    held, second, long = threading.Event(), Work(11), LongSteps(100, at_once=10)
+    held, second, long = threading.Event(), SteppedWork(11), LongSteps(100, at_once=10)
     began = threading.Event()
 
     def first(limit: int) -> None:

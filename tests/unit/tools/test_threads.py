@@ -59,7 +59,7 @@ async def test_cancelled_work_that_runs_is_told_to_stop_and_awaited() -> None:
     assert stopped.is_set()
 
 
-class Reports:
+class RecordingSink:
     def __init__(self) -> None:
         self.steps: list[float] = []
 
@@ -71,7 +71,7 @@ class Reports:
 
 
 async def test_the_end_is_reported_once_though_the_last_chunk_was_due_for_a_report() -> None:
-    reports = Reports()
+    reports = RecordingSink()
     progress = ByteProgress(reports, 20, every_s=0.0)
     for _ in range(2):
         progress.advance(10)

@@ -34,7 +34,7 @@ def by(principal: Principal) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {principal.id}"),)
 
 
-class Names:
+class NameAuthenticator:
     """An authenticator that believes every name of `PEOPLE`."""
 
     mode = "api-key"
@@ -44,7 +44,7 @@ class Names:
         return PEOPLE.get(str(metadata.get("authorization", "")).removeprefix("Bearer "))
 
 
-class Left(Layer):
+class EndedRpcs(Layer):
     """Tells of RPCs that have ended."""
 
     def __init__(self, left: asyncio.Queue[str]) -> None:
@@ -80,9 +80,9 @@ async def approval_hub(
     news = ApprovalNews(harness.store)
     left: asyncio.Queue[str] = asyncio.Queue()
     layers = [
-        Left(left),
+        EndedRpcs(left),
         ErrorsLayer(lambda _, error: crashes.append(error)),
-        AuthLayer([Names()]),
+        AuthLayer([NameAuthenticator()]),
         PolicyLayer(TenantShares(1_000)),
         ValidationLayer(),
     ]

@@ -17,7 +17,7 @@ from toolhub_service.transport.session_calls import (
 )
 
 
-class Post:
+class Mailbox:
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.queue = SendQueue(lambda call: self.sent.append(call.name))
@@ -44,7 +44,7 @@ def result(text: str = "") -> ToolResult:
 
 
 async def test_what_is_ready_at_once_leaves_in_one_message() -> None:
-    post = Post()
+    post = Mailbox()
     for name in ("a", "b"):
         call = post.call(name)
         call.progress(Progress(1))
@@ -59,7 +59,7 @@ async def test_what_is_ready_at_once_leaves_in_one_message() -> None:
 
 
 async def test_call_is_told_sent_only_with_its_result() -> None:
-    post = Post()
+    post = Mailbox()
     call = post.call("a")
     call.chunk(Chunk(b"x"))
     await post.read()
@@ -70,7 +70,7 @@ async def test_call_is_told_sent_only_with_its_result() -> None:
 
 
 async def test_reader_that_waits_is_woken() -> None:
-    post = Post()
+    post = Mailbox()
     reading = asyncio.create_task(post.read())
     await asyncio.sleep(0)
     post.call("a").answer(result())
@@ -78,7 +78,7 @@ async def test_reader_that_waits_is_woken() -> None:
 
 
 async def test_messages_stay_below_their_bound_and_lose_nothing() -> None:
-    post = Post()
+    post = Mailbox()
     for number in range(40):
         post.call(str(number)).answer(result("x" * 100_000))
     messages = await post.read_all()
@@ -89,7 +89,7 @@ async def test_messages_stay_below_their_bound_and_lose_nothing() -> None:
 
 
 async def test_event_beyond_the_bound_goes_alone() -> None:
-    post = Post()
+    post = Mailbox()
     post.call("a").answer(result())
     post.call("b").answer(result("x" * 2 * MESSAGE_MAX_BYTES))
     post.call("c").answer(result())
@@ -97,7 +97,7 @@ async def test_event_beyond_the_bound_goes_alone() -> None:
 
 
 async def test_progress_that_nobody_read_yet_is_replaced_by_newer() -> None:
-    post = Post()
+    post = Mailbox()
     call = post.call("a")
     for step in range(1_000):
         call.progress(Progress(step))
@@ -106,7 +106,7 @@ async def test_progress_that_nobody_read_yet_is_replaced_by_newer() -> None:
 
 
 async def test_reader_that_is_too_slow_loses_the_oldest_output_and_never_the_result() -> None:
-    post = Post()
+    post = Mailbox()
     call = post.call("a")
     for number in range(10_000):
         call.chunk(Chunk(str(number).encode()))
@@ -119,7 +119,7 @@ async def test_reader_that_is_too_slow_loses_the_oldest_output_and_never_the_res
 
 
 async def test_output_of_all_calls_together_is_bounded_in_bytes() -> None:
-    post = Post()
+    post = Mailbox()
     calls = [post.call(str(number)) for number in range(8)]
     for _ in range(100):
         for call in calls:
@@ -130,7 +130,7 @@ async def test_output_of_all_calls_together_is_bounded_in_bytes() -> None:
 
 
 async def test_results_that_wait_fill_the_outbox_until_they_are_read() -> None:
-    post = Post()
+    post = Mailbox()
     for number in range(5):
         post.call(str(number)).answer(result("x" * MESSAGE_MAX_BYTES))
     assert post.queue.hold(0)
@@ -139,7 +139,7 @@ async def test_results_that_wait_fill_the_outbox_until_they_are_read() -> None:
 
 
 async def test_closed_outbox_ends_after_what_waits() -> None:
-    post = Post()
+    post = Mailbox()
     post.call("a").answer(result())
     assert len(await post.read_all()) == 1
     assert await post.queue.next_message() is None

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from tests.fakes import comfyui_templates
-from tests.fakes.artifacts import Kept, kept_in, pieces
+from tests.fakes.artifacts import ArtifactsHarness, kept_in, pieces
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.comfyui import FakeComfy, fake_comfyui
 from tests.fakes.outcomes import outcome_of
@@ -47,7 +47,7 @@ class ComfyHarness:
     servers: list[FakeComfy]
     folder: Path
     terms: ComfyTerms
-    artifacts: Kept
+    artifacts: ArtifactsHarness
     kept: KeptMarks = field(default_factory=KeptMarks)
 
     def __post_init__(self) -> None:

@@ -64,7 +64,7 @@ def test_a_file_without_a_type_is_an_output() -> None:
     assert file.params == {"filename": "a.png", "subfolder": "", "type": "output"}
 
 
-class Answers:
+class ScriptedClient:
     """A client that answers from a list, by path."""
 
     def __init__(self, answers: dict[str, list[Any]]) -> None:
@@ -76,7 +76,7 @@ class Answers:
 
 
 async def seen(answers: dict[str, list[Any]], *, has_jobs: bool = False) -> Any:
-    client: Any = Answers(answers)
+    client: Any = ScriptedClient(answers)
     return await look(client, "p", has_jobs=has_jobs)
 
 

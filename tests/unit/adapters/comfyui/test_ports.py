@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.comfyui import FakeComfy, How, Op
 from tests.ports import adapter_suite
 from tests.ports.adapter_suite import AdapterSuite, Prepared
-from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
+from tests.ports.remote_job_suite import RemoteFault, RemoteJobSuite
 from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.adapters.comfyui import comfy_harness as stages
 from tests.unit.adapters.comfyui.comfy_harness import ComfyHarness, comfy_harness
@@ -26,14 +26,14 @@ from toolhub_service.domain.tool import ToolSpec
 BOTH = pytest.mark.parametrize("version", ["0.33.0", "0.3.64"])
 LOOKS = (Op.JOB, Op.HISTORY, Op.QUEUE)
 """How a prompt is looked at, whichever version."""
-SCRIPT: dict[Trouble, list[tuple[Op, How, int]]] = {
-    Trouble.START_ANSWER_LOST: [(Op.SUBMIT, How.LOSE_ANSWER, 1)],
-    Trouble.START_LOST: [(Op.SUBMIT, How.DROP, 1)],
-    Trouble.FIND_BROKEN: [(op, How.DROP, -1) for op in LOOKS],
-    Trouble.FOLLOW_CUT: [(op, How.CUT, 1) for op in LOOKS],
-    Trouble.FORGOTTEN: [(op, How.HIDE, -1) for op in LOOKS],
-    Trouble.STOP_BROKEN: [(Op.CANCEL, How.DROP, 1), (Op.DELETE, How.DROP, 1)],
-    Trouble.COLLECT_CUT: [(Op.VIEW, How.CUT, 1)],
+SCRIPT: dict[RemoteFault, list[tuple[Op, How, int]]] = {
+    RemoteFault.START_ANSWER_LOST: [(Op.SUBMIT, How.LOSE_ANSWER, 1)],
+    RemoteFault.START_LOST: [(Op.SUBMIT, How.DROP, 1)],
+    RemoteFault.FIND_BROKEN: [(op, How.DROP, -1) for op in LOOKS],
+    RemoteFault.FOLLOW_CUT: [(op, How.CUT, 1) for op in LOOKS],
+    RemoteFault.FORGOTTEN: [(op, How.HIDE, -1) for op in LOOKS],
+    RemoteFault.STOP_BROKEN: [(Op.CANCEL, How.DROP, 1), (Op.DELETE, How.DROP, 1)],
+    RemoteFault.COLLECT_CUT: [(Op.VIEW, How.CUT, 1)],
 }
 
 
@@ -50,12 +50,12 @@ class PromptHarness:
     def effects(self) -> int:
         return len(self._comfy.submitted)
 
-    def meet(self, trouble: Trouble) -> None:
-        if trouble is Trouble.STOP_IMPOSSIBLE:
+    def meet(self, trouble: RemoteFault) -> None:
+        if trouble is RemoteFault.STOP_IMPOSSIBLE:
             pytest.skip("every ComfyUI can be asked to stop")
-        if trouble is Trouble.START_REFUSED:
+        if trouble is RemoteFault.START_REFUSED:
             self._comfy.remove_class("ImageBlur")
-        if trouble is Trouble.RESULT_GONE:
+        if trouble is RemoteFault.RESULT_GONE:
             self._comfy.clear_history()
         for op, how, times in SCRIPT.get(trouble, []):
             self._comfy.fault(op, how, times)
@@ -66,7 +66,7 @@ class PromptHarness:
     async def let_go_once_interrupted(self) -> None:
         """A node is not interrupted, only what follows it; and what is asked before the first begins is forgotten."""
         await self._comfy.until_held("ImageBlur")
-        await self._comfy.until(lambda: self._comfy.shop.interrupted)
+        await self._comfy.until(lambda: self._comfy.state.interrupted)
         self._comfy.release()
 
 

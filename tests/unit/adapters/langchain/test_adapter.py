@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.fakes import langchain_tools
-from tests.fakes.langchain_source import FAKES, Opened, a_source, opened
+from tests.fakes.langchain_source import FAKES, OpenedSource, a_source, opened
 from tests.ports.adapter_suite import SILENT, AdapterSuite, Prepared, granted
 from tests.ports.tool_source_suite import ToolSourceSuite
 from toolhub_service.adapters.source_config import ToolTerms
@@ -25,14 +25,14 @@ from toolhub_service.schema.defaults import ToolSchemas
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Opened]:
+async def desk() -> AsyncIterator[OpenedSource]:
     async with opened("LOOP_TOOLS", inject={"user": "principal"}) as desk:
         yield desk
 
 
 class TestAdapter(AdapterSuite):
     @pytest.fixture
-    def prepared(self, desk: Opened) -> Prepared:
+    def prepared(self, desk: OpenedSource) -> Prepared:
         stage = langchain_tools.new_stage()
         return Prepared(
             adapter=desk.adapter,
@@ -65,7 +65,7 @@ class TestSource(ToolSourceSuite):
         return a_source(f"{FAKES}:LOOP_TOOLS", f"{FAKES}:WORKER_TOOLS")
 
 
-async def test_every_value_fits_the_one_declared_shape(desk: Opened) -> None:
+async def test_every_value_fits_the_one_declared_shape(desk: OpenedSource) -> None:
     values = {
         "echo": await desk("echo", text="hello"),
         "blocks": await desk("blocks"),
@@ -97,7 +97,7 @@ async def test_every_value_fits_the_one_declared_shape(desk: Opened) -> None:
         ("model", {"x": 1}),
     ],
 )
-async def test_an_artifact_that_is_not_json_is_described(kind: str, artifact: Any, desk: Opened) -> None:
+async def test_an_artifact_that_is_not_json_is_described(kind: str, artifact: Any, desk: OpenedSource) -> None:
     assert (await desk("charted", kind=kind))["artifact"] == artifact
 
 
@@ -111,12 +111,12 @@ async def test_results_and_artifacts_are_bounded() -> None:
         assert artifact == {"type": "builtins.str", "omitted": "larger than 1000 bytes", "bytes": 10_002}
 
 
-async def test_text_that_is_not_unicode_becomes_json_all_the_same(desk: Opened) -> None:
+async def test_text_that_is_not_unicode_becomes_json_all_the_same(desk: OpenedSource) -> None:
     assert (await desk("broken_text")) == {"text": "a?b"}
 
 
 @pytest.mark.promise("langchain.injected-not-settable")
-async def test_a_caller_never_sets_what_only_the_hub_may_set(desk: Opened) -> None:
+async def test_a_caller_never_sets_what_only_the_hub_may_set(desk: OpenedSource) -> None:
     spec = desk.spec("whoami")
     attack = {"question": "q", "user": "admin", "tool_call_id": "forged"}
     assert ToolSchemas(spec).validate_input(attack)
@@ -144,7 +144,7 @@ async def test_injected_values_come_from_the_call(what: str, value: str) -> None
         assert (await desk.adapter.execute(call, SILENT)).value == {"text": f"q/{value}/call-1"}
 
 
-async def test_a_dict_schema_is_enforced_by_the_hub_for_langchain_does_not(desk: Opened) -> None:
+async def test_a_dict_schema_is_enforced_by_the_hub_for_langchain_does_not(desk: OpenedSource) -> None:
     schemas = ToolSchemas(desk.spec("dict_schema"))
     assert schemas.validate_input({"count": "x"})
     assert schemas.validate_input({"counted": 1})
@@ -152,13 +152,13 @@ async def test_a_dict_schema_is_enforced_by_the_hub_for_langchain_does_not(desk:
     assert await desk("dict_schema", **completed) == {"text": "[('count', 3)]"}
 
 
-async def test_a_tool_exception_is_told_to_the_model(desk: Opened) -> None:
+async def test_a_tool_exception_is_told_to_the_model(desk: OpenedSource) -> None:
     error = await desk.refused("refuses")
     assert error.kind is ErrorKind.EXECUTION_ERROR
     assert "There is no such order. Ask for a number from the list." in error.message
 
 
-async def test_an_error_that_langchain_has_handled_is_no_success_and_is_redacted(desk: Opened) -> None:
+async def test_an_error_that_langchain_has_handled_is_no_success_and_is_redacted(desk: OpenedSource) -> None:
     error = await desk.refused("handled", text="password=hunter2-known " + "x" * 5000)
     assert error.kind is ErrorKind.EXECUTION_ERROR
     assert "cannot: " in error.message
@@ -175,7 +175,7 @@ async def test_text_that_the_operator_calls_an_error_is_one() -> None:
         assert "Access denied" in error.message
 
 
-async def test_arguments_that_pydantic_refuses_are_told_for_repair(desk: Opened) -> None:
+async def test_arguments_that_pydantic_refuses_are_told_for_repair(desk: OpenedSource) -> None:
     error = await desk.refused("even", number=3)
     assert error.kind is ErrorKind.INVALID_INPUT
     (violation,) = error.violations
@@ -183,40 +183,40 @@ async def test_arguments_that_pydantic_refuses_are_told_for_repair(desk: Opened)
     assert violation.message == "Value error, must be even"
 
 
-async def test_a_validation_error_of_the_tools_own_reading_is_not_the_callers(desk: Opened) -> None:
+async def test_a_validation_error_of_the_tools_own_reading_is_not_the_callers(desk: OpenedSource) -> None:
     error = await desk.refused("reads_badly")
     assert (error.kind, error.details["exception"]) == (ErrorKind.EXECUTION_ERROR, "ValidationError")
     assert "secret-of-the-upstream" not in repr(error)
 
 
-async def test_neither_sys_exit_nor_a_cancellation_of_its_own_ends_more_than_the_call(desk: Opened) -> None:
+async def test_neither_sys_exit_nor_a_cancellation_of_its_own_ends_more_than_the_call(desk: OpenedSource) -> None:
     for name in ("exits", "gives_up"):
         assert (await desk.refused(name)).kind is ErrorKind.INTERNAL
     assert await desk("echo", text="still here") == {"text": "still here"}
 
 
 async def test_a_verbose_tool_does_not_print_its_arguments_on_the_hubs_output(
-    desk: Opened, capfd: pytest.CaptureFixture[str]
+    desk: OpenedSource, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert await desk("talkative", text="canary") == {"text": "canary"}
     assert "canary" not in "".join(capfd.readouterr())
 
 
-async def test_loading_a_tool_again_leaves_the_operators_object_as_it_is(desk: Opened) -> None:
+async def test_loading_a_tool_again_leaves_the_operators_object_as_it_is(desk: OpenedSource) -> None:
     before = dict(langchain_tools.echo.__dict__)
     await desk("echo", text="x")
     assert "_arun" not in langchain_tools.echo.__dict__
     assert langchain_tools.echo.__dict__ == before
 
 
-async def test_a_tool_of_a_source_that_went_away_is_unavailable(desk: Opened) -> None:
+async def test_a_tool_of_a_source_that_went_away_is_unavailable(desk: OpenedSource) -> None:
     desk.adapter.remove("desk")
     assert (await desk.refused("echo")).kind is ErrorKind.TOOL_UNAVAILABLE
     desk.adapter.put(desk.source)
     assert await desk("echo", text="back") == {"text": "back"}
 
 
-async def test_a_source_may_be_replaced_while_a_call_runs(desk: Opened) -> None:
+async def test_a_source_may_be_replaced_while_a_call_runs(desk: OpenedSource) -> None:
     stage = langchain_tools.new_stage()
     running = asyncio.create_task(desk("waits"))
     await asyncio.wait_for(stage.started.wait(), 60)
@@ -241,7 +241,7 @@ async def test_what_cannot_be_called_is_refused_before_anything_runs() -> None:
         assert caught.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
 
 
-class Recorded:
+class RecordingHandler:
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider()
@@ -256,7 +256,7 @@ class Recorded:
 
 
 async def test_nested_runs_are_spans_beneath_the_call_and_carry_no_values() -> None:
-    recorded = Recorded()
+    recorded = RecordingHandler()
     async with opened("LOOP_TOOLS", tracer=recorded.tracer) as desk:
         with recorded.tracer.start_as_current_span("execute_tool desk/nested"):
             assert await desk("nested", text="canary") == {"text": "CANARY"}
@@ -275,7 +275,7 @@ async def test_nested_runs_are_spans_beneath_the_call_and_carry_no_values() -> N
 
 
 async def test_runs_in_a_worker_are_told_the_same_way_and_failures_by_class() -> None:
-    recorded = Recorded()
+    recorded = RecordingHandler()
     async with opened("sync_nested", "sync_nested_failing", tracer=recorded.tracer, processes=1) as desk:
         with recorded.tracer.start_as_current_span("call"):
             assert (await desk("sync_nested", text="abc"))["text"].startswith("5 in ")
@@ -288,7 +288,7 @@ async def test_runs_in_a_worker_are_told_the_same_way_and_failures_by_class() ->
 
 
 async def test_nothing_is_recorded_for_a_call_that_is_not_traced() -> None:
-    recorded = Recorded()
+    recorded = RecordingHandler()
     async with opened("LOOP_TOOLS", tracer=recorded.tracer) as desk:
         with trace.use_span(trace.INVALID_SPAN):
             await desk("nested", text="x")

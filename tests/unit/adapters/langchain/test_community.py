@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.langchain_source import Opened, opened
+from tests.fakes.langchain_source import OpenedSource, opened
 from toolhub_service.adapters.langchain.kind import LangChainSource
 from toolhub_service.app.sources_file import read_sources
 from toolhub_service.domain.errors import ErrorKind
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 @pytest.fixture
-async def papers(tmp_path: Path) -> AsyncIterator[Opened]:
+async def papers(tmp_path: Path) -> AsyncIterator[OpenedSource]:
     source = read_sources(EXAMPLE).sources["papers"]
     assert isinstance(source, LangChainSource)
     root = tmp_path / "papers"
@@ -39,7 +39,7 @@ async def papers(tmp_path: Path) -> AsyncIterator[Opened]:
         yield papers
 
 
-async def test_the_seven_file_tools_work_and_their_error_texts_are_errors(papers: Opened, tmp_path: Path) -> None:
+async def test_the_seven_file_tools_work_and_their_error_texts_are_errors(papers: OpenedSource, tmp_path: Path) -> None:
     assert {one.spec.resource_id for one in papers.discovery.definitions if not one.problem} == {
         *("copy_file", "file_delete", "file_search", "move_file", "read_file", "write_file", "list_directory"),
     }
@@ -72,7 +72,7 @@ async def test_the_seven_file_tools_work_and_their_error_texts_are_errors(papers
     assert (tmp_path / "outside.txt").read_text() == "outside"
 
 
-async def test_what_the_example_says_of_risk_counts(papers: Opened) -> None:
+async def test_what_the_example_says_of_risk_counts(papers: OpenedSource) -> None:
     assert papers.spec("read_file").annotations.read_only
     assert papers.spec("list_directory").annotations.read_only
     assert papers.spec("file_delete").annotations.destructive

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.langchain_source import FAKES, Opened, a_source, opened
+from tests.fakes.langchain_source import FAKES, OpenedSource, a_source, opened
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.source import Trust
 from toolhub_service.domain.tool import ToolKind
 
 
-def names(desk: Opened) -> set[str]:
+def names(desk: OpenedSource) -> set[str]:
     return {definition.spec.resource_id for definition in desk.discovery.definitions}
 
 

@@ -30,7 +30,7 @@ from toolhub_service.adapters.langchain.worker_process import (
 PROGRAM = frame_worker.__file__
 
 
-class Workers:
+class WorkerStarts:
     def __init__(self) -> None:
         self.lines: asyncio.Queue[str] = asyncio.Queue()
         self.started: list[int] = []
@@ -54,12 +54,12 @@ class Workers:
 
 
 @pytest.fixture
-def workers() -> Workers:
-    return Workers()
+def workers() -> WorkerStarts:
+    return WorkerStarts()
 
 
 @pytest.fixture
-async def pool(workers: Workers) -> AsyncIterator[WorkerPool]:
+async def pool(workers: WorkerStarts) -> AsyncIterator[WorkerPool]:
     pool = WorkerPool(workers.start, size=2)
     yield pool
     await pool.close()
@@ -70,7 +70,7 @@ async def asked(pool: WorkerPool, do: str = "echo", **more: Any) -> Any:
 
 
 async def test_no_worker_is_started_before_it_is_needed_and_one_serves_calls_in_turn(
-    pool: WorkerPool, workers: Workers
+    pool: WorkerPool, workers: WorkerStarts
 ) -> None:
     assert pool.pids == ()
     pids = {(await asked(pool, n=n))["pid"] for n in range(5)}
@@ -79,7 +79,7 @@ async def test_no_worker_is_started_before_it_is_needed_and_one_serves_calls_in_
     assert os.getpgid(pids.pop()) != os.getpgid(0)
 
 
-async def test_a_warm_pool_has_one_worker_ready_before_the_first_call(pool: WorkerPool, workers: Workers) -> None:
+async def test_a_warm_pool_has_one_worker_ready_before_the_first_call(pool: WorkerPool, workers: WorkerStarts) -> None:
     pool.warm()
     pool.warm()
     await asyncio.wait_for(workers.ready.wait(), 60)
@@ -91,7 +91,9 @@ async def test_a_warm_pool_has_one_worker_ready_before_the_first_call(pool: Work
     assert pool.pids == ()
 
 
-async def test_calls_at_the_same_time_share_the_workers_and_are_not_mixed(pool: WorkerPool, workers: Workers) -> None:
+async def test_calls_at_the_same_time_share_the_workers_and_are_not_mixed(
+    pool: WorkerPool, workers: WorkerStarts
+) -> None:
     answers = await asyncio.gather(*(asked(pool, n=n) for n in range(20)))
     assert [answer["n"] for answer in answers] == list(range(20))
     assert {answer["pid"] for answer in answers} <= set(workers.started)
@@ -99,7 +101,7 @@ async def test_calls_at_the_same_time_share_the_workers_and_are_not_mixed(pool: 
 
 
 async def test_a_cancelled_call_takes_its_worker_with_it_and_a_fresh_one_takes_its_place(
-    pool: WorkerPool, workers: Workers
+    pool: WorkerPool, workers: WorkerStarts
 ) -> None:
     await asked(pool)
     (pid,) = pool.pids
@@ -115,7 +117,7 @@ async def test_a_cancelled_call_takes_its_worker_with_it_and_a_fresh_one_takes_i
 
 
 @pytest.mark.promise("langchain.timeout-kills")
-async def test_a_daemon_that_a_call_has_started_ends_with_it(pool: WorkerPool, workers: Workers) -> None:
+async def test_a_daemon_that_a_call_has_started_ends_with_it(pool: WorkerPool, workers: WorkerStarts) -> None:
     call = asyncio.create_task(asked(pool, "leave a child behind"))
     left = int((await workers.reported("left")).split()[1])
     assert os.getsid(left) != os.getsid(pool.pids[0])
@@ -126,7 +128,7 @@ async def test_a_daemon_that_a_call_has_started_ends_with_it(pool: WorkerPool, w
 
 
 @pytest.mark.promise("langchain.timeout-kills")
-async def test_a_daemon_that_a_call_has_started_ends_with_the_source(pool: WorkerPool, workers: Workers) -> None:
+async def test_a_daemon_that_a_call_has_started_ends_with_the_source(pool: WorkerPool, workers: WorkerStarts) -> None:
     call = asyncio.create_task(asked(pool, "leave a child behind"))
     left = int((await workers.reported("left")).split()[1])
     await pool.close()
@@ -135,7 +137,7 @@ async def test_a_daemon_that_a_call_has_started_ends_with_the_source(pool: Worke
     assert await gone(left)
 
 
-async def test_what_ignores_sigterm_is_killed_all_the_same(pool: WorkerPool, workers: Workers) -> None:
+async def test_what_ignores_sigterm_is_killed_all_the_same(pool: WorkerPool, workers: WorkerStarts) -> None:
     call = asyncio.create_task(asked(pool, "ignore SIGTERM"))
     await workers.reported("ignoring")
     (pid,) = pool.pids
@@ -145,7 +147,7 @@ async def test_what_ignores_sigterm_is_killed_all_the_same(pool: WorkerPool, wor
     assert await gone(pid, within_s=0)
 
 
-async def test_a_worker_that_dies_fails_its_own_call_only(pool: WorkerPool, workers: Workers) -> None:
+async def test_a_worker_that_dies_fails_its_own_call_only(pool: WorkerPool, workers: WorkerStarts) -> None:
     living = asyncio.create_task(asked(pool))
     with pytest.raises(WorkerFailed) as failed:
         await asked(pool, "exit")
@@ -154,7 +156,7 @@ async def test_a_worker_that_dies_fails_its_own_call_only(pool: WorkerPool, work
     assert (await asked(pool))["do"] == "echo"
 
 
-async def test_a_worker_that_dies_between_calls_is_replaced_unseen(pool: WorkerPool, workers: Workers) -> None:
+async def test_a_worker_that_dies_between_calls_is_replaced_unseen(pool: WorkerPool, workers: WorkerStarts) -> None:
     first = (await asked(pool))["pid"]
     os.kill(first, signal.SIGKILL)
     async with asyncio.timeout(60):
@@ -163,19 +165,19 @@ async def test_a_worker_that_dies_between_calls_is_replaced_unseen(pool: WorkerP
     assert (await asked(pool))["pid"] != first
 
 
-async def test_what_a_worker_sends_unasked_is_nobodys_answer(pool: WorkerPool, workers: Workers) -> None:
+async def test_what_a_worker_sends_unasked_is_nobodys_answer(pool: WorkerPool, workers: WorkerStarts) -> None:
     assert (await asked(pool, n=1, times=2))["n"] == 1
     assert [(await asked(pool, n=n))["n"] for n in (2, 3)] == [2, 3]
     assert len(workers.started) == 2  # the first one was cut off
 
 
-async def test_an_answer_beyond_the_bound_is_not_read(pool: WorkerPool, workers: Workers) -> None:
+async def test_an_answer_beyond_the_bound_is_not_read(pool: WorkerPool, workers: WorkerStarts) -> None:
     with pytest.raises(FrameTooLarge):
         await asked(pool, "large", size=2000)
     assert await asked(pool, "large", size=900) == "x" * 900
 
 
-async def test_a_worker_that_cannot_start_says_so_and_is_tried_again(pool: WorkerPool, workers: Workers) -> None:
+async def test_a_worker_that_cannot_start_says_so_and_is_tried_again(pool: WorkerPool, workers: WorkerStarts) -> None:
     workers.greeting = {"do": "refuse to start"}
     with pytest.raises(WorkerFailed) as failed:
         await asked(pool)
@@ -184,7 +186,7 @@ async def test_a_worker_that_cannot_start_says_so_and_is_tried_again(pool: Worke
     assert (await asked(pool))["do"] == "echo"
 
 
-async def test_closing_ends_the_workers_and_the_calls_that_run(pool: WorkerPool, workers: Workers) -> None:
+async def test_closing_ends_the_workers_and_the_calls_that_run(pool: WorkerPool, workers: WorkerStarts) -> None:
     await asked(pool)
     calls = [asyncio.create_task(asked(pool, "ignore SIGTERM")) for _ in range(3)]
     await workers.reported("ignoring")
@@ -198,7 +200,7 @@ async def test_closing_ends_the_workers_and_the_calls_that_run(pool: WorkerPool,
         await asked(pool)
 
 
-async def test_many_kills_leave_no_descriptor_no_process_and_no_task(pool: WorkerPool, workers: Workers) -> None:
+async def test_many_kills_leave_no_descriptor_no_process_and_no_task(pool: WorkerPool, workers: WorkerStarts) -> None:
     await asked(pool)
     before, tasks, threads = _descriptors(), len(asyncio.all_tasks()), _threads()
     for _ in range(KILLS):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.langchain_source import Opened, ToolSocket, gone, opened
+from tests.fakes.langchain_source import OpenedSource, ToolSocket, gone, opened
 from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.source_config import ToolTerms
@@ -20,7 +20,7 @@ from toolhub_service.runtime.steps import within
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Opened]:
+async def desk() -> AsyncIterator[OpenedSource]:
     terms = {"dies": ToolTerms(idempotent=True)}
     async with opened("WORKER_TOOLS", tools=terms, processes=2, max_result_bytes=1000) as desk:
         yield desk
@@ -32,7 +32,7 @@ async def tool_socket(tmp_path: Path) -> AsyncIterator[ToolSocket]:
         yield tool_socket
 
 
-async def test_sync_tools_of_every_kind_run_in_another_process(desk: Opened) -> None:
+async def test_sync_tools_of_every_kind_run_in_another_process(desk: OpenedSource) -> None:
     text = (await desk("add", a=1))["text"]
     assert text.startswith("3 in ")
     assert int(text.split()[-1]) in desk.source.pool.pids
@@ -60,7 +60,7 @@ async def test_a_source_warms_a_worker_when_one_of_its_tools_will_need_it(
             assert (await desk("add", a=1))["text"] == f"3 in {worker.pid}"
 
 
-async def test_failures_are_told_as_those_of_async_tools(desk: Opened) -> None:
+async def test_failures_are_told_as_those_of_async_tools(desk: OpenedSource) -> None:
     with pytest.raises(ToolFailure) as caught:
         await desk("sync_crashes", text="hunter2-known")
     assert caught.value.error.kind is ErrorKind.EXECUTION_ERROR
@@ -74,7 +74,9 @@ async def test_failures_are_told_as_those_of_async_tools(desk: Opened) -> None:
 
 
 @pytest.mark.promise("langchain.timeout-kills")
-async def test_a_tool_that_never_comes_back_is_killed_at_the_deadline(desk: Opened, tool_socket: ToolSocket) -> None:
+async def test_a_tool_that_never_comes_back_is_killed_at_the_deadline(
+    desk: OpenedSource, tool_socket: ToolSocket
+) -> None:
     await desk("add", a=1)
 
     async def late(timeout_s: float) -> None:
@@ -89,7 +91,7 @@ async def test_a_tool_that_never_comes_back_is_killed_at_the_deadline(desk: Open
     assert (await desk("add", a=1))["text"] != f"3 in {pid}"
 
 
-async def test_a_tool_that_ends_its_process_fails_its_own_call_only(desk: Opened) -> None:
+async def test_a_tool_that_ends_its_process_fails_its_own_call_only(desk: OpenedSource) -> None:
     dying, living = await asyncio.gather(desk.refused("dies", how="exit"), desk("add", a=1))
     assert dying.kind is ErrorKind.EXECUTION_ERROR
     assert living["text"].startswith("3 in ")
@@ -105,7 +107,9 @@ async def test_nobody_knows_what_a_side_effect_came_to_whose_process_died() -> N
 
 
 @pytest.mark.promise("langchain.timeout-kills")
-async def test_children_that_ignore_sigterm_end_with_the_cancelled_call(desk: Opened, tool_socket: ToolSocket) -> None:
+async def test_children_that_ignore_sigterm_end_with_the_cancelled_call(
+    desk: OpenedSource, tool_socket: ToolSocket
+) -> None:
     call = asyncio.create_task(desk("forks", then=tool_socket.path))
     child = int(await asyncio.wait_for(tool_socket.words.get(), 60))
     (pid,) = desk.source.pool.pids
@@ -117,14 +121,14 @@ async def test_children_that_ignore_sigterm_end_with_the_cancelled_call(desk: Op
     assert await asyncio.wait_for(tool_socket.left.get(), 60) == str(child)
 
 
-async def test_a_fork_that_comes_back_from_the_tool_does_not_answer_too(desk: Opened) -> None:
+async def test_a_fork_that_comes_back_from_the_tool_does_not_answer_too(desk: OpenedSource) -> None:
     texts = {(await desk("forks", then="returns twice"))["text"] for _ in range(3)}
     (pid,) = desk.source.pool.pids
     assert texts == {f"from {pid}"}
     assert (await desk("add", a=1))["text"] == f"3 in {pid}"
 
 
-async def test_twenty_calls_at_once_share_two_workers(desk: Opened, tool_socket: ToolSocket) -> None:
+async def test_twenty_calls_at_once_share_two_workers(desk: OpenedSource, tool_socket: ToolSocket) -> None:
     calls = [asyncio.create_task(desk("holds_on", door=tool_socket.path)) for _ in range(20)]
     first = {int(await asyncio.wait_for(tool_socket.words.get(), 60)) for _ in range(2)}
     assert first == set(desk.source.pool.pids)
@@ -135,7 +139,7 @@ async def test_twenty_calls_at_once_share_two_workers(desk: Opened, tool_socket:
     assert len(texts) == 20
 
 
-async def test_a_call_that_waits_for_a_worker_can_be_cancelled(desk: Opened, tool_socket: ToolSocket) -> None:
+async def test_a_call_that_waits_for_a_worker_can_be_cancelled(desk: OpenedSource, tool_socket: ToolSocket) -> None:
     running = [asyncio.create_task(desk("holds_on", door=tool_socket.path)) for _ in range(2)]
     for _ in running:
         await asyncio.wait_for(tool_socket.words.get(), 60)
@@ -148,7 +152,9 @@ async def test_a_call_that_waits_for_a_worker_can_be_cancelled(desk: Opened, too
     await asyncio.gather(*running)
 
 
-async def test_closing_the_source_ends_its_workers_and_what_runs_there(desk: Opened, tool_socket: ToolSocket) -> None:
+async def test_closing_the_source_ends_its_workers_and_what_runs_there(
+    desk: OpenedSource, tool_socket: ToolSocket
+) -> None:
     running = asyncio.create_task(desk.refused("holds_on", door=tool_socket.path))
     pid = int(await asyncio.wait_for(tool_socket.words.get(), 60))
     await desk.source.close()
@@ -158,7 +164,7 @@ async def test_closing_the_source_ends_its_workers_and_what_runs_there(desk: Ope
 
 
 async def test_a_worker_gets_the_environment_without_the_hubs_own_settings(
-    desk: Opened, monkeypatch: pytest.MonkeyPatch
+    desk: OpenedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOOLHUB_SECRET", "s")
     monkeypatch.setenv("DESK_SETTING", "kept")

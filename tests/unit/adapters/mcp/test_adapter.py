@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.artifacts import Kept, kept_in, whole
+from tests.fakes.artifacts import ArtifactsHarness, kept_in, whole
 from tests.fakes.clock import FixedRandomness
 from tests.fakes.mcp_harness import McpHarness, mcp_tool, over_http, over_stdio
 from tests.fakes.mcp_servers.scripted import Script
@@ -254,7 +254,7 @@ async def read(
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Kept:
+def kept(tmp_path: Path) -> ArtifactsHarness:
     return kept_in(tmp_path)
 
 
@@ -285,7 +285,7 @@ async def test_small_blocks_and_links_stay_where_they_are() -> None:
     assert not outcome.truncated
 
 
-async def test_a_large_image_is_kept_as_an_artifact_and_named_in_its_place(kept: Kept) -> None:
+async def test_a_large_image_is_kept_as_an_artifact_and_named_in_its_place(kept: ArtifactsHarness) -> None:
     outcome = await read({"content": [*text_blocks("see"), IMAGE]}, kept.artifacts)
     (ref,) = outcome.artifacts
     sha256 = hashlib.sha256(BYTES).hexdigest()
@@ -296,7 +296,7 @@ async def test_a_large_image_is_kept_as_an_artifact_and_named_in_its_place(kept:
     assert await whole(kept.artifacts, artifact) == BYTES
 
 
-async def test_large_resources_are_kept_with_their_names(kept: Kept) -> None:
+async def test_large_resources_are_kept_with_their_names(kept: ArtifactsHarness) -> None:
     blob = {"uri": "file:///srv/report.pdf", "mimeType": "application/pdf", "blob": IMAGE["data"]}
     text = {"uri": "x://y/..", "mimeType": "text/plain\r\nx: y", "text": "long " * 10_000}
     result = {"content": [{"type": "resource", "resource": blob}, {"type": "resource", "resource": text}]}
@@ -307,13 +307,13 @@ async def test_large_resources_are_kept_with_their_names(kept: Kept) -> None:
     assert "long" not in str(outcome.value)
 
 
-async def test_beside_structured_content_every_picture_is_an_artifact(kept: Kept) -> None:
+async def test_beside_structured_content_every_picture_is_an_artifact(kept: ArtifactsHarness) -> None:
     outcome = await read({"content": [SMALL], "structuredContent": {"a": 1}}, kept.artifacts)
     assert outcome.value == {"a": 1}
     assert [ref.size_bytes for ref in outcome.artifacts] == [2]
 
 
-async def test_what_cannot_be_kept_is_left_out_and_said(kept: Kept) -> None:
+async def test_what_cannot_be_kept_is_left_out_and_said(kept: ArtifactsHarness) -> None:
     kept.records.is_broken = True
     for artifacts in (None, kept.artifacts):
         outcome = await read({"content": [*text_blocks("still here"), IMAGE]}, artifacts)
@@ -325,7 +325,7 @@ async def test_what_cannot_be_kept_is_left_out_and_said(kept: Kept) -> None:
         assert "data" not in shown
 
 
-async def test_what_is_not_base64_is_left_out(kept: Kept) -> None:
+async def test_what_is_not_base64_is_left_out(kept: ArtifactsHarness) -> None:
     outcome = await read({"content": [{**IMAGE, "data": "a" * 20_001}]}, kept.artifacts)
     assert outcome.truncated
     assert outcome.artifacts == ()

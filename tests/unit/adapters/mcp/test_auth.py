@@ -20,7 +20,7 @@ SECRET = "s3cret:/canary"
 BASIC = "Basic " + base64.b64encode(b"hub:s3cret%3A%2Fcanary").decode()
 
 
-class World:
+class AuthHarness:
     """An MCP server and an authorization server."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class World:
         return [request for request in self.requests if request.url.path == path]
 
 
-def transport(world: World, *, token_url: str = "", origins: tuple[str, ...] = (URL, AS)) -> AuthorizedTransport:
+def transport(world: AuthHarness, *, token_url: str = "", origins: tuple[str, ...] = (URL, AS)) -> AuthorizedTransport:
     allowed = frozenset(origin_of(httpx2.URL(url)) for url in origins)
     bounded = BoundedTransport(httpx2.MockTransport(world), allowed, 10_000, lambda _: None)
     return AuthorizedTransport(bounded, Tokens(OAuthTerms("hub", SECRET, token_url), URL))
@@ -80,7 +80,7 @@ async def post(client: AuthorizedTransport) -> int:
 
 
 async def test_a_token_is_had_before_the_first_request_where_its_url_is_known() -> None:
-    world = World()
+    world = AuthHarness()
     client = transport(world, token_url=f"{AS}/token")
     assert [await post(client) for _ in range(3)] == [200, 200, 200]
     (asked,) = world.asked("/token")
@@ -90,7 +90,7 @@ async def test_a_token_is_had_before_the_first_request_where_its_url_is_known() 
 
 
 async def test_the_token_endpoint_is_discovered_from_the_server_and_gets_the_resource() -> None:
-    world = World()
+    world = AuthHarness()
     assert await post(transport(world)) == 200
     (asked,) = world.asked("/token")
     assert parse_qs(asked.content.decode()) == {
@@ -102,7 +102,7 @@ async def test_the_token_endpoint_is_discovered_from_the_server_and_gets_the_res
 
 
 async def test_the_resource_is_sent_in_the_servers_own_spelling() -> None:
-    world = World()
+    world = AuthHarness()
     world.resource["resource"] = "https://mcp.example"
     assert await post(transport(world)) == 200
     (asked,) = world.asked("/token")
@@ -110,7 +110,7 @@ async def test_the_resource_is_sent_in_the_servers_own_spelling() -> None:
 
 
 async def test_scopes_that_were_too_few_are_asked_for_together_with_the_missing_ones() -> None:
-    world = World()
+    world = AuthHarness()
     client = transport(world)
     assert await post(client) == 200
     world.lacking = "write"
@@ -120,7 +120,7 @@ async def test_scopes_that_were_too_few_are_asked_for_together_with_the_missing_
 
 
 async def test_credentials_are_not_shown_to_another_authorization_server_than_the_first_that_took_them() -> None:
-    world = World()
+    world = AuthHarness()
     client = transport(world, origins=(URL, AS, "https://evil.example"))
     assert await post(client) == 200
     world.good = "revoked"
@@ -133,7 +133,7 @@ async def test_credentials_are_not_shown_to_another_authorization_server_than_th
 
 
 async def test_secrets_go_in_the_body_where_only_that_is_supported() -> None:
-    world = World()
+    world = AuthHarness()
     world.metadata["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
     assert await post(transport(world)) == 200
     (asked,) = world.asked("/token")
@@ -142,14 +142,14 @@ async def test_secrets_go_in_the_body_where_only_that_is_supported() -> None:
 
 
 async def test_many_requests_wait_for_one_token_and_then_run_side_by_side() -> None:
-    world = World()
+    world = AuthHarness()
     client = transport(world)
     assert set(await asyncio.gather(*(post(client) for _ in range(50)))) == {200}
     assert world.issued == 1
 
 
 async def test_a_token_is_renewed_before_it_expires_and_once_after_a_401() -> None:
-    world = World()
+    world = AuthHarness()
     client = transport(world, token_url=f"{AS}/token")
     world.life_s = 0.0001
     assert await post(client) == 200
@@ -164,7 +164,7 @@ async def test_a_token_is_renewed_before_it_expires_and_once_after_a_401() -> No
 
 
 async def test_a_refused_client_is_not_tried_at_each_request() -> None:
-    world = World()
+    world = AuthHarness()
     world.refuses = True
     client = transport(world, token_url=f"{AS}/token")
     assert [await post(client) for _ in range(10)] == [401] * 10
@@ -186,7 +186,7 @@ async def test_a_refused_client_is_not_tried_at_each_request() -> None:
 async def test_credentials_never_go_where_the_metadata_does_not_fit_or_the_operator_did_not_say(
     resource: dict[str, object], metadata: dict[str, object]
 ) -> None:
-    world = World()
+    world = AuthHarness()
     world.resource |= resource
     world.metadata |= metadata
     assert await post(transport(world)) == 401
@@ -197,20 +197,20 @@ async def test_credentials_never_go_where_the_metadata_does_not_fit_or_the_opera
 
 
 async def test_a_metadata_url_of_the_servers_choice_is_dialled_only_where_the_operator_said() -> None:
-    world = World()
+    world = AuthHarness()
     world.challenge = 'Bearer resource_metadata="https://169.254.169.254/latest"'
     assert await post(transport(world)) == 200
     assert all(request.url.host != "169.254.169.254" for request in world.requests)
 
 
 async def test_what_is_no_token_is_not_sent() -> None:
-    world = World()
+    world = AuthHarness()
     client = transport(world, token_url=f"{AS}/mcp")
     assert await within(30, post(client)) == 401
 
 
 async def test_secrets_stand_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = AuthHarness()
     with caplog.at_level(logging.DEBUG):
         client = transport(world)
         await post(client)
@@ -238,7 +238,7 @@ def test_the_secrets_of_an_argv_do_not_stand_in_its_endpoint() -> None:
 
 def test_the_answer_of_an_unauthorized_request_is_a_json_rpc_error() -> None:
     body = orjson.loads(
-        asyncio.run(_body(transport(World(), token_url=f"{AS}/none"))),
+        asyncio.run(_body(transport(AuthHarness(), token_url=f"{AS}/none"))),
     )
     assert body["error"]["data"]["breakage"] == "UNAUTHORIZED"
 

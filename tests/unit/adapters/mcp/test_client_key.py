@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from tests.unit.adapters.mcp.test_auth import AS, URL, World, post
+from tests.unit.adapters.mcp.test_auth import AS, URL, AuthHarness, post
 from toolhub_service.adapters.mcp.auth import ASSERTION_TYPE, AuthorizedTransport, ClientKey, Tokens
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, OAuthTerms
 
@@ -38,7 +38,7 @@ KEY = pem(P256)
 SECRET_LINES = KEY.splitlines()[1:-1]
 
 
-class SignedWorld(World):
+class SignedAuthHarness(AuthHarness):
     """Its authorization server takes nothing but assertions of the hub, for `audience`, each once."""
 
     def __init__(self, audience: str = AS) -> None:
@@ -65,13 +65,13 @@ class SignedWorld(World):
         return super()._token()
 
 
-def signing(world: World, *, token_url: str = "", audience: str = "") -> AuthorizedTransport:
+def signing(world: AuthHarness, *, token_url: str = "", audience: str = "") -> AuthorizedTransport:
     oauth = OAuthTerms("hub", token_url=token_url, private_key=KEY, audience=audience)
     return AuthorizedTransport(httpx2.MockTransport(world), Tokens(oauth, URL))
 
 
 async def test_a_client_with_a_key_shows_an_assertion_for_the_issuer_that_was_discovered() -> None:
-    world = SignedWorld()
+    world = SignedAuthHarness()
     assert await post(signing(world)) == 200
     assert [claims["aud"] for claims in world.claims] == [AS]
     (asked,) = world.asked("/token")
@@ -80,7 +80,7 @@ async def test_a_client_with_a_key_shows_an_assertion_for_the_issuer_that_was_di
 
 
 async def test_each_token_request_carries_an_assertion_of_its_own() -> None:
-    world = SignedWorld()
+    world = SignedAuthHarness()
     client = signing(world)
     assert await post(client) == 200
     world.good = "revoked"
@@ -92,14 +92,14 @@ async def test_each_token_request_carries_an_assertion_of_its_own() -> None:
 async def test_where_the_operator_names_the_token_endpoint_the_audience_is_it_or_what_he_says(
     named: str, audience: str
 ) -> None:
-    world = SignedWorld(audience)
+    world = SignedAuthHarness(audience)
     assert await post(signing(world, token_url=TOKEN_URL, audience=named)) == 200
     assert len(world.claims) == 1
 
 
 @pytest.mark.promise("mcp.credentials-stay")
 async def test_a_server_without_resource_metadata_gets_no_assertion_for_another_issuer_than_itself() -> None:
-    world = SignedWorld("https://mcp.example")
+    world = SignedAuthHarness("https://mcp.example")
     world.resource = {}
     world.other_metadata = {"issuer": AS, "token_endpoint": "https://mcp.example/token"}
     assert await post(signing(world)) == 401
@@ -162,7 +162,7 @@ def test_a_key_that_is_none_is_refused_without_a_word_of_it(
 
 @pytest.mark.promise("secrets.nowhere")
 async def test_the_key_and_its_assertions_stand_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
-    world = SignedWorld()
+    world = SignedAuthHarness()
     with caplog.at_level(logging.DEBUG):
         client = signing(world)
         assert await post(client) == 200

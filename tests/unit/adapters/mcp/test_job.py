@@ -285,7 +285,7 @@ async def test_a_server_that_dies_takes_its_tasks_with_it() -> None:
         assert error.kind is ErrorKind.OUTCOME_UNKNOWN
 
 
-class Waiting(Script):
+class WaitingServer(Script):
     """Its tool `waits` until it is let go."""
 
     let_go: asyncio.Event
@@ -302,7 +302,7 @@ class Waiting(Script):
         return text(args["text"])
 
 
-class Brittle(Overrides):
+class CrashingOverrides(Overrides):
     """Breaks over what the tool `crashes` says."""
 
     def finds_error(self, own_name: str) -> FindsError | None:
@@ -316,10 +316,10 @@ def _break(text: str) -> bool:
 class TestMcpAdapter(AdapterSuite):
     @pytest.fixture
     async def prepared(self) -> AsyncIterator[Prepared]:
-        script = Waiting()
+        script = WaitingServer()
         script.let_go = asyncio.Event()
         async with over_http(script) as harness:
-            harness.server.overrides = Brittle()
+            harness.server.overrides = CrashingOverrides()
             await harness.run("echo", {"text": "warm"})
             echo, refuses, crashes, waits = (mcp_tool(name) for name in ("echo", "refuses", "crashes", "waits"))
             events = (script.started, script.let_go, script.stopped)

@@ -19,7 +19,7 @@ from toolhub_service.adapters.mcp.stdio import PipeProtocol
 MAX_BYTES = 100_000
 
 
-class Pipe(PipeProtocol):
+class FakePipe(PipeProtocol):
     """What was written to a program that is not there, and what it answers."""
 
     def __init__(self) -> None:
@@ -55,8 +55,8 @@ class Pipe(PipeProtocol):
 
 
 @pytest.fixture
-async def pipe() -> AsyncIterator[Pipe]:
-    pipe, is_open, over = Pipe(), asyncio.Event(), asyncio.Event()
+async def pipe() -> AsyncIterator[FakePipe]:
+    pipe, is_open, over = FakePipe(), asyncio.Event(), asyncio.Event()
 
     async def own() -> None:
         """The SDK's session is left by the task that entered it."""
@@ -71,7 +71,7 @@ async def pipe() -> AsyncIterator[Pipe]:
     await owner
 
 
-async def test_a_request_is_one_line_and_what_answers_it_is_its_result(pipe: Pipe) -> None:
+async def test_a_request_is_one_line_and_what_answers_it_is_its_result(pipe: FakePipe) -> None:
     calling = pipe.call()
     (line,) = await pipe.sent(1)
     assert (line["jsonrpc"], line["method"], line["params"]["name"]) == ("2.0", "tools/call", "echo")
@@ -79,7 +79,7 @@ async def test_a_request_is_one_line_and_what_answers_it_is_its_result(pipe: Pip
     assert await calling == {"content": []}
 
 
-async def test_answers_in_any_order_reach_the_calls_they_answer(pipe: Pipe) -> None:
+async def test_answers_in_any_order_reach_the_calls_they_answer(pipe: FakePipe) -> None:
     calls = [pipe.call() for _ in range(100)]
     numbers = [line["id"] for line in await pipe.sent(100)]
     for number in reversed(numbers):
@@ -88,7 +88,7 @@ async def test_answers_in_any_order_reach_the_calls_they_answer(pipe: Pipe) -> N
     assert len(set(numbers)) == 100
 
 
-async def test_an_error_is_raised_as_the_server_said_it(pipe: Pipe) -> None:
+async def test_an_error_is_raised_as_the_server_said_it(pipe: FakePipe) -> None:
     calling = pipe.call()
     (line,) = await pipe.sent(1)
     pipe.reply(id=line["id"], error={"code": -32602, "message": "no such tool", "data": [1]})
@@ -109,7 +109,7 @@ async def test_an_error_is_raised_as_the_server_said_it(pipe: Pipe) -> None:
         {"result": {}, "jsonrpc": "1.0"},
     ],
 )
-async def test_an_answer_that_is_none_fails_its_call_at_once(pipe: Pipe, members: dict[str, object]) -> None:
+async def test_an_answer_that_is_none_fails_its_call_at_once(pipe: FakePipe, members: dict[str, object]) -> None:
     calling = pipe.call()
     (line,) = await pipe.sent(1)
     pipe.reply(**{"id": line["id"], **members})
@@ -118,7 +118,7 @@ async def test_an_answer_that_is_none_fails_its_call_at_once(pipe: Pipe, members
     assert breakage_of(caught.value) is Breakage.UNDECODABLE
 
 
-async def test_an_answer_that_is_too_large_fails_its_call_and_no_other(pipe: Pipe) -> None:
+async def test_an_answer_that_is_too_large_fails_its_call_and_no_other(pipe: FakePipe) -> None:
     calling, other = pipe.call(), pipe.call()
     lines = await pipe.sent(2)
     pipe.reply(id=lines[0]["id"], result={"text": "x" * MAX_BYTES})
@@ -129,7 +129,7 @@ async def test_an_answer_that_is_too_large_fails_its_call_and_no_other(pipe: Pip
     assert await other == {}
 
 
-async def test_progress_is_reported_in_order_and_the_newest_of_much_arrives(pipe: Pipe) -> None:
+async def test_progress_is_reported_in_order_and_the_newest_of_much_arrives(pipe: FakePipe) -> None:
     reports: list[tuple[float, float | None, str | None]] = []
     newest = asyncio.Event()
 
@@ -154,7 +154,7 @@ async def test_progress_is_reported_in_order_and_the_newest_of_much_arrives(pipe
     assert [step for step, _, _ in reports] == sorted(step for step, _, _ in reports)
 
 
-async def test_a_call_that_is_cancelled_is_cancelled_over_there(pipe: Pipe) -> None:
+async def test_a_call_that_is_cancelled_is_cancelled_over_there(pipe: FakePipe) -> None:
     calling = pipe.call()
     (line,) = await pipe.sent(1)
     calling.cancel()
@@ -165,14 +165,14 @@ async def test_a_call_that_is_cancelled_is_cancelled_over_there(pipe: Pipe) -> N
     pipe.reply(id=line["id"], result={})
 
 
-async def test_a_call_whose_time_is_up_is_cancelled_over_there(pipe: Pipe) -> None:
+async def test_a_call_whose_time_is_up_is_cancelled_over_there(pipe: FakePipe) -> None:
     with pytest.raises(MCPError) as caught:
         await pipe.call(timeout_s=0.01)
     assert caught.value.error.code == REQUEST_TIMEOUT
     assert [line["method"] for line in await pipe.sent(2)] == ["tools/call", "notifications/cancelled"]
 
 
-async def test_a_call_with_progress_for_ever_ends_when_its_time_is_up(pipe: Pipe) -> None:
+async def test_a_call_with_progress_for_ever_ends_when_its_time_is_up(pipe: FakePipe) -> None:
     async def on_progress(step: float, total: float | None, message: str | None) -> None:
         asyncio.get_running_loop().call_soon(lambda: pipe.progress(pipe.lines[0]["id"], progress=step + 1))
 
@@ -184,7 +184,7 @@ async def test_a_call_with_progress_for_ever_ends_when_its_time_is_up(pipe: Pipe
     assert caught.value.error.code == REQUEST_TIMEOUT
 
 
-async def test_a_program_that_reads_nothing_holds_a_call_no_longer_than_its_time(pipe: Pipe) -> None:
+async def test_a_program_that_reads_nothing_holds_a_call_no_longer_than_its_time(pipe: FakePipe) -> None:
     pipe.outbox.set_full(True)
     with pytest.raises(MCPError) as caught:
         await pipe.call(timeout_s=0.01)
@@ -192,7 +192,7 @@ async def test_a_program_that_reads_nothing_holds_a_call_no_longer_than_its_time
     assert pipe.lines == []
 
 
-async def test_the_end_of_the_pipes_fails_calls_under_way_and_those_that_come_later(pipe: Pipe) -> None:
+async def test_the_end_of_the_pipes_fails_calls_under_way_and_those_that_come_later(pipe: FakePipe) -> None:
     calling = pipe.call()
     await pipe.sent(1)
     pipe.end("")
@@ -202,7 +202,7 @@ async def test_the_end_of_the_pipes_fails_calls_under_way_and_those_that_come_la
         assert is_closed(caught.value)
 
 
-async def test_an_answer_that_came_before_the_end_counts(pipe: Pipe) -> None:
+async def test_an_answer_that_came_before_the_end_counts(pipe: FakePipe) -> None:
     calling = pipe.call()
     (line,) = await pipe.sent(1)
     pipe.reply(id=line["id"], result={"content": []})

@@ -57,7 +57,7 @@ async def test_a_request_says_of_its_client_what_the_sdks_own_client_says(elicit
     assert ("elicitation" in script.calls[0]["_meta"][CAPABILITIES]) == (elicitation == "ask")
 
 
-class Counting:
+class CountingSink:
     """`EventSink` that keeps progress, and tells of the last."""
 
     def __init__(self, last: float) -> None:
@@ -74,7 +74,7 @@ class Counting:
 
 
 async def test_endless_progress_is_thinned_out_and_what_waits_comes_by_itself() -> None:
-    sink = Counting(10_000)
+    sink = CountingSink(10_000)
     reporter = Reporter(sink)
     began_s = asyncio.get_running_loop().time()
     for step in range(1, 10_001):
@@ -86,7 +86,7 @@ async def test_endless_progress_is_thinned_out_and_what_waits_comes_by_itself() 
 
 @pytest.mark.parametrize("step", [float("nan"), float("inf"), 10**400])
 async def test_progress_that_is_no_number_is_left_out(step: float) -> None:
-    sink = Counting(0)
+    sink = CountingSink(0)
     reporter = Reporter(sink)
     await reporter(step, None, None)
     await reporter(1, float("inf"), "one\nline\x07" + "x" * 10_000)

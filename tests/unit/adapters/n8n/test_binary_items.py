@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.artifacts import Kept, kept_in
+from tests.fakes.artifacts import ArtifactsHarness, kept_in
 from tests.fakes.n8n import How
 from tests.unit.adapters.n8n.flows import NAMES_ITSELF, code, flow
 from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, SYNC, N8nHarness, staged
@@ -31,7 +31,7 @@ ON_DISK = {
 
 
 @asynccontextmanager
-async def giving(*items: dict[str, Any], kept: Kept | None = None) -> AsyncIterator[N8nHarness]:
+async def giving(*items: dict[str, Any], kept: ArtifactsHarness | None = None) -> AsyncIterator[N8nHarness]:
     """A workflow whose last node gives these items."""
     flows = [flow("made", "responseNode", NAMES_ITSELF, code("Make")), flow("asked", "lastNode", code("Make"))]
     artifacts = kept.artifacts if kept else None

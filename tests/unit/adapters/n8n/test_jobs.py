@@ -24,7 +24,7 @@ from toolhub_service.domain.result import Outcome
 ALL = {"long": ASYNC, "patient": ASYNC, "breaks-late": ASYNC, "fires": ASYNC, "once": replace(ASYNC, deduplicates=True)}
 
 
-class Job:
+class RunningJob:
     """One that runs."""
 
     def __init__(self, harness: N8nHarness, task: asyncio.Task[Outcome | ToolError], sink: RecordingSink) -> None:
@@ -46,10 +46,12 @@ class Job:
         return ended
 
 
-async def begun(harness: N8nHarness, own_name: str = "long", args: dict[str, Any] | None = None, **more: Any) -> Job:
+async def begun(
+    harness: N8nHarness, own_name: str = "long", args: dict[str, Any] | None = None, **more: Any
+) -> RunningJob:
     sink = RecordingSink()
     call = await harness.call(own_name, args, job_id=JOB_ID, **more)
-    return Job(harness, asyncio.create_task(harness.ended(harness.adapter.execute(call, sink))), sink)
+    return RunningJob(harness, asyncio.create_task(harness.ended(harness.adapter.execute(call, sink))), sink)
 
 
 def _attributes(outcome: Outcome) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.n8n import FOREVER, FakeN8n, How
 from tests.ports.adapter_suite import AdapterSuite, Prepared
-from tests.ports.remote_job_suite import RemoteJobSuite, Trouble
+from tests.ports.remote_job_suite import RemoteFault, RemoteJobSuite
 from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.adapters.n8n.flows import dedupes
 from tests.unit.adapters.n8n.n8n_harness import JOB_ID, QUICK_MISSING, SYNC, LoopClock, N8nHarness, redact, staged
@@ -21,7 +21,7 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.source import ToolSource
 
 
-class Held(asyncio.Event):
+class ReleasesWorkflow(asyncio.Event):
     """Lets the workflow go on which n8n holds."""
 
     def __init__(self, n8n: FakeN8n) -> None:
@@ -34,7 +34,7 @@ class Held(asyncio.Event):
             self._n8n.release(execution.id)
 
 
-class Brittle(WorkflowCaller):
+class CrashingCaller(WorkflowCaller):
     """Breaks over what the workflow `crashes` answers."""
 
     def _judge(self, workflow: Any, call: GrantedCall, value: Any, known: Any) -> None:
@@ -48,9 +48,9 @@ class TestN8nAdapter(AdapterSuite):
     async def prepared(self) -> AsyncIterator[Prepared]:
         named = {"echo": SYNC, "breaks": SYNC, "slow": SYNC, "crashes": N8nWorkflow(webhook="echo")}
         async with staged(named, time_scale=None) as harness:
-            harness.adapter._caller = Brittle(redact, LoopClock(), pause_s=0.002)
+            harness.adapter._caller = CrashingCaller(redact, LoopClock(), pause_s=0.002)
             specs = {own: made.spec for own, made in (await harness.definitions()).items()}
-            started, stopped, let_go = asyncio.Event(), asyncio.Event(), Held(harness.n8n)
+            started, stopped, let_go = asyncio.Event(), asyncio.Event(), ReleasesWorkflow(harness.n8n)
             watch = asyncio.create_task(_watch(harness.n8n, started, stopped))
             yield Prepared(
                 harness.adapter,
@@ -88,7 +88,7 @@ class TestConfiguredSource(ToolSourceSuite):
             yield harness.source
 
 
-class N8nStage:
+class N8nSuiteHarness:
     """Implements `RemoteHarness`. The workflow knows its keys, so that one that is not there may be started again."""
 
     def __init__(self, harness: N8nHarness, call: GrantedCall) -> None:
@@ -100,24 +100,24 @@ class N8nStage:
     def effects(self) -> int:
         return self._n8n.starts("once")
 
-    def meet(self, trouble: Trouble) -> None:
+    def meet(self, trouble: RemoteFault) -> None:
         n8n, one = self._n8n, "/api/v1/executions/*"
         match trouble:
-            case Trouble.START_REFUSED:
+            case RemoteFault.START_REFUSED:
                 n8n.fails("/webhook/*", How.BUSY)
-            case Trouble.START_ANSWER_LOST:
+            case RemoteFault.START_ANSWER_LOST:
                 n8n.fails("/webhook/*", How.LOSE_ANSWER)
-            case Trouble.START_LOST:
+            case RemoteFault.START_LOST:
                 n8n.fails("/webhook/*", How.DROP)
-            case Trouble.FIND_BROKEN:
+            case RemoteFault.FIND_BROKEN:
                 n8n.fails("/api/v1/executions", How.DROP, times=FOREVER)
-            case Trouble.FOLLOW_CUT | Trouble.COLLECT_CUT:
+            case RemoteFault.FOLLOW_CUT | RemoteFault.COLLECT_CUT:
                 n8n.fails(one, How.CUT)
-            case Trouble.FORGOTTEN | Trouble.RESULT_GONE:
+            case RemoteFault.FORGOTTEN | RemoteFault.RESULT_GONE:
                 n8n.executions.forget()
-            case Trouble.STOP_BROKEN:
+            case RemoteFault.STOP_BROKEN:
                 n8n.fails("/api/v1/executions/*/stop", How.DROP)
-            case Trouble.STOP_IMPOSSIBLE:
+            case RemoteFault.STOP_IMPOSSIBLE:
                 n8n.fails("/api/v1/executions/*/stop", How.NO_ROUTE, times=FOREVER)
 
     def let_go(self) -> None:
@@ -127,7 +127,7 @@ class N8nStage:
 
 class TestN8nJobs(RemoteJobSuite):
     @pytest.fixture
-    async def harness(self) -> AsyncIterator[N8nStage]:
+    async def harness(self) -> AsyncIterator[N8nSuiteHarness]:
         terms = N8nWorkflow(mode="async", deduplicates=True)
         async with staged({"once": terms}, flows=[dedupes("once")], time_scale=None) as harness:
-            yield N8nStage(harness, await harness.call("once", {"a": 1}, job_id=JOB_ID))
+            yield N8nSuiteHarness(harness, await harness.call("once", {"a": 1}, job_id=JOB_ID))

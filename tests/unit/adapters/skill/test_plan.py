@@ -47,7 +47,7 @@ def ref(pointer: str, **default: Any) -> dict[str, Any]:
     return {"$from": pointer, **default}
 
 
-class Calls:
+class FakeInnerCalls:
     """Answers calls of `t/echo` with their arguments, and of others as they are told."""
 
     depth = 0
@@ -98,7 +98,7 @@ def fail(_: JsonObject) -> JsonValue:
     raise ToolFailure(ToolError(ErrorKind.POLICY_DENIED, "No."))
 
 
-async def ran(calls: Calls, *steps: dict[str, Any], given: JsonObject | None = None, **plan: Any) -> JsonValue:
+async def ran(calls: FakeInnerCalls, *steps: dict[str, Any], given: JsonObject | None = None, **plan: Any) -> JsonValue:
     made, problems = checked([*steps], **plan)
     assert made is not None, problems
     reported: list[Progress] = []
@@ -109,7 +109,7 @@ async def ran(calls: Calls, *steps: dict[str, Any], given: JsonObject | None = N
 
 
 async def test_data_flows_by_pointers_and_steps_that_wait_for_nothing_run_together() -> None:
-    calls = Calls()
+    calls = FakeInnerCalls()
     value = await ran(
         calls,
         step("a", args={"v": ref("/input/name")}),
@@ -126,7 +126,7 @@ async def test_data_flows_by_pointers_and_steps_that_wait_for_nothing_run_togeth
 async def test_for_each_calls_item_by_item_or_several_at_once_in_an_order_that_never_depends_on_time() -> None:
     rows: JsonValue = [3, 1, 2]
     for parallel, most in ((1, 2), (2, 3), (8, 4)):
-        calls = Calls()
+        calls = FakeInnerCalls()
         each = step("e", for_each="/input/rows", parallel=parallel, args={"v": ref("/item"), "at": ref("/index")})
         value = await ran(
             calls, each, step("other"), step("last", needs=["e"]), output=ref("/steps/e/result"), given={"rows": rows}
@@ -135,12 +135,12 @@ async def test_for_each_calls_item_by_item_or_several_at_once_in_an_order_that_n
         assert [made for made in calls.made if made[0] == "e"] == [("e", 3), ("e", 1), ("e", 2)]
         assert calls.made[-1] == ("last", None)
         assert calls.most == most
-    calls = Calls()
+    calls = FakeInnerCalls()
     assert await ran(calls, each, step("last", needs=["e"]), output=ref("/steps/e/result"), given={"rows": []}) == []
     assert calls.order == "last"
     for wrong, expected in (([0] * 101, "has 101 items; `max_items` is 100"), ({}, "is no array")):
         with pytest.raises(ToolFailure) as refused:
-            await ran(Calls(), each, given={"rows": wrong})
+            await ran(FakeInnerCalls(), each, given={"rows": wrong})
         assert expected in refused.value.error.message
 
 
@@ -149,7 +149,7 @@ async def test_branches_are_chosen_by_conditions_and_what_needs_a_skipped_step_i
         ("fast", "fast=fast joined=fast merge", "fast"),
         ("slow", "slow=slow slower=slow joined=slow merge", "slow"),
     ):
-        calls = Calls()
+        calls = FakeInnerCalls()
         value = await ran(
             calls,
             step("fast", args={"v": "fast"}, **when("input.mode == 'fast'")),
@@ -188,7 +188,7 @@ async def test_branches_are_chosen_by_conditions_and_what_needs_a_skipped_step_i
 async def test_a_failed_step_stops_the_plan_is_undone_or_is_passed_over(
     on_failure: str, order: str, expected: str
 ) -> None:
-    calls = Calls(bad=fail)
+    calls = FakeInnerCalls(bad=fail)
     undo = {"tool": "t/undo", "args": {"v": ref("/steps/b/result/v")}}
     undo_each = {"tool": "t/undo", "args": {"v": ref("/item")}}
     run = ran(
@@ -217,7 +217,7 @@ async def test_what_waits_for_a_person_is_let_through_after_the_calls_beside_it(
     def wait(_: JsonObject) -> JsonValue:
         raise Suspended("appr_1")
 
-    calls = Calls(wait=wait)
+    calls = FakeInnerCalls(wait=wait)
     with pytest.raises(Suspended):
         await ran(calls, step("w", "t/wait"), step("beside", args={"v": 1}), step("after", needs=["beside"]))
     assert (calls.order, calls.under_way) == ("w beside=1", 0)
@@ -232,7 +232,7 @@ async def test_what_is_not_there_fails_the_step_with_a_sentence() -> None:
     }
     for case, expected in cases.values():
         with pytest.raises(ToolFailure) as refused:
-            await ran(Calls(), case, output=ref("/input/name"))
+            await ran(FakeInnerCalls(), case, output=ref("/input/name"))
         assert expected in refused.value.error.message
         assert refused.value.error.kind is ErrorKind.EXECUTION_ERROR
 

@@ -135,7 +135,7 @@ class ScriptedRun:
     call: Call
     sink: EventSink
     process: Process
-    world: World
+    world: FakeWorld
 
     @property
     def job(self) -> Job:
@@ -193,7 +193,7 @@ async def remote(run: ScriptedRun) -> ToolResult:
     return run.ok()
 
 
-class World:
+class FakeWorld:
     """What scripts do to it, and what holds them up."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class Process:
     name: str
     store: FaultyJobs
     clock: ManualClock
-    world: World
+    world: FakeWorld
     terms: JobTerms = TERMS
     max_running: int = 1_000
     observer: RecordingObserver = field(default_factory=RecordingObserver)
@@ -276,7 +276,7 @@ class JobHarness:
     def __init__(self) -> None:
         self.store = FaultyJobs()
         self.clock = ManualClock(unix_ms=T0)
-        self.world = World()
+        self.world = FakeWorld()
         self.processes: list[Process] = []
         self._placed: dict[str, int] = {}
 

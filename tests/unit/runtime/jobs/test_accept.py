@@ -31,7 +31,7 @@ def _granted(call: Call, spec: ToolSpec = WRITE) -> GrantedCall:
     return GrantedCall(planned, Verdict(Effect.ALLOW, "1", "rule", "because"), deadline_s=0.0)
 
 
-class Accepts:
+class FakePipeline:
     """A pipeline that comes to step 6, or is refused before."""
 
     def __init__(self, process: Process, refusal: ErrorKind | None = None, **details: Any) -> None:
@@ -53,7 +53,7 @@ def _submission(process: Process, refusal: ErrorKind | None = None, **details: A
     catalog = RecordingCatalog(check_schema=compile_schema)
     catalog.visited = []
     catalog.register(WRITE)
-    return Submission(Accepts(process, refusal, **details), process.acceptance, process.store, catalog)
+    return Submission(FakePipeline(process, refusal, **details), process.acceptance, process.store, catalog)
 
 
 async def test_accepted_job_is_durable_and_enqueued(harness: JobHarness, process: Process) -> None:

@@ -19,7 +19,7 @@ from toolhub_service.stores.memory import MemoryKeys
 BUSY = POLICY + "limits: [{id: slow, rate_per_s: 1, burst: 1}]\n"
 
 
-class Marked(NoJobs):
+class MarkedJobs(NoJobs):
     def __init__(self, mark: RemoteMark | None) -> None:
         self._mark = mark
 
@@ -29,7 +29,7 @@ class Marked(NoJobs):
 
 def a_remote_harness(mark: RemoteMark | None, answer: object, policy: str = POLICY) -> PipelineHarness:
     harness = a_keyed_harness(answer, policy=policy)
-    harness.pipeline = replace(harness.pipeline, running=Marked(mark))
+    harness.pipeline = replace(harness.pipeline, running=MarkedJobs(mark))
     harness.adapter.keeps_marks = True
     return harness
 

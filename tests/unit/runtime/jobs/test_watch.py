@@ -20,7 +20,7 @@ from toolhub_service.runtime.jobs.watch import TAIL_ENTRIES, JobWatch
 END = 10_000
 
 
-class Scene:
+class WatchedJob:
     """One job that gets further, and those who watch it."""
 
     def __init__(self) -> None:
@@ -64,12 +64,12 @@ class Scene:
 class Watcher:
     """Reads as often as it is let to."""
 
-    def __init__(self, scene: Scene, job: Job, after: int) -> None:
+    def __init__(self, watched: WatchedJob, job: Job, after: int) -> None:
         self.seen: list[int] = []
         self.after = after
         self.first = job.status.sequence if after == 0 else after + 1
         self._may_read = asyncio.Semaphore(0)
-        self.task = asyncio.create_task(self._read(scene.watch, job))
+        self.task = asyncio.create_task(self._read(watched.watch, job))
 
     def let(self, reads: int) -> None:
         for _ in range(reads):
@@ -84,163 +84,163 @@ class Watcher:
 
 
 @pytest.fixture
-async def scene() -> Scene:
-    scene = Scene()
-    await scene.begin()
-    return scene
+async def watched() -> WatchedJob:
+    watched = WatchedJob()
+    await watched.begin()
+    return watched
 
 
-async def test_watch_begins_with_the_present_state(scene: Scene) -> None:
-    await scene.report()
-    await scene.end()
-    assert await scene.whole() == [4]
+async def test_watch_begins_with_the_present_state(watched: WatchedJob) -> None:
+    await watched.report()
+    await watched.end()
+    assert await watched.whole() == [4]
 
 
-async def test_watch_goes_on_after_what_was_seen(scene: Scene) -> None:
-    await scene.report()
-    await scene.end()
-    assert await scene.whole(1) == [2, 3, 4]
-    assert await scene.whole(3) == [4]
-    assert await scene.whole(4) == []
-    assert await scene.whole(99) == []
+async def test_watch_goes_on_after_what_was_seen(watched: WatchedJob) -> None:
+    await watched.report()
+    await watched.end()
+    assert await watched.whole(1) == [2, 3, 4]
+    assert await watched.whole(3) == [4]
+    assert await watched.whole(4) == []
+    assert await watched.whole(99) == []
 
 
-async def test_history_longer_than_one_read_is_seen_whole(scene: Scene) -> None:
+async def test_history_longer_than_one_read_is_seen_whole(watched: WatchedJob) -> None:
     for _ in range(1_000):
-        await scene.report()
-    await scene.end()
-    assert await scene.whole(1) == list(range(2, 1_004))
+        await watched.report()
+    await watched.end()
+    assert await watched.whole(1) == list(range(2, 1_004))
 
 
-async def test_watcher_that_comes_back_to_a_watched_job_sees_at_once_what_it_has_missed(scene: Scene) -> None:
+async def test_watcher_that_comes_back_to_a_watched_job_sees_at_once_what_it_has_missed(watched: WatchedJob) -> None:
     """The other one, who has seen more, has already closed the gap at the beginning."""
     for _ in range(5):
-        await scene.report()
-    ahead = Watcher(scene, scene.job, scene.job.status.sequence)
+        await watched.report()
+    ahead = Watcher(watched, watched.job, watched.job.status.sequence)
     ahead.let(END)
     for _ in range(9):
         await turn()
-    behind = Watcher(scene, scene.job, 3)
+    behind = Watcher(watched, watched.job, 3)
     behind.let(END)
     async with asyncio.timeout(WITHIN_S):
         while behind.seen != [4, 5, 6, 7]:
             await turn()
-    await scene.announce(await scene.end())
+    await watched.announce(await watched.end())
     await asyncio.gather(ahead.task, behind.task)
     assert (ahead.seen, behind.seen) == ([8], [4, 5, 6, 7, 8])
 
 
-async def test_watcher_that_is_ahead_of_its_job_waits_and_then_sees_only_what_is_later(scene: Scene) -> None:
-    watcher = Watcher(scene, scene.job, 4)
+async def test_watcher_that_is_ahead_of_its_job_waits_and_then_sees_only_what_is_later(watched: WatchedJob) -> None:
+    watcher = Watcher(watched, watched.job, 4)
     watcher.let(END)
     for _ in range(4):
-        await scene.announce(await scene.report())
+        await watched.announce(await watched.report())
         await turn()
-    await scene.announce(await scene.end())
+    await watched.announce(await watched.end())
     await watcher.task
     assert watcher.seen == [5, 6, 7]
 
 
-async def test_watcher_that_stays_ahead_ends_with_its_job(scene: Scene) -> None:
-    watcher = Watcher(scene, scene.job, 500)
+async def test_watcher_that_stays_ahead_ends_with_its_job(watched: WatchedJob) -> None:
+    watcher = Watcher(watched, watched.job, 500)
     watcher.let(END)
     await turn()
-    await scene.announce(await scene.end())
+    await watched.announce(await watched.end())
     async with asyncio.timeout(WITHIN_S):
         await watcher.task
     assert watcher.seen == []
 
 
-async def test_slow_watcher_falls_behind_the_tail_and_misses_nothing(scene: Scene) -> None:
-    slow, fast = Watcher(scene, scene.job, 2), Watcher(scene, scene.job, 2)
+async def test_slow_watcher_falls_behind_the_tail_and_misses_nothing(watched: WatchedJob) -> None:
+    slow, fast = Watcher(watched, watched.job, 2), Watcher(watched, watched.job, 2)
     fast.let(END)
     slow.let(1)
     for _ in range(3 * TAIL_ENTRIES):
-        await scene.announce(await scene.report())
+        await watched.announce(await watched.report())
         for _ in range(4):
             await turn()
-    read = scene.store.asked.count("history")
+    read = watched.store.asked.count("history")
     assert read <= 3, "the fast one read the tail"
     slow.let(END)
-    await scene.announce(await scene.end())
+    await watched.announce(await watched.end())
     await asyncio.gather(slow.task, fast.task)
     assert slow.seen == fast.seen == list(range(3, 3 * TAIL_ENTRIES + 4))
 
 
-async def test_many_watchers_of_one_job_read_the_store_once(scene: Scene) -> None:
-    watchers = [Watcher(scene, scene.job, 1) for _ in range(200)]
+async def test_many_watchers_of_one_job_read_the_store_once(watched: WatchedJob) -> None:
+    watchers = [Watcher(watched, watched.job, 1) for _ in range(200)]
     for watcher in watchers:
         watcher.let(END)
-    await scene.announce(await scene.end())
+    await watched.announce(await watched.end())
     await asyncio.gather(*(watcher.task for watcher in watchers))
     assert all(watcher.seen == [2, 3] for watcher in watchers)
-    assert scene.store.asked.count("history") <= 2
+    assert watched.store.asked.count("history") <= 2
 
 
-async def test_nothing_is_kept_of_a_job_that_nobody_watches(scene: Scene) -> None:
-    watchers = [Watcher(scene, scene.job, 0) for _ in range(3)]
+async def test_nothing_is_kept_of_a_job_that_nobody_watches(watched: WatchedJob) -> None:
+    watchers = [Watcher(watched, watched.job, 0) for _ in range(3)]
     for watcher in watchers:
         watcher.let(END)
     for _ in range(9):
         await turn()
-    assert scene.observer.watchers == 3
+    assert watched.observer.watchers == 3
     for watcher in watchers:
         watcher.task.cancel()
     await asyncio.wait([watcher.task for watcher in watchers])
     assert all(watcher.task.cancelled() for watcher in watchers)
-    assert (scene.watch.watchers, scene.observer.watchers, len(scene.watch._topics)) == (0, 0, 0)
+    assert (watched.watch.watchers, watched.observer.watchers, len(watched.watch._topics)) == (0, 0, 0)
 
 
-async def test_news_of_jobs_that_nobody_watches_are_nothing(scene: Scene) -> None:
-    await scene.announce(JobNews("another", 7), await scene.report(), JobNews(""))
-    assert len(scene.watch._topics) == 0
+async def test_news_of_jobs_that_nobody_watches_are_nothing(watched: WatchedJob) -> None:
+    await watched.announce(JobNews("another", 7), await watched.report(), JobNews(""))
+    assert len(watched.watch._topics) == 0
 
 
-async def test_watch_outlasts_a_store_that_is_away(scene: Scene) -> None:
-    scene.store.is_away = True
-    watcher = Watcher(scene, scene.job, 1)
+async def test_watch_outlasts_a_store_that_is_away(watched: WatchedJob) -> None:
+    watched.store.is_away = True
+    watcher = Watcher(watched, watched.job, 1)
     watcher.let(END)
-    await scene.end()
+    await watched.end()
     async with asyncio.timeout(WITHIN_S):
-        while len(scene.observer.troubles) < 3:
+        while len(watched.observer.troubles) < 3:
             await turn()
-    scene.store.is_away = False
+    watched.store.is_away = False
     await watcher.task
     assert watcher.seen == [2, 3]
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-async def test_watchers_are_told_to_come_again_when_the_hub_leaves(scene: Scene, is_away: bool) -> None:
-    watcher = Watcher(scene, scene.job, 1)
+async def test_watchers_are_told_to_come_again_when_the_hub_leaves(watched: WatchedJob, is_away: bool) -> None:
+    watcher = Watcher(watched, watched.job, 1)
     watcher.let(END)
-    scene.store.is_away = is_away
+    watched.store.is_away = is_away
     for _ in range(9):
         await turn()
-    scene.watch.drain()
+    watched.watch.drain()
     with pytest.raises(HubFailure) as left:
         await watcher.task
     assert (left.value.reason.code, left.value.reason.name) == (Code.UNAVAILABLE, "DRAINING")
     with pytest.raises(HubFailure):
-        await scene.whole(2)
+        await watched.whole(2)
 
 
-async def test_end_that_was_seen_is_no_reason_to_come_again(scene: Scene) -> None:
-    await scene.end()
-    scene.watch.drain()
-    assert await scene.whole() == [3]
+async def test_end_that_was_seen_is_no_reason_to_come_again(watched: WatchedJob) -> None:
+    await watched.end()
+    watched.watch.drain()
+    assert await watched.whole() == [3]
 
 
-async def test_watch_of_a_job_that_is_forgotten_meanwhile_ends(scene: Scene) -> None:
+async def test_watch_of_a_job_that_is_forgotten_meanwhile_ends(watched: WatchedJob) -> None:
     """A reader so slow that what it has not read is gone."""
-    watcher = Watcher(scene, scene.job, 0)
+    watcher = Watcher(watched, watched.job, 0)
     watcher.let(1)
     for _ in range(9):
         await turn()
     assert watcher.seen == [2]
     for _ in range(2 * TAIL_ENTRIES):
-        await scene.announce(await scene.report())
-    await scene.announce(await scene.end())
-    assert await scene.store.inner.forget(2, 10) == 1
+        await watched.announce(await watched.report())
+    await watched.announce(await watched.end())
+    assert await watched.store.inner.forget(2, 10) == 1
     watcher.let(END)
     with pytest.raises(ToolFailure) as gone:
         async with asyncio.timeout(WITHIN_S):
@@ -248,56 +248,56 @@ async def test_watch_of_a_job_that_is_forgotten_meanwhile_ends(scene: Scene) -> 
     assert gone.value.error.kind is ErrorKind.NOT_FOUND
 
 
-async def test_watch_of_a_job_that_vanished_behind_a_gap_ends(scene: Scene) -> None:
-    watcher = Watcher(scene, scene.job, 2)
+async def test_watch_of_a_job_that_vanished_behind_a_gap_ends(watched: WatchedJob) -> None:
+    watcher = Watcher(watched, watched.job, 2)
     watcher.let(END)
     for _ in range(9):
         await turn()
-    await scene.end()
-    await scene.store.inner.forget(2, 10)
-    await scene.announce(JobNews(""))
+    await watched.end()
+    await watched.store.inner.forget(2, 10)
+    await watched.announce(JobNews(""))
     with pytest.raises(ToolFailure):
         async with asyncio.timeout(WITHIN_S):
             await watcher.task
 
 
-async def test_who_has_seen_the_newest_entry_costs_one_request_where_nothing_was_missed(scene: Scene) -> None:
-    watcher = Watcher(scene, scene.job, 2)
+async def test_who_has_seen_the_newest_entry_costs_one_request_where_nothing_was_missed(watched: WatchedJob) -> None:
+    watcher = Watcher(watched, watched.job, 2)
     watcher.let(1)
     for _ in range(9):
         await turn()
-    assert scene.store.asked == ["history"], "whether the job is there still is asked only behind a gap"
+    assert watched.store.asked == ["history"], "whether the job is there still is asked only behind a gap"
     watcher.let(END)
-    await scene.announce(await scene.end())
+    await watched.announce(await watched.end())
     await watcher.task
     assert watcher.seen == [3]
 
 
-async def test_end_is_seen_from_memory_when_the_job_is_forgotten(scene: Scene) -> None:
-    watcher = Watcher(scene, scene.job, 2)
+async def test_end_is_seen_from_memory_when_the_job_is_forgotten(watched: WatchedJob) -> None:
+    watcher = Watcher(watched, watched.job, 2)
     watcher.let(1)
     for _ in range(9):
         await turn()
-    await scene.announce(await scene.end())
-    await scene.store.inner.forget(2, 10)
+    await watched.announce(await watched.end())
+    await watched.store.inner.forget(2, 10)
     watcher.let(END)
     await watcher.task
     assert watcher.seen == [3]
 
 
 async def test_job_that_ends_while_a_watch_of_several_reads_it_is_sent_once() -> None:
-    scene = Scene()
-    async with aclosing(scene.watch.watch_many([], JobFilter(), {})) as statuses:
+    watched = WatchedJob()
+    async with aclosing(watched.watch.watch_many([], JobFilter(), {})) as statuses:
         reading = asyncio.ensure_future(anext(statuses))
         for _ in range(20):  # until it has read that there is none, and waits
             await turn()
-        scene.store.held["get"] = asyncio.Event()
-        await scene.begin()
-        await scene.announce(JobNews("job-1", 2, scene.job.status))
-        while "get" not in scene.store.asked:
+        watched.store.held["get"] = asyncio.Event()
+        await watched.begin()
+        await watched.announce(JobNews("job-1", 2, watched.job.status))
+        while "get" not in watched.store.asked:
             await turn()
-        await scene.announce(await scene.end())
-        scene.store.held["get"].set()
+        await watched.announce(await watched.end())
+        watched.store.held["get"].set()
         assert [(await reading).sequence, (await anext(statuses)).sequence, (await anext(statuses)).sequence] == [
             1,
             2,
@@ -312,13 +312,13 @@ async def test_job_that_ends_while_a_watch_of_several_reads_it_is_sent_once() ->
 
 
 async def test_watch_of_several_finds_a_job_that_began_behind_a_gap() -> None:
-    scene = Scene()
-    async with asyncio.timeout(WITHIN_S), aclosing(scene.watch.watch_many([], JobFilter(), {})) as statuses:
+    watched = WatchedJob()
+    async with asyncio.timeout(WITHIN_S), aclosing(watched.watch.watch_many([], JobFilter(), {})) as statuses:
         reading = asyncio.ensure_future(anext(statuses))
         for _ in range(20):
             await turn()
-        await scene.begin()
-        await scene.announce(JobNews(""))
+        await watched.begin()
+        await watched.announce(JobNews(""))
         assert (await reading).sequence == 1
 
 
@@ -359,16 +359,16 @@ STEPS = st.lists(
 @given(STEPS)
 def test_every_watcher_sees_each_entry_once_whatever_happens(steps: list[tuple[str, int | str]]) -> None:
     group = asyncio.run(_group_after(steps))
-    last = group.scene.job.status.sequence
+    last = group.watched.job.status.sequence
     assert [watcher.seen for watcher in group.watchers] == [
         list(range(watcher.first, last + 1)) for watcher in group.watchers
     ]
-    assert len(group.scene.watch._topics) == group.scene.watch.watchers == 0
+    assert len(group.watched.watch._topics) == group.watched.watch.watchers == 0
 
 
 async def _group_after(steps: list[tuple[str, int | str]]) -> WatcherGroup:
     group = WatcherGroup()
-    await group.scene.begin()
+    await group.watched.begin()
     for name, value in steps:
         await getattr(group, name)(value)
     await group.end()
@@ -379,30 +379,30 @@ class WatcherGroup:
     """Watchers of one job, who come, read and go as they like, while news of it come as they can."""
 
     def __init__(self) -> None:
-        self.scene = Scene()
+        self.watched = WatchedJob()
         self.watchers: list[Watcher] = []
         self.late: list[JobNews] = []
 
     async def report(self, how: str) -> None:
-        news = await self.scene.report()
+        news = await self.watched.report()
         if how == "late":
             self.late.append(news)
         elif how == "missed":
             await self.gap(0)
         else:
             shown = JobNews("job-1", news.sequence) if how == "number only" else news
-            await self.scene.announce(*self.late, *[shown] * (1 + (how == "twice")))
+            await self.watched.announce(*self.late, *[shown] * (1 + (how == "twice")))
             self.late = []
 
     async def burst(self, count: int) -> None:
-        await self.scene.announce(*self.late, *[await self.scene.report() for _ in range(count)])
+        await self.watched.announce(*self.late, *[await self.watched.report() for _ in range(count)])
         self.late = []
 
     async def come(self, back: int) -> None:
-        job = await self.scene.store.inner.get("job-1")
+        job = await self.watched.store.inner.get("job-1")
         assert job is not None
         after = 0 if back == 0 else max(1, job.status.sequence + 2 - back)
-        self.watchers.append(Watcher(self.scene, job, after))
+        self.watchers.append(Watcher(self.watched, job, after))
 
     async def read(self, count: int) -> None:
         if self.watchers:
@@ -414,22 +414,22 @@ class WatcherGroup:
 
     async def gap(self, _: int) -> None:
         self.late = []
-        await self.scene.announce(JobNews(""))
+        await self.watched.announce(JobNews(""))
 
     async def go(self, number: int) -> None:
         if self.watchers:
             leaving = self.watchers.pop(number % len(self.watchers))
             leaving.task.cancel()
             await asyncio.wait({leaving.task})
-            every = range(leaving.first, self.scene.job.status.sequence + 1)
+            every = range(leaving.first, self.watched.job.status.sequence + 1)
             assert leaving.seen == list(every[: len(leaving.seen)])
 
     async def away(self, is_away: bool) -> None:
-        self.scene.store.is_away = is_away
+        self.watched.store.is_away = is_away
 
     async def end(self) -> None:
-        self.scene.store.is_away = False
-        await self.scene.announce(*self.late, await self.scene.end())
+        self.watched.store.is_away = False
+        await self.watched.announce(*self.late, await self.watched.end())
         for watcher in self.watchers:
             watcher.let(END)
         async with asyncio.timeout(WITHIN_S):

@@ -25,7 +25,7 @@ from toolhub_service.stores.blobs_bucket import bucket_of
 pytestmark = pytest.mark.promise("audit.export-at-least-once")
 
 
-class Reports:
+class RecordingExportObserver:
     """What an exporter says."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Reports:
         self.anew += 1
 
 
-class Away:
+class LimitedTarget:
     """A place that takes `left` batches, and is away then."""
 
     name = "away"
@@ -95,7 +95,7 @@ async def test_a_place_that_was_away_gets_everything_in_order_and_a_batch_again_
     log: ChainedAuditLog,
 ) -> None:
     await filled(log, 1, 1_500)
-    reports, sink = Reports(), Away(1)
+    reports, sink = RecordingExportObserver(), LimitedTarget(1)
     export = Export(log.events, sink, reports)
     assert await asyncio.to_thread(export.step)
     with pytest.raises(ConnectionError):
@@ -116,8 +116,8 @@ async def test_a_place_that_was_away_gets_everything_in_order_and_a_batch_again_
 
 async def test_batches_are_bounded_in_bytes(log: ChainedAuditLog) -> None:
     await filled(log, 1, 300, purpose="p" * 10_000)
-    sink = Away(99)
-    await drained(Export(log.events, sink, Reports()))
+    sink = LimitedTarget(99)
+    await drained(Export(log.events, sink, RecordingExportObserver()))
     assert len(sink.places) == 300
     assert max(sink.bytes) <= BATCH_BYTES
     assert len(sink.bytes) == 4
@@ -187,7 +187,7 @@ async def test_removal_goes_by_passes_and_a_chain_that_holds_a_young_event_early
 async def test_a_restored_log_is_carried_anew(tmp_path: Path) -> None:
     log = await started_log(tmp_path)
     await filled(log, 1, 20)
-    sink, reports = Away(99), Reports()
+    sink, reports = LimitedTarget(99), RecordingExportObserver()
     await drained(Export(log.events, sink, reports))
     await log.close()
     for file in files_in(tmp_path)[:2]:
@@ -204,7 +204,7 @@ async def test_a_file_is_renamed_when_it_is_full_and_mended_where_a_crash_left_h
     log = await started_log(tmp_path)
     await filled(log, 1, 10)
     place = tmp_path / "out" / "audit.jsonl"
-    export = Export(log.events, FileSink(place, 5_000), Reports())
+    export = Export(log.events, FileSink(place, 5_000), RecordingExportObserver())
     await drained(export)
     assert not place.exists()
     (renamed,) = place.parent.iterdir()
@@ -222,7 +222,7 @@ async def test_a_bucket_gets_an_object_a_batch_once_it_answers_and_the_same_one_
 ) -> None:
     log = await started_log(tmp_path)
     await filled(log, 1, 3)
-    reports = Reports()
+    reports = RecordingExportObserver()
     with fake_s3() as s3:
         store = bucket_of(f"s3://{BUCKET}/audit", s3.environment())
         export = Export(log.events, BucketSink(lambda name, data: obstore.put(store, name, data)), reports)

@@ -22,14 +22,14 @@ from toolhub_service.stores.audit.log import SqliteAuditLog
 from toolhub_service.stores.audit.retention import EventArchive
 
 
-class Silent:
+class SilentObserver:
     def exported(self, sink: str, events: int, refused: int) -> None: ...
     def backlog(self, sink: str, events: int) -> None: ...
     def begins_anew(self, sink: str) -> None: ...
 
 
 @dataclass(frozen=True)
-class Kept:
+class ExportedLog:
     """A data folder of two runs, of 30 events each, whose first 20 have moved to an archive; all were exported."""
 
     data_dir: Path
@@ -55,7 +55,7 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> ExportedLog:
     folder = tmp_path_factory.mktemp("kept")
     data_dir = folder / "data"
     data_dir.mkdir(mode=0o700)
@@ -68,7 +68,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
             for number in range(1, 31):
                 log.append(called(number))
             await log.flush()
-            export = Export(log.events, FileSink(folder / "export.jsonl", 1 << 30), Silent())
+            export = Export(log.events, FileSink(folder / "export.jsonl", 1 << 30), SilentObserver())
             await asyncio.to_thread(export.step)
             await log.close()
         log = SqliteAuditLog(*files, clock=WallClock(), redactor=Redactor())
@@ -78,7 +78,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
 
     asyncio.run(run())
     (archive,) = (folder / "archive").iterdir()
-    return Kept(
+    return ExportedLog(
         data_dir,
         archive.read_text().splitlines(keepends=True),
         (folder / "export.jsonl").read_text().splitlines(keepends=True),
@@ -86,7 +86,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
 
 
 @pytest.mark.promise("audit.lines-verify")
-def test_what_a_log_has_exported_and_archived_verifies_in_any_order_and_twice(kept: Kept) -> None:
+def test_what_a_log_has_exported_and_archived_verifies_in_any_order_and_twice(kept: ExportedLog) -> None:
     assert kept.verified(kept.exported) == (
         0,
         {"ok": True, "eventsChecked": "60", "writersChecked": 2, "repeated_lines": 0},
@@ -105,7 +105,7 @@ def test_what_a_log_has_exported_and_archived_verifies_in_any_order_and_twice(ke
     assert kept.verified(spelt_anew)[0] == 0, "a shipper of logs may write the JSON anew"
 
 
-def test_a_part_is_whole_in_itself_where_that_is_asked_for(kept: Kept) -> None:
+def test_a_part_is_whole_in_itself_where_that_is_asked_for(kept: ExportedLog) -> None:
     part = kept.exported[5:25]
     code, report = kept.verified(part)
     assert (code, report["faults"][0]["reason"]) == (1, "events 1 to 5 are in none of the files")
@@ -154,7 +154,7 @@ TAMPERED: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
 
 
 @pytest.mark.promise("audit.lines-verify")
-def test_whatever_is_changed_in_a_file_is_named_with_the_first_bad_event(kept: Kept) -> None:
+def test_whatever_is_changed_in_a_file_is_named_with_the_first_bad_event(kept: ExportedLog) -> None:
     for name, (tamper, reason) in TAMPERED.items():
         code, report = kept.verified(tamper(kept.exported))
         assert (code, report["ok"]) == (1, False), name
@@ -162,7 +162,7 @@ def test_whatever_is_changed_in_a_file_is_named_with_the_first_bad_event(kept: K
 
 
 @pytest.mark.promise("audit.lines-verify")
-def test_the_files_must_reach_to_where_the_log_goes_on(kept: Kept) -> None:
+def test_the_files_must_reach_to_where_the_log_goes_on(kept: ExportedLog) -> None:
     first = [line for line in kept.archive if json.loads(line)["writer"] == json.loads(kept.archive[0])["writer"]]
     code, report = kept.verified(first[:15], *kept.live)
     assert (code, len(report["faults"])) == (1, 2), report
@@ -174,7 +174,7 @@ def test_the_files_must_reach_to_where_the_log_goes_on(kept: Kept) -> None:
     assert kept.verified(first[:15], "--part", *kept.live)[0] == 0
 
 
-def test_what_is_missing_is_asked_for(kept: Kept, tmp_path: Path) -> None:
+def test_what_is_missing_is_asked_for(kept: ExportedLog, tmp_path: Path) -> None:
     def message_of(*words: str) -> str:
         ran = CliRunner().invoke(toolhub, ["audit", "verify", *words], env={"TOOLHUB_DATA_DIR": str(tmp_path)})
         assert ran.exit_code in (1, 2)
@@ -191,7 +191,7 @@ def test_what_is_missing_is_asked_for(kept: Kept, tmp_path: Path) -> None:
     assert "nothing was verified" in message_of("--file", str(line), "--audit-key", str(kept.data_dir / "audit.key"))
 
 
-def test_what_the_command_exports_as_lines_is_verified_as_well(kept: Kept, tmp_path: Path) -> None:
+def test_what_the_command_exports_as_lines_is_verified_as_well(kept: ExportedLog, tmp_path: Path) -> None:
     ran = CliRunner().invoke(toolhub, ["audit", "export", "--as", "lines", *kept.live])
     lines = ran.stdout.splitlines(keepends=True)
     assert sorted([*lines, *kept.archive]) == sorted(kept.exported)

@@ -14,8 +14,8 @@ from tests.fakes.egress import Clients, egress_clients
 from tests.fakes.http_server import (
     ALL_METHODS,
     LOOPBACK,
-    Asked,
     RawServer,
+    RecordedRequest,
     always,
     by_target,
     response,
@@ -114,7 +114,7 @@ async def test_connection_that_the_server_closed_meanwhile_is_replaced(client: E
 
 
 async def test_safe_request_goes_anew_when_a_kept_connection_turns_out_dead(client: EgressClient) -> None:
-    async def once(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def once(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         if len(server.asked) == 2:
             return False
         writer.write(response(b"hello"))
@@ -128,7 +128,7 @@ async def test_safe_request_goes_anew_when_a_kept_connection_turns_out_dead(clie
 
 @pytest.mark.promise("net.posts-never-repeated")
 async def test_unsafe_request_is_never_sent_twice(client: EgressClient) -> None:
-    async def once(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def once(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         if asked.method == "POST":
             return False
         writer.write(response(b"hello"))
@@ -280,7 +280,7 @@ async def test_at_most_five_redirects_are_followed(client: EgressClient) -> None
 
 
 async def test_redirect_is_followed_without_waiting_for_its_body(client: EgressClient) -> None:
-    async def answer(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> None:
         waiting = b"HTTP/1.1 302 Found\r\nLocation: /there\r\nContent-Length: 100\r\n\r\nabc"
         writer.write(waiting if asked.target == "/" else response(b"there"))
 
@@ -352,7 +352,7 @@ async def test_unreachable_and_unknown_hosts_are_network_errors(clients: Clients
 async def test_cancelled_call_closes_its_connection(client: EgressClient) -> None:
     begun = asyncio.Event()
 
-    async def begin(asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def begin(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         begun.set()
         await asked.reader.read()
         return False
@@ -394,7 +394,7 @@ async def test_no_descriptor_is_left_behind(clients: Clients) -> None:
 
 
 async def test_many_calls_at_once_each_get_their_own_answer(client: EgressClient) -> None:
-    async def echo(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def echo(asked: RecordedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(response(asked.target.encode()))
 
     async with serving(echo) as server:

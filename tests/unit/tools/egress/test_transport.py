@@ -7,7 +7,7 @@ import httpcore
 import httpx
 import pytest
 
-from tests.fakes.http_server import ALL_METHODS, LOOPBACK, Asked, always, response, serving
+from tests.fakes.http_server import ALL_METHODS, LOOPBACK, RecordedRequest, always, response, serving
 from tests.fakes.resolvers import FixedResolver
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
@@ -82,7 +82,7 @@ async def test_breakage_is_an_error_of_httpx(transport: GuardedTransport) -> Non
 async def test_more_exchanges_than_places_wait_for_one(transport: GuardedTransport) -> None:
     hold, under_way = asyncio.Event(), asyncio.Semaphore(0)
 
-    async def held(asked: Asked, writer: asyncio.StreamWriter) -> None:
+    async def held(asked: RecordedRequest, writer: asyncio.StreamWriter) -> None:
         under_way.release()
         await hold.wait()
         writer.write(response(asked.target.encode()))

@@ -31,7 +31,7 @@ ARGS = {"path": "a.txt", "text": "hello"}
 NAMES = ("robot", "other", "judge", "alice", "bob", "gateway", "ops", "auditor")
 
 
-class Court:
+class ApprovalsHarness:
     """A hub with a gateway, robots and approvers; alice is one of these and a customer of the gateway."""
 
     def __init__(self, running: RunningHub) -> None:
@@ -91,6 +91,6 @@ def kind(result: result_pb2.ToolResult) -> str:
 
 
 @asynccontextmanager
-async def a_court(tmp_path: Path, **settings: Any) -> AsyncIterator[Court]:
+async def approvals_harness(tmp_path: Path, **settings: Any) -> AsyncIterator[ApprovalsHarness]:
     async with running_hub(tmp_path, policy=POLICY, settings={**BY_KEY, **settings}) as running:
-        yield Court(running)
+        yield ApprovalsHarness(running)

@@ -10,7 +10,7 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.verdict import ExhaustedLimit, Limit, Refused, Taken
 
 
-class CountsAlone:
+class FakeSharedCounts:
     """Implements `SharedCounts`. `away` set: what every question meets."""
 
     def __init__(self, clock: Clock) -> None:

@@ -35,7 +35,7 @@ Metadata = Sequence[tuple[str, str]]
 
 
 @dataclass
-class Town:
+class KeyedHub:
     """A hub with API keys and the credentials of its people."""
 
     hub: RunningHub
@@ -53,14 +53,14 @@ class Town:
 
 
 @asynccontextmanager
-async def founded(tmp_path: Path, *names: str, **settings: Any) -> AsyncIterator[Town]:
+async def keyed_hub(tmp_path: Path, *names: str, **settings: Any) -> AsyncIterator[KeyedHub]:
     chosen = {"auth": {"modes": ["api-key"]}, **settings}
     file = Paths(settings_of(tmp_path, chosen)).key_file()
     before = os.umask(0)  # as careless an operator as there can be
     try:
         keys = {name: file.create(name) for name in ("alice", "bob", "ops", *names)}
         async with running_hub(tmp_path, policy=POLICY, settings=chosen) as hub:
-            yield Town(hub, keys)
+            yield KeyedHub(hub, keys)
     finally:
         os.umask(before)
 

@@ -7,7 +7,7 @@ import asyncio
 from tests.fakes.clock import ManualClock
 
 
-class HandTimer:
+class ManualTimer:
     """Implements `Wait` (registry/refresh_times.py) on a `ManualClock`."""
 
     def __init__(self, clock: ManualClock) -> None:
