@@ -141,13 +141,13 @@ class RunnerLocks:
 
     def hold(self, runner: str) -> None:
         """Be known as alive until this process ends. Where the folder takes no lock, silence alone tells of the end."""
-        with suppress(OSError):
+        with suppress(OSError):  # a file system without locks, or a system without boot ids
+            path = self._folder / f"{_BOOT_ID.read_text().strip()}.{runner}"
             self._folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
             draft = self._folder / f".{runner}"
-            descriptor = os.open(draft, _LOCK, _MODE)
-            self._own = self._folder / f"{_BOOT_ID.read_text().strip()}.{runner}", descriptor
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            draft.rename(self._own[0])  # seen once it is locked, not before
+            self._own = path, os.open(draft, _LOCK, _MODE)
+            fcntl.flock(self._own[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            draft.rename(path)  # seen once it is locked, not before
 
     def let_go(self) -> None:
         own, self._own = self._own, None  # once: by then another file may have the number of a closed descriptor
@@ -159,7 +159,7 @@ class RunnerLocks:
     def dead(self) -> list[str]:
         """Runners of this machine whose process has ended since they were asked for last."""
         found: list[str] = []
-        with suppress(OSError):
+        with suppress(OSError):  # then their silence tells, after the time that a runner may be silent
             boot_id = _BOOT_ID.read_text().strip()
             for path in self._folder.glob(f"{boot_id}.*"):
                 if self._own is None or path != self._own[0]:

@@ -77,5 +77,5 @@ def _shown(certificate_file: str, key_file: str) -> Mapping[str, Any]:
         try:
             peers[turn % 2].do_handshake()
         except ssl.SSLWantReadError:
-            continue
+            continue  # it is the other peer's turn
     return peers[0].getpeercert() or {}

@@ -44,9 +44,8 @@ from toolhub_service.transport.envelope import ValidationLayer
 from toolhub_service.transport.interceptors.admission import AdmissionLayer, TenantShares, WatchSharesLayer
 from toolhub_service.transport.interceptors.auth import AccessLayer, AuthLayer
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
-from toolhub_service.transport.interceptors.metrics import MetricsLayer
+from toolhub_service.transport.interceptors.observing import MetricsLayer, TracingLayer
 from toolhub_service.transport.interceptors.policy import PolicyLayer
-from toolhub_service.transport.interceptors.tracing import TracingLayer
 from toolhub_service.transport.job_servicer import JobServicer
 from toolhub_service.transport.registry_servicer import RegistryServicer
 from toolhub_service.transport.rpc import Layer

@@ -260,7 +260,7 @@ def watch(tool: str, as_json: bool, **options: Any) -> None:
       toolhub approvals watch
       toolhub approvals watch -o json | while read -r line; do notify-send "$line"; done
     """
-    with connected_by(options) as connection, suppress(KeyboardInterrupt):
+    with connected_by(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
         if wants_json(as_json):
             for approval in ApprovalWatch(connection, tool, disconnected=note_outage):
                 print_next(message_as_json(approval))

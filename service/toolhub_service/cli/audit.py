@@ -81,7 +81,7 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
       toolhub audit tail
       toolhub audit tail -f --type POLICY_DENIED
     """
-    with connected_by(options) as connection, suppress(KeyboardInterrupt):
+    with connected_by(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is how `--follow` ends
         where = filter_of(options)
         found = newest(connection, where, count)
         _print_events(found, as_json)

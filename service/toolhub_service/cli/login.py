@@ -230,7 +230,7 @@ def _metadata_of(context: Context) -> tuple[_HubMetadata | None, list[str]]:
             try:
                 status, found = asked(http, "GET", tried[-1])
             except IssuerUnreachable:
-                continue
+                continue  # `tried` names it to the person where no other answers either
             resource = str(found.get("resource", ""))
             # RFC 9728 §3.3: a page of one server must not speak for another.
             if status == 200 and resource.startswith(f"{place}/"):

@@ -158,7 +158,7 @@ def _answer_all(problem: str) -> None:
         try:
             request_id = json.loads(line).get("id")
         except (ValueError, AttributeError):
-            continue
+            continue  # no request: nobody waits for an answer to it
         if request_id is not None:
             error = {"code": _SERVER_ERROR, "message": problem}
             click.echo(json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}))

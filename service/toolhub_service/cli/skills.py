@@ -260,7 +260,7 @@ def _named(name: str, sources_file: Path | None, options: dict[str, Any]) -> tup
             try:
                 found = load_skill(folder).name
             except SkillInvalid:
-                continue
+                continue  # another skill's fault, which `toolhub skills check` names
             if found == wanted:
                 return folder, source
             known.append(found)

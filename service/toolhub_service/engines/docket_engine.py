@@ -346,7 +346,7 @@ class DocketEngine:
             except Exception as crash:  # noqa: BLE001 - reported, and begun anew
                 context = {"message": "the docket worker crashed", "exception": crash}
                 asyncio.get_running_loop().call_exception_handler(context)
-                with suppress(TimeoutError):
+                with suppress(TimeoutError):  # a pause that the engine's end cuts short
                     await asyncio.wait_for(self._leaving.wait(), _RETRY_S)
                 # Redis may still be away; the next round tries again.
                 with suppress(RedisError):

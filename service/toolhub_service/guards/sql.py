@@ -62,7 +62,7 @@ def load_parsers(databases: Iterable[DatabaseTerms]) -> None:
     """Have the parsers of these databases read a statement: their import takes 0.1 s, for a thread to wait for and not
     for the first call. One that is not installed is told to its calls."""
     for dialect in sorted({terms.dialect for terms in databases}):
-        with suppress(ToolFailure):
+        with suppress(ToolFailure):  # not installed: each call says so
             _read("SELECT 1", dialect, "public")
 
 

@@ -188,6 +188,7 @@ def _read_key(entry: Mapping[str, Any], algorithms: frozenset[str]) -> PublicKey
 
     # All that fit are of one family and read a key alike; the smallest name makes the choice stable.
     known = get_default_algorithms()[min(fitting)]
+    # One entry that cannot be read must not take the issuer's other keys with it; None counts it as not accepted.
     with suppress(InvalidKeyError, ValueError, TypeError, KeyError):
         key = known.from_jwk({name: value for name, value in entry.items() if name in _MEMBERS})
         # RFC 7518 §3.3 asks for 2048 bits at least; the upper bound keeps verifying from costing seconds.

@@ -199,7 +199,7 @@ class Admission:
             return False
         if origin in self._terms.allowed_origins:
             return True
-        with suppress(ValueError):
+        with suppress(ValueError):  # no URL, such as `null`, is no page of this machine
             parts = urlsplit(origin)
             name = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
             return self._terms.is_local and parts.scheme in ("http", "https") and name in _LOCAL_NAMES

@@ -10,7 +10,6 @@ import asyncio
 import importlib
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
@@ -86,12 +85,12 @@ class Listener:
         if bound is None:
             return
         asyncio.get_running_loop().remove_reader(bound.fileno())
-        if self._opening is not None:
-            with suppress(asyncio.CancelledError):
-                served = await self._opening
-                if served is not None:
-                    await served.close(grace_s)
-        bound.close()
+        try:
+            served = await self._opening if self._opening is not None else None
+            if served is not None:
+                await served.close(grace_s)
+        finally:
+            bound.close()
 
     def _first(self) -> None:
         assert self._socket is not None

@@ -140,7 +140,7 @@ class Client:
                 self._lines.task_done()
 
     async def flush(self) -> None:
-        with suppress(TimeoutError):
+        with suppress(TimeoutError):  # lines are a courtesy: a client that reads none of them must not delay the answer
             async with asyncio.timeout(_FLUSH_S):
                 await self._lines.join()
 

@@ -58,7 +58,7 @@ Wait = Callable[[asyncio.Event, float], Awaitable[None]]
 
 async def until(event: asyncio.Event, delay_s: float) -> None:
     """`Wait` on the event loop's clock."""
-    with suppress(TimeoutError):
+    with suppress(TimeoutError):  # either end of the wait is right
         async with asyncio.timeout(delay_s):
             await event.wait()
 

@@ -304,6 +304,7 @@ class Artifacts:
             await self._leave_to_the_sweeper(artifact)
 
     async def _release(self, artifact_ids: Sequence[str]) -> None:
+        # The store is away: what is left expires by itself, and whoever waits must not wait for each of them.
         with suppress(ToolFailure):
             for artifact_id in artifact_ids:
                 artifact = await self._records.get(artifact_id)

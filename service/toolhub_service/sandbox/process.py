@@ -153,6 +153,7 @@ class Child(asyncio.SubprocessTransport):
     async def _abandon(self) -> None:
         """End what nobody has been given yet."""
         self.close()
+        # Cancelled again: it is killed, and only its exit is waited for no longer. The first cancellation goes on.
         with suppress(asyncio.CancelledError):
             await within(_DRAIN_S, self.exited)
 
@@ -230,7 +231,7 @@ async def spawn(program: Program, protocol: asyncio.SubprocessProtocol) -> Child
 
 async def within(seconds: float, event: asyncio.Event) -> bool:
     """Whether the event came in time."""
-    with suppress(TimeoutError):
+    with suppress(TimeoutError):  # the event's own state is the answer
         async with asyncio.timeout(seconds):
             await event.wait()
     return event.is_set()

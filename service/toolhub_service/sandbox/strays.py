@@ -15,6 +15,7 @@ def kill_strays(root: int) -> None:
     Each process is stopped before its children are read, so that none is started meanwhile; the program's group goes on
     afterwards. A child of a stopped parent keeps its number until the parent reaps it, so that no other is hit.
     """
+    # Below: a process that is gone needs no signal, and one of another user was not started by this program.
     found: set[int] = set()
     fresh = {root}
     while fresh:

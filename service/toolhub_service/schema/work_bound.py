@@ -74,7 +74,7 @@ def _size_bytes(pattern: str) -> int:
         try:
             jsonschema_rs.validator_for({"pattern": pattern}, offline=True, pattern_options=limit)
         except jsonschema_rs.ValidationError:
-            continue
+            continue  # too large for this limit, or broken: then no limit takes it, and it is refused below
         return size
     shown = pattern if len(pattern) <= 80 else pattern[:79] + "…"
     raise SchemaRefused("pattern", f"{shown!r} is broken, too large or not linear (look-around, back-references).")

@@ -261,5 +261,5 @@ class BucketWriter:
 
     async def _forget_temporary(self) -> None:
         """What stays is cleared away by the bucket's lifecycle rule; the blob does not hang on it."""
-        with suppress(BaseError, OSError):
+        with suppress(BaseError, OSError):  # as the docstring says
             await obstore.delete_async(self._store, self._temporary)

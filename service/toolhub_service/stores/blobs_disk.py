@@ -164,7 +164,7 @@ class DiskBlobs:
         with as_tool_failures():
             Path(folder).mkdir(0o700, parents=True, exist_ok=True)
             self._root = os.open(folder, _FOLDER & ~os.O_NOFOLLOW)
-            with suppress(FileExistsError):
+            with suppress(FileExistsError):  # of a former start, or of another hub on this folder
                 os.mkdir(_INCOMING, 0o700, dir_fd=self._root)
             self._incoming = os.open(_INCOMING, _FOLDER, dir_fd=self._root)
             self._remove_left_behind()
@@ -226,7 +226,7 @@ class DiskBlobs:
 
     def discard(self, temporary: str) -> None:
         """Raises OSError."""
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # it has become a blob, or the sweeper was faster
             os.unlink(temporary, dir_fd=self._incoming)
 
     # Beneath
@@ -255,7 +255,7 @@ class DiskBlobs:
         except FileNotFoundError:
             if not make:
                 raise
-        with suppress(FileExistsError):
+        with suppress(FileExistsError):  # another write of this shard has just made it
             os.mkdir(name, 0o700, dir_fd=self._root)
             os.fsync(self._root)
         return os.open(name, _FOLDER, dir_fd=self._root)
@@ -263,7 +263,7 @@ class DiskBlobs:
     def _remove(self, sha256: str) -> None:
         if not _SHA256.fullmatch(sha256):
             return
-        with as_tool_failures(), suppress(FileNotFoundError):
+        with as_tool_failures(), suppress(FileNotFoundError):  # gone already, by another hub's sweeper
             shard = self._open_shard(sha256)
             try:
                 with self._locked(fcntl.LOCK_EX):

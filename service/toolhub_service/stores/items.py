@@ -216,7 +216,7 @@ def _items(caller: Scope, numbers: Sequence[int], now_unix_ms: int) -> Looking[d
         try:
             item = decode_item(record)
         except UnreadableRecord:
-            continue
+            continue  # a newer hub's: one such record must not make all others unfindable
         # Postings are of this caller's scopes already; but two digests may meet, and two owners cannot.
         if caller.sees(item) and not 0 < item.expires_at_unix_ms <= now_unix_ms:
             items[number] = item

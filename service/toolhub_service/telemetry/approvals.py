@@ -84,7 +84,7 @@ class ApprovalWebhook:
 
     async def close(self, grace_s: float = 2.0) -> None:
         """Deliver what waits, for at most `grace_s`, and give up the rest."""
-        with suppress(TimeoutError):
+        with suppress(TimeoutError):  # what still waits is given up below, and counted
             await asyncio.wait_for(self._waiting.join(), grace_s)
         for worker in self._workers:
             worker.cancel()

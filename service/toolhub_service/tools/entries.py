@@ -307,7 +307,7 @@ class _Digest:
                 try:
                     status = os.stat(each, dir_fd=inner, follow_symlinks=False)
                 except FileNotFoundError:
-                    continue
+                    continue  # removed since the folder was listed
                 self.entry(inner, each, status, f"{path}/{each}", depth_left - 1)
         finally:
             os.close(inner)

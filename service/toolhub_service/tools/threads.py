@@ -45,7 +45,7 @@ async def to_thread(work: Callable[[threading.Event], T], executor: Executor | N
             try:
                 await asyncio.wait({thread})
             except asyncio.CancelledError:
-                continue
+                continue  # raised below, once the thread has ended
         # A second cancellation must not leave it either: the thread still holds descriptors that the caller closes.
         if thread.done() and not thread.cancelled():
             thread.exception()  # Looked at, so that asyncio does not report it as lost.

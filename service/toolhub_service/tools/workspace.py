@@ -283,7 +283,7 @@ class Workspace:
         descriptor = self._opening(self._root, ".", O_FOLDER)
         for depth in range(1, len(names) + 1):
             try:
-                with suppress(FileExistsError):
+                with suppress(FileExistsError):  # opened below, which refuses what is no folder
                     os.mkdir(names[depth - 1], 0o700, dir_fd=descriptor)
                 # From the root again, not from the folder above, which could have been moved out meanwhile.
                 inner = self._opening(self._root, "/".join(names[:depth]), O_FOLDER)

@@ -6,6 +6,7 @@ from threading import Barrier
 
 import pytest
 
+from toolhub_service.app import files
 from toolhub_service.app.files import RunnerLocks, SecretFileInvalid, read_or_make_key
 
 STARTERS = 16
@@ -63,3 +64,10 @@ class TestRunnerLocks:
         locks.hold("runner_1")
         assert locks.dead() == []
         locks.let_go()
+
+    def test_system_without_boot_ids_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(files, "_BOOT_ID", tmp_path / "none")
+        locks = RunnerLocks(tmp_path / "runners")
+        locks.hold("runner_1")
+        assert locks.dead() == []
+        assert list(tmp_path.iterdir()) == []

@@ -155,7 +155,7 @@ class Backend:
         if known.kind is None or anew:
             kind = known.kind = await _kind_of(self._own)
             newest = None
-            with suppress(NoReply):
+            with suppress(NoReply):  # without a witness a restart of it is noticed later, no more
                 newest = await newest_in_history(self._own)
             known.witness = newest.prompt_id if newest is not None else ""
             self.is_back()

@@ -277,7 +277,7 @@ class EventFeed:
         if self._is_closed:
             return ""
         self._start()
-        with suppress(TimeoutError):
+        with suppress(TimeoutError):  # `client_id` says whether it came
             async with asyncio.timeout(timeout_s):
                 await self._tried.wait()
         return self.client_id

@@ -178,6 +178,7 @@ def bind_to_hub(lifeline: int) -> None:
     # A child that inherited it would keep the pipe's reading end open past the worker.
     os.set_inheritable(lifeline, False)
     if hasattr(fcntl, "F_SETSIG"):
+        # The kernel kills at once, also where a tool holds the GIL; where it cannot, the thread below does.
         with suppress(OSError):
             fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
             fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
@@ -194,7 +195,7 @@ def _adopt_orphans() -> None:
 
 
 def _end_with(lifeline: int) -> None:
-    with suppress(OSError):
+    with suppress(OSError):  # a pipe that fails is a hub that is gone, too
         os.read(lifeline, 1)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 

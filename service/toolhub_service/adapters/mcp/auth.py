@@ -273,7 +273,7 @@ async def _first(urls: list[str], send: Send) -> dict[str, Any]:
             # The URLs come from the server's own header, so they may be no URLs.
             request = httpx2.Request("GET", url, headers={"accept": "application/json"}, extensions=_IN_TIME)
         except httpx2.InvalidURL:
-            continue
+            continue  # the next one may be right; that none was is said by whoever called
         if document := await _asked(request, send):
             return document
     return {}

@@ -351,13 +351,13 @@ async def following_lists(session: ClientSession, deps: Deps) -> AsyncIterator[N
     async def follow_again_and_again() -> None:
         while True:
             began_s = loop.time()
-            with suppress(MCPError, SubscriptionLost, TimeoutError):
+            with suppress(MCPError, SubscriptionLost, TimeoutError):  # however it was lost, it is opened again
                 await follow()
             await asyncio.sleep(backoff.after_loss(loop.time() - began_s))
 
     task = asyncio.create_task(follow_again_and_again())
     try:
-        with suppress(TimeoutError):
+        with suppress(TimeoutError):  # a server that never acknowledges the stream is used all the same
             async with asyncio.timeout(_FIRST_WITHIN_S):
                 await is_open.wait()
         is_connected = True
@@ -372,7 +372,7 @@ async def _follow_resources(session: ClientSession, deps: Deps) -> None:
     watched, backoff = deps.watched, Backoff(deps.randomness)
 
     async def follow(uris: tuple[str, ...]) -> None:
-        with suppress(MCPError, SubscriptionLost, TimeoutError):
+        with suppress(MCPError, SubscriptionLost, TimeoutError):  # its end is the news: the loop below opens another
             async with listen(session, resource_subscriptions=uris) as events:
                 for uri in uris:
                     if (asked := watched.uris.get(uri)) is not None:

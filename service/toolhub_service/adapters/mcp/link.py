@@ -191,7 +191,7 @@ class McpLink:
     async def _next_session(self, deadline_s: float) -> McpSession | None:
         if not self._closed.is_set():
             self._retry_now.set()
-            with suppress(TimeoutError):
+            with suppress(TimeoutError):  # None says so: the caller has no session
                 async with asyncio.timeout_at(deadline_s):
                     await self._attempt_done.wait()
         return self._session
@@ -232,9 +232,9 @@ class McpLink:
             self._finish_attempt()
         if pause_s <= 0:
             return
-        # Callers that hurry come in crowds; none of them shortens this much.
+        # Callers who ask for a try at once come in crowds; none of them shortens this much.
         await asyncio.sleep(min(FLOOR_S, pause_s))
-        with suppress(TimeoutError):
+        with suppress(TimeoutError):  # nobody asked: the pause was waited out
             async with asyncio.timeout_at(self._next_try_s):
                 await self._retry_now.wait()
 

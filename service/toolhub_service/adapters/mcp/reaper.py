@@ -91,7 +91,7 @@ def _watch() -> None:
         else:
             groups.clear()
     for group in groups:
-        with suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, and its number may be another's by now
             os.killpg(group, signal.SIGKILL)
 
 

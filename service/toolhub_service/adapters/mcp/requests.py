@@ -286,7 +286,7 @@ class RequestSender:
                 fields[MCP_NAME_HEADER] = encode_header_value(name)
         fields |= headers or {}
         if self.fast is not None and self.fast.is_open and method == "tools/call":
-            with suppress(Redirected):
+            with suppress(Redirected):  # nothing was run there; the SDK's client below follows it
                 async with _bounded(method, timeout_s):
                     return await self.fast.send(method, params, fields, on_progress, on_log)
         named: AbstractContextManager[dict[str, str]] = self._exchanges.named() if self._exchanges else nullcontext({})

@@ -231,7 +231,7 @@ async def subscribe_to_resource(server: McpServer, call: GrantedCall, caller: To
     # After the server took it: a subscription that was refused is not repeated at the next connection.
     asked = server.link.watched.add(uri)
     if session.is_modern:
-        with suppress(TimeoutError):
+        with suppress(TimeoutError):  # it is asked for all the same, a little after the answer
             async with asyncio.timeout(_ASKED_S):
                 await asked.wait()
     proof = evidence_of(call, session, f"subscribed to {one_line(uri, 200)}")

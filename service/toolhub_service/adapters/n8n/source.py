@@ -205,7 +205,7 @@ class N8nToolSource:
             try:
                 reading.named[workflow_id] = await api.workflow(workflow_id)
             except NotFound:
-                continue
+                continue  # `compared` says so of its tool
         reading.offered = [await self._described(api, found) for found in reading.offered]
         self._descriptions = {_version(found): found.description for found in reading.offered}
         return reading

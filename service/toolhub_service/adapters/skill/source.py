@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -108,8 +107,7 @@ class SkillToolSource:
         self._is_closed = True
         if self._looking is not None:
             self._looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._looking
+            await asyncio.wait({self._looking})
 
     def tool(self, resource_id: str) -> SkillTool | None:
         """What a definition of this reading or the one before stands for."""

@@ -233,7 +233,7 @@ class _Taking:
         for place, folders, names in os.walk(folder):
             for path in (Path(place, each) for each in [*names, *folders]):
                 inner = f"{name}/{path.relative_to(folder).as_posix()}"
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):  # workspaces are worked in meanwhile
                     if path.is_symlink():
                         self._entries.append(Entry(inner, link=str(path.readlink())))
                     elif path.is_file():
@@ -278,7 +278,7 @@ def _remove_left_behind(own: Path) -> None:
     """The links of backups that were killed."""
     for other in own.parent.iterdir():
         if other != own:
-            with suppress(OSError):
+            with suppress(OSError):  # one that is locked belongs to a backup that runs
                 descriptor = os.open(other, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -55,7 +55,7 @@ ORDER BY {_ORDER} LIMIT ?"""  # noqa: S608 — fixed text
 
 def index_sqlite(connection: sqlite3.Connection) -> None:
     """Make the index where there is none and the log is not large. What fails leaves the log as it is."""
-    with suppress(sqlite3.Error):
+    with suppress(sqlite3.Error):  # without the index pages are found along time, slower and as right
         if connection.execute(_SQLITE_HAS).fetchone() is None:
             (rows,) = connection.execute("SELECT coalesce(max(row) - min(row), 0) FROM events").fetchone()
             if rows < INDEXED_MAX:

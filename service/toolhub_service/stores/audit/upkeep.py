@@ -90,5 +90,5 @@ class AuditUpkeep:
             await self._rest(patience_s)
 
     async def _rest(self, seconds: float) -> None:
-        with suppress(TimeoutError):
+        with suppress(TimeoutError):  # the usual end of it; the other one is that the process leaves
             await asyncio.wait_for(self._leaving.wait(), seconds)

@@ -341,7 +341,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
             try:
                 stream = await self._network.connect_tcp(address, port, timeout=share_s)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
-                continue
+                continue  # the next address may answer, such as IPv4 where IPv6 leads nowhere
             return MessageStream(stream, address, self._closings)
         raise WireError(Breakage.UNREACHABLE)
 

@@ -172,7 +172,7 @@ class FilteringProxy:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 for address in await judged_addresses(self._resolver, url.host, url.port, url.networks):
-                    with suppress(OSError):
+                    with suppress(OSError):  # the next address may answer; that none did is noted below
                         return await asyncio.open_connection(address, url.port, limit=_HEAD_MAX_BYTES)
             error = WireError(Breakage.UNREACHABLE)
         except TimeoutError:
@@ -210,7 +210,7 @@ class FilteringProxy:
                 for direction in directions:
                     direction.cancel()
                 await asyncio.wait(directions)
-            with suppress(OSError):
+            with suppress(OSError):  # the browser was faster
                 browser[1].write_eof()
                 await browser[1].drain()
         finally:
@@ -218,12 +218,12 @@ class FilteringProxy:
 
     async def _end_of(self, source: asyncio.StreamReader) -> None:
         """A browser that has its answer closes, also where the server does not."""
-        with suppress(OSError):
+        with suppress(OSError):  # a reset is an end, too
             while await source.read(_PIECE_BYTES):
                 continue
 
     async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, counts: bool) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # either side's reset ends the relay, as its end does
             while piece := await source.read(_PIECE_BYTES):
                 if counts:
                     # One budget for all connections: a page may split what it loads over many.

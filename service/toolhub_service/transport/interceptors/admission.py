@@ -119,7 +119,7 @@ class AdmissionLayer(Layer):
     async def emptied(self, within_s: float) -> None:
         """Once draining: wait until the last RPC has left, for at most `within_s`."""
         if self.in_flight:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError):  # who is still in flight is ended with the server
                 await asyncio.wait_for(self._empty.wait(), within_s)
 
 

@@ -1,4 +1,4 @@
-"""go-grpc-middleware's server metrics: started, handled by code, seconds, messages in and out."""
+"""What is observed of every RPC: its trace (W3C `traceparent`, `tracestate`, `baggage`) and its metrics."""
 
 from __future__ import annotations
 
@@ -8,20 +8,40 @@ import grpc
 
 from toolhub_service.telemetry.counters import Count, SharedCount
 from toolhub_service.telemetry.metrics import Metrics, RpcMetrics
-from toolhub_service.transport.rpc import Layer, Method, ServicerContext
+from toolhub_service.telemetry.tracing import RpcTrace, Tracing
+from toolhub_service.transport.rpc import CALLER, Layer, Method, ServicerContext
 
 State = tuple[RpcMetrics, float]
 
 
+class TracingLayer(Layer):
+    """The outermost layer: what all others do belongs to the trace. One span an RPC when the trace is sampled."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+
+    def enter(self, method: Method, context: ServicerContext) -> RpcTrace:
+        return self._tracing.rpc(method.path[1:], context.invocation_metadata() or ())
+
+    def leave(self, method: Method, state: RpcTrace, context: ServicerContext, error: BaseException | None) -> None:
+        if state.span is not None:
+            caller = CALLER.get(None)
+            details = context.details() if error is not None else ""
+            state.end(code_name(context, error), details, None if caller is None else caller.principal)
+
+
 class MetricsLayer(Layer):
-    """Labels are the kind, service and method of the contract, never free text."""
+    """go-grpc-middleware's server metrics: started, handled by code, seconds, messages in and out.
+
+    Labels are the kind, service and method of the contract, never free text.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._of_path: dict[str, RpcMetrics] = {}
 
     def counters(self, hook: str, method: Method) -> tuple[Count | SharedCount, ...]:
-        """Messages."""
+        """Of messages, for the hooks `received` and `sent`."""
         metrics = self._of(method)
         return {"received": (metrics.received,), "sent": (metrics.sent,)}.get(hook, ())
 
