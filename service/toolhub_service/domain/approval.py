@@ -22,7 +22,8 @@ class ApprovalState(IdentityEnum):
     USED = "USED"
 
 
-# Of a binding, in the first version of stores.
+# Fields of a binding in the first version of stores. Stores find an approval by all of its parts: fields that came later
+# are left out while they are empty, so that a record of an older hub is still found.
 _FIRST_PARTS = 8
 
 
@@ -62,6 +63,7 @@ class Binding(Struct, frozen=True, gc=False, omit_defaults=True):
 
     def is_asked_by(self, principal: Principal) -> bool:
         """Whether it is a request of this principal's own, or of one that acts for it, whoever carried it."""
+        # All of them: nobody may decide about a request that it has somebody else make for it.
         own = {self.principal, self.agent_id, self.user_id, *self.actors.split()}
         return not own.isdisjoint((principal.id, *principal.actors))
 

@@ -23,6 +23,7 @@ class ArtifactRef(Struct, frozen=True, gc=False):
     expires_at_unix_ms: int = 0
 
 
+# The tag is the version of the record: a hub refuses one that it does not know instead of misreading it.
 class Artifact(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="v", tag=1):
     """What is known of one artifact. Its bytes lie under `sha256` and never change."""
 

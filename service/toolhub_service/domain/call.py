@@ -81,6 +81,7 @@ class TenantDirectory(Protocol):
 class SubjectToken:
     """A verified access token. Never shown, never kept in a record, never sent to a source."""
 
+    # No dataclass and no Struct: what prints or encodes those would find the text.
     __slots__ = ("digest", "text")
 
     def __init__(self, text: str, digest: str) -> None:
@@ -111,6 +112,7 @@ class Principal:
     """Whom its credential names as the customer it belongs to; empty: nobody."""
     groups: frozenset[str] = frozenset()
     """As its issuer names them; they mean nothing without `issuer`."""
+    # Not compared: it is the policy's view, another object after each reload, of one and the same principal.
     tenancy: Tenancy | None = field(default=None, repr=False, compare=False)
     """Bounds what it sees of others; None: its roles alone do, for there are no tenants or it is of the whole hub."""
     key: str = field(init=False, compare=False, repr=False)
@@ -131,6 +133,7 @@ class Principal:
         named = {"issuer": self.issuer, "tenant": self.tenant, "actors": " ".join(self.actors)}
         return {name: fact for name, fact in named.items() if fact}
 
+    # Not compared: with its next token the caller is still the same principal.
     subject_token: SubjectToken | None = field(default=None, repr=False, compare=False)
     """What it showed, for authorization servers that exchange it (RFC 8693), and for nobody else; None: no token."""
 
@@ -212,6 +215,7 @@ class Reply(NamedTuple):
     """The question's own."""
 
     def __repr__(self) -> str:
+        # Answers may be passwords, and what prints a call prints this.
         return "Reply(…)"
 
 
@@ -236,6 +240,7 @@ class ExecContext(NamedTuple):
     permissions: frozenset[str] | None = None
     """May only narrow what the principal's grant allows; None: the grant as it is."""
     budget: BudgetRequest = BudgetRequest()
+    # Read-only: all calls without labels share this one object.
     labels: Mapping[str, str] = MappingProxyType({})
 
 
@@ -257,6 +262,7 @@ class Lineage(NamedTuple):
     """How many calls it may make in turn: no more than the call that makes it has left."""
     bytes_left: int = INNER_BYTES_MAX
     """How many bytes of answers those may bring."""
+    # By digest too: a tool may call itself with other arguments; with the same ones it would do so without end.
     ancestors: tuple[tuple[str, str], ...] = ()
     """Tool and sha256 (hex) over the arguments of each call above it, the caller's own first."""
     job_id: str = ""
@@ -312,6 +318,7 @@ class Call(NamedTuple):
     def subject(self) -> str:
         """Id of whom it is for: the user, or else the agent, in whose name the principal makes it; or the principal."""
         own = self.principal.id
+        # A message that names the principal itself says no more than the credential does.
         return next((id for id in (self.context.user_id, self.context.agent_id) if id not in ("", own)), own)
 
     @property

@@ -86,6 +86,7 @@ class ToolError:
     details: Mapping[str, JsonValue] = field(default_factory=dict)
     """Facts for repair, under names that the table of kinds lists. Never a secret."""
     upstream: Upstream | None = None
+    # Else one caller with little patience could open the breaker for all others.
     blames_upstream: bool | None = None
     """For the breaker alone: False when the failure says nothing about the origin that was asked (the caller chose less
     time than the tool allows by itself, or another origin failed, to which a redirect led); None: as the kind says, and

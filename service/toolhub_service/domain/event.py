@@ -40,6 +40,7 @@ class EventType(Enum):
     CREDENTIAL_REVOKED = "CREDENTIAL_REVOKED"
 
 
+# gc=False here and in other records: they are made by the thousand, and values that never change form no cycles.
 class Event(Struct, frozen=True, gc=False):
     """One audit event before it is chained. Text fields are redacted by the log before they are written."""
 

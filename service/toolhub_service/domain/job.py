@@ -118,6 +118,7 @@ class JobFilter(Struct, frozen=True, gc=False):
             (self.owners is None or self.owners(call.principal.id))
             and self.principal in ("", call.principal.id)
             and (not self.states or job.state in self.states)
+            # As stores match it: fnmatch itself would ignore case on some systems.
             and (not self.tool or fnmatchcase(call.tool, self.tool))
             and self.request_id in ("", call.context.request_id)
             and self.task_id in ("", call.context.task_id)
@@ -155,6 +156,7 @@ class JobTally(Struct, frozen=True, gc=False):
 # function from one record to the next; the store keeps it by compare-and-set on `version`. A job that is over will not
 # run again, and has no arguments any more: their digest says what they were.
 
+# A job may end without ever having run: cancelled, out of time, or refused when it is judged again.
 _FOLLOWING: dict[JobState, frozenset[JobState]] = {
     JobState.QUEUED: FINAL_STATES | {JobState.RUNNING, JobState.AWAITING_APPROVAL, JobState.CANCELLING},
     JobState.AWAITING_APPROVAL: FINAL_STATES | {JobState.QUEUED, JobState.CANCELLING},
@@ -189,6 +191,7 @@ def moved(
     Raises ForbiddenTransition when `state` may not follow, or when a result and a final state do not go together.
     """
     status = job.status
+    # Checked here, where records are made, and again by stores: a defect of either must not end a job twice.
     if not may_follow(status.state, state):
         raise ForbiddenTransition(f"{state.value} may not follow {status.state.value}")
     if state.is_final != (result is not None):

@@ -23,6 +23,7 @@ class MemoryItem(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="v
     user_id: str = ""
     """The same of the user."""
     tags: tuple[str, ...] = ()
+    # Unless somebody vouches for it: what came from outside may be an instruction to whoever reads it.
     untrusted: bool = True
     """Whether the text came from outside. False where its writer has vouched for it."""
     source: str = ""

@@ -48,6 +48,7 @@ class EventSink(Protocol):
     def chunk(self, chunk: Chunk) -> None: ...
 
 
+# The route of a call keeps these, so that an adapter is not asked on every call what is always the same.
 class FixedTerms(NamedTuple):
     """What an adapter says alike of all calls of one tool, in the place of its methods of those names."""
 
@@ -90,6 +91,7 @@ class Adapter(Protocol):
         """Whether a job of this tool keeps a mark of its work on a remote side, to which another run re-attaches."""
 
 
+# Asked for at run time: most adapters have no such tool, and no such method.
 @runtime_checkable
 class ForeseeingAdapter(Protocol):
     """An adapter of tools some of which must run something without effect to know what they would do."""

@@ -183,6 +183,7 @@ class SourceStatus:
     """Name and version that the source gives itself; untrusted."""
     protocol: str = ""
     trust: Trust = Trust.ALWAYS
+    # `tuple()` is empty: most sources have nothing to tell.
     diagnose: Callable[[], Sequence[str]] = tuple
     """`ToolSource.diagnostics`: to look through it for secrets costs milliseconds, and few ask for it."""
 

@@ -205,6 +205,7 @@ class SkillListing(Struct, frozen=True, gc=False):
     """(path from the skill's folder, sha256 in hex, bytes) of each that can be read."""
 
 
+# eq=False: to compare two schemas field by field would walk both of them, and the digest says it all.
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolSpec:
     """One tool. Equality is by digest: two specs with the same definition are the same tool."""
@@ -285,6 +286,7 @@ def definition_digest(spec: ToolSpec) -> str:
         "resourceId": spec.resource_id,
         "guarded": [[argument.name, argument.role.value] for argument in spec.guarded],
     }
+    # To write it in another way would change every digest, and void the plans and approvals that name them.
     canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -23,6 +23,7 @@ class EgressRule:
     schemes: frozenset[str] = frozenset({"https", "http"})
     ports: frozenset[int] = frozenset()
     """Empty: the scheme's default port only."""
+    # Reading alone: methods that may change something have to be named.
     methods: frozenset[str] = frozenset({"GET", "HEAD"})
     cidrs: tuple[str, ...] = ()
     """Networks opened although they are not public, such as `127.0.0.0/8`; empty: public addresses only."""
@@ -60,6 +61,7 @@ class CommandRule:
     positionals_max: int = 16
     subcommands: tuple[str, ...] = ()
     """When not empty, argv[1] must be one of these."""
+    # Without it a positional could be read as a flag; a few programs, such as echo, print it instead.
     end_of_options: bool = True
     """Whether `--` is inserted before the positionals."""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -9,14 +9,13 @@ from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
 
+# None of HMAC: whoever verifies such a signature can make it, too.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 RoleName = Literal["agent", "operator", "approver", "auditor"]
 Held = Annotated[str, Meta(pattern=r"^(\*|(scope|group):[\x21-\x7e]+)$", max_length=255)]
 
 # What principals of other kinds begin with, and selectors of the policy.
 _RESERVED = ("actor", "group", "issuer", "local", "spiffe")
-
-
 _UNPAIRED = "auth.modes with {0} and auth.{1} go together: name {2} there, or leave out both"
 
 
@@ -39,6 +38,7 @@ class Issuer(Section, frozen=True):
         "EdDSA",
         "PS256",
     )
+    # By default no `JWT`: an ID token, which is made for the client and not for the hub, may have that type.
     types: Annotated[
         tuple[str, ...],
         Meta(

@@ -66,6 +66,7 @@ class Workspace(Section, frozen=True):
 
 class Metrics(Section, frozen=True):
     listen: Annotated[str, Meta(description="host:port of the Prometheus endpoint; empty: none.")] = "127.0.0.1:9464"
+    # Against DNS rebinding: a web page may ask this port by a name that its owner has pointed here.
     hosts: Annotated[
         tuple[str, ...],
         Meta(
@@ -127,6 +128,7 @@ class Tools(Section, frozen=True):
     disabled: Annotated[tuple[str, ...], Meta(description="Names or globs of tools that are not offered.")] = ()
     trusted_namespaces: Annotated[tuple[str, ...], Meta(description="Packages that custom tools may come from.")] = ()
     custom: Annotated[tuple[CustomTool, ...], Meta(description="Custom tools to load.")] = ()
+    # Named one by one: that a package is installed, perhaps as another's dependency, must not load its code.
     entry_points: Annotated[
         tuple[str, ...], Meta(description="Names of `toolhub.tools` entry points to load; `*`: all that are installed.")
     ] = ()
@@ -280,6 +282,7 @@ class Settings(Section, frozen=True):
             description="Folder of everything the hub keeps; empty: $XDG_DATA_HOME/toolhub or ~/.local/share/toolhub."
         ),
     ] = ""
+    # Whoever may write these files decides what the hub does, so that it refuses to serve by them (decision 0030).
     loose_files: Annotated[
         Literal["refuse", "warn"],
         Meta(

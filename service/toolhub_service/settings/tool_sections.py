@@ -46,6 +46,7 @@ class Channel(Section, frozen=True):
     """Where core/media.send may send to."""
 
     name: Annotated[Name, Meta(description="How models name it.")]
+    # Always a reference: Apprise puts the password or token of a service into its URL.
     url: Annotated[
         SecretRef,
         Meta(description="Apprise URL, a secret: `{env: VARIABLE}` or `{file: PATH}`, such as `mailtos://…`."),
@@ -198,7 +199,7 @@ class Browser(Section, frozen=True):
     sandbox: Annotated[
         Literal["auto", "required", "off"],
         Meta(description="Chromium's own sandbox; auto: on, but not for root; required: no picture without it."),
-    ] = "auto"
+    ] = "auto"  # Chromium refuses to sandbox itself as root, as a container's main process often runs
 
 
 class Sandbox(Section, frozen=True):
