@@ -22,8 +22,8 @@ class ApprovalState(IdentityEnum):
     USED = "USED"
 
 
-# Fields of a binding in the first version of stores. Stores find an approval by all of its parts: fields that came later
-# are left out while they are empty, so that a record of an older hub is still found.
+# Fields of a binding in the first version of stores. Stores find an approval by all of its parts: fields that came
+# later are left out while they are empty, so that a record of an older hub is still found.
 _FIRST_PARTS = 8
 
 
