@@ -92,7 +92,7 @@ async def recorded(server: httpx.AsyncClient, prompt_id: str) -> dict[str, Any]:
     return dict((await server.get(f"/history/{prompt_id}")).json()[prompt_id])
 
 
-async def test_source_says_which_server_it_is(agent: ComfyClient, server: httpx.AsyncClient) -> None:
+async def test_a_source_names_its_server(agent: ComfyClient, server: httpx.AsyncClient) -> None:
     status = await agent.refresh()
     version = (await server.get("/system_stats")).json()["system"]["comfyui_version"]
     assert status.state in {source_pb2.SOURCE_STATE_READY, source_pb2.SOURCE_STATE_PARTIAL}, status.message

@@ -80,7 +80,7 @@ def test_a_release_that_would_not_work_is_refused_with_a_reason(values: str, wor
     assert words in done.stderr
 
 
-def test_the_notes_say_what_comes_next(tmp_path: Path) -> None:
+def test_the_notes_list_the_next_steps(tmp_path: Path) -> None:
     """As a file of the release: Helm shows notes only after it has asked a cluster."""
     chart = tmp_path / "toolhub"
     shutil.copytree(CHART, chart)

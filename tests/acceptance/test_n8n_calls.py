@@ -71,7 +71,7 @@ async def test_respond_node_with_its_own_status_and_header_is_the_result(hub: Ru
     assert evidence(result)["execution_id"] == value["executionId"]
 
 
-async def test_workflow_that_was_only_started_is_not_told_as_done(hub: RunningHub) -> None:
+async def test_a_workflow_that_was_only_started_is_not_reported_as_done(hub: RunningHub) -> None:
     result = await hub.invoke("flows/started", {"n": 3})
     assert result.ok
     assert evidence(result)["started_only"] == "true"
@@ -104,7 +104,7 @@ async def test_empty_answer_that_cannot_be_looked_up_is_no_success(hub: RunningH
     assert not result.error.retryable
 
 
-async def test_answer_of_200_that_says_no_is_a_failure(hub: RunningHub) -> None:
+async def test_an_answer_of_200_with_an_error_is_a_failure(hub: RunningHub) -> None:
     assert (await hub.value("flows/business", {"paid": True})) == {"ok": True}
     result = await refused(hub, "flows/business", {"paid": False})
     assert kind(result) == "EXECUTION_ERROR"
@@ -115,7 +115,7 @@ async def test_header_of_the_operator_opens_a_locked_webhook(hub: RunningHub) ->
     assert (await hub.value("flows/locked", {"n": 8}))["echo"] == {"n": 8}
 
 
-async def test_wrong_header_is_told_as_the_operators_affair(hub: RunningHub) -> None:
+async def test_a_wrong_header_is_reported_as_the_operators_problem(hub: RunningHub) -> None:
     result = await refused(hub, "locked/auth", {"n": 9})
     assert kind(result) == "TOOL_UNAVAILABLE"
     assert not result.error.retryable
@@ -126,7 +126,9 @@ async def test_wrong_header_is_told_as_the_operators_affair(hub: RunningHub) -> 
     ("tool", "reason"),
     [("nowhere", "WEBHOOK_UNKNOWN"), ("inactive", "WEBHOOK_UNKNOWN"), ("wrong_method", "WEBHOOK_METHOD")],
 )
-async def test_webhook_that_does_not_answer_says_what_is_wrong(hub: RunningHub, tool: str, reason: str) -> None:
+async def test_a_webhook_that_does_not_answer_is_reported_with_the_cause(
+    hub: RunningHub, tool: str, reason: str
+) -> None:
     result = await refused(hub, f"blind/{tool}")
     assert kind(result) == "TOOL_UNAVAILABLE"
     assert not result.error.retryable
@@ -151,7 +153,7 @@ async def test_answer_that_comes_too_late_is_no_failure_but_unknown(hub: Running
     assert len(await n8n.executions("hub-wait")) == before + 1
 
 
-async def test_discovered_workflow_says_what_its_note_says_and_can_be_called(hub: RunningHub) -> None:
+async def test_a_discovered_workflow_is_described_by_its_note_and_can_be_called(hub: RunningHub) -> None:
     names = sorted(spec.name for spec in hub.hub.toolbox.catalog.snapshot().tools if spec.source == "found")
     assert len(names) == 1, names
     (spec,) = [spec for spec in hub.hub.toolbox.catalog.snapshot().tools if spec.name == names[0]]

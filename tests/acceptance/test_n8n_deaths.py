@@ -95,7 +95,7 @@ async def cut_off(n8n: RealN8n, home: Path, tool: str, webhook: str) -> result_p
     return result
 
 
-async def test_lost_answer_is_found_by_its_key_and_told(tmp_path: Path, n8n: RealN8n) -> None:
+async def test_a_lost_answer_is_found_by_its_key_and_reported(tmp_path: Path, n8n: RealN8n) -> None:
     result = await cut_off(n8n, tmp_path, "flows/slow", "own-slow")
     assert result.ok, result.error
     assert json.loads(result.result_json) == {"echo": {"n": "answer lost"}}
@@ -122,7 +122,7 @@ async def test_job_whose_start_was_never_confirmed_is_found_and_followed(tmp_pat
     assert len(await n8n.executions("own-accepts-late")) == before + 1
 
 
-async def test_work_that_died_with_n8n_is_not_told_as_done(tmp_path: Path, n8n: RealN8n) -> None:
+async def test_work_that_died_with_n8n_is_not_reported_as_done(tmp_path: Path, n8n: RealN8n) -> None:
     before = len(await n8n.executions("hub-async"))
     async with n8n_hub(tmp_path, n8n) as hub:
         result = await hub.invoke("flows/work", {"seconds": 50, "n": "crashed"})

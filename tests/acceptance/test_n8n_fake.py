@@ -142,7 +142,7 @@ async def answered(n8n: RealN8n) -> dict[str, tuple[httpx.Response, httpx.Respon
 
 
 @pytest.mark.parametrize("label", [step.label for step in STEPS])
-async def test_fake_says_what_the_real_one_says(
+async def test_the_fake_answers_as_the_real_server(
     label: str, answered: dict[str, tuple[httpx.Response, httpx.Response]]
 ) -> None:
     real, faked = answered[label]

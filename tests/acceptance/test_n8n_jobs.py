@@ -75,7 +75,7 @@ async def test_workflow_that_fails_after_its_answer_fails_the_job_with_its_cause
     assert "node_modules" not in str(end)
 
 
-async def test_cancelling_stops_the_execution_or_says_that_it_cannot(hub: RunningHub, n8n: RealN8n) -> None:
+async def test_cancelling_stops_the_execution_or_states_that_it_cannot(hub: RunningHub, n8n: RealN8n) -> None:
     job_id = await begun(hub, "flows/work", {"seconds": 12, "n": 4})
     await at_work(hub, job_id)
     asked = await hub.jobs.CancelJob(pb.CancelJobRequest(job_id=job_id), timeout=JOB_S)
@@ -89,7 +89,7 @@ async def test_cancelling_stops_the_execution_or_says_that_it_cannot(hub: Runnin
         assert (state(entries[-1]), execution["status"]) == ("CANCELLED", "canceled")
 
 
-async def test_waiting_execution_keeps_its_job_running_and_says_until_when(hub: RunningHub) -> None:
+async def test_a_waiting_execution_keeps_its_job_running_and_states_until_when(hub: RunningHub) -> None:
     """n8n writes waits of 65 seconds and more down, and takes them up again."""
     args = {"seconds": 66, "n": 5}
     entries = await history(hub, await begun(hub, "flows/work", args, budget={"timeout_s": 110.0}))

@@ -36,7 +36,7 @@ def test_tools_are_listed_found_shown_and_exported(hub: CommandLine) -> None:
     assert set(exported["names"].values()) == set(names)
 
 
-def test_an_empty_list_tells_a_source_that_is_unknown_from_one_without_such_tools(hub: CommandLine) -> None:
+def test_an_empty_list_distinguishes_an_unknown_source_from_one_without_such_tools(hub: CommandLine) -> None:
     empty = hub("tools", "list", "--source", "core", "--source", "githb", "--tag", "none-has-it", "-o", "json")
     assert (empty.code, empty.json["tools"]) == (1, [])
     assert "There is no source 'githb'. Sources of this hub: core" in empty.err
@@ -44,7 +44,7 @@ def test_an_empty_list_tells_a_source_that_is_unknown_from_one_without_such_tool
     assert "There is no source 'githb'" in hub("tools", "search", "zzz", "--source", "githb").err
 
 
-def test_an_unknown_source_beside_a_known_one_is_told_too(hub: CommandLine) -> None:
+def test_an_unknown_source_beside_a_known_one_is_reported(hub: CommandLine) -> None:
     listed = hub("tools", "list", "--source", "core", "--source", "githb", "-o", "json")
     assert (listed.code, listed.err.count("There is no source 'githb'")) == (1, 1)
     assert listed.json["tools"]
@@ -113,13 +113,13 @@ def test_the_beginning_of_an_id_is_enough_while_it_fits_one_only(hub: CommandLin
     assert hub("jobs", "list", "--state", "all", "-o", "json").json["totalSize"] >= 2
 
 
-def test_a_tool_that_is_not_there_is_told_with_the_nearest(hub: CommandLine) -> None:
+def test_an_unknown_tool_is_refused_with_the_nearest_names(hub: CommandLine) -> None:
     missing = hub("tools", "show", "core/fs.readTxt")
     assert missing.code == 1
     assert "Did you mean core/fs.readText" in missing.err
 
 
-def test_a_tool_that_the_policy_hides_is_told_from_one_that_does_not_exist(hub: CommandLine) -> None:
+def test_a_tool_hidden_by_policy_is_distinguished_from_an_unknown_one(hub: CommandLine) -> None:
     hidden = hub("tools", "show", "core/fs.deletePath")
     assert hidden.code == 1
     assert "Your policy does not allow core/fs.deletePath, which needs " in hidden.err
@@ -138,7 +138,7 @@ def test_kinds_of_tools_are_those_that_are_built(hub: CommandLine) -> None:
     )
 
 
-def test_a_definition_with_a_wrong_field_is_told_in_words_of_json(hub: CommandLine) -> None:
+def test_a_definition_with_a_wrong_field_is_reported_in_json_terms(hub: CommandLine) -> None:
     wrong = hub("tools", "register", "-", stdin='{"name": "crm/find", "version": 1}')
     assert wrong.code == 2
     assert '`version` must be a string, not 1. Example: "version": "1.0.0"' in " ".join(wrong.err.split())
@@ -175,7 +175,7 @@ def test_a_dry_run_shows_a_plan_that_can_be_committed_once_as_it_is(hub: Command
     assert hub("call", "core/fs.writeText", "path=other.txt", "text=12345", "--plan", digest).code == 1
 
 
-def test_a_dry_run_that_would_fail_says_at_which_step_and_exits_1(hub: CommandLine) -> None:
+def test_a_dry_run_that_would_fail_names_the_step_and_exits_1(hub: CommandLine) -> None:
     plan = hub("call", "core/fs.copy", "source=nowhere", "destination=there", "--dry-run")
     assert plan.code == 1
     last = plan.json["steps"][-1]
@@ -268,7 +268,7 @@ def test_health_is_a_word_an_exit_code_or_json(hub: CommandLine) -> None:
     assert unknown.code == 1
 
 
-def test_a_hub_that_is_not_there_is_told_with_exit_code_3(hub: CommandLine) -> None:
+def test_an_unreachable_hub_is_reported_with_exit_code_3(hub: CommandLine) -> None:
     for words in (("tools", "list"), ("call", "core/util.time.now"), ("audit", "tail"), ("health",)):
         away = hub(*words, "--address", "127.0.0.1:1")
         assert away.code == 3
@@ -288,15 +288,13 @@ def test_a_hub_that_is_not_there_is_told_with_exit_code_3(hub: CommandLine) -> N
         (("tools", "list", "--ca-file", "/nowhere.pem"), "No such file"),
     ],
 )
-def test_wrong_usage_exits_2_and_says_what_would_be_right(
-    hub: CommandLine, words: tuple[str, ...], expected: str
-) -> None:
+def test_wrong_usage_exits_2_and_prints_the_correction(hub: CommandLine, words: tuple[str, ...], expected: str) -> None:
     wrong = hub(*words)
     assert wrong.code == 2
     assert expected in wrong.err
 
 
-def test_an_unknown_tool_is_told_with_the_nearest(hub: CommandLine) -> None:
+def test_an_unknown_tool_is_refused_with_the_nearest(hub: CommandLine) -> None:
     shown = hub.shown("call", "core/fs.writeTex", "path=a")
     assert shown.code == 1
     assert "Did you mean core/fs.writeText" in shown.text

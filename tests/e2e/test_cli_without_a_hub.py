@@ -67,7 +67,7 @@ def test_help_names_every_command_once(cli: CommandLine) -> None:
         assert text.count(f"\n  {name} ") == 1
 
 
-def test_the_version_is_told(cli: CommandLine) -> None:
+def test_the_version_is_printed(cli: CommandLine) -> None:
     assert cli("--version").out.startswith("toolhub, version ")
 
 
@@ -83,7 +83,7 @@ def test_a_policy_is_begun_once_checked_and_never_overwritten(cli: CommandLine) 
     assert (checked.code, checked.json["file"]) == (0, str(file))
 
 
-def test_an_invalid_policy_is_told_with_its_line(cli: CommandLine) -> None:
+def test_an_invalid_policy_is_reported_with_its_line(cli: CommandLine) -> None:
     file = cli.home / "bad.yaml"
     file.write_text("grants:\n  - principal: [a]\n")
     result = cli("policy", "check", str(file), "-o", "json")
@@ -154,13 +154,15 @@ def test_explaining_takes_another_policy_and_principal(cli: CommandLine) -> None
         ((), 2, "--tool"),
     ],
 )
-def test_a_call_that_cannot_be_explained_says_why(cli: CommandLine, words: list[str], code: int, expected: str) -> None:
+def test_a_call_that_cannot_be_explained_states_why(
+    cli: CommandLine, words: list[str], code: int, expected: str
+) -> None:
     explained = cli("policy", "explain", *words)
     assert explained.code == code
     assert expected in explained.err
 
 
-def test_explaining_says_that_tools_of_sources_are_not_known_without_a_hub(cli: CommandLine) -> None:
+def test_explaining_without_a_hub_states_that_tools_of_sources_are_unknown(cli: CommandLine) -> None:
     """A configured source whose name is like `core`, and one that only a hub elsewhere has."""
     cli.data_dir.mkdir(parents=True)
     (cli.data_dir / "sources.yaml").write_text("sources: {cores: {kind: mcp, command: cat}}\n")
@@ -248,7 +250,7 @@ def test_keys_are_made_listed_and_revoked_and_kept_as_hashes(cli: CommandLine) -
     assert cli("keys", "revoke", listed["id"]).code == 1
 
 
-def test_a_second_key_of_a_principal_is_told_with_how_to_revoke_the_former(cli: CommandLine) -> None:
+def test_a_second_key_of_a_principal_prints_how_to_revoke_the_former(cli: CommandLine) -> None:
     first = cli("keys", "create", "ann")
     assert "revoke" not in first.err
     (former,) = (stored["id"] for stored in cli("keys", "list", "-o", "json").json)
@@ -293,7 +295,7 @@ def test_completion_knows_the_program(cli: CommandLine, shell: str) -> None:
     assert "_TOOLHUB_COMPLETE" in cli("completion", shell).out
 
 
-def test_an_audit_log_that_is_not_there_is_told(cli: CommandLine) -> None:
+def test_a_missing_audit_log_is_reported(cli: CommandLine) -> None:
     for command in ("verify", "export"):
         result = cli("audit", command, "--data-dir", "/nowhere")
         assert result.code == 1
@@ -321,13 +323,15 @@ def test_a_changed_event_is_named_when_the_hub_is_gone(tmp_path: Path) -> None:
         (("--ca-file", __file__), 2, "the file contains no PEM certificate"),
     ],
 )
-def test_why_a_hub_cannot_be_asked_is_told(cli: CommandLine, words: tuple[str, ...], code: int, expected: str) -> None:
+def test_an_unusable_hub_is_reported_with_the_reason(
+    cli: CommandLine, words: tuple[str, ...], code: int, expected: str
+) -> None:
     asked = cli("health", *words)
     assert (asked.code, asked.out) == (code, "")
     assert expected in asked.err
 
 
-def test_serving_on_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported_in_one_line(tmp_path: Path) -> None:
     with serving(tmp_path / "one") as first:
         other = CommandLine(tmp_path)("serve", "--listen", first.address, TOOLHUB_METRICS_LISTEN="")
     assert other.code == 1
@@ -335,7 +339,7 @@ def test_serving_on_a_taken_port_is_told_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [("api-keys.yaml", "- x"), ("plan.key", "zz"), ("policy.yaml", "rule: 1")])
-def test_a_file_that_is_broken_is_told_by_name_and_nothing_is_served(cli: CommandLine, name: str, text: str) -> None:
+def test_a_broken_file_is_named_and_nothing_is_served(cli: CommandLine, name: str, text: str) -> None:
     cli.data_dir.mkdir(parents=True)
     (cli.data_dir / name).write_text(text)
     refused = cli("serve", "--listen", "127.0.0.1:0", TOOLHUB_METRICS_LISTEN="")
@@ -350,9 +354,7 @@ def test_serving_everybody_without_credentials_is_refused(cli: CommandLine) -> N
 
 
 @pytest.mark.parametrize(("form", "is_shown"), [("auto", True), ("json", False)])
-def test_serving_ends_well_at_ctrl_c_and_tells_a_person_where_its_files_are(
-    tmp_path: Path, form: str, is_shown: bool
-) -> None:
+def test_serving_ends_well_at_ctrl_c_and_prints_where_its_files_are(tmp_path: Path, form: str, is_shown: bool) -> None:
     env = environment(tmp_path, TOOLHUB_METRICS_LISTEN="127.0.0.1:0", TOOLHUB_LOGS_FORMAT=form)
     with terminal(["toolhub", "serve", "--listen", "127.0.0.1:0"], env) as (process, screen):
         screen.wait_for("tools list\n")

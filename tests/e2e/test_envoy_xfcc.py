@@ -108,7 +108,7 @@ async def envoy(given: SpiffeHarness, folder: Path) -> AsyncIterator[tuple[int, 
 
 
 @pytest.mark.promise("identity.xfcc")
-async def test_the_client_of_envoy_is_the_principal_whatever_it_says_of_itself(tmp_path: Path) -> None:
+async def test_the_client_of_envoy_is_the_principal_whatever_its_own_headers(tmp_path: Path) -> None:
     async with (
         spiffe_harness(tmp_path, ("xfcc", "spiffe"), xfcc={"proxies": [PROXY]}) as given,
         envoy(given, tmp_path) as ports,

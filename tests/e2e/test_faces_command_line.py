@@ -24,7 +24,7 @@ def line(tool: object, **args: object) -> str:
 
 
 @pytest.mark.promise("faces.run")
-def test_one_request_is_answered_by_one_line_and_the_exit_code_says_whether_it_succeeded(hub: CommandLine) -> None:
+def test_one_request_gets_one_line_and_the_exit_code_states_success(hub: CommandLine) -> None:
     wrote = hub("run", line("FileWrite", path="笔记.txt", content="内容"))
     assert (wrote.code, wrote.json) == (0, {"success": True, "output": {"path": "笔记.txt"}})
     assert hub("run", '{"tool":"FileRead","args":{"path":"笔记.txt","user_id":"local"}}').json["output"] == {
@@ -74,7 +74,7 @@ def test_a_hub_that_is_away_is_an_answer_too(tmp_path: Path) -> None:
     assert [code_of(json.loads(each)) for each in result.out.splitlines()] == ["NETWORK_ERROR"] * 2
 
 
-def test_the_audit_log_is_told_in_countbots_fields(hub: CommandLine) -> None:
+def test_the_audit_log_has_countbots_fields(hub: CommandLine) -> None:
     requests = [
         {"tool": "write_file", "args": {"path": "audited.txt", "content": "x"}},
         {"tool": "read_file", "args": {"path": "audited.txt", "start_line": 1}},

@@ -73,7 +73,9 @@ async def test_a_file_that_others_may_write_keeps_the_hub_from_starting(
     check_files(settings_of(tmp_path, {"loose_files": "warn"}))
 
 
-def test_what_is_told_is_enough(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_printed_commands_repair_every_file(
+    tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commands, typed as they stand, leave nothing to repair."""
     monkeypatch.setattr(file_modes, "_is_private", lambda _: False)
     secret = written(tmp_path / "a secret's file", "x", 0o666)
@@ -148,7 +150,7 @@ def test_a_group_with_another_member_is_no_private_one(monkeypatch: pytest.Monke
     assert not file_modes._is_private.__wrapped__(2**20)
 
 
-def test_serve_and_doctor_say_the_same(cli: CommandLine) -> None:
+def test_serve_and_doctor_report_the_same(cli: CommandLine) -> None:
     policy = written(cli.home / "policy.yaml", mode=0o664)
     config = written(cli.home / "toolhub.yaml", f"policy: {{file: {policy}}}\nserver: {{listen: '127.0.0.1:0'}}", 0o666)
     for words in (("serve",), ("serve", "--workers", "2")):
@@ -194,7 +196,7 @@ async def test_a_file_that_becomes_loose_is_not_read_until_it_is_put_right(tmp_p
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:50051", "hub.example.com:50051"])
-def test_keys_never_cross_the_network_in_the_clear_unless_somebody_says_so(tmp_path: Path, address: str) -> None:
+def test_keys_never_cross_the_network_unencrypted_by_default(tmp_path: Path, address: str) -> None:
     def asked(**server: object) -> Callable[[], object]:
         return lambda: listening_of(settings_of(tmp_path, {**KEYS, "server": {"listen": address, **server}}))
 

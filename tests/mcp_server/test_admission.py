@@ -104,7 +104,7 @@ async def test_a_session_is_its_principals_alone_and_a_revoked_key_ends_it(tmp_p
 
 
 @pytest.mark.promise("mcpserver.same-credentials")
-async def test_who_listens_hears_nothing_more_once_the_key_is_revoked(tmp_path: Path) -> None:
+async def test_a_listener_gets_nothing_more_once_its_key_is_revoked(tmp_path: Path) -> None:
     asked = newer("subscriptions/listen")
     asked["params"]["notifications"] = {"toolsListChanged": True}
     notices: list[str] = []

@@ -40,7 +40,7 @@ async def test_a_hub_that_serves_is_asked_in_both_versions_and_another_program_i
     assert found["mcp port"].state is State.WARN
 
 
-async def test_names_that_nothing_equals_and_workers_that_keep_no_sessions_are_said(hub: McpHub) -> None:
+async def test_hosts_and_origins_that_match_nothing_and_workers_without_sessions_are_reported(hub: McpHub) -> None:
     mcp = {"allowed_hosts": ("hub.example:8443", "https://hub.example/"), "allowed_origins": ("*", "https://a.example")}
     found = await findings(hub, "127.0.0.1:0", workers=2, **mcp)
     assert "'https://hub.example/'" in found["mcp hosts"].text

@@ -88,7 +88,7 @@ async def test_what_policy_hides_and_what_does_not_exist_look_alike(hub: McpHub)
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_progress_is_told_and_a_client_that_gives_up_ends_the_call(
+async def test_progress_is_reported_and_a_client_that_gives_up_ends_the_call(
     hub: McpHub, working: HeldTool, era: str
 ) -> None:
     updates: asyncio.Queue[tuple[float, float | None, str | None]] = asyncio.Queue()
@@ -116,7 +116,7 @@ async def test_the_port_is_served_when_it_is_free_and_grpc_in_any_case(hub: McpH
             pass
 
 
-async def test_a_first_run_says_where_mcp_is_served_and_what_to_paste(tmp_path: Path) -> None:
+async def test_a_first_run_prints_the_mcp_endpoint_and_the_client_configuration(tmp_path: Path) -> None:
     wanted = {"TOOLHUB_SERVER_MCP_ENABLED": "true", "TOOLHUB_SERVER_MCP_LISTEN": "127.0.0.1:0"}
     async with served(tmp_path, environment=wanted) as process:
         assert process.mcp_url.startswith("http://127.0.0.1:")
@@ -125,7 +125,7 @@ async def test_a_first_run_says_where_mcp_is_served_and_what_to_paste(tmp_path: 
         assert await process.stop() == 0
 
 
-async def test_without_the_extra_the_hub_serves_grpc_and_says_what_to_install(
+async def test_without_the_extra_the_hub_serves_grpc_and_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "find_spec", lambda _: None)

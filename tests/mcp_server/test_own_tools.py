@@ -87,7 +87,7 @@ def structured(result: Any) -> Any:
     return result.structured_content
 
 
-async def test_a_search_is_shown_where_the_list_would_be_long_and_says_whether_it_is_complete(tmp_path: Path) -> None:
+async def test_a_search_replaces_a_long_list_and_states_whether_it_is_complete(tmp_path: Path) -> None:
     async with (
         mcp_hub(tmp_path, policy=ASKING, full_max_tokens=1_000) as hub,
         hub.client(ERAS[1]) as client,
@@ -285,7 +285,7 @@ async def test_a_result_that_was_cut_still_fits_its_schema_and_the_whole_is_a_re
         assert links[0] == links[1]  # kept once, however often it is asked for
 
 
-async def test_a_changed_catalog_is_told_to_clients_of_both_eras(hub: McpHub) -> None:
+async def test_clients_of_both_eras_are_notified_of_a_changed_catalog(hub: McpHub) -> None:
     changed = asyncio.Event()
 
     async def on_message(message: Any) -> None:

@@ -69,7 +69,7 @@ async def test_a_state_that_is_forged_altered_foreign_or_too_old_is_refused_and_
     assert len(await hub.grpc.events(types=frozenset({EventType.APPROVAL_USED}))) == 1
 
 
-async def test_hubs_with_one_key_take_states_from_one_another_and_others_say_what_they_need(tmp_path: Path) -> None:
+async def test_hubs_with_one_key_share_states_and_others_state_what_they_need(tmp_path: Path) -> None:
     key = tmp_path / "state.key"
     key.touch(0o600)
     key.write_text("ab" * 32)

@@ -102,7 +102,7 @@ class AdapterSuite:
         tools = (prepared.echo, prepared.refuses, prepared.crashes, prepared.waits)
         assert {tool.kind for tool in tools} == {prepared.adapter.kind}
 
-    async def test_a_failure_is_typed_and_says_what_to_do(self, prepared: Prepared) -> None:
+    async def test_a_failure_is_typed_and_states_the_remedy(self, prepared: Prepared) -> None:
         with pytest.raises(ToolFailure) as caught:
             await prepared.adapter.execute(granted(prepared.refuses), SILENT)
         assert caught.value.error.kind in {ErrorKind.NOT_FOUND, ErrorKind.UPSTREAM_ERROR, ErrorKind.EXECUTION_ERROR}

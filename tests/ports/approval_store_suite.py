@@ -240,7 +240,7 @@ class ApprovalStoreSuite:
         assert {each.state for each in page} == {ApprovalState.PENDING, ApprovalState.APPROVED}
         assert count == 2
 
-    async def test_listener_hears_every_change_of_every_process_in_order(
+    async def test_a_listener_receives_every_change_of_every_process_in_order(
         self, started: ApprovalStore, another: ApprovalStore, listener: ApprovalListener
     ) -> None:
         approval = an_approval()
@@ -252,7 +252,7 @@ class ApprovalStoreSuite:
         await listener.until(lambda: listener.versions() == [1, 2, 3])
         assert [each for each in listener.news if each is not None][-1] == used
 
-    async def test_listener_does_not_hear_what_was_refused(
+    async def test_a_listener_does_not_receive_refused_changes(
         self, started: ApprovalStore, listener: ApprovalListener
     ) -> None:
         await started.create(an_approval())
@@ -262,7 +262,7 @@ class ApprovalStoreSuite:
         await listener.until(lambda: listener.versions() == [1, 2])
         assert listener.versions("apr-2") == []
 
-    async def test_listener_hears_only_what_comes_after_the_start(
+    async def test_a_listener_receives_only_what_comes_after_the_start(
         self, store: ApprovalStore, other: ApprovalStore | None
     ) -> None:
         listener, writer = ApprovalListener(), other or store

@@ -89,7 +89,7 @@ class AuditLogSuite:
         assert await times(EventFilter(from_unix_ms=20, to_unix_ms=40)) == [20, 30]
 
     @pytest.mark.parametrize("name", ["user_id", "agent_id", "task_id", "session_id"])
-    async def test_events_are_found_by_for_whom_they_are_and_not_by_a_label_of_that_name(
+    async def test_events_are_found_by_user_and_not_by_a_label_of_that_name(
         self, log: ChainedAuditLog, name: str
     ) -> None:
         for number in range(1, 9):
@@ -105,9 +105,7 @@ class AuditLogSuite:
             log.append(called(12, **{name: "alice"}))
             assert (await anext(tail)).event.at_unix_ms == 12
 
-    async def test_events_for_somebody_come_once_each_though_others_lie_between_them(
-        self, log: ChainedAuditLog
-    ) -> None:
+    async def test_events_for_a_user_come_once_each_between_others(self, log: ChainedAuditLog) -> None:
         for number in range(1, 9):
             whom = {"user_id": "alice"} if number % 2 == 0 else {"labels": {"user_id": "alice"}}
             log.append(called(number, **whom))
@@ -127,7 +125,7 @@ class AuditLogSuite:
         assert seen == [4, 6, 7]
         assert not await log.read(EventFilter(owners=lambda _: False), after=None, limit=2)
 
-    async def test_event_keeps_for_whom_it_was_and_the_result_as_appended(self, log: ChainedAuditLog) -> None:
+    async def test_an_event_keeps_its_user_and_the_result_as_appended(self, log: ChainedAuditLog) -> None:
         whom = {"user_id": "u", "agent_id": "a", "task_id": "t", "session_id": "s", "labels": {"b": "2", "a": "1"}}
         event = called(1, **whom, result_digest="d" * 64, result_summary='{"text":"x"}')
         await log.append_durably(event)
@@ -143,7 +141,7 @@ class AuditLogSuite:
             assert (await anext(tail)).event.at_unix_ms == 3
             assert (await anext(tail)).event.at_unix_ms == 4
 
-    async def test_a_slow_watcher_is_told_that_it_lagged_and_holds_nobody_up(self, log: ChainedAuditLog) -> None:
+    async def test_a_slow_watcher_is_ended_as_lagging_and_delays_nobody(self, log: ChainedAuditLog) -> None:
         async with aclosing(log.tail(EVERYTHING)) as slow, aclosing(log.tail(EVERYTHING)) as quick:
             for number in range(1, TAIL_LIMIT + 2):
                 await log.append_durably(called(number))

@@ -13,7 +13,7 @@ from toolhub_service.domain.result import JobState
 class JobStoreSweepSuite:
     # Runners, and who is looked after
 
-    async def test_runner_lives_as_long_as_its_last_beat_says(self, started: JobStore, another: JobStore) -> None:
+    async def test_a_runner_lives_until_its_last_beat_expires(self, started: JobStore, another: JobStore) -> None:
         assert not await started.is_alive("runner-1", T0)
         assert not await started.is_alive("", T0)
         await started.beat("runner-1", T0 + 10)

@@ -84,7 +84,9 @@ class JobStoreReadsSuite:
 
     # Listening
 
-    async def test_listener_hears_every_entry_and_nothing_else(self, started: JobStore, listener: JobListener) -> None:
+    async def test_a_listener_receives_every_entry_and_nothing_else(
+        self, started: JobStore, listener: JobListener
+    ) -> None:
         job = a_job()
         runs = running(job)
         begun = amended(runs, begun=True)
@@ -103,14 +105,14 @@ class JobStoreReadsSuite:
         await listener.until(lambda: listener.sequences("job-1") == [1, 2])
         assert listener.sequences("job-2") == []
 
-    async def test_listener_hears_other_processes_in_order(
+    async def test_a_listener_receives_changes_of_other_processes_in_order(
         self, started: JobStore, another: JobStore, listener: JobListener
     ) -> None:
         await kept(another, *in_state(a_job(), JobState.CANCELLING))
         await listener.until(lambda: len(listener.sequences("job-1")) == 3)
         assert listener.sequences("job-1") == [1, 2, 3]
 
-    async def test_listener_hears_only_what_comes_after_the_start(
+    async def test_a_listener_receives_only_what_comes_after_the_start(
         self, store: JobStore, other: JobStore | None
     ) -> None:
         listener, writer = JobListener(), other or store
@@ -144,7 +146,7 @@ class JobStoreReadsSuite:
         assert all(listener.sequences(name) == list(range(1, 24)) for name in names)
         assert all(news.status is None or news.status.sequence == news.sequence for news in listener.news)
 
-    async def test_listener_hears_large_entries(
+    async def test_a_listener_receives_large_entries(
         self, started: JobStore, another: JobStore, listener: JobListener
     ) -> None:
         runs = running(a_job())

@@ -191,7 +191,7 @@ class PinStoreSuite:
             pin for pin in newest_first if pin.tool.endswith("/x")
         ]
 
-    async def test_page_says_how_many_match_in_all(self, started: PinStore) -> None:
+    async def test_a_page_states_how_many_match_in_all(self, started: PinStore) -> None:
         await started.put([a_pin(f"notes/t{number}") for number in range(9)])
         for where in (PinFilter(), PinFilter(source="notes"), PinFilter(tool="notes/*")):
             page, count = await started.page(where, after=(T0, "notes", "notes/t4", ""), limit=2)

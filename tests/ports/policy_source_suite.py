@@ -40,7 +40,7 @@ class PolicySourceSuite:
             assert verdict.rule_id
             assert verdict.reason
 
-    def test_every_refusal_says_what_would_help(self) -> None:
+    def test_every_refusal_states_the_remedy(self) -> None:
         source = self.source()
         for planned in self.calls():
             verdict = source.decide(planned)

@@ -142,7 +142,7 @@ class RemoteJobSuite:
         await harness.remote.cancel(harness.call, mark)
         assert (await harness.remote.collect(harness.call, mark)).value is not None
 
-    async def test_a_remote_side_that_cannot_stop_says_so(self, harness: RemoteHarness) -> None:
+    async def test_a_remote_side_that_cannot_stop_is_reported(self, harness: RemoteHarness) -> None:
         harness.meet(RemoteFault.STOP_IMPOSSIBLE)
         mark = await harness.remote.start(harness.call, MINTED)
         assert await harness.remote.cancel(harness.call, mark) is False

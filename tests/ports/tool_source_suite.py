@@ -57,7 +57,7 @@ class ToolSourceSuite:
             check_not_reserved(name)
             assert name.startswith(f"{started.name}/")
 
-    async def test_its_tools_say_whose_they_are_and_stand_active(self, started: ToolSource) -> None:
+    async def test_its_tools_name_their_source_and_are_active(self, started: ToolSource) -> None:
         for definition in (await read(started)).definitions:
             assert definition.spec.source == started.name
             assert definition.spec.kind is started.kind

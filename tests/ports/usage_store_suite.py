@@ -71,7 +71,7 @@ class UsageStoreSuite:
         for limit in (1, 7, 30, 100):
             assert await everything(another, limit) == uses
 
-    async def test_cursor_tells_what_is_new_whoever_added_it(self, started: UsageStore, another: UsageStore) -> None:
+    async def test_a_cursor_reads_what_is_new_from_any_writer(self, started: UsageStore, another: UsageStore) -> None:
         await started.add(numbered(3))
         _, cursor = await started.after(0, 10)
         assert await started.after(cursor, 10) == ([], cursor)

@@ -76,7 +76,7 @@ async def client(n8n: FakeN8n) -> AsyncIterator[httpx.AsyncClient]:
     ("how", "starts"),
     [(How.DROP, 0), (How.LOSE_ANSWER, 1), (How.CUT, 1)],
 )
-async def test_a_lost_connection_says_nothing_about_what_was_done(
+async def test_a_lost_connection_leaves_the_outcome_unknown(
     n8n: FakeN8n, client: httpx.AsyncClient, how: How, starts: int
 ) -> None:
     n8n.fails("/webhook/*", how)
@@ -104,7 +104,7 @@ async def test_a_lost_connection_says_nothing_about_what_was_done(
         (How.FORGET, 200, 1),
     ],
 )
-async def test_a_fault_strikes_as_often_as_it_was_told_and_does_what_it_says(
+async def test_a_fault_occurs_as_often_as_requested(
     n8n: FakeN8n, client: httpx.AsyncClient, how: How, status: int, starts: int
 ) -> None:
     fault = n8n.fails("/webhook/echo", how)
@@ -150,7 +150,7 @@ async def test_what_is_stalled_or_comes_later_is_not_done_until_then(n8n: FakeN8
     await n8n.began("echo", 2)
 
 
-async def test_huge_and_dripping_answers_end_with_whoever_leaves(n8n: FakeN8n, client: httpx.AsyncClient) -> None:
+async def test_huge_and_dripping_answers_end_when_the_caller_leaves(n8n: FakeN8n, client: httpx.AsyncClient) -> None:
     n8n.fails("/webhook/echo", How.HUGE, size_bytes=1_000_003)
     assert len((await client.post("/webhook/echo", json={})).json()) == 1_000_001
     drip = n8n.fails("/webhook/echo", How.DRIP)

@@ -26,7 +26,7 @@ TRACE = "ResponseError: no such thing\n    at find (/opt/n8n/live.ts:193:10)"
         (CutList([1, 2]), [1]),
     ],
 )
-def test_what_differs_is_told(recorded: object, answered: object) -> None:
+def test_differences_are_reported(recorded: object, answered: object) -> None:
     assert list(differences(recorded, answered, STRICT)) != []
 
 

@@ -23,7 +23,7 @@ NOTICE_S = 3_600.0
 
 
 @pytest.mark.promise("overload.shed-early")
-async def test_full_hub_sheds_at_once_and_says_when_to_come_back(tmp_path: Path) -> None:
+async def test_a_full_hub_sheds_at_once_and_states_when_to_retry(tmp_path: Path) -> None:
     waits = Waits()
     async with running_hub(tmp_path, settings={"server": {"max_in_flight": 1}}, tools=[waits, Echo()]) as running:
         first = asyncio.create_task(running.invoke("test/text.wait"))
@@ -38,7 +38,7 @@ async def test_full_hub_sheds_at_once_and_says_when_to_come_back(tmp_path: Path)
 
 
 @pytest.mark.promise("overload.shed-early")
-async def test_full_hub_still_says_that_it_lives(tmp_path: Path) -> None:
+async def test_a_full_hub_stays_alive_for_health_checks(tmp_path: Path) -> None:
     waits = Waits()
     async with running_hub(tmp_path, settings={"server": {"max_in_flight": 1}}, tools=[waits]) as running:
         first = asyncio.create_task(running.invoke("test/text.wait"))
@@ -63,7 +63,7 @@ async def test_place_of_a_call_that_failed_or_was_cancelled_is_free_again(tmp_pa
 
 
 @pytest.mark.promise("serving.drain")
-async def test_leaving_hub_says_so_refuses_new_work_and_lets_running_work_end(
+async def test_a_leaving_hub_reports_it_refuses_new_work_and_finishes_running_work(
     tmp_path: Path,
 ) -> None:
     waits, noticed = Waits(), asyncio.Event()
@@ -98,7 +98,7 @@ async def test_new_work_of_a_draining_hub_is_refused_as_unavailable(tmp_path: Pa
 
 
 @pytest.mark.promise("serving.drain")
-async def test_reason_of_a_refusal_is_told_to_proxies_in_plain_text(tmp_path: Path) -> None:
+async def test_the_reason_of_a_refusal_is_sent_to_proxies_in_plain_text(tmp_path: Path) -> None:
     async with running_hub(tmp_path, tools=[Echo()]) as running:
         running.hub.server._admission.draining = True
         with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -138,7 +138,7 @@ async def put(hub: RunningHub, path: str, text: str) -> None:
 
 
 @pytest.mark.promise("agent.works-with-the-callers-tools", "agent.inner-calls-are-recorded")
-async def test_a_sub_agent_reads_with_the_callers_tools_and_all_it_did_is_told(
+async def test_a_sub_agent_reads_with_the_callers_tools_and_reports_each_call(
     tmp_path: Path, model: ModelEndpoint
 ) -> None:
     async with agent_hub(tmp_path, model) as hub:

@@ -136,7 +136,7 @@ async def test_roles_of_a_key_narrow_those_of_its_principal_and_add_none(keyed: 
 
 
 @pytest.mark.promise("identity.keys-end")
-async def test_an_expired_key_is_refused_and_only_its_holder_is_told_why(keyed: KeyedHub) -> None:
+async def test_an_expired_key_is_refused_and_only_its_holder_learns_why(keyed: KeyedHub) -> None:
     key_id, metadata = keyed.made("robot", Wanted(expires_s=int(time.time()) - 60))
     refused = await failed(keyed.running.stub.Invoke(request(TOOL), metadata=metadata))
     assert (refused.reason, refused.metadata["problem"]) == ("CREDENTIAL_REFUSED", "expired")

@@ -180,7 +180,7 @@ async def test_nobody_decides_for_themselves_nor_without_the_role(harness: Appro
     assert (await harness.decide(robots, by="boss")).approval.decided_by == "boss"
 
 
-async def test_asker_looks_up_what_became_of_its_question(harness: ApprovalsHarness) -> None:
+async def test_the_asker_looks_up_the_decision_on_its_question(harness: ApprovalsHarness) -> None:
     approval_id = await harness.ask()
     await harness.decide(approval_id, REJECT, comment="not today")
     asked = pb.GetApprovalRequest(approval_id=approval_id)
@@ -232,7 +232,7 @@ async def test_job_waits_for_a_person_and_goes_on_by_itself(harness: ApprovalsHa
 
 
 @pytest.mark.promise("approval.job-goes-on")
-async def test_job_that_is_rejected_fails_and_says_so(harness: ApprovalsHarness) -> None:
+async def test_a_rejected_job_fails_with_the_reason(harness: ApprovalsHarness) -> None:
     job = await harness.submit()
     await harness.decide(job.approval_id, REJECT, comment="not this folder")
     last = await harness.ended(job.job_id)
@@ -254,7 +254,7 @@ async def test_job_may_be_submitted_with_an_approval_that_was_granted(harness: A
 
 
 @pytest.mark.promise("jobs.handed-over")
-async def test_hub_that_leaves_ends_watches_with_a_status_that_says_come_again(tmp_path: Path) -> None:
+async def test_a_leaving_hub_ends_watches_with_a_retryable_status(tmp_path: Path) -> None:
     async with AsyncExitStack() as client:
         async with an_office(tmp_path) as harness:
             channel = await client.enter_async_context(channel_to(harness.running.address))
@@ -282,7 +282,7 @@ async def test_secret_of_an_argument_is_shown_to_nobody(harness: ApprovalsHarnes
 
 
 @pytest.mark.promise("approval.watch-resumed")
-async def test_watch_that_is_opened_again_hears_what_was_decided_meanwhile(harness: ApprovalsHarness) -> None:
+async def test_a_reopened_watch_is_notified_of_what_was_decided_meanwhile(harness: ApprovalsHarness) -> None:
     def watched(token: str = "") -> Any:
         asked = pb.WatchApprovalsRequest(resume_token=token)
         return harness.approvals.WatchApprovals(asked, metadata=harness.by("judge"), timeout=60)

@@ -90,7 +90,7 @@ async def test_upload_goes_on_only_at_its_end_with_its_own_header(server: Artifa
 
 
 @pytest.mark.promise("artifact.owned")
-async def test_upload_of_somebody_else_or_of_nobody_is_not_found(server: ArtifactServer) -> None:
+async def test_an_upload_of_another_principal_or_of_none_is_not_found(server: ArtifactServer) -> None:
     await break_off(server, DATA[:MIB])
     failures = [
         await failed(server.upload(UPLOAD, "agent-b")),

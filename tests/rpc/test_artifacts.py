@@ -29,7 +29,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ArtifactServer]:
         yield running
 
 
-async def test_upload_is_kept_whole_with_what_its_header_said(server: ArtifactServer) -> None:
+async def test_an_upload_is_kept_whole_with_its_headers_fields(server: ArtifactServer) -> None:
     written = await server.write(
         DATA[:5], b"", DATA[5:], media_type="text/csv", name="rows.csv", task_id="task-1", size_bytes=len(DATA)
     )

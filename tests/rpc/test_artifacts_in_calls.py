@@ -95,7 +95,7 @@ async def test_result_within_its_limit_makes_no_artifact(hub: RunningHub) -> Non
     assert (result.truncated, len(result.artifacts)) == (False, 0)
 
 
-async def test_result_too_large_to_keep_goes_out_cut_and_says_so(hub: RunningHub) -> None:
+async def test_a_result_too_large_to_keep_is_cut_and_marked(hub: RunningHub) -> None:
     result = await hub.invoke("test/text.repeat", {"text": "xxxxxx", "times": 1_000_000})
     assert (result.ok, result.truncated, len(result.artifacts)) == (True, True, 0)
     assert result.evidence[-1].summary == "the whole result could not be kept as an artifact: FILE_TOO_LARGE"
@@ -227,7 +227,7 @@ async def test_auditor_reads_but_does_not_pass_off_what_others_own_as_an_argumen
     assert kind(await keyed.invoke("alice", "core/util.hash.sha256Text", args)) == "NOT_FOUND"
 
 
-async def test_who_lacks_the_role_is_told_so_before_anything_is_looked_up(keyed: KeyedHub) -> None:
+async def test_a_caller_without_the_role_is_refused_before_anything_is_looked_up(keyed: KeyedHub) -> None:
     stub: Any = ArtifactServiceStub(keyed.hub.channel)
     call = stub.GetArtifact(pb.GetArtifactRequest(artifact_id="art_1"), metadata=keyed.of("ops"))
     assert (await failed(call)).reason == "ROLE_MISSING"

@@ -104,7 +104,7 @@ async def test_revoked_key_ends_the_session_that_was_opened_with_it(keyed: Keyed
 
 
 @pytest.mark.promise("identity.bad-credential-refused")
-async def test_revoked_key_hears_nothing_more_of_what_it_followed(keyed: KeyedHub) -> None:
+async def test_a_revoked_key_gets_no_further_updates_of_what_it_followed(keyed: KeyedHub) -> None:
     tail = keyed.running.audit.TailEvents(audit_service_pb2.TailEventsRequest(), metadata=bearer(keyed.boss))
     await tail.initial_metadata()
     assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok

@@ -144,7 +144,7 @@ async def test_tls_1_2_is_answered_unless_the_setting_wants_1_3(tmp_path: Path) 
             assert await answers_over_mcp(running, authority, None, folder, newest) is is_answered
 
 
-def test_doctor_says_how_long_each_holds_and_who_is_late(tmp_path: Path) -> None:
+def test_doctor_states_the_expiry_of_each_credential(tmp_path: Path) -> None:
     for lifetime_s, state in ((86_400, State.OK), (600, State.WARN), (-60, State.FAIL)):
         settings = settings_of(tmp_path, tls_settings(tmp_path, Authority(), client_ca=Authority()))
         renew(tmp_path, Authority(), lifetime_s=lifetime_s)

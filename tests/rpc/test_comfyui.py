@@ -129,7 +129,9 @@ async def test_a_job_that_may_be_repeated_is_tried_until_its_server_is_back(
         assert len(comfy.submitted) == 1
 
 
-async def test_a_job_that_no_server_takes_fails_and_says_that_nothing_runs(tmp_path: Path, comfy: FakeComfy) -> None:
+async def test_a_job_that_no_server_accepts_fails_and_states_that_nothing_runs(
+    tmp_path: Path, comfy: FakeComfy
+) -> None:
     async with comfy_hub(tmp_path, comfy.url) as (agent, _):
         await comfy.kill()
         end = (await agent.ended(await agent.submit("blur")))[-1]

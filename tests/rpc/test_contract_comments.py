@@ -132,7 +132,7 @@ async def test_result_is_unset_where_there_is_none(asking: RunningHub) -> None:
     assert accepted.job.job_id
 
 
-async def test_final_status_of_a_job_tells_its_error_twice_alike(asking: RunningHub) -> None:
+async def test_the_final_status_and_the_job_have_the_same_error(asking: RunningHub) -> None:
     assert_comment("job", "Set exactly in final states; its `error` equals the one above.")
     job = await asking.submit("test/text.crash")
     *before, last = await asking.watched(job.job_id)

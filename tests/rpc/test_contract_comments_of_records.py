@@ -68,7 +68,7 @@ async def test_a_plan_has_a_digest_and_its_end_unless_something_but_a_person_is_
     assert found == {name: (name in {"fits", "asks"},) * 2 for name in plans}
 
 
-async def test_a_plan_walks_to_the_step_that_fails_and_says_what_to_do(hub: RunningHub) -> None:
+async def test_a_plan_stops_at_the_failing_step_and_states_the_remedy(hub: RunningHub) -> None:
     assert_comment("plan", "One verdict a step, in order, up to and including the first that fails.")
     assert_comment("plan", "The rule of policy, or its built-in check, that decided.")
     assert_comment("plan", "What would make it pass, or what to do to commit it, in one sentence.")
@@ -104,7 +104,7 @@ async def test_a_job_and_an_approval_name_the_request_that_was_minted(hub: Runni
     assert job.request_id == approval.request_id == job.call_id
 
 
-async def test_an_event_of_a_job_tells_its_state_among_its_attributes_and_how_it_ended(hub: RunningHub) -> None:
+async def test_an_event_of_a_job_has_its_state_and_outcome_among_its_attributes(hub: RunningHub) -> None:
     assert_comment("event", "`state` among the attributes tells which, `outcome` how it ended.")
     job = await hub.submit(NOW)
     await hub.watched(job.job_id)

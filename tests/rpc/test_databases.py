@@ -269,7 +269,7 @@ async def test_writing_needs_a_plan_and_a_connection_of_its_own(tmp_path: Path, 
     assert harness.rows("SELECT DISTINCT total::int FROM orders") == [(7,)]
 
 
-async def test_without_a_database_or_one_for_writing_the_tools_say_what_to_configure(tmp_path: Path) -> None:
+async def test_tools_without_a_database_or_one_for_writing_name_the_setting(tmp_path: Path) -> None:
     async with db_hub(tmp_path) as hub:
         for tool in ("core/db.query", "core/db.execute", "core/db.describe"):
             spec = hub.hub.toolbox.catalog.get(tool)
@@ -281,7 +281,7 @@ async def test_without_a_database_or_one_for_writing_the_tools_say_what_to_confi
         assert "`read_only: false`" in spec.state_reason
 
 
-async def test_a_superuser_is_refused_for_reading_and_no_host_is_ever_told(
+async def test_a_superuser_is_refused_for_reading_and_no_host_is_disclosed(
     tmp_path: Path, harness: DatabaseHarness
 ) -> None:
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
@@ -324,7 +324,7 @@ async def test_policy_judges_tables_and_kinds_of_statements(tmp_path: Path, harn
         assert denied.error.details["statement_class"] == "SELECT"
 
 
-async def test_what_the_database_says_of_a_statement_is_told_and_a_costly_one_is_not_run(
+async def test_the_databases_error_is_reported_and_a_costly_statement_is_not_run(
     tmp_path: Path, harness: DatabaseHarness
 ) -> None:
     lite = {"name": "lite", "file": str(sqlite_file(tmp_path))}

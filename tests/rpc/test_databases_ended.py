@@ -101,7 +101,9 @@ async def test_a_cancelled_call_ends_its_statement(tmp_path: Path, server: Datab
 
 @pytest.mark.promise("databases.ends-at-the-server")
 @QUERIES
-async def test_a_deadline_ends_the_statement_and_says_so(tmp_path: Path, server: DatabaseHarness, query: str) -> None:
+async def test_a_deadline_ends_the_statement_and_is_reported(
+    tmp_path: Path, server: DatabaseHarness, query: str
+) -> None:
     async with hub_of(tmp_path, server) as hub:
 
         async def attempt(timeout_s: float) -> Any:
@@ -187,7 +189,7 @@ async def test_sqlite_stops_at_the_deadline_and_when_cancelled(tmp_path: Path) -
         # The hub waits for its threads when it closes: one that went on would hold this test until its timeout.
 
 
-async def test_a_write_that_is_out_of_time_has_changed_nothing_and_says_so(
+async def test_a_write_that_runs_out_of_time_changes_nothing_and_is_reported(
     tmp_path: Path, server: DatabaseHarness
 ) -> None:
     server.admin.execute("CREATE TABLE numbers (n bigint); INSERT INTO numbers VALUES (1)")

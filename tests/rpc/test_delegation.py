@@ -185,7 +185,9 @@ async def test_nobody_of_a_chain_decides_what_the_chain_requests(harness: Delega
 
 
 @pytest.mark.promise("policy.delegation")
-async def test_who_speaks_for_a_known_principal_has_no_more_rights_than_that_one(harness: DelegationHarness) -> None:
+async def test_an_actor_for_a_known_principal_has_no_more_rights_than_that_principal(
+    harness: DelegationHarness,
+) -> None:
     gateway = harness.key("gateway")
     assert (await gateway.call(WRITE, WRITTEN, user_id="a-customer")).ok
     for whom in ({"user_id": "victim"}, {"agent_id": "victim"}, {"user_id": "corp:acme/reader", "agent_id": "x"}):
@@ -196,7 +198,7 @@ async def test_who_speaks_for_a_known_principal_has_no_more_rights_than_that_one
 
 
 @pytest.mark.promise("policy.delegation")
-async def test_a_rule_against_somebody_holds_for_who_speaks_for_that_one_though_no_grant_does(
+async def test_a_rule_against_a_principal_also_binds_those_who_act_for_it(
     harness: DelegationHarness,
 ) -> None:
     gateway = harness.key("gateway")

@@ -89,7 +89,7 @@ async def test_get_tool_answers_alike_for_what_is_denied_and_what_is_not_there(r
     )
 
 
-async def test_search_finds_by_meaningful_words_and_says_what_matched(reader: RunningHub) -> None:
+async def test_a_search_finds_by_meaningful_words_and_names_what_matched(reader: RunningHub) -> None:
     found = await reader.stub.SearchTools(pb.SearchToolsRequest(query="read a text file", page_size=3))
     assert found.hits[0].tool.name == "core/fs.readText"
     assert found.hits[0].score > 0
@@ -244,7 +244,7 @@ async def test_the_client_reads_every_page(crowded: RunningHub) -> None:
 
 
 @pytest.mark.promise("registry.honest-lists")
-async def test_list_says_how_many_more_are_denied_but_not_to_who_guesses_names(tmp_path: Path) -> None:
+async def test_a_list_counts_denied_tools_but_not_for_guessed_names(tmp_path: Path) -> None:
     for roles, guesses in (("agent", None), ("agent, operator", 1)):
         policy = f"{DENIES_WRITES}roles: [{{principals: [local], roles: [{roles}]}}]\n"
         async with running_hub(tmp_path / (roles[-5:]), policy=policy) as running:

@@ -21,7 +21,7 @@ def _live(address: str, folder: Path) -> list[dict[str, Any]]:
     return list(json.loads(CliRunner().invoke(toolhub, words).output)["findings"])
 
 
-async def test_a_source_that_is_down_is_found_with_what_it_last_said(tmp_path: Path) -> None:
+async def test_a_source_that_is_down_is_found_with_its_last_output(tmp_path: Path) -> None:
     file = tmp_path / "sources.yaml"
     file.write_text(SOURCES)
     async with running_hub(tmp_path, settings={"sources": {"file": str(file)}}) as running:

@@ -248,7 +248,7 @@ def test_every_kind_is_raised_here_or_has_a_reason_why_not() -> None:
 
 @pytest.mark.promise("errors.teach")
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.value)
-async def test_kind_over_the_wire_says_what_to_do_differently(harness: ErrorsHarness, kind: ErrorKind) -> None:
+async def test_an_error_kind_on_the_wire_states_the_remedy(harness: ErrorsHarness, kind: ErrorKind) -> None:
     case = CASES[kind]
     result = await case.provoke(harness)
     error = result.error

@@ -65,7 +65,7 @@ async def kind_of(hub: RunningHub, tool: str, args: dict[str, Any]) -> str:
     return error_pb2.ErrorKind.Name(result.error.kind).removeprefix("ERROR_KIND_") if result.HasField("error") else "OK"
 
 
-async def test_reference_servers_do_what_their_example_says(folder: Path) -> None:
+async def test_reference_servers_work_as_their_example_states(folder: Path) -> None:
     async with reference_servers(folder) as hub:
         assert (await hub.value("time/get_current_time", {"timezone": "Asia/Tokyo"}))["timezone"] == "Asia/Tokyo"
         assert (await hub.value("docs/read_text_file", {"path": "a.txt"}))["content"] == "hello\n"
@@ -95,7 +95,7 @@ async def accept(hub: RunningHub, source: str, tool: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # LangChain's community package is not developed any more
-async def test_langchains_file_tools_do_what_their_example_says(tmp_path: Path) -> None:
+async def test_langchains_file_tools_work_as_their_example_states(tmp_path: Path) -> None:
     papers = tmp_path / "papers"
     papers.mkdir()
     (papers / "a.txt").write_text("Attention is all you need.\n")

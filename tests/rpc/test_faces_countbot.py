@@ -160,7 +160,7 @@ async def test_pictures_are_taken_of_the_desktop_and_of_a_page(tmp_path: Path, d
 
 
 @pytest.mark.promise("faces.countbot")
-async def test_every_error_is_a_text_that_says_what_to_do(tmp_path: Path) -> None:
+async def test_every_error_is_a_text_that_states_the_remedy(tmp_path: Path) -> None:
     async with faced_hub(tmp_path, PAGE) as (_, client, _):
         registry = client.face("countbot")
         for name, args, expected in (

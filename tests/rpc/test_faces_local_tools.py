@@ -45,7 +45,7 @@ async def output(client: Hub, tool: str, **args: Any) -> Any:
 
 
 @pytest.mark.promise("faces.local-tools")
-async def test_each_tool_answers_as_its_contract_says(tmp_path: Path) -> None:
+async def test_each_tool_answers_as_its_contract_states(tmp_path: Path) -> None:
     async with faced_hub(tmp_path, web) as (hub, client, server):
         text = "文件内容字符串"
         assert await output(client, "FileWrite", path="a/文件.txt", content=text) == {"path": "a/文件.txt"}
@@ -172,7 +172,7 @@ async def test_a_face_over_the_contract_is_still_a_result_with_its_error_and_wal
         assert labels[0]["face"] == "local-tools:FileWrite"
 
 
-async def test_errors_speak_of_the_names_that_the_caller_knows(tmp_path: Path) -> None:
+async def test_errors_use_the_names_that_the_caller_knows(tmp_path: Path) -> None:
     async with faced_hub(tmp_path, web) as (_, client, _):
         wrong = (await ran(client, "FileWrite", path="a", content=7))["error"]
         assert (wrong["message"].count("core/fs"), wrong["details"]["violations"][0]["path"]) == (0, "/content")
@@ -184,7 +184,7 @@ async def test_errors_speak_of_the_names_that_the_caller_knows(tmp_path: Path) -
         assert unknown["message"].startswith("local-tools has no tool 'FileRaed'. Use one of: FileRead, FileWrite,")
 
 
-async def test_whom_a_message_names_is_believed_where_policy_says_so_and_nowhere_else(tmp_path: Path) -> None:
+async def test_a_user_id_in_a_message_is_believed_only_where_policy_allows_it(tmp_path: Path) -> None:
     strict = "extends: none\ngrants: [{principals: [local], capabilities: ['read:fs', 'write:fs']}]\n"
     async with faced_hub(tmp_path, web, policy=strict) as (hub, client, _):
         assert await output(client, "FileWrite", path="a", content="x", user_id="local") == {"path": "a"}
@@ -194,7 +194,7 @@ async def test_whom_a_message_names_is_believed_where_policy_says_so_and_nowhere
         assert json.loads(two.result_json)["error"]["error_code"] == "INVALID_INPUT"
 
 
-async def test_large_arguments_are_translated_too_and_what_is_cut_says_so(tmp_path: Path) -> None:
+async def test_large_arguments_are_translated_and_cuts_are_reported(tmp_path: Path) -> None:
     async with faced_hub(tmp_path, web) as (hub, client, _):
         text = "".join(f'"{n}" ' for n in range(180_000))
         assert await output(client, "FileWrite", path="large.txt", content=text) == {"path": "large.txt"}

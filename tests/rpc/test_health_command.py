@@ -81,7 +81,7 @@ async def test_a_hub_that_wants_certificates_of_another_ca_is_asked_at_the_port_
     assert "metrics.listen" in unknown.output
 
 
-async def test_a_hub_without_tls_is_asked_likewise_and_a_port_that_nobody_knows_is_not(
+async def test_a_hub_without_tls_is_asked_likewise_and_an_unknown_port_is_refused(
     hub: RunningHub, tmp_path: Path
 ) -> None:
     answer = await asked(configured(tmp_path, hub, "127.0.0.1"))

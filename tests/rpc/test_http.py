@@ -38,7 +38,7 @@ async def test_what_can_only_be_read_needs_no_purpose(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("evidence.cut-says-so")
-async def test_a_cut_text_says_so_itself_and_evidence_says_why_the_rest_is_not_kept(tmp_path: Path) -> None:
+async def test_a_cut_text_is_marked_and_evidence_states_why_the_rest_is_not_kept(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b"x" * 5_000) as (hub, server):
         result = await hub.invoke("core/http.fetchText", {"url": server.url(), "maxBytes": 2_000})
         assert (result.truncated, json.loads(result.result_json)["truncated"]) == (True, True)
@@ -48,7 +48,7 @@ async def test_a_cut_text_says_so_itself_and_evidence_says_why_the_rest_is_not_k
 
 
 @pytest.mark.promise("policy.bound-is-named")
-async def test_the_policys_bound_is_told_and_not_the_argument_that_cannot_help(tmp_path: Path) -> None:
+async def test_the_policys_bound_is_reported_and_not_an_argument_that_cannot_help(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b'["' + b"x" * 5_000 + b'"]', "sandbox: {max_http_bytes: 2000}\n") as (hub, server):
         text = (await hub.value("core/http.fetchText", {"url": server.url()}))["text"]
         assert "the policy limits a response to 2000 bytes" in text
@@ -58,7 +58,7 @@ async def test_the_policys_bound_is_told_and_not_the_argument_that_cannot_help(t
 
 
 @pytest.mark.promise("evidence.cut-says-so")
-async def test_a_result_that_is_cut_to_its_cap_says_so_in_its_own_field_too(tmp_path: Path) -> None:
+async def test_a_result_that_is_cut_to_its_cap_is_marked_in_its_own_field_too(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b"x" * 2_000_000) as (hub, server):
         result = await hub.invoke("core/http.fetchText", {"url": server.url()})
         assert (result.truncated, json.loads(result.result_json)["truncated"]) == (True, True)

@@ -49,7 +49,7 @@ def post(server: RawServer, **args: Any) -> dict[str, Any]:
 
 @pytest.mark.promise("net.posts-never-repeated", "retry.only-safe", "net.keyed-posts")
 @pytest.mark.parametrize("fails", [BREAKS, response(status=500), response(status=503), response(status=409)])
-async def test_a_post_with_a_key_is_tried_again_where_policy_says_that_the_host_honours_keys(
+async def test_a_post_with_a_key_is_retried_where_policy_trusts_the_hosts_idempotency_keys(
     tmp_path: Path, fails: bytes
 ) -> None:
     async with web_hub(tmp_path, fails, fails, OK) as (hub, server):
@@ -101,7 +101,7 @@ async def test_a_get_needs_no_key_and_sends_none(tmp_path: Path) -> None:
         assert [asked.headers.get("idempotency-key") for asked in server.asked] == [None, None]
 
 
-async def test_retries_of_a_post_end_with_the_callers_budget_and_say_that_the_key_was_sent(tmp_path: Path) -> None:
+async def test_retries_of_a_post_end_with_the_callers_budget_and_report_the_sent_key(tmp_path: Path) -> None:
     async with web_hub(tmp_path, response(status=503)) as (hub, server):
         result = await hub.invoke(FETCH, post(server), idempotency_key="k", budget={"max_retries": 1})
         assert (result.attempts, len(server.asked)) == (2, 2)

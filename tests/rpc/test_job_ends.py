@@ -122,7 +122,7 @@ async def test_running_job_is_cancelling_until_it_has_stopped(harness: JobHarnes
     assert gapless(history)
 
 
-async def test_cancelled_side_effect_says_that_a_part_may_have_happened(harness: JobHarness) -> None:
+async def test_a_cancelled_side_effect_states_that_a_part_may_have_happened(harness: JobHarness) -> None:
     job = await harness.robot.submit(WRITE)
     await harness.writes.started.wait()
     await harness.robot.cancel(job.job_id)
@@ -148,7 +148,7 @@ async def test_job_that_waits_for_a_person_is_cancelled_and_the_person_is_asked_
     assert not harness.note.exists()
 
 
-async def test_audit_log_tells_why_a_job_ended(harness: JobHarness) -> None:
+async def test_the_audit_log_states_why_a_job_ended(harness: JobHarness) -> None:
     held = await harness.robot.submit(WRITE)
     await harness.writes.started.wait()
     asked = await harness.robot.submit(FILE, NOTE, request_id="work")
@@ -261,7 +261,7 @@ async def test_crash_of_a_side_effect_leaves_its_outcome_unknown_however_it_is_c
     assert (facts["state"], facts["cause"]) == ("LOST", "INTERNAL")
 
 
-async def test_rejected_job_fails_and_says_what_the_person_said(harness: JobHarness) -> None:
+async def test_a_rejected_job_fails_with_the_persons_comment(harness: JobHarness) -> None:
     job = await harness.robot.submit(FILE, NOTE, request_id="work")
     await harness.judge.decide(job.approval_id, yes=False, comment="not today")
     last = (await harness.robot.ended(job.job_id, 1))[-1]

@@ -344,7 +344,7 @@ async def test_malformed_questions_are_refused_by_field(robot: Client) -> None:
 
 
 @pytest.mark.promise("watch.gapless", "jobs.whole-history")
-async def test_whole_history_is_told_from_its_first_entry_where_it_is_asked_for(robot: Client) -> None:
+async def test_the_whole_history_is_sent_from_its_first_entry_on_request(robot: Client) -> None:
     job = await robot.submit(ECHO, {"text": "hello"})
     end = (await robot.ended(job.job_id))[-1]
     asked = job_service_pb2.WatchJobRequest(job_id=job.job_id, from_first=True)

@@ -25,7 +25,7 @@ async def desk_hub(home: Path, **terms: Any) -> AsyncIterator[RunningHub]:
 
 
 @pytest.mark.promise("langchain.exceptions")
-async def test_an_exception_of_a_tool_is_told_by_its_type_and_text_without_paths(tmp_path: Path) -> None:
+async def test_an_exception_of_a_tool_is_reported_by_type_and_text_without_paths(tmp_path: Path) -> None:
     async with desk_hub(tmp_path) as hub:
         result = await hub.invoke("desk/sync_crashes", {"text": "order 7 in /srv/desk/orders.db"})
         assert result.error.kind == error_pb2.ERROR_KIND_EXECUTION_ERROR

@@ -171,7 +171,7 @@ async def test_of_many_calls_with_one_answer_one_goes_on(harness: McpQuestionsHa
     assert harness.server.orders == [ORDERED]
 
 
-async def test_a_no_ends_the_call_and_the_server_hears_nothing(harness: McpQuestionsHarness) -> None:
+async def test_a_refusal_ends_the_call_and_nothing_reaches_the_server(harness: McpQuestionsHarness) -> None:
     approval_id = await harness.asked()
     await harness.decide(approval_id, REJECT, comment="not today")
     result = await harness.order(approval_id)

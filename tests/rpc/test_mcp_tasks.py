@@ -93,7 +93,7 @@ async def test_job_is_cancelling_until_the_server_has_stopped(tmp_path: Path, ge
 
 
 @pytest.mark.parametrize(("generation", "tool"), GENERATIONS)
-async def test_job_whose_task_is_forgotten_is_lost_and_says_why(tmp_path: Path, generation: str, tool: str) -> None:
+async def test_a_job_whose_task_is_forgotten_is_lost_with_a_reason(tmp_path: Path, generation: str, tool: str) -> None:
     async with an_agent(tmp_path, generation, tool) as agent:
         job_id = await agent.begin()
         agent.script.tasks.clear()

@@ -67,7 +67,7 @@ async def put(hub: RunningHub, path: str, content: bytes, principal: str = "loca
 
 
 @pytest.mark.promise("media.delivered-as-judged")
-async def test_a_message_and_its_files_arrive_by_mail_and_by_webhook_and_the_result_says_what_went(
+async def test_a_message_and_its_files_arrive_by_mail_and_webhook_and_the_result_lists_them(
     tmp_path: Path, receivers: Receivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls = {"mail": receivers.mail("team@example.com"), "hook": receivers.hook("ok")}
@@ -99,7 +99,7 @@ async def test_a_message_and_its_files_arrive_by_mail_and_by_webhook_and_the_res
 
 
 @pytest.mark.promise("media.failures-are-typed")
-async def test_each_way_to_fail_is_told_apart_and_says_whether_it_may_be_sent_again(
+async def test_each_failure_is_distinguished_and_states_whether_it_may_be_sent_again(
     tmp_path: Path, receivers: Receivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls = {

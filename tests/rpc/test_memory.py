@@ -73,7 +73,7 @@ async def test_what_was_written_is_searched_read_listed_and_forgotten(hub: Runni
     assert (await hub.value("core/memory.list", {}))["items"] == []
 
 
-async def test_bounds_are_told_with_what_to_do(hub: RunningHub) -> None:
+async def test_bounds_are_reported_with_the_remedy(hub: RunningHub) -> None:
     refused: dict[str, list[dict[str, Any]]] = {
         "core/memory.write": [
             {"text": ""},

@@ -94,7 +94,7 @@ async def test_time_that_runs_out_is_unknown_and_stops_what_can_be_stopped(tmp_p
         assert n8n.starts("slow") == 1
 
 
-async def test_a_plan_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> None:
+async def test_a_plan_describes_the_call_and_has_no_effect(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"say": SEND}) as (n8n, running, _):
         plan = await running.plan(f"{SOURCE}/say", {"text": "hello"})
         assert any("n8n workflow `say`" in effect for effect in plan.effects)

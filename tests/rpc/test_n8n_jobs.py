@@ -51,7 +51,7 @@ async def test_a_job_is_watched_from_its_start_to_its_end(tmp_path: Path) -> Non
         assert known["workflow_version"] == n8n.workflows["long"].version_id
 
 
-async def test_a_waiting_job_runs_and_says_until_when_it_waits(tmp_path: Path) -> None:
+async def test_a_waiting_job_is_running_and_states_until_when_it_waits(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"patient": ASYNC}) as (n8n, _, agent):
         job_id = await agent.begin("patient", {"a": 1})
         history = await agent.reported(job_id, "waiting until 20")
@@ -75,7 +75,7 @@ async def test_it_is_cancelling_until_n8n_has_stopped_it(tmp_path: Path) -> None
 
 
 @pytest.mark.promise("workflow.cancel-is-confirmed", "jobs.cancel-is-a-request")
-async def test_an_older_n8n_cannot_stop_it_and_that_is_said(tmp_path: Path) -> None:
+async def test_an_older_n8n_cannot_stop_the_execution_and_the_outcome_states_it(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}, version="2.8.4") as (n8n, _, agent):
         job_id = await agent.begin("long", {"a": 1})
         await agent.reported(job_id, "running")
@@ -86,7 +86,7 @@ async def test_an_older_n8n_cannot_stop_it_and_that_is_said(tmp_path: Path) -> N
 
 
 @pytest.mark.promise("workflow.never-false-done", "jobs.lost-is-honest")
-async def test_what_n8n_has_forgotten_is_lost_and_says_where_to_look(tmp_path: Path) -> None:
+async def test_an_execution_forgotten_by_n8n_is_lost_and_states_where_to_look(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
         job_id = await agent.begin("long")
         await agent.reported(job_id, "running")

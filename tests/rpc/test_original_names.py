@@ -117,7 +117,7 @@ class Translate(Tool["Translate.In", "Translate.Out"]):
         return self.Out(text=args.text)
 
 
-async def test_a_definition_is_published_with_all_that_it_says(tmp_path: Path) -> None:
+async def test_a_definition_is_published_with_all_its_fields(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=ALL, tools=[Translate()]) as hub:
         published = (await hub.stub.GetTool(pb.GetToolRequest(name=Translate.name))).tool
         plain = (await hub.stub.GetTool(pb.GetToolRequest(name="core/fs.stat"))).tool

@@ -43,7 +43,7 @@ async def allowed(client: Hub, user: str, tool: str, **args: Any) -> bool:
 
 
 @pytest.mark.promise("faces.import-never-wider")
-async def test_each_user_of_a_permission_file_may_do_what_it_says_and_nothing_besides(tmp_path: Path) -> None:
+async def test_each_user_of_a_permission_file_may_do_what_it_grants_and_nothing_else(tmp_path: Path) -> None:
     imported = from_local_tools({"users": USERS}, "local", "/srv/base")
     assert imported.warnings[:2] == [
         "alice: 127.0.0.1:8080 is no public address: it stays closed until `cidrs` of its entry opens it",
@@ -160,7 +160,7 @@ def test_a_file_of_another_form_is_refused_with_its_place(file: dict[str, Any], 
     assert str(refused.value).startswith(expected)
 
 
-def test_what_has_no_counterpart_is_left_out_and_told() -> None:
+def test_settings_without_a_counterpart_are_left_out_and_reported() -> None:
     permissions = {
         "permissions": ["read:file", "sudo:all", "execute:command", "network:outbound"],
         "paths": ["/etc", "../up", "ok"],

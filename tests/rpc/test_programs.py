@@ -163,7 +163,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.promise("programs.told-with-the-line")
-async def test_what_is_wrong_with_a_program_is_said_with_its_line(hub: RunningHub) -> None:
+async def test_a_problem_of_a_program_is_reported_with_its_line(hub: RunningHub) -> None:
     for code, args, kind, words, details in REFUSED:
         result = await run(hub, code, **args)
         shown = f"{code!r}: {result.error.message} {result.error.details}"
@@ -205,7 +205,7 @@ await asyncio.gather(
     assert [each["tool"].rpartition(".")[2] for each in calls] == ["truncate", "sha256Text"] * 2
 
 
-async def test_calls_that_nobody_awaits_are_cancelled_and_told(hub: RunningHub) -> None:
+async def test_calls_that_nobody_awaits_are_cancelled_and_reported(hub: RunningHub) -> None:
     code = "import held\nfor i in range(12):\n    held.work_on()\nlen(inputs)"
     result = await run(hub, code)
     assert "is not awaited" in result.error.message
@@ -214,7 +214,7 @@ async def test_calls_that_nobody_awaits_are_cancelled_and_told(hub: RunningHub) 
     assert HeldTool.running == 0
 
 
-async def test_evidence_and_audit_tell_what_a_program_was(hub: RunningHub) -> None:
+async def test_evidence_and_audit_identify_the_program(hub: RunningHub) -> None:
     code = "print('seen')\nawait call('core/util.time.now')"
     result = await run(hub, code, request_id="told")
     (evidence,) = [each for each in result.evidence if "interpreter" in each.attributes]
@@ -325,7 +325,7 @@ await core.util_time_now()
 
 
 @pytest.mark.promise("programs.dry-run")
-async def test_a_dry_run_tells_the_calls_and_makes_none_that_has_an_effect(hub: RunningHub) -> None:
+async def test_a_dry_run_lists_the_calls_and_makes_none_that_has_an_effect(hub: RunningHub) -> None:
     await put(hub, "seen.txt", "abc")
     plan = await hub.plan(RUN, {"code": FORESEEN, "check": False}, request_id="work")
     assert plan.effects, plan

@@ -319,7 +319,7 @@ async def _check(
         assert artifact.sha256 == hashlib.sha256(data).hexdigest()
 
 
-async def test_what_a_tool_says_went_wrong_is_reported_as_such(harness: RealServerHarness) -> None:
+async def test_an_error_that_a_tool_reports_is_reported_as_an_error(harness: RealServerHarness) -> None:
     outside = await harness.refused("files/read_text_file", {"path": "/etc/passwd"})
     missing = await harness.refused("git/git_show", {"repo_path": str(harness.home / "repo"), "revision": "nowhere"})
     nowhere = await harness.refused("time/get_current_time", {"timezone": "Mars/Olympus"})

@@ -67,7 +67,7 @@ async def test_tools_of_the_hub_cannot_be_unregistered(hub: RunningHub) -> None:
     assert failure.code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION)
 
 
-async def test_sources_say_how_they_are(hub: RunningHub) -> None:
+async def test_sources_report_their_state(hub: RunningHub) -> None:
     (core,) = (await hub.registry.ListSources(pb.ListSourcesRequest())).sources
     assert core.source == "core"
     assert core.tools > 20

@@ -101,7 +101,7 @@ async def test_what_could_not_be_stopped_succeeds_after_all(agent: RemoteJobClie
 
 
 @pytest.mark.promise("jobs.lost-is-honest")
-async def test_what_the_remote_side_forgot_is_lost_and_says_where_to_look(
+async def test_a_forgotten_remote_job_is_lost_and_states_where_to_look(
     agent: RemoteJobClient, server: JobServer
 ) -> None:
     server.script.add(Op.STATUS, How.RESTART)

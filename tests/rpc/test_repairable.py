@@ -60,7 +60,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
         ("core/util.hash.sha256Text", {"text": {"$artifact": "art_none"}}, ["upload it again"]),
     ],
 )
-async def test_message_alone_tells_what_to_send_instead(
+async def test_the_message_alone_states_what_to_send_instead(
     hub: RunningHub, tool: str, args: dict[str, Any], remedies: list[str]
 ) -> None:
     answer = await hub.invoke(tool, args, request_id=ONE)

@@ -116,7 +116,7 @@ async def test_a_cancelled_call_leaves_no_browser_behind(tmp_path: Path, chromiu
                 await asyncio.sleep(0.05)
 
 
-async def test_a_tool_without_its_browser_or_display_says_what_to_install(
+async def test_a_tool_without_its_browser_or_display_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
@@ -129,9 +129,7 @@ async def test_a_tool_without_its_browser_or_display_says_what_to_install(
         assert "desktop.display" in str(desktop.error.details["reason"])
 
 
-async def test_a_tool_without_its_library_says_which_extra_brings_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_tool_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("tools.web.fetch", "tools.web.screenshot", "tools.desktop"):
         monkeypatch.setattr(f"toolhub_service.{module}.find_spec", lambda _: None)
     calls = {

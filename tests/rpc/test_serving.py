@@ -44,7 +44,7 @@ async def test_health_of_an_unknown_service_is_not_found(hub: RunningHub) -> Non
 
 
 @pytest.mark.promise("contract.server-info")
-async def test_every_caller_is_told_what_the_hub_is_and_who_it_is_to_it(tmp_path: Path) -> None:
+async def test_every_caller_is_shown_the_hub_and_its_own_identity(tmp_path: Path) -> None:
     policy = "extends: none\nroles: [{principals: [local], roles: [auditor]}]\n"
     settings = {"session": {"max_in_flight": 7}, "results": {"show_raw": True}}
     async with running_hub(tmp_path, policy=policy, settings=settings) as hub, connect(hub.address) as client:

@@ -145,7 +145,7 @@ FAILURES: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-async def test_a_script_that_does_not_do_what_its_sidecar_says_has_failed_and_its_author_is_told_how(
+async def test_a_script_that_breaks_its_sidecar_contract_fails_with_advice_to_its_author(
     tmp_path: Path,
 ) -> None:
     for name, (code, manifest, _) in FAILURES.items():
@@ -160,7 +160,7 @@ async def test_a_script_that_does_not_do_what_its_sidecar_says_has_failed_and_it
         assert not any(result.artifacts for result in results)
 
 
-async def test_what_a_script_says_on_standard_error_is_heard_while_it_runs_and_a_cancel_ends_it(tmp_path: Path) -> None:
+async def test_standard_error_of_a_script_is_streamed_and_a_cancel_ends_it(tmp_path: Path) -> None:
     code = "import sys, time\nprint('begun', file=sys.stderr, flush=True)\ntime.sleep(600)"
     script_skill(tmp_path / "skills", "slow", code, argv=["{python}", "run.py", str(tmp_path)])
     async with skill_hub(tmp_path, tmp_path / "skills") as hub:

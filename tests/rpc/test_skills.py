@@ -134,7 +134,7 @@ async def test_a_hub_s_skills_are_listed_and_run_by_their_names(tmp_path: Path) 
         assert "toolhub pins accept skill/notes.read" in (await cli("run", "notes")).output
 
 
-async def test_who_may_use_no_skill_is_told_that_policy_denies_them(tmp_path: Path) -> None:
+async def test_a_caller_without_skills_is_refused_by_policy(tmp_path: Path) -> None:
     folder = write_skill(tmp_path / "skills", "notes")
     async with real.sourced_hub(tmp_path, skills(folder), policy="extends: starter\n") as hub:
         assert json.loads((await run_skills(hub, "list", "-o", "json")).stdout)["deniedTools"] == 1

@@ -30,7 +30,7 @@ async def sourced(tmp_path: Path, desk: ScriptedSources) -> AsyncIterator[Runnin
         yield running
 
 
-async def test_operator_sees_how_a_source_fares_and_what_it_says(sourced: RunningHub) -> None:
+async def test_an_operator_sees_state_and_output_of_a_source(sourced: RunningHub) -> None:
     github, files = (await sourced.registry.ListSources(pb.ListSourcesRequest())).sources
     assert github.refresh_duration.ToMicroseconds() == 42_500
     assert github.breaker == source_pb2.BREAKER_STATE_HALF_OPEN

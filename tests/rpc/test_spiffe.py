@@ -107,7 +107,7 @@ async def test_an_svid_makes_its_id_the_principal_by_whatever_way_its_bundle_vou
 
 
 @pytest.mark.promise("tenants.apart")
-async def test_a_trust_domain_is_a_tenant_where_the_policy_says_so(tmp_path: Path) -> None:
+async def test_a_trust_domain_is_a_tenant_where_policy_maps_it(tmp_path: Path) -> None:
     tenants = """
 tenants: [{name: "{tenant}", principals: ["spiffe://{tenant}/*"]}]
 roles: [{principals: ["*"], roles: [agent, operator, auditor]}]
@@ -155,7 +155,7 @@ async def test_certificates_that_are_no_svid_of_a_known_trust_domain_are_refused
 
 
 @pytest.mark.promise("identity.spiffe")
-async def test_a_bundle_that_is_replaced_ends_whom_it_no_longer_vouches_for_and_a_broken_one_does_not(
+async def test_a_replaced_bundle_ends_connections_it_no_longer_vouches_for_and_a_broken_one_does_not(
     tmp_path: Path,
 ) -> None:
     async with spiffe_harness(tmp_path) as given:

@@ -68,7 +68,7 @@ def kinds(messages: list[pb.InvokeStreamResponse]) -> list[str | None]:
 
 
 @pytest.mark.promise("stream.one-result-last")
-async def test_copy_tells_its_progress_in_bytes_and_ends_with_one_result(harness: StreamHarness) -> None:
+async def test_a_copy_reports_progress_in_bytes_and_ends_with_one_result(harness: StreamHarness) -> None:
     folder = harness.running.workspace("copy")
     folder.mkdir(parents=True)
     (folder / "big.bin").write_bytes(b"x" * SIZE_BYTES)
@@ -235,7 +235,7 @@ async def test_reader_that_does_not_read_holds_up_no_command_and_still_gets_the_
 
 
 @pytest.mark.promise("stream.one-result-last")
-async def test_download_tells_its_progress_while_it_runs(tmp_path: Path) -> None:
+async def test_a_download_reports_its_progress_while_it_runs(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     async def halting(_: RecordedRequest, writer: asyncio.StreamWriter) -> bool:

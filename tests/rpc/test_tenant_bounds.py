@@ -142,7 +142,7 @@ async def test_artifacts_of_a_tenant_are_bounded_in_bytes_and_in_number(bounded:
     await bounded.upload("acme-two", 10)
 
 
-async def test_who_asks_is_told_its_tenant_and_the_audit_log_is_found_by_tenant(bounded: BoundedHub) -> None:
+async def test_a_caller_sees_its_tenant_and_the_audit_log_is_filtered_by_tenant(bounded: BoundedHub) -> None:
     for name, tenant in (("acme-two", "acme"), ("ops", "")):
         answer = await bounded.hub.stub.GetServerInfo(tool_service_pb2.GetServerInfoRequest(), **bounded.as_(name))
         assert (answer.principal, answer.tenant) == (name, tenant)

@@ -46,7 +46,7 @@ async def register(hub: RunningHub, *names: str, **fields: Any) -> None:
     assert not hub.hub.toolbox.catalog.register_all(tools, replace=True)
 
 
-async def test_first_message_has_the_revision_and_says_whether_the_callers_is_another(hub: RunningHub) -> None:
+async def test_the_first_message_has_the_revision_and_whether_the_callers_is_current(hub: RunningHub) -> None:
     revision = (await hub.registry.GetSnapshot(pb.GetSnapshotRequest())).revision
     for known, reset in (("", True), ("older", True), (revision, False)):
         async with watching(hub, known_revision=known) as watch:
@@ -113,7 +113,7 @@ roles:
 
 
 @pytest.mark.promise("watch.tools")
-async def test_agent_hears_of_the_tools_that_it_may_see_and_goes_on_after_its_token(tmp_path: Path) -> None:
+async def test_an_agent_watches_its_visible_tools_and_resumes_from_a_token(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=MINE % '"read:fs", "mcp:acme"') as hub, connect(hub.address) as client:
         messages = client.watch_tools(names=["acme/*"])
         first = await anext(messages)
@@ -161,7 +161,7 @@ class TestSlowWatcher:
         await messages.aclose()
 
     @pytest.mark.promise("catalog.watch-bounded")
-    async def test_is_told_to_read_anew_when_it_lags_too_far_behind(self, catalog: ToolCatalog) -> None:
+    async def test_a_watch_asks_for_a_new_list_when_it_lags_too_far_behind(self, catalog: ToolCatalog) -> None:
         news = ToolWatches(catalog)
         messages = news.messages(pb.WatchToolsRequest(), OPERATOR, full=False)
         await anext(messages)
@@ -173,7 +173,7 @@ class TestSlowWatcher:
         await messages.aclose()
         assert news.watchers == 0
 
-    async def test_is_told_to_read_anew_when_a_message_would_be_too_large(self, catalog: ToolCatalog) -> None:
+    async def test_a_watch_asks_for_a_new_list_when_a_message_would_be_too_large(self, catalog: ToolCatalog) -> None:
         messages = ToolWatches(catalog).messages(pb.WatchToolsRequest(), OPERATOR, full=False)
         await anext(messages)
         large = a_tool("acme/large")

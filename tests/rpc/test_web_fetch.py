@@ -111,7 +111,7 @@ async def fetch(hub: RunningHub, **args: Any) -> Any:
 
 
 @pytest.mark.promise("web.untrusted")
-async def test_a_page_behind_a_redirect_is_text_without_its_menus_and_says_whose_it_is(tmp_path: Path) -> None:
+async def test_a_page_behind_a_redirect_is_text_without_menus_and_names_its_origin(tmp_path: Path) -> None:
     answers = {
         "/old": response(status=301, location="/news/relays"),
         "/news/relays": response(ARTICLE.encode(), content_type=HTML),

@@ -117,7 +117,7 @@ def is_connected(running: RunningHub) -> bool:
 
 
 @pytest.mark.promise("identity.workload-api")
-def test_a_hub_that_is_given_no_svid_does_not_start_and_doctor_says_what_it_would_have(tmp_path: Path) -> None:
+def test_a_hub_without_an_svid_does_not_start_and_doctor_names_the_socket(tmp_path: Path) -> None:
     own, partner = Authority(), Authority()
     with agent_in(tmp_path) as agent:
         settings = settings_of(tmp_path, mesh_settings(agent))

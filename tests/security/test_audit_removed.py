@@ -149,7 +149,7 @@ async def test_the_next_effect_is_recorded_in_a_file_that_has_its_name_or_does_n
         assert not (hub.workspace("r") / "after").exists()
 
 
-async def test_health_says_which_services_have_no_effects(tmp_path: Path) -> None:
+async def test_health_names_the_services_without_effects(tmp_path: Path) -> None:
     """Fails at befa727: SERVING throughout."""
     async with _losing_hub(tmp_path, {"policy": {"reload_s": 0.05}}) as hub:
         follower = asyncio.create_task(follow(hub.hub, asyncio.Event()))
@@ -166,7 +166,7 @@ async def test_health_says_which_services_have_no_effects(tmp_path: Path) -> Non
         await asyncio.wait({follower})
 
 
-async def test_a_log_that_is_gone_is_begun_anew_only_by_command_and_says_so(tmp_path: Path) -> None:
+async def test_a_missing_log_is_begun_anew_only_by_command_and_the_log_records_it(tmp_path: Path) -> None:
     """Fails at befa727: the hub starts with 0 events, and verification finds nothing."""
     settings = settings_of(tmp_path)
     paths = Paths(settings)

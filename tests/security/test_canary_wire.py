@@ -288,9 +288,7 @@ async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_pat
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_what_a_custom_tool_tells_in_its_failures_comes_out_nowhere(
-    tmp_path: Path, hub_output: HubOutput
-) -> None:
+async def test_a_canary_in_failures_of_a_custom_tool_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
     async with talkative_hub(tmp_path) as hub:
         for how in ("crash", "refuse", "talk"):
             await invoke(hub, hub_output, "acme/leaky.call", {"how": how, "apiKey": CANARY})

@@ -271,7 +271,7 @@ def test_a_serving_hub_shows_its_memory_and_environment_to_nobody_of_its_user(tm
 
 
 @pytest.mark.parametrize(("abi", "bubblewrap", "warnings"), [(0, "off", 1), (7, "off", 0), (0, "", 0)])
-async def test_a_hub_says_at_its_start_that_nothing_holds_commands(
+async def test_a_hub_warns_at_start_that_commands_are_not_confined(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],

@@ -62,7 +62,7 @@ async def audited(harness: HostileHarness, tool: str) -> list[EventType]:
 
 @pytest.mark.parametrize(("part", "word"), [("changed", "changed"), ("schema", "changed-schema")])
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_changed_definition_is_not_called_until_somebody_has_looked_at_it(
+async def test_a_changed_definition_is_not_called_before_it_is_approved(
     harness: HostileHarness, way: str, part: str, word: str
 ) -> None:
     source = f"{way}-{part}"

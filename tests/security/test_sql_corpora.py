@@ -60,7 +60,7 @@ def terms_of(dialect: Any, family: str = "") -> DatabaseTerms:
     return DatabaseTerms(dialect, dialect, tables=LISTED[dialect] if family == "hidden" else ())
 
 
-def test_the_corpora_are_as_large_as_they_are_said_to_be() -> None:
+def test_the_corpora_have_their_documented_size() -> None:
     assert sum(len(family) for families in BYPASS.values() for family in families.values()) >= 200
     assert sum(len(queries) for queries in HONEST.values()) >= 200
 

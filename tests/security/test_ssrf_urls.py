@@ -115,7 +115,7 @@ def test_allow_list_holds_against_open_redirect_payloads() -> None:
     assert {kind for kind in judgements if isinstance(kind, ErrorKind)} <= TYPED
 
 
-def test_names_become_ascii_as_the_url_standard_says_or_are_refused() -> None:
+def test_names_become_ascii_by_the_url_standard_or_are_refused() -> None:
     same = 0
     for case in (case for case in load_json("ssrf/wpt_toascii.json.gz") if isinstance(case, dict)):
         judgement = judged(f"http://{case['input']}/", ANYWHERE)

@@ -138,7 +138,7 @@ async def test_a_plan_does_not_outlive_the_policy_it_was_made_under(keyed: Keyed
 
 
 @pytest.mark.promise("identity.no-impersonation")
-async def test_nobody_acts_for_somebody_else(keyed: KeyedHub) -> None:
+async def test_no_principal_acts_for_another(keyed: KeyedHub) -> None:
     for named in ({"agent_id": "alice"}, {"user_id": "alice"}, {"agent_id": "bob", "user_id": "alice"}):
         result = await keyed.invoke("bob", "core/util.time.now", {}, **named)
         assert kind(result) == "PERMISSION_DENIED", named

@@ -63,7 +63,7 @@ async def test_what_was_granted_to_one_customer_of_a_gateway_serves_no_other(har
     assert (await harness.call("gateway", approval_id=approval_id, user_id="bob")).ok
 
 
-async def test_one_s_own_name_is_no_other_and_the_log_says_for_whom(harness: ApprovalsHarness) -> None:
+async def test_ones_own_name_changes_nothing_and_the_log_names_the_user(harness: ApprovalsHarness) -> None:
     approval_id = await harness.ask("robot")
     assert await harness.ask("robot", agent_id="robot", user_id="robot") == approval_id
     of_bob = await harness.ask("gateway", user_id="bob")
@@ -75,7 +75,7 @@ async def test_one_s_own_name_is_no_other_and_the_log_says_for_whom(harness: App
     assert (asked.principal, asked.attributes["user_id"]) == ("gateway", "bob")
 
 
-async def test_job_of_a_gateway_is_not_approved_by_whom_it_is_for(harness: ApprovalsHarness) -> None:
+async def test_a_job_of_a_gateway_is_not_approved_by_its_user(harness: ApprovalsHarness) -> None:
     job = await harness.by("gateway").submit(WRITE, ARGS, user_id="alice", request_id="work")
     assert state(job.status) == "AWAITING_APPROVAL"
     assert (await failed(harness.decide("alice", job.approval_id))).reason == "OWN_REQUEST"
@@ -122,7 +122,7 @@ async def test_page_token_of_an_approver_opens_nothing_to_another(harness: Appro
     assert (await harness.page("robot")).approvals[0].approval_id == own
 
 
-async def test_watch_tells_a_caller_of_its_own_alone(harness: ApprovalsHarness) -> None:
+async def test_a_watch_shows_a_caller_only_its_own(harness: ApprovalsHarness) -> None:
     watch = harness.approvals.WatchApprovals(
         pb.WatchApprovalsRequest(), metadata=harness.by("robot").metadata, timeout=CALL_TIMEOUT_S
     )

@@ -63,14 +63,14 @@ def rows_of(folder: Path) -> str:
     return "".join(file.read_bytes().decode("utf-8", "replace") for file in folder.rglob("audit.db*"))
 
 
-async def test_event_of_a_read_says_for_whom_it_was(there: RunningHub) -> None:
+async def test_an_event_of_a_read_names_its_user(there: RunningHub) -> None:
     await there.invoke(NOW, request_id="r", **WHOM)
     events = await recorded(there, request_id="r")
     assert types_of(events) == ["TOOL_RESULT"]
     assert [whom(event) for event in events] == [WHOM]
 
 
-async def test_refusal_by_policy_says_for_whom_it_was(there: RunningHub) -> None:
+async def test_a_refusal_by_policy_names_the_user(there: RunningHub) -> None:
     await there.invoke("core/fs.listDir", {"path": "."}, request_id="r", **WHOM)
     events = await recorded(there, request_id="r")
     assert types_of(events) == ["POLICY_DENIED"]
@@ -78,14 +78,14 @@ async def test_refusal_by_policy_says_for_whom_it_was(there: RunningHub) -> None
     assert {(event.result_digest, event.result_summary) for event in events} == {("", "")}
 
 
-async def test_question_to_a_person_says_for_whom_it_is(there: RunningHub) -> None:
+async def test_a_question_to_a_person_names_the_user(there: RunningHub) -> None:
     await there.invoke("core/util.hash.sha256Text", {"text": "x"}, request_id="r", **WHOM)
     events = await recorded(there, request_id="r")
     assert "APPROVAL_ASKED" in types_of(events)
     assert [whom(event) for event in events] == [WHOM] * len(events)
 
 
-async def test_every_event_of_a_job_says_for_whom_it_is(there: RunningHub) -> None:
+async def test_every_event_of_a_job_names_its_user(there: RunningHub) -> None:
     job = await there.submit(NOW, request_id="r", **WHOM)
     await there.watched(job.job_id)
     events = await recorded(there, request_id="r")
@@ -94,7 +94,7 @@ async def test_every_event_of_a_job_says_for_whom_it_is(there: RunningHub) -> No
 
 
 @pytest.mark.parametrize("name", ["user_id", "agent_id", "task_id", "session_id"])
-async def test_events_are_found_by_for_whom_they_are(there: RunningHub, name: str) -> None:
+async def test_events_are_found_by_user(there: RunningHub, name: str) -> None:
     await there.invoke(NOW, request_id="other", labels={name: WHOM[name]})
     await there.invoke(NOW, request_id="r", **WHOM)
     assert {event.request_id for event in await recorded(there, **{name: WHOM[name]})} == {"r"}

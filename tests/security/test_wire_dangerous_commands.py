@@ -89,7 +89,7 @@ async def test_a_harmless_command_of_the_same_grammar_runs(hub: RunningHub) -> N
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", POWERFUL)
-async def test_a_refusal_never_tells_an_agent_how_to_allow_a_program_that_can_run_others(
+async def test_a_refusal_never_shows_an_agent_how_to_allow_a_program_that_runs_others(
     bare_hub: RunningHub, name: str
 ) -> None:
     """Fails at befa727: the refusal printed a grammar with the program's path, ready to be pasted."""
@@ -100,7 +100,7 @@ async def test_a_refusal_never_tells_an_agent_how_to_allow_a_program_that_can_ru
     assert "/usr/bin" not in message
 
 
-async def test_an_operator_is_told_the_grammar_and_the_danger(tmp_path: Path) -> None:
+async def test_an_operator_sees_the_grammar_and_the_danger(tmp_path: Path) -> None:
     """`policy explain` is the operator's: a line to complete for a plain program, the rule for a dangerous one."""
     (tmp_path / "policy.yaml").write_text('grants: [{principals: [local], capabilities: ["execute:command"]}]\n')
     plain = await explained(tmp_path, ["jq", "-r", "x.json"])
@@ -122,7 +122,7 @@ async def test_an_operators_own_pattern_is_above_every_grammar(tmp_path: Path) -
         assert answer["stdout"] == "git push\n"
 
 
-async def test_only_an_operator_is_told_the_lines_that_would_open_the_policy(tmp_path: Path) -> None:
+async def test_only_an_operator_sees_the_lines_that_would_open_the_policy(tmp_path: Path) -> None:
     """An agent learns whom to ask and which rule to name; the audit log keeps the lines."""
     async with keyed_hub(tmp_path, "alice") as keyed:
         fetch = {"url": "http://intranet.example/x"}

@@ -133,7 +133,7 @@ async def test_a_command_sees_no_variable_of_the_hub(keyed: KeyedHub, monkeypatc
 # What answers without a credential
 
 
-async def test_health_and_reflection_tell_the_contract_and_no_more(keyed: KeyedHub) -> None:
+async def test_health_and_reflection_disclose_the_contract_and_no_more(keyed: KeyedHub) -> None:
     health = health_pb2_grpc.HealthStub(keyed.hub.channel)
     answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=CALL_TIMEOUT_S)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING

@@ -124,7 +124,7 @@ async def test_roles_without_agent_look_and_operators_alone_stop(
 # Lists
 
 
-async def test_no_filter_tells_of_jobs_of_others(harness: JobsHarness) -> None:
+async def test_no_filter_shows_jobs_of_others(harness: JobsHarness) -> None:
     pb: dict[str, Any] = {"request_id": "r-secret", "task_id": "t-secret"}
     theirs = await harness.by("alice").submit(ECHO, {"text": "x"}, **pb)
     mine = await harness.by("bob").submit(ECHO, {"text": "x"})
@@ -198,7 +198,7 @@ async def test_hostile_job_ids_are_unknown(harness: JobsHarness) -> None:
                 ), (name, job_id)
 
 
-async def test_watch_from_the_end_of_time_neither_breaks_nor_tells(harness: JobsHarness) -> None:
+async def test_a_watch_from_the_end_of_time_neither_breaks_nor_sends(harness: JobsHarness) -> None:
     job = await harness.by("alice").submit(ECHO, {"text": "x"})
     await harness.by("alice").ended(job.job_id)
     assert await harness.by("alice").ended(job.job_id, 2**63 - 1) == []
@@ -265,7 +265,7 @@ async def test_a_watch_that_nobody_reads_holds_up_neither_its_job_nor_other_watc
         watch.cancel()
 
 
-async def test_refused_submission_tells_why_and_nothing_of_the_host(harness: JobsHarness) -> None:
+async def test_a_refused_submission_states_why_and_nothing_of_the_host(harness: JobsHarness) -> None:
     for args in ({"text": 5}, {"text": "x" * 10}, {"nope": {"password": "c4nary"}}):
         job = await harness.by("bob").submit(ECHO, args)
         assert str(harness.running.hub.settings.data_dir) not in str(job)

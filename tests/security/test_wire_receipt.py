@@ -124,7 +124,7 @@ async def test_refused_caller_is_answered_before_its_message_has_come(tmp_path: 
         assert await call.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_request_without_a_message_is_told_so(tmp_path: Path) -> None:
+async def test_a_request_without_a_message_is_refused_with_a_reason(tmp_path: Path) -> None:
     async with running_hub(tmp_path) as hub:
         call = any_call(hub.channel.stream_unary(INVOKE))
         await call.done_writing()

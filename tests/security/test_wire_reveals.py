@@ -105,7 +105,7 @@ async def test_what_is_too_large_is_not_revealed_in_part(harness: ApprovalsHarne
     assert await harness.reveals() == [("judge", fits)]
 
 
-async def test_hub_that_was_started_again_says_that_it_has_no_arguments_until_they_come_again(tmp_path: Path) -> None:
+async def test_a_restarted_hub_reports_missing_arguments_until_they_are_sent_again(tmp_path: Path) -> None:
     async with approvals_harness(tmp_path) as harness:
         approval_id = await harness.ask()
     async with approvals_harness(tmp_path) as harness:

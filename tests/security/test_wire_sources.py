@@ -153,7 +153,7 @@ async def test_words_that_nobody_has_accepted_reach_no_agent(harness: SourceHarn
     assert POISON in str(await stub.ListTools(pb.ListToolsRequest(filter=only), **by))
 
 
-async def test_what_a_source_says_of_its_troubles_is_no_word_to_agents(harness: SourceHarness) -> None:
+async def test_a_sources_description_of_its_errors_reaches_no_agent(harness: SourceHarness) -> None:
     harness.script.pages[:] = [[tool(f"{POISON}{'x' * 300}")]]
     assert POISON[:20] in (await harness.read()).message
     for who, is_shown in (("robot", False), ("boss", True)):

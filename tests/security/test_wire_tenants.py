@@ -413,7 +413,7 @@ async def _messages_until(call: Any, answer: type[Message], mark: bytes) -> list
     return seen
 
 
-async def test_watches_tell_nothing_of_what_happens_at_another_tenant(harness: TenantsHarness) -> None:
+async def test_watches_show_nothing_of_another_tenant(harness: TenantsHarness) -> None:
     asks = {
         "ApprovalService.WatchApprovals": (_R.WatchApprovalsRequest(), b"globex-bot"),
         "AuditService.TailEvents": (audit_service_pb2.TailEventsRequest(), b"globex-bot"),

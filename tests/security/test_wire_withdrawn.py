@@ -103,7 +103,7 @@ async def broken(read: Any) -> FailedRpc:
     ],
     ids=["a role is taken away", "the entry of roles is removed", "the principal is removed"],
 )
-async def test_a_tail_of_the_audit_log_tells_nothing_after_the_right_to_it_has_gone(
+async def test_a_tail_of_the_audit_log_ends_when_its_right_is_withdrawn(
     harness: WithdrawalHarness, policy: str, reason: str
 ) -> None:
     boss, other = harness.at("boss"), harness.at("other")
@@ -153,7 +153,7 @@ async def test_a_watch_of_everybodys_approvals_ends_when_only_ones_own_may_be_se
     assert "open the stream again" in failure.message
 
 
-async def test_an_overseer_hears_nothing_more_of_anothers_job(harness: WithdrawalHarness) -> None:
+async def test_an_overseer_gets_no_further_updates_of_anothers_job(harness: WithdrawalHarness) -> None:
     job = await harness.at("other").submit(WAIT)
     watch = harness.at("boss").watch(job.job_id)
     while (await watch.read()).status.progress.message != "half way":
@@ -165,7 +165,9 @@ async def test_an_overseer_hears_nothing_more_of_anothers_job(harness: Withdrawa
 
 
 @pytest.mark.parametrize("policy", [ROBOT_APPROVES, NOT_ROBOT], ids=["no agent any more", "removed"])
-async def test_who_submitted_a_job_hears_nothing_more_of_it(harness: WithdrawalHarness, policy: str) -> None:
+async def test_a_submitter_whose_right_is_gone_gets_no_further_updates_of_its_job(
+    harness: WithdrawalHarness, policy: str
+) -> None:
     job = await harness.at("robot").submit(WAIT)
     watch = harness.at("robot").watch(job.job_id)
     while (await watch.read()).status.progress.message != "half way":
@@ -316,7 +318,7 @@ async def test_a_job_that_is_approved_after_its_owner_was_removed_never_runs(har
 # Whom nothing names
 
 
-async def test_a_key_of_whom_nothing_names_opens_nothing(harness: WithdrawalHarness) -> None:
+async def test_a_key_that_no_policy_names_grants_nothing(harness: WithdrawalHarness) -> None:
     stranger = harness.at("stranger")
     running, metadata = harness.running, stranger.metadata
     artifacts: Any = ArtifactServiceStub(running.channel)

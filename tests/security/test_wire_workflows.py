@@ -84,7 +84,7 @@ class TestOtherPeoplesExecutions:
         assert "which another call started" in theft.result.error.message
         assert "of somebody" not in str(theft)
 
-    def test_a_key_in_a_callers_words_makes_no_execution_another_callers(self) -> None:
+    def test_a_key_in_a_callers_text_does_not_claim_the_execution_of_another_caller(self) -> None:
         """A workflow that hands its body on would let whoever knows a key pass off a run of theirs."""
 
         def run(item: dict[str, Any], *source: str) -> list[Any]:
@@ -140,7 +140,7 @@ class TestArgumentsOfWorkflows:
 
 
 class TestDiscovered:
-    async def test_one_that_has_moved_is_not_followed_before_somebody_accepts_it(self, tmp_path: Path) -> None:
+    async def test_a_moved_server_is_not_followed_before_it_is_approved(self, tmp_path: Path) -> None:
         async with hub_over(tmp_path, [flow("pay", "lastNode", ECHO)], {}, discover={}) as (n8n, hub, _):
             assert (await hub.invoke(f"{SOURCE}/pay", {"a": 1})).ok
             n8n.add(flow("pay", "lastNode", ECHO, path="elsewhere"))
@@ -210,7 +210,7 @@ class TestStrangersAtAComfyUi:
         assert error.kind is ErrorKind.NOT_FOUND
         assert (harness.comfy.count(Op.UPLOAD), harness.comfy.submitted) == (0, [])
 
-    async def test_a_store_that_is_full_ends_the_job_and_says_so(self, tmp_path: Path) -> None:
+    async def test_a_full_store_ends_the_job_with_a_reason(self, tmp_path: Path) -> None:
         """What was made lies on the server; a job that goes on asking for it would never end."""
         async with comfy_harness(tmp_path) as harness:
 

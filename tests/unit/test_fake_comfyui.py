@@ -82,7 +82,7 @@ async def test_a_broken_submit_was_accepted_or_was_not(client: ComfyClient, how:
 
 
 @pytest.mark.parametrize(("how", "submitted"), [(How.ERROR, 0), (How.ERROR_AFTER, 1)])
-async def test_a_500_says_nothing_about_what_was_done(client: ComfyClient, how: How, submitted: int) -> None:
+async def test_a_500_leaves_the_outcome_unknown(client: ComfyClient, how: How, submitted: int) -> None:
     client.comfy.fault(Op.SUBMIT, how)
     assert await client.post("/prompt", {"prompt": save_graph()}) == 500
     assert await client.post("/prompt", {"prompt": save_graph()}) == 200
@@ -172,7 +172,7 @@ async def test_sockets_can_be_cut_muted_and_refused(client: ComfyClient) -> None
         assert comfy.sockets.opened[-1].sent == 0
 
 
-async def test_a_sampler_tells_its_steps_previews_and_notices_an_interrupt(client: ComfyClient) -> None:
+async def test_a_sampler_reports_steps_and_previews_and_notices_an_interrupt(client: ComfyClient) -> None:
     comfy = client.comfy
     comfy.previews = True
     comfy.hold("KSampler")
@@ -207,7 +207,7 @@ async def test_a_node_fails_with_the_words_given_once(
     assert (await client.entry(sample_graph()))["status"]["completed"]
 
 
-async def test_a_node_says_it_showed_what_the_test_claims(client: ComfyClient) -> None:
+async def test_a_node_shows_the_output_that_the_test_sets(client: ComfyClient) -> None:
     client.comfy.claim("SaveImage", {"images": HOSTILE_FILES})
     assert (await client.entry(save_graph()))["outputs"]["2"]["images"] == HOSTILE_FILES
     assert len((await client.entry(save_graph(2)))["outputs"]["2"]["images"]) == 1

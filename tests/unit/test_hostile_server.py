@@ -42,7 +42,7 @@ def text_of(result: Any) -> str:
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
-async def test_good_tools_work_and_change_when_it_is_told_to(connect: Connect, generation: str) -> None:
+async def test_good_tools_work_and_change_on_request(connect: Connect, generation: str) -> None:
     async with asyncio.timeout(60), connect("calls", generation=generation) as client:
         assert client.protocol_version == GENERATIONS[generation]
         before = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -54,7 +54,7 @@ async def test_good_tools_work_and_change_when_it_is_told_to(connect: Connect, g
         assert set(after) == {"echo", "add", "extra"}
 
 
-async def test_who_listens_is_told_of_a_change() -> None:
+async def test_a_listener_is_notified_of_a_change() -> None:
     async with (
         asyncio.timeout(60),
         hostile_http() as (server, url),
@@ -161,7 +161,7 @@ async def test_undead_one_outlives_its_input_and_the_request_to_end(words: tuple
     assert await asyncio.wait_for(process.wait(), 60) == (-9 if survives else 0)
 
 
-async def test_one_that_exits_says_so_in_its_own_way() -> None:
+async def test_a_server_that_exits_fails_in_its_own_way() -> None:
     pipe = asyncio.subprocess.PIPE
     command = stdio_command("hello-exit")
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)

@@ -92,7 +92,7 @@ def test_servers_that_wheels_carry_are_found(tmp_path: Path) -> None:
     assert find(POSTGRES, path="/nowhere", root=tmp_path, wheels=tmp_path) is None
 
 
-def test_missing_program_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_reported_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.services.programs.find", lambda service: None)
     with pytest.raises(Unavailable, match=r"no Redis here; `python -m tests\.services` installs one"):
         need(REDIS)
@@ -119,7 +119,7 @@ def test_nothing_is_installed_by_apt_unless_it_was_asked_for(monkeypatch: pytest
     assert "apt-get" in started
 
 
-def test_server_that_cannot_start_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_is_reported_with_its_last_output(tmp_path: Path) -> None:
     server = ServerProcess(["/bin/sh", "-c", "echo no room left; exit 3"], tmp_path)
     with pytest.raises(Unavailable, match=r"sh did not start: no room left"):
         server.start()

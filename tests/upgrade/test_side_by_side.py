@@ -176,9 +176,7 @@ def _value(result: dict[str, Any]) -> Any:
 
 
 @pytest.mark.promise("upgrade.side-by-side")
-async def test_an_older_hub_refuses_a_layout_that_it_does_not_know_and_says_what_to_do(
-    former: Path, tmp_path: Path
-) -> None:
+async def test_an_older_hub_refuses_an_unknown_layout_and_states_the_remedy(former: Path, tmp_path: Path) -> None:
     """The embedded store's; that a running older hub goes on is what the other test shows."""
     data = tmp_path / "data"
     async with served(data) as hub:

@@ -23,7 +23,7 @@ async def test_records_of_a_former_version_are_read_as_it_read_them(former_data:
     assert differences(expected, found) == []
 
 
-def test_fields_that_are_lost_changed_or_invented_are_told() -> None:
+def test_fields_that_are_lost_changed_or_invented_are_reported() -> None:
     stored = {"id": "a", "parts": [{"n": 1}], "note": ""}
     assert differences(stored, {"id": "a", "parts": [{"n": 1}], "note": "", "added": None}) == []
     assert differences(stored, {"id": "b", "parts": [{"n": 2}], "added": 1}) == [

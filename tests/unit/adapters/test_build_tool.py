@@ -32,7 +32,7 @@ from toolhub_service.adapters.custom import LoadRefused
         ({"type": "custom", "config": {"module": "tests.hub"}}, "required field `class`"),
     ],
 )
-def test_a_description_that_cannot_be_built_says_what_to_correct(description: dict[str, Any], refusal: str) -> None:
+def test_a_description_that_cannot_be_built_states_the_correction(description: dict[str, Any], refusal: str) -> None:
     with pytest.raises(LoadRefused, match=refusal):
         build_tool(description, Parts(trusted_namespaces=["tests"]))
 

@@ -78,7 +78,7 @@ async def test_results_are_plain_json_in_camel_case(tmp_path: Path) -> None:
     ("args", "path", "word"),
     [({"text": 7}, "/text", "`str`"), ({"maxChars": "many"}, "/maxChars", "`int`"), ({"tekst": "x"}, "", "`tekst`")],
 )
-async def test_arguments_that_do_not_fit_are_told_with_their_path(
+async def test_arguments_that_do_not_fit_are_refused_with_their_path(
     tmp_path: Path, args: JsonObject, path: str, word: str
 ) -> None:
     tool = Echo()
@@ -104,7 +104,7 @@ async def test_a_tool_that_is_listed_but_not_loaded_is_unavailable(tmp_path: Pat
     assert caught.value.error.kind is ErrorKind.TOOL_UNAVAILABLE
 
 
-def test_a_tool_says_what_it_would_do_and_whom_it_would_reach(tmp_path: Path) -> None:
+def test_a_plan_of_a_tool_states_its_effects_and_its_upstream(tmp_path: Path) -> None:
     tool = LaysEvidence()
     adapter, call = adapter_of(tmp_path, tool), granted(spec(tool), {"text": "abc"})
     planned = call.planned
@@ -127,7 +127,7 @@ def test_a_crash_while_planning_keeps_its_text_to_itself(tmp_path: Path) -> None
     assert "hunter2" not in repr(caught.value.error)
 
 
-def test_specs_tell_built_in_from_custom(tmp_path: Path) -> None:
+def test_specs_distinguish_built_in_from_custom(tmp_path: Path) -> None:
     adapter = CoreAdapter([Echo()], Workspaces(str(tmp_path)), custom_tools=[LaysEvidence()])
     assert [(one.name, one.source, one.kind) for one in adapter.specs()] == [("test/text.echo", "core", ToolKind.CORE)]
     assert [one.source for one in adapter.custom_specs()] == ["custom"]
@@ -156,7 +156,7 @@ async def test_ids_of_any_characters_stay_beneath_the_root(tmp_path: Path) -> No
         (WorkspaceSharing.SHARED, ()),
     ],
 )
-def test_configuration_says_which_calls_share_a_folder(
+def test_configuration_sets_which_calls_share_a_folder(
     sharing: WorkspaceSharing, folders: tuple[str, ...], tmp_path: Path
 ) -> None:
     call = granted(spec(Echo()), context=ExecContext(request_id="r1", session_id="s1")).call

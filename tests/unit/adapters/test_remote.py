@@ -78,7 +78,7 @@ async def test_the_key_is_a_uuid_that_is_the_jobs_own_for_ever(harness: RemoteJo
     assert again.kept.marks[JOB_ID].key == key != twin.kept.marks["job-2"].key
 
 
-async def test_progress_reaches_the_sink_and_the_evidence_says_where_it_ran(harness: RemoteJobHarness) -> None:
+async def test_progress_reaches_the_sink_and_the_evidence_states_where_it_ran(harness: RemoteJobHarness) -> None:
     outcome = await harness.run(work={"steps": 3, "result": "made"})
     assert [progress.step for progress in harness.sink.progresses] == [1, 2, 3]
     assert isinstance(outcome, Outcome)
@@ -146,7 +146,7 @@ async def test_a_job_that_is_cancelled_while_its_start_is_in_doubt_is_found_and_
     assert [task.state for task in harness.server.memory.tasks.values()] == ["cancelled"]
 
 
-async def test_who_waits_for_the_remote_side_to_stop_is_told_so(harness: RemoteJobHarness) -> None:
+async def test_a_caller_is_notified_that_the_remote_side_is_stopping(harness: RemoteJobHarness) -> None:
     running = harness.begin(work={**HELD, "stops_after": 3})
     await harness.sink.until_reported("step")
     harness.kept.cancelled.set()
@@ -165,7 +165,7 @@ async def test_a_request_to_stop_that_is_under_way_ends_with_the_run(harness: Re
 
 
 @pytest.mark.parametrize(("how", "words"), [(How.REFUSE, "refuses to stop"), (None, "cannot stop")])
-async def test_work_that_cannot_be_stopped_says_so_and_goes_on(
+async def test_work_that_cannot_be_stopped_is_reported_and_goes_on(
     client: httpx.AsyncClient, how: How | None, words: str
 ) -> None:
     async with job_server(can_stop=False) as server:
@@ -313,7 +313,7 @@ async def test_nobody_listens_and_nothing_was_sent_is_unavailable(client: httpx.
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-async def test_an_unknown_outcome_says_what_was_sent_where_and_whether_to_repeat_it(
+async def test_an_unknown_outcome_states_what_was_sent_where_and_whether_to_repeat_it(
     harness: RemoteJobHarness, read_only: bool
 ) -> None:
     harness.server.script.add(Op.STATUS, How.FORGET)
@@ -328,7 +328,7 @@ async def test_an_unknown_outcome_says_what_was_sent_where_and_whether_to_repeat
     assert ("Check it there" in error.message) is not read_only
 
 
-async def test_the_remote_sides_verdict_says_where_it_was_given(harness: RemoteJobHarness) -> None:
+async def test_the_remote_sides_verdict_names_its_place(harness: RemoteJobHarness) -> None:
     error = await harness.run(work={"fails": True})
     assert isinstance(error, ToolError)
     assert (error.kind, error.details["remote_id"]) == (ErrorKind.UPSTREAM_ERROR, "r-1")
@@ -363,7 +363,7 @@ async def test_a_lookup_that_is_refused_leaves_the_outcome_unknown(harness: Remo
     assert "The hub may not look there. Check it there" in error.message
 
 
-async def test_a_defect_is_internal_and_says_that_it_may_still_run(harness: RemoteJobHarness) -> None:
+async def test_a_defect_is_internal_and_states_that_the_call_may_still_run(harness: RemoteJobHarness) -> None:
     harness.server.script.add(Op.START, How.LOSE_ANSWER)
     harness.executor.remote = _Broken(harness.client, harness.server.url, Poller(FixedRandomness(), SOON))
     error = await harness.run()

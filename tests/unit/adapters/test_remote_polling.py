@@ -86,7 +86,7 @@ def test_many_jobs_together_ask_no_more_often_than_the_endpoint_is_asked_at_all(
     assert paused(answering(1, 1), terms, others=1_999) == [40.0]
 
 
-async def test_only_what_differs_is_told_and_the_last_ends_it() -> None:
+async def test_only_differing_statuses_are_reported_and_the_last_ends_it() -> None:
     answers = iter(answering(1, 1, 2, 2, 3))
 
     async def ask() -> Answer[int]:

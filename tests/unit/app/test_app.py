@@ -87,7 +87,7 @@ class TestKeyFile:
         assert key not in (tmp_path / "keys.yaml").read_text()
         assert stat.S_IMODE((tmp_path / "keys.yaml").stat().st_mode) == 0o600
 
-    def test_revoking_takes_one_key_and_says_whether_there_was_one(self, tmp_path: Path) -> None:
+    def test_revoking_removes_one_key_and_states_whether_there_was_one(self, tmp_path: Path) -> None:
         file = KeyFile(tmp_path / "keys.yaml")
         file.create("robot")
         file.create("robot")
@@ -168,7 +168,7 @@ class TestPolicyFile:
         assert not PolicyFile(tmp_path / "policy.yaml", LivePolicy(), required=True).load().applied
 
     @pytest.mark.parametrize("text", ["rules: [", "rulez: []", "rules: [{id: x, effect: PERHAPS}]", "[]"])
-    def test_invalid_file_keeps_the_policy_in_force_and_says_why(self, tmp_path: Path, text: str) -> None:
+    def test_an_invalid_file_keeps_the_policy_in_force_and_reports_why(self, tmp_path: Path, text: str) -> None:
         policy = LivePolicy()
         path = tmp_path / "policy.yaml"
         path.write_text(DENY)

@@ -29,7 +29,7 @@ def test_every_path_of_the_hub_is_a_part_of_a_backup(tmp_path: Path) -> None:
     assert {name for name, path in kept.items() if path.absolute() not in parts} == NO_PARTS
 
 
-def test_a_manifest_that_somebody_else_has_written_is_refused_in_words_and_moves_no_cursor(tmp_path: Path) -> None:
+def test_a_foreign_manifest_is_refused_and_moves_no_cursor(tmp_path: Path) -> None:
     policy, version = {"policy.yaml": b"extends: none\n"}, "0.0.1"
 
     def message(name: str, files: dict[str, bytes], links: list[tuple[str, str]], **more: Any) -> tuple[int, str]:

@@ -135,7 +135,7 @@ def test_a_rotation_of_one_of_several_keys_wants_its_id(path: Path) -> None:
     ("life_d", "left_d", "soon"),
     [(90, 10, False), (90, 8, True), (365, 15, False), (365, 13, True), (1, 0.05, True), (90, -1, False)],
 )
-def test_a_key_is_said_to_expire_soon_within_two_weeks_or_a_tenth_of_its_life(
+def test_a_key_is_reported_as_expiring_within_two_weeks_or_a_tenth_of_its_life(
     life_d: int, left_d: float, soon: bool
 ) -> None:
     key = StoredKey("ci", SHA, created_s=0, expires_s=life_d * DAY_S)

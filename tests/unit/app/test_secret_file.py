@@ -45,7 +45,7 @@ class TestRunnerLocks:
         assert other.dead() == []
         assert list((tmp_path / "runners").iterdir()) == []
 
-    def test_dead_one_is_told_once_and_never_one_of_another_boot(self, tmp_path: Path) -> None:
+    def test_a_dead_runner_is_reported_once_and_never_one_of_another_boot(self, tmp_path: Path) -> None:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         for name in (f"{boot_id}.runner_1", "another-boot.runner_2"):
             (tmp_path / name).touch()

@@ -26,7 +26,7 @@ def test_each_long_line_of_a_key_is_secret_for_it_is_shown_line_by_line(tmp_path
     assert not values.secrets & {"-----BEGIN X-----", "-----END X-----", "X-----"}, "it hides nothing of other keys"
 
 
-def test_a_command_line_tells_by_flags_assignments_and_urls_what_is_secret(values: SourceValues) -> None:
+def test_secrets_of_a_command_line_are_found_by_flags_assignments_and_urls(values: SourceValues) -> None:
     values.all(("--token", "flagged-1", "--api-key=joined-22", "DB_PASSWORD=assigned-3", "--root", "/srv/documents"))
     values.all(("postgres://me:in-the-url@db.example.com/x", "https://only-a-token@example.com/", "--token", "--quiet"))
 

@@ -87,7 +87,7 @@ async def test_invalid_file_keeps_the_sources_there_are(tmp_path: Path, capsys: 
         assert hub.status("other").state is not SourceState.DISABLED
 
 
-async def test_source_whose_secret_is_missing_is_down_with_the_reason_until_somebody_asks(tmp_path: Path) -> None:
+async def test_a_source_whose_secret_is_missing_is_down_with_the_reason_until_it_is_refreshed(tmp_path: Path) -> None:
     secret = tmp_path / "token"
     entry = {**NOBODY, "headers": {"Authorization": {"file": str(secret)}}, "trust": "approval"}
     async with following(tmp_path, far=entry, near=NOBODY) as hub:
@@ -103,7 +103,7 @@ async def test_source_whose_secret_is_missing_is_down_with_the_reason_until_some
         assert hub.opened("near") is near
 
 
-async def test_source_is_opened_anew_when_somebody_asks_after_its_secret_or_certificate_was_replaced(
+async def test_a_source_is_opened_anew_on_request_after_its_secret_or_certificate_was_replaced(
     tmp_path: Path,
 ) -> None:
     secret, authority = tmp_path / "token", tmp_path / "ca.pem"
@@ -148,7 +148,7 @@ async def test_source_that_is_switched_off_is_known_and_neither_read_nor_measure
         assert 'toolhub_source_up{source="files"}' not in hub.metrics
 
 
-async def test_nothing_tells_of_a_source_that_was_removed_nor_binds_the_one_that_comes_under_its_name(
+async def test_nothing_of_a_removed_source_is_shown_or_binds_its_successor_of_that_name(
     tmp_path: Path,
 ) -> None:
     budgets = {**SCRIPTED, "max_concurrency": 1}

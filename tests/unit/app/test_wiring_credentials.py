@@ -55,7 +55,7 @@ def test_a_key_that_a_command_prints_seals(tmp_path: Path, code: str) -> None:
     ],
     ids=["fails", "asks", "two keys", "too short", "rubbish", "nothing", "not there", "hangs"],
 )
-def test_a_command_that_prints_no_key_is_told_of_without_what_it_has_printed(
+def test_a_command_that_prints_no_key_is_reported_without_its_output(
     tmp_path: Path, credentials: Mapping[str, Any], why: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings = settings_of(tmp_path, {"credentials": credentials})
@@ -79,7 +79,7 @@ def checked(home: Path, settings: Mapping[str, Any], sources: Mapping[str, Any])
     return [(finding.state, finding.text) for finding in credential_checks(chosen)]
 
 
-def test_doctor_tells_what_credentials_are_sealed_under_and_for_whom(tmp_path: Path) -> None:
+def test_doctor_states_the_sealing_key_of_credentials_and_their_owners(tmp_path: Path) -> None:
     assert checked(tmp_path, {}, {}) == [], "nobody asks for any"
     ((state, text),) = checked(tmp_path, {"credentials": {"hosts": [HOST]}}, PER_USER)
     assert (state, "api, shop: the hub makes" in text) == (State.OK, True)

@@ -66,7 +66,7 @@ def test_failures_of_the_window_before_still_count() -> None:
     assert breaker.state is BreakerState.OPEN
 
 
-def test_an_open_one_says_when_to_come_back() -> None:
+def test_an_open_breaker_states_when_to_retry() -> None:
     breaker = opened(10.0)
     assert breaker.wait_s(10.0) == 5.0
     assert breaker.wait_s(14.0) == 1.0
@@ -100,7 +100,7 @@ def test_a_failed_probe_opens_it_again_for_twice_as_long_up_to_a_maximum() -> No
     assert breaker.wait_s(now) == 5.0
 
 
-def test_a_probe_that_says_nothing_makes_room_for_another() -> None:
+def test_a_probe_without_a_verdict_makes_room_for_another() -> None:
     breaker = opened()
     first = breaker.admit(5.0)
     breaker.admit(5.0)
@@ -157,7 +157,7 @@ def test_only_outcomes_that_blame_the_upstream_count(outcome: ErrorKind | ToolEr
     assert health(outcome) is expected
 
 
-def test_a_timeout_that_the_caller_forced_says_nothing() -> None:
+def test_a_timeout_that_the_caller_forced_does_not_count() -> None:
     assert health(ErrorKind.TIMEOUT, had_fair_time=False) is SILENT
     assert health(ErrorKind.NETWORK_ERROR, had_fair_time=False) is ILL
     own = ToolError(ErrorKind.HTTP_TIMEOUT, "", blames_upstream=True)

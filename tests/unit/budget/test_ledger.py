@@ -177,7 +177,7 @@ class TestLimits:
         held.release()
         self.under(harness, other).take().release()
 
-    def test_memory_is_bounded_and_only_what_says_nothing_is_forgotten(self) -> None:
+    def test_memory_is_bounded_and_only_empty_counters_are_forgotten(self) -> None:
         harness = LedgerHarness(terms=replace(TERMS, max_limits=2))
         for index in range(2):
             harness.verdict = replace(harness.verdict, limits=(Limit(f"l{index}", quota=1, quota_window_s=60.0),))
@@ -238,7 +238,7 @@ class TestRefund:
         assert harness.budgets.in_flight("up") == 0
         harness.refused(self.LIMITED)
 
-    def test_a_dry_run_says_nothing_to_the_breaker(self) -> None:
+    def test_a_dry_run_does_not_count_for_the_breaker(self) -> None:
         harness = LedgerHarness()
         harness.fail(1)
         for _ in range(20):
@@ -291,7 +291,7 @@ class TestRetry:
         lease = LedgerHarness().take(a_call(a_tool("a/post", limits=ToolLimits(max_retries=2)), idempotency_key="k"))
         assert lease.max_attempts(replace(FAILED, details={KEY_SENT: True})) == 3
 
-    def test_the_breaker_hears_each_attempt_once_and_ends_the_retries(self) -> None:
+    def test_the_breaker_counts_each_attempt_once_and_ends_the_retries(self) -> None:
         harness = LedgerHarness()
         lease = harness.take(self.READ)
         assert lease.retry_pause_s(FAILED, 1) is not None

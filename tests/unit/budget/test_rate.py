@@ -24,7 +24,7 @@ def test_a_burst_passes_and_then_the_rate_does() -> None:
     assert not take_if_free(bucket, 0.9)
 
 
-def test_waiting_as_long_as_told_is_enough() -> None:
+def test_waiting_for_the_stated_time_is_enough() -> None:
     bucket = TokenBucket(rate_per_s=0.3, burst=1)
     assert take_if_free(bucket, 10.0)
     assert take_if_free(bucket, 10.0 + bucket.wait_s(10.0))

@@ -50,7 +50,7 @@ def test_what_cannot_pass_is_not_tried_again(kind: ErrorKind) -> None:
     assert pause_s(ToolError(kind, ""), 1, 60.0, TERMS, FixedRandomness()) is None
 
 
-def test_an_error_can_say_for_itself_whether_it_may_pass_but_an_unknown_outcome_cannot() -> None:
+def test_an_error_can_state_whether_to_retry_unless_its_outcome_is_unknown() -> None:
     assert pause_s(ToolError(ErrorKind.UPSTREAM_ERROR, "", retryable=False), 1, 60.0, TERMS, FixedRandomness()) is None
     assert pause_s(ToolError(ErrorKind.IO_ERROR, "", retryable=True), 1, 60.0, TERMS, FixedRandomness()) is not None
     assert pause_s(ToolError(ErrorKind.OUTCOME_UNKNOWN, "", retryable=True), 1, 60.0, TERMS, FixedRandomness()) is None

@@ -109,7 +109,7 @@ def test_half_open_failed_probes_of_two_rest_all_for_twice_as_long() -> None:
     assert breaker.wait_s("eve", 5.0) == 10.0
 
 
-def test_half_open_a_probe_that_says_nothing_makes_room() -> None:
+def test_half_open_a_probe_without_a_verdict_makes_room() -> None:
     breaker = shut()
     run(breaker, "eve", "???..", 5.0)
     assert breaker.wait_s("bob", 5.0) == 0
@@ -199,7 +199,7 @@ class TestOfALedger:
         assert harness.refused().kind is ErrorKind.CIRCUIT_OPEN
         harness.take(a_call(TIME_NOW, principal="ann")).release()
 
-    def test_an_answer_that_tells_of_a_failing_upstream_counts_though_it_is_a_result(self) -> None:
+    def test_a_result_that_reports_a_failing_upstream_counts_as_a_failure(self) -> None:
         harness = LedgerHarness()
         for _ in range(2):
             lease = harness.take()

@@ -62,7 +62,9 @@ async def test_answer_of_the_command_line_lets_the_call_go_on(
     assert it.adapter.done == [{"colour": "green", "password": "none"}]
 
 
-async def test_answer_that_does_not_fit_says_why_and_decides_nothing(it: QuestionHarness, hub: ApprovalHub) -> None:
+async def test_an_answer_that_does_not_fit_is_refused_with_a_reason_and_decides_nothing(
+    it: QuestionHarness, hub: ApprovalHub
+) -> None:
     approval_id = await it.asks()
     refused = await cli(hub, "approve", approval_id, "--answer", "colour=blue")
     assert refused.exit_code != 0

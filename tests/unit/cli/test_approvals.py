@@ -66,7 +66,7 @@ class TestList:
         listed = json.loads((await cli(hub, "list", "--json", "--state", "all", "--tool", "test/*")).stdout)
         assert listed["totalSize"] == 2
 
-    async def test_number_of_approvals_is_bounded_and_the_total_told(self, hub: ApprovalHub) -> None:
+    async def test_the_number_of_approvals_is_bounded_and_the_total_reported(self, hub: ApprovalHub) -> None:
         for number in range(3):
             await hub.harness.ask(str(number))
         listed = json.loads((await cli(hub, "list", "--json", "-n", "2")).stdout)
@@ -78,7 +78,7 @@ class TestList:
         listed = json.loads((await cli(hub, "list", "--json", by=LOCAL)).stdout)
         assert [approval["approvalId"] for approval in listed["approvals"]] == [mine]
 
-    async def test_table_tells_who_wants_what_and_how_long_it_waits(self, hub: ApprovalHub, tmp_path: Path) -> None:
+    async def test_a_table_shows_asker_call_and_age(self, hub: ApprovalHub, tmp_path: Path) -> None:
         empty = await typed(hub, tmp_path, "list")
         assert "No approval is pending" in empty.text
         approval_id = await hub.harness.ask("hello")
@@ -108,7 +108,9 @@ class TestShow:
         assert "\x1b[2J" not in shown.text, "the purpose does not drive the terminal"
         assert "up\\u202etxt" in shown.text, "nor does it turn the text around"
 
-    async def test_reveal_shows_what_the_summary_tells_by_its_length(self, hub: ApprovalHub, tmp_path: Path) -> None:
+    async def test_a_reveal_shows_the_values_that_the_summary_gives_by_length(
+        self, hub: ApprovalHub, tmp_path: Path
+    ) -> None:
         run = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
         approval_id = await hub.harness.ask(f"{run} \u202etxt")
         assert run not in (await typed(hub, tmp_path, "show", approval_id)).text
@@ -126,7 +128,7 @@ class TestShow:
         assert refused.exit_code != 0
         assert "approver" in refused.stderr
 
-    async def test_unknown_one_is_told_in_a_line(self, hub: ApprovalHub) -> None:
+    async def test_an_unknown_approval_is_reported_in_one_line(self, hub: ApprovalHub) -> None:
         refused = await cli(hub, "show", "apr_nowhere")
         assert (refused.exit_code, "APPROVAL_NOT_FOUND" in refused.stderr) == (1, True)
 
@@ -207,7 +209,7 @@ class WatchReader:
 
 
 class TestWatch:
-    async def test_json_tells_one_line_a_change(self, hub: ApprovalHub, tmp_path: Path) -> None:
+    async def test_json_prints_one_line_a_change(self, hub: ApprovalHub, tmp_path: Path) -> None:
         first = await hub.harness.ask("a")
         env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id)
         process = await asyncio.create_subprocess_exec(
@@ -253,7 +255,7 @@ class TestWatch:
         with connection_to(hub.address, AUDITOR) as connection, pytest.raises(grpc.RpcError):
             await asyncio.to_thread(next, iter(ApprovalWatch(connection, "")))
 
-    async def test_board_shows_what_waits_and_what_became_of_it(self, hub: ApprovalHub, tmp_path: Path) -> None:
+    async def test_the_board_shows_open_approvals_and_their_decisions(self, hub: ApprovalHub, tmp_path: Path) -> None:
         approval_id = await hub.harness.ask("hello")
         env = environment(tmp_path, TOOLHUB_ADDRESS=hub.address, TOOLHUB_API_KEY=ANN.id)
         with terminal([*PROGRAM, "watch"], env) as (process, screen):
@@ -312,7 +314,7 @@ class TestWatch:
             assert (kept.state, kept.comment) == (ApprovalState.REJECTED, "use reports/")
             screen.type(b"q")
 
-    async def test_refused_decision_is_told_and_the_board_goes_on(self, hub: ApprovalHub, tmp_path: Path) -> None:
+    async def test_a_refused_decision_is_reported_and_the_board_goes_on(self, hub: ApprovalHub, tmp_path: Path) -> None:
         approval_id = await hub.harness.ask()
         async with board(hub, tmp_path, 100, by=EVE) as screen:
             await seen(screen, "1 pending")
@@ -367,7 +369,9 @@ async def test_canary_is_shown_by_no_command(tmp_path: Path) -> None:
     ("left_s", "expected"),
     [(-1, "expired"), (30.4, "30 s"), (119, "119 s"), (150, "2 min"), (7_300, "2 h"), (200_000, "2 d")],
 )
-def test_time_that_is_left_is_told_in_fit_units(left_s: float, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_time_is_shown_in_fitting_units(
+    left_s: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
     approval = approval_pb2.Approval(state=approval_pb2.APPROVAL_STATE_PENDING)
     approval.expires_at.FromMilliseconds(round((1_000_000 + left_s) * 1_000))

@@ -110,13 +110,13 @@ async def test_unknown_artifact_is_refused_and_leaves_nothing(server: ArtifactSe
 
 
 @pytest.mark.parametrize("words", [("put", "missing"), ("put", ".")])
-async def test_what_cannot_be_read_is_told_as_wrong_usage(server: ArtifactServer, words: tuple[str, ...]) -> None:
+async def test_a_file_that_cannot_be_read_is_wrong_usage(server: ArtifactServer, words: tuple[str, ...]) -> None:
     refused = await run(server.address, *words)
     assert refused.exit_code == 2
     assert server.kept.records.found == {}
 
 
-async def test_hub_that_is_not_there_is_told(here: Path) -> None:
+async def test_an_unreachable_hub_is_reported(here: Path) -> None:
     (here / "f").write_text("x")
     assert (await run("127.0.0.1:1", "put", "f")).exit_code == 3
     assert (await run("127.0.0.1:1", "get", "art_1")).exit_code == 3

@@ -61,7 +61,7 @@ def test_tail_goes_on_after_the_last_event_when_the_hub_wants_it() -> None:
     assert all(pause_s >= 0.5 for pause_s in pauses)
 
 
-def test_refusal_is_told_at_once() -> None:
+def test_a_refusal_is_reported_at_once() -> None:
     with serving(ScriptedHub([], refuses=True)) as connection, pytest.raises(grpc.RpcError) as refused:
         next(
             followed_events(

@@ -15,7 +15,7 @@ FACTS = {
 }
 
 
-def test_job_is_told_with_its_cause() -> None:
+def test_a_job_is_shown_with_its_cause() -> None:
     event = event_pb2.Event(type=event_pb2.EVENT_TYPE_JOB_STATE, principal="ann", tool="x/y", attributes=FACTS)
     line = _line(event)
     assert "job_1 RUNNING → LOST cause=RUNNER_DIED message=It died." in line
@@ -23,7 +23,7 @@ def test_job_is_told_with_its_cause() -> None:
     assert "\x1b" not in line
 
 
-def test_call_is_told_with_its_arguments() -> None:
+def test_a_call_is_shown_with_its_arguments() -> None:
     event = event_pb2.Event(
         type=event_pb2.EVENT_TYPE_TOOL_CALLED, tool="x/y", args_summary='{"a": 1}', attributes={"attempts": "1"}
     )

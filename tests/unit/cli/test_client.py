@@ -112,7 +112,7 @@ async def reached(running: RunningHub, **options: Any) -> str:
 
 
 @pytest.mark.promise("cli.tls")
-async def test_a_hub_with_tls_is_told_from_one_that_is_away(tmp_path: Path) -> None:
+async def test_a_hub_with_tls_is_distinguished_from_an_unreachable_one(tmp_path: Path) -> None:
     authority, clients = Authority(), Authority()
     ca, other, me, key = (tmp_path / name for name in ("ca.pem", "other.pem", "me.pem", "me.key"))
     own = clients.sign("agent")

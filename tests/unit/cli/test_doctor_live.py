@@ -29,7 +29,7 @@ OPEN, HALF_OPEN = source_pb2.BREAKER_STATE_OPEN, source_pb2.BREAKER_STATE_HALF_O
         ),
     ],
 )
-def test_a_source_is_well_or_says_what_to_look_at(
+def test_a_source_is_healthy_or_its_finding_states_where_to_look(
     fields: dict[str, Any], state: State, expected: str, advice: str
 ) -> None:
     (found,) = _of(source_pb2.SourceStatus(source="far", **fields))

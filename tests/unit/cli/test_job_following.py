@@ -80,7 +80,7 @@ def test_broken_watch_goes_on_after_the_last_status(broken: grpc.StatusCode | No
     assert pauses[0] <= 0.25
 
 
-def test_status_that_comes_twice_is_told_once() -> None:
+def test_a_repeated_status_is_shown_once() -> None:
     with serving(ScriptedHub([statuses(1, 2, 2, 1, -3)])) as connection:
         assert [status.sequence for status in JobWatch(connection, "j")] == [1, 2, 3]
 

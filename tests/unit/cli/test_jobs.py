@@ -137,7 +137,7 @@ class TestSubmit:
         assert done.exit_code == 1
         assert lines(done)[-1]["state"] == "JOB_STATE_TIMED_OUT"
 
-    async def test_call_that_waits_for_a_person_says_how_to_approve_it(self, cli: CliHarness) -> None:
+    async def test_a_call_that_waits_for_a_person_states_how_to_approve_it(self, cli: CliHarness) -> None:
         with terminal(["toolhub", "jobs", "submit", "core/fs.writeText", "path=a.txt", "text=x"], cli.env) as (
             process,
             screen,
@@ -174,7 +174,7 @@ class TestList:
             listed = json.loads((await cli("list", "--json", *words)).stdout)
             assert [job["jobId"] for job in listed["jobs"]] == expected, words
 
-    async def test_table_tells_how_far_each_is(self, cli: CliHarness) -> None:
+    async def test_a_table_shows_the_progress_of_each(self, cli: CliHarness) -> None:
         with terminal(["toolhub", "jobs", "list"], cli.env) as (_, screen):
             assert "No job matches" in await asyncio.to_thread(screen.rest)
         job_id = await cli.submit("test/way.walk", "steps=1")
@@ -240,7 +240,7 @@ class TestWatch:
             await seen(screen, "✗ CANCELLED")
             assert await asyncio.to_thread(process.wait, 60) == 1
 
-    async def test_unknown_job_is_told_in_a_line(self, cli: CliHarness) -> None:
+    async def test_an_unknown_job_is_reported_in_one_line(self, cli: CliHarness) -> None:
         for command in ("watch", "show", "result", "cancel"):
             unknown = await cli(command, "job_nowhere")
             assert (unknown.exit_code, "There is no job 'job_nowhere'" in unknown.stderr) == (1, True)
@@ -264,7 +264,7 @@ class TestCancel:
         assert (done.exit_code, json.loads(done.stdout)["state"]) == (1, "JOB_STATE_SUCCEEDED")
 
 
-async def test_show_tells_all_of_one(cli: CliHarness) -> None:
+async def test_show_prints_every_field_of_one(cli: CliHarness) -> None:
     job_id = await cli.submit("test/way.walk", "steps=1", "--purpose", "a \x1b[2Jwalk")
     cli.go(1)
     await cli("result", job_id, "--wait")

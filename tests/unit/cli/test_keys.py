@@ -57,7 +57,7 @@ def test_a_rotation_that_fails_leaves_no_file(type_: Type, tmp_path: Path) -> No
     assert not (tmp_path / "new.key").exists()
 
 
-def test_a_list_says_until_when_keys_hold_and_what_they_narrow(type_: Type, tmp_path: Path) -> None:
+def test_a_list_shows_expiry_and_scopes_of_keys(type_: Type, tmp_path: Path) -> None:
     first = key_id_of(type_("create", "ci", "--capabilities", "read:*").stdout)
     rotated = json.loads(type_("rotate", "ci", "--overlap", "24h", "--json").stdout)
     second = key_id_of(rotated["key"])

@@ -60,7 +60,7 @@ def test_a_pipe_gets_one_line_a_row_of_whole_cells(capsys: pytest.CaptureFixture
     assert shown(capsys) == ["ID  WHO  TEXT", f"1   –    {'a long one ' * 9} and a tab", "22  ann  –"]
 
 
-def test_a_list_tells_how_many_beside_its_rows_on_a_terminal_and_apart_from_them_in_a_pipe(
+def test_a_list_shows_its_total_on_a_terminal_and_separately_in_a_pipe(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     footnote("3 jobs")
@@ -186,7 +186,7 @@ def test_time_left_is_the_tools_guess_before_ours() -> None:
     assert pace.left_s(report(10)) is None
 
 
-def test_a_report_is_told_in_one_line() -> None:
+def test_a_report_is_shown_in_one_line() -> None:
     pace = paced((0.0, 0), (2.0, 30))
     assert progress_text(report(30, 120, message="table orders"), pace) == (
         "25 % · 30 of 120 rows · 15 rows/s · 00:06 left · table orders"
@@ -221,7 +221,7 @@ def test_a_percentage_needs_a_whole_and_is_never_rounded_up_to_all() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(0.4, "00:00"), (73, "01:13"), (7_205, "2:00:05")])
-def test_times_are_told_as_a_clock_does(seconds: float, words: str) -> None:
+def test_times_are_shown_as_a_clock_does(seconds: float, words: str) -> None:
     assert clock(seconds) == words
 
 
@@ -233,7 +233,7 @@ def test_value_of_an_enum_is_named_without_its_prefix_and_one_of_a_newer_hub_by_
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-5, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 d")]
 )
-def test_span_is_told_in_its_largest_unit_of_which_there_are_two(seconds: float, text: str) -> None:
+def test_a_duration_is_shown_in_the_largest_unit_of_which_it_has_two(seconds: float, text: str) -> None:
     assert span(seconds) == text
 
 

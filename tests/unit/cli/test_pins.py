@@ -103,7 +103,7 @@ class TestDiff:
         shown = await cli.typed("diff", OTHER.tool)
         assert '"name": "close"' in shown.text
 
-    async def test_rename_says_from_what(self, cli: CliHarness) -> None:
+    async def test_a_rename_names_the_former_name(self, cli: CliHarness) -> None:
         cli.desk.kept = [replace(OTHER, change=PinChange.RENAMED, renamed_from="github/shut")]
         assert "renamed from github/shut" in (await cli.typed("diff", OTHER.tool)).text
 
@@ -113,7 +113,7 @@ class TestDiff:
         for digest, words in (("00000000", "has no definition"), (OLD.digest[:4], "8 characters")):
             assert words in (await cli("diff", TOOL, "--digest", digest, code=1)).stderr
 
-    async def test_tool_without_pins_is_told(self, cli: CliHarness) -> None:
+    async def test_a_tool_without_pins_is_reported(self, cli: CliHarness) -> None:
         assert "has no pin" in (await cli("diff", "github/*", code=1)).stderr
 
 
@@ -171,7 +171,7 @@ class TestDecide:
     @pytest.mark.parametrize(
         "words", [[], [TOOL, "--all"], ["--all"], ["--all", "--source", "github", "--digest", "0" * 64]]
     )
-    async def test_what_is_meant_must_be_said(self, cli: CliHarness, words: list[str]) -> None:
+    async def test_a_decision_must_name_its_tool(self, cli: CliHarness, words: list[str]) -> None:
         await cli("accept", *words, "--yes", code=2)
         await cli("reject", *words, code=2)
         assert cli.desk.decided_by == []

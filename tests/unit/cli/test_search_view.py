@@ -17,12 +17,12 @@ def a_hit(*reasons: pb.SearchReason) -> pb.SearchHit:
     return pb.SearchHit(tool=tool_pb2.ToolSpec(name="a/b"), score=1, reasons=reasons, matched_terms=["old"])
 
 
-def test_every_kind_of_ground_is_told() -> None:
+def test_every_kind_of_ground_is_shown() -> None:
     assert why(a_hit(MEANT, READ)) == "meaning #2, read 3.1 (name, description)"
     assert why(a_hit(LIKE, USED)) == "picture ~ image 2.0 (name), report 0.8 (usage)"
 
 
-def test_as_many_grounds_are_told_as_there_is_room_for() -> None:
+def test_grounds_are_listed_as_far_as_there_is_room() -> None:
     assert why(a_hit(READ, READ, READ)) == "read 3.1 (name, description), …"
 
 
@@ -30,7 +30,7 @@ def test_hub_that_gives_no_grounds_still_has_words() -> None:
     assert why(a_hit()) == "old"
 
 
-def test_note_says_what_the_ranking_is_made_of_and_what_had_no_say() -> None:
+def test_a_note_states_what_the_ranking_used_and_ignored() -> None:
     answer = pb.SearchToolsResponse(hits=[a_hit()], total_size=7, ranked_by=["words", "usage"], note="not embedded yet")
     assert found_note(answer) == "1 of 7 matching tools, best first, by words, usage · not embedded yet"
     assert "No tool matches" in found_note(pb.SearchToolsResponse())

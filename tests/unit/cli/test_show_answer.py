@@ -27,7 +27,7 @@ def test_an_object_is_shown_as_pairs_and_long_parts_as_blocks(capsys: pytest.Cap
     assert out.endswith("  call_1 · 0.0 ms\n")
 
 
-def test_a_call_that_became_a_job_says_how_to_follow_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_call_that_became_a_job_names_the_command_that_follows_it(capsys: pytest.CaptureFixture[str]) -> None:
     job = job_state_pb2.JobRef(job_id="job_1", state=job_state_pb2.JOB_STATE_QUEUED)
     show_result(result_pb2.ToolResult(ok=True, call_id="call_1", job=job))
     out = capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_a_plan_that_can_be_committed_ends_with_the_line_that_commits_it(capsys:
     ]
 
 
-def test_a_plan_that_failed_says_where_and_offers_no_commit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_plan_names_its_step_and_offers_no_commit(capsys: pytest.CaptureFixture[str]) -> None:
     plan = plan_pb2.Plan(tool="a/b")
     plan.steps.add(step=step_pb2.STEP_NAME_CHECK_POLICY, ok=False, rule_id="r", reason="No.", remedy="Ask.\nline: 1")
     show_plan(plan, "toolhub call a/b")
@@ -107,7 +107,7 @@ def test_a_plan_that_failed_says_where_and_offers_no_commit(capsys: pytest.Captu
 
 
 @pytest.mark.promise("cli.next-step")
-def test_a_call_that_waits_for_a_person_says_which_two_commands_come_next(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_call_that_waits_for_a_person_names_the_next_two_commands(capsys: pytest.CaptureFixture[str]) -> None:
     error = error_pb2.ToolError(kind=error_pb2.ERROR_KIND_APPROVAL_REQUIRED, message="a/b: Ask.")
     error.details.update({"approval_id": "apr_1", "rule_id": "ask"})
     show_error(error, "toolhub call a/b n=1")
@@ -120,7 +120,7 @@ def test_a_call_that_waits_for_a_person_says_which_two_commands_come_next(capsys
     assert "approvals approve" not in capsys.readouterr().out
 
 
-def test_a_reason_that_the_message_tells_already_is_not_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reason_that_the_message_contains_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     """At 178792e a quarantined tool's reason stood in the message and once more below it."""
     why = "Its definition changed; `toolhub pins diff time/now` shows how."
     error = error_pb2.ToolError(

@@ -99,7 +99,7 @@ class TestForms:
         assert "did you mean `memory`" in cli("add", "-", "--name", "memroy", stdin=many, code=2).stderr
 
     @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"mcpServers": {}}', '{"a": {"b": "c"}}'])
-    def test_what_is_no_list_of_servers_is_told(self, home: Path, text: str) -> None:
+    def test_a_file_without_a_list_of_servers_is_refused(self, home: Path, text: str) -> None:
         assert "-: no" in cli("add", "-", stdin=text, code=2).stderr
         assert not (home / "data").exists()
 
@@ -126,7 +126,7 @@ class TestForms:
             (["add", "x", "--header", "broken", "--url", "https://a"], "--header takes NAME:VALUE"),
         ],
     )
-    def test_wrong_usage_is_told(self, home: Path, words: list[str], advice: str) -> None:
+    def test_wrong_usage_is_reported(self, home: Path, words: list[str], advice: str) -> None:
         assert advice in cli(*words, code=2).stderr
 
 
@@ -283,7 +283,7 @@ class TestFile:
         assert "lines of its own" in cli("add", "c", "--file", str(file), "--", "d", code=1).stderr
         assert file.read_text() == "sources: {a: {command: b}}\n"
 
-    def test_invalid_file_is_told_and_left_alone(self, home: Path) -> None:
+    def test_an_invalid_file_is_reported_and_left_unchanged(self, home: Path) -> None:
         file = home / "mine.yaml"
         file.write_text("sources:\n  a: {comand: b}\n")
         assert "did you mean `command`" in cli("add", "c", "--file", str(file), "--", "d", code=1).stderr
@@ -351,7 +351,7 @@ class TestReport:
         monkeypatch.setattr("toolhub_service.cli.source_adding.wants_json", lambda as_json: as_json)
         monkeypatch.setattr("toolhub_service.cli.source_files.wants_json", lambda as_json: as_json)
 
-    def test_a_source_that_was_there_is_told_as_replaced(self, home: Path) -> None:
+    def test_a_source_that_was_there_is_reported_as_replaced(self, home: Path) -> None:
         assert "a is added to " in cli("add", "a", "--", "sh").stdout
         assert "a would be replaced in " in cli("add", "a", "--replace", "--dry-run", "--", "sh").stdout
         replaced = cli("add", "a", "--replace", "--", "sh").stdout

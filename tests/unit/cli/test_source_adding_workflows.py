@@ -134,7 +134,7 @@ def test_what_a_hub_could_not_use_is_refused_and_nothing_is_written(
         ((*N8N, "--webhook", "send"), "NAME=VALUE"),
     ],
 )
-def test_what_does_not_go_together_is_told(home: Path, words: tuple[str, ...], why: str) -> None:
+def test_contradicting_options_are_refused(home: Path, words: tuple[str, ...], why: str) -> None:
     assert why in cli(*words, code=2).output
 
 
@@ -145,14 +145,14 @@ def test_a_dry_run_shows_and_writes_nothing(home: Path) -> None:
     assert not (home / "data").exists()
 
 
-def test_one_of_the_same_name_is_replaced_only_when_that_is_said(home: Path) -> None:
+def test_a_tool_of_the_same_name_is_replaced_only_on_request(home: Path) -> None:
     run(*N8N, "--webhook", "send=send")
     assert "--replace" in run(*N8N, "--webhook", "other=other", code=1)["refused"]["flows"]
     run(*N8N, "--webhook", "other=other", "--replace")
     assert list(written(home)["flows"].workflows) == ["other"]
 
 
-def test_servers_of_another_client_are_mcp_whatever_they_say_of_themselves(home: Path) -> None:
+def test_servers_of_another_client_are_mcp_whatever_their_description(home: Path) -> None:
     file = home / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"a": {"url": "https://a.example", "kind": "n8n"}}}))
     run("add", str(file))

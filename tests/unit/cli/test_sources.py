@@ -57,7 +57,7 @@ def listed(result: Result) -> list[Any]:
     return list(json.loads(result.stdout)["sources"])
 
 
-async def test_list_tells_how_each_fares_and_why_one_is_down(sourced: RunningHub, tmp_path: Path) -> None:
+async def test_a_list_shows_the_state_of_each_and_why_one_is_down(sourced: RunningHub, tmp_path: Path) -> None:
     shown = await typed(sourced, tmp_path, "list")
     for words in ("github", "READY", "3 (1 quarantined)", "2026-07-28", "42 ms", "half-open", "DOWN", "never"):
         assert words in shown.text
@@ -75,7 +75,7 @@ async def test_a_pipe_gets_a_row_for_each_and_the_reasons_on_standard_error(sour
 
 
 @pytest.mark.promise("sources.why-down")
-async def test_list_tells_the_last_output_of_one_that_is_down_and_when_it_is_tried_again(
+async def test_a_list_shows_the_last_output_of_a_source_that_is_down_and_its_next_attempt(
     sourced: RunningHub, desk: ScriptedSources, tmp_path: Path
 ) -> None:
     diagnosis = ("stderr: resolving", "stderr: npm error ECONNREFUSED", "stage: not connected", "next try: in 3.0 s")
@@ -86,7 +86,7 @@ async def test_list_tells_the_last_output_of_one_that_is_down_and_when_it_is_tri
     assert "resolving" not in shown
 
 
-async def test_wide_list_tells_where_each_stands(sourced: RunningHub, tmp_path: Path) -> None:
+async def test_a_wide_list_shows_the_state_of_each(sourced: RunningHub, tmp_path: Path) -> None:
     shown = await typed(sourced, tmp_path, "list", "--wide")
     assert "approval" in shown.text
     assert "code host 1.2" in shown.text
@@ -119,7 +119,7 @@ async def test_no_list_is_named_that_would_show_nothing_of_a_source_that_waits_w
     assert "`toolhub tools list --source fresh --state quarantined`" in shown
 
 
-async def test_refresh_tells_of_each_and_exits_1_when_one_is_down(
+async def test_a_refresh_reports_each_source_and_exits_1_when_one_is_down(
     sourced: RunningHub, desk: ScriptedSources, tmp_path: Path
 ) -> None:
     (github,) = listed(await cli(sourced, "refresh", "github", "--json"))
@@ -135,7 +135,7 @@ async def test_refresh_tells_of_each_and_exits_1_when_one_is_down(
     await cli(sourced, "refresh", "nowhere", code=1)
 
 
-async def test_hub_without_sources_says_how_to_add_some(hub: RunningHub, tmp_path: Path) -> None:
+async def test_a_hub_without_sources_prints_how_to_add_some(hub: RunningHub, tmp_path: Path) -> None:
     assert "toolhub sources add" in (await typed(hub, tmp_path, "list")).text
     assert "No source is configured" in (await typed(hub, tmp_path, "refresh")).text
 

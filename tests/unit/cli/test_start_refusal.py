@@ -59,18 +59,18 @@ def audit_broken_by(cause: Exception) -> ToolFailure:
         ),
     ],
 )
-def test_operator_is_told_what_is_wrong_and_what_to_do(refused: Exception, line: str) -> None:
+def test_an_operator_sees_problems_and_remedies(refused: Exception, line: str) -> None:
     assert message_of(refused) == line
 
 
-def test_an_audit_log_that_fails_after_it_was_opened_points_to_the_line_that_says_why() -> None:
+def test_an_audit_log_that_fails_after_it_was_opened_refers_to_the_log_line_with_the_reason() -> None:
     late = refuse(ErrorKind.IO_ERROR, "The audit log cannot be written.", component="audit", cause="disk")
     assert message_of(late).startswith(
         "The audit log /srv/hub/audit.db cannot be written; `audit_write_failed` above says"
     )
 
 
-def test_a_damaged_audit_log_is_told_from_one_that_cannot_be_written() -> None:
+def test_a_damaged_audit_log_is_distinguished_from_one_that_cannot_be_written() -> None:
     damaged = message_of(audit_broken_by(sqlite3.DatabaseError("file is not a database")))
     assert damaged.startswith("The audit log /srv/hub/audit.db cannot be used: file is not a database. It is damaged.")
     full = message_of(audit_broken_by(sqlite3.OperationalError("database or disk is full")))

@@ -43,7 +43,7 @@ class NeverDone(tool_service_pb2_grpc.ToolServiceServicer):
 
 @pytest.mark.promise("cli.interrupt")
 @pytest.mark.parametrize("call_id", ["call_0123456789abcdef", ""])
-def test_ctrl_c_cancels_the_call_and_says_how_to_see_what_it_did(tmp_path: Path, call_id: str) -> None:
+def test_ctrl_c_cancels_the_call_and_prints_how_to_see_its_effects(tmp_path: Path, call_id: str) -> None:
     servicer = NeverDone(call_id)  # type: ignore[abstract]  # only what it is asked for
     server = grpc.server(ThreadPoolExecutor(2))
     tool_service_pb2_grpc.add_ToolServiceServicer_to_server(servicer, server)

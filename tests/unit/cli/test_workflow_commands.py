@@ -68,7 +68,7 @@ def nodes(folder: Path) -> str:
     return str(path)
 
 
-def test_a_sidecar_is_told_as_the_tool_that_it_becomes(tmp_path: Path) -> None:
+def test_a_sidecar_is_shown_as_the_tool_that_it_becomes(tmp_path: Path) -> None:
     (tool,) = checked(str(write(tmp_path)))["tools"]
     assert (tool["name"], tool["kind"], tool["mode"]) == ("scale_image", "comfyui", "job")
     assert tool["arguments"]["image"] == "artifact id, required"
@@ -79,7 +79,7 @@ def test_a_sidecar_is_told_as_the_tool_that_it_becomes(tmp_path: Path) -> None:
     assert len(tool["facts"]["template"]) == len(tool["facts"]["graph"]) == 64
 
 
-def test_every_problem_of_a_folder_is_told_with_its_file(tmp_path: Path) -> None:
+def test_every_problem_of_a_folder_is_reported_with_its_file(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "broken.json").write_text(json.dumps(sidecar(tool="other", bindings=[], unused=["/none"])))
     found = checked(str(tmp_path), code=1)
@@ -143,7 +143,7 @@ def test_the_operators_terms_count(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_workflow_of_n8n_is_told_at_its_place(entry: Any, expected: str, tmp_path: Path) -> None:
+def test_a_problem_of_an_n8n_workflow_is_reported_at_its_place(entry: Any, expected: str, tmp_path: Path) -> None:
     (tool,) = checked("--sources", sources(tmp_path, crm=entry), code=1)["tools"]
     assert tool["place"] == "sources.crm.workflows.send_message"
     assert expected in " ".join(tool["problems"])
@@ -176,11 +176,11 @@ def test_what_is_probably_not_meant_is_only_warned_of(entry: Any, expected: str,
         ),
     ],
 )
-def test_what_is_wrong_with_a_source_is_told(entry: Any, expected: str, tmp_path: Path) -> None:
+def test_a_problem_of_a_source_is_reported(entry: Any, expected: str, tmp_path: Path) -> None:
     assert expected in " ".join(checked("--sources", sources(tmp_path, crm=entry), code=1)["problems"])
 
 
-def test_an_empty_folder_of_templates_is_told(tmp_path: Path) -> None:
+def test_an_empty_folder_of_templates_is_reported(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     images = {"kind": "comfyui", "url": "http://gpu-1:8188", "templates": [str(tmp_path / "none")]}
     (problem,) = checked("--sources", sources(tmp_path, images=images), code=1)["problems"]
@@ -188,7 +188,7 @@ def test_an_empty_folder_of_templates_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("workflow.init")
-def test_a_check_that_finds_nothing_says_where_it_looked_and_fails(tmp_path: Path) -> None:
+def test_a_check_that_finds_nothing_names_where_it_looked_and_fails(tmp_path: Path) -> None:
     assert checked("--sources", str(tmp_path / "none.yaml"), code=1)["problems"]
     place = tmp_path / "sources.yaml"
     (problem,) = checked("--data-dir", str(tmp_path), code=1)["problems"]
@@ -201,7 +201,7 @@ def test_a_check_that_finds_nothing_says_where_it_looked_and_fails(tmp_path: Pat
     assert problem.startswith(f"there is no sidecar in {tmp_path / 'none'}")
 
 
-def test_what_only_a_running_hub_can_tell_is_said(tmp_path: Path) -> None:
+def test_a_note_names_the_command_for_tools_that_only_a_hub_knows(tmp_path: Path) -> None:
     found = checked("--sources", sources(tmp_path, crm={**CRM, "workflows": {}, "discover": {}}))
     assert found["tools"] == []
     assert found["notes"][0].endswith("`toolhub tools list --source crm`")
@@ -272,7 +272,7 @@ def test_init_names_the_keys_under_which_nodes_put_out(
     assert checked(str(tmp_path / "g.yaml"))["tools"][0]["problems"] == []
 
 
-def test_init_writes_over_nothing_unless_it_is_told_to(tmp_path: Path) -> None:
+def test_init_overwrites_nothing_by_default(tmp_path: Path) -> None:
     graph = tmp_path / "g.json"
     graph.write_text(json.dumps(GRAPH))
     (tmp_path / "draw.yaml").write_text("mine")
@@ -298,7 +298,7 @@ def test_init_finds_the_graph_from_another_folder(tmp_path: Path) -> None:
         ({"1": {"class_type": "EmptyImage", "inputs": {}}}, "none of its nodes saves or previews"),
     ],
 )
-def test_init_says_why_a_file_is_no_graph_for_a_tool(value: Any, expected: str, tmp_path: Path) -> None:
+def test_init_states_why_a_file_is_no_graph_for_a_tool(value: Any, expected: str, tmp_path: Path) -> None:
     graph = tmp_path / "g.json"
     graph.write_text(json.dumps(value))
     assert expected in cli("init", str(graph), code=1).output

@@ -96,7 +96,7 @@ def test_failed_rpc_is_the_exception_of_its_status_with_reason_and_facts() -> No
     assert hub_error(error) is error
 
 
-def test_failed_rpc_that_no_hub_answered_is_told_by_its_status() -> None:
+def test_a_failed_rpc_that_no_hub_answered_is_reported_by_its_status() -> None:
     nothing = grpc.aio.Metadata()
     error = hub_error(grpc.aio.AioRpcError(grpc.StatusCode.ABORTED, nothing, nothing, "gone"), "hub:1")
     assert type(error) is HubError
@@ -147,7 +147,7 @@ def test_arguments_may_hold_models_and_never_what_is_no_json() -> None:
         to_json({"n": {1}})
 
 
-def test_dry_run_says_what_would_stop_the_call() -> None:
+def test_a_dry_run_states_what_would_stop_the_call() -> None:
     refusal = error_pb2.ToolError(kind=error_pb2.ERROR_KIND_POLICY_DENIED, message="No.")
     steps = [plan_pb2.StepVerdict(step=step_pb2.STEP_NAME_CHECK_POLICY, ok=False, error=refusal)]
     stopped = DryRun(tool_service_pb2.InvokeRequest(), plan_pb2.Plan(tool="t/a", steps=steps))
@@ -180,7 +180,7 @@ grants:
 
 
 @pytest.mark.promise("contract.expected-digest")
-async def test_call_of_a_tool_that_changed_since_it_was_shown_is_refused_and_told_the_digest_of_now(
+async def test_a_call_of_a_tool_that_changed_since_it_was_shown_is_refused_with_the_current_digest(
     tmp_path: Any,
 ) -> None:
     async with running_hub(tmp_path, policy=POLICY, tools=[Echo()]) as running, connect(running.address) as hub:

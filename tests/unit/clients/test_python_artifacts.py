@@ -41,7 +41,7 @@ async def test_bytes_files_and_streams_go_up_and_come_down(server: ArtifactServe
             assert await hub.get_artifact(artifact.artifact_id) == data
 
 
-async def test_refusal_is_told_with_its_reason(server: ArtifactServer) -> None:
+async def test_a_refusal_is_reported_with_its_reason(server: ArtifactServer) -> None:
     async with connect(server.address) as hub:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await hub.put_artifact(b"x" * 40 * MIB)

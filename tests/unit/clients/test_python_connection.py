@@ -201,7 +201,7 @@ async def test_tls_and_a_certificate_of_ones_own_open_a_hub_that_wants_both(
             await hub.invoke(NOW)
 
 
-async def test_hub_that_is_away_is_told_with_its_address() -> None:
+async def test_an_unreachable_hub_is_reported_with_its_address() -> None:
     address = f"127.0.0.1:{free_port()}"
     async with connect(address, retry_s=0.2, options=LOCAL) as hub:
         with pytest.raises(HubUnavailable, match="Is it running") as away:
@@ -286,7 +286,7 @@ async def test_version_and_trace_go_along_with_each_call() -> None:
 
 
 @pytest.mark.promise("workspace.shared-by-a-client")
-async def test_calls_of_one_client_share_a_workspace_unless_told_otherwise(
+async def test_calls_of_one_client_share_a_workspace_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_hub(tmp_path) as running:

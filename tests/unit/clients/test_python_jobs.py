@@ -37,7 +37,7 @@ async def test_same_key_gives_the_same_job(hub: Hub) -> None:
     assert first.job_id == second.job_id
 
 
-async def test_watch_after_the_final_status_ends_at_once_and_says_nothing(hub: Hub) -> None:
+async def test_a_watch_after_the_final_status_ends_at_once_and_sends_nothing(hub: Hub) -> None:
     job = await hub.submit_job(*HASHING)
     last = [status async for status in hub.watch_job(job.job_id)][-1]
     assert last.state == job_state_pb2.JOB_STATE_SUCCEEDED

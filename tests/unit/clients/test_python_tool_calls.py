@@ -58,7 +58,7 @@ async def test_block_of_anthropic_is_made_and_answered_in_its_form(hub: Hub) -> 
     assert "is_error" not in message
 
 
-async def test_refusal_tells_the_model_what_to_do(hub: Hub) -> None:
+async def test_a_refusal_states_the_remedy_to_the_model(hub: Hub) -> None:
     block = {"type": "tool_use", "id": "toolu_7", "name": "core/fs.readText", "input": {"path": "../secret"}}
     message = await hub.run_tool_call(block, purpose="a test")
     assert message["is_error"]
@@ -68,7 +68,7 @@ async def test_refusal_tells_the_model_what_to_do(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", '"text"'])
-async def test_arguments_that_are_no_object_are_told_without_asking_the_hub(hub: Hub, arguments: str) -> None:
+async def test_arguments_that_are_no_object_are_refused_without_asking_the_hub(hub: Hub, arguments: str) -> None:
     call = {"type": "function", "id": "call_7", "function": {"name": "core/util.time.now", "arguments": arguments}}
     message = await hub.run_tool_call(call)
     assert message["content"].startswith("INVALID_INPUT: ")

@@ -133,7 +133,7 @@ async def test_a_watch_that_brings_nothing_any_more_is_given_up() -> None:
     assert servicer.scripts == []
 
 
-async def test_a_watch_of_a_hub_tells_approvals_and_goes_on_where_another_one_left(tmp_path: Path) -> None:
+async def test_a_watch_of_a_hub_reports_approvals_and_resumes_from_a_token(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=POLICY) as running, connect(running.address) as hub:
         asked = await hub.invoke("core/fs.stat", {"path": "a.txt"}, purpose="a test")
         assert isinstance(asked.error, ApprovalRequired)
@@ -148,7 +148,7 @@ async def test_a_watch_of_a_hub_tells_approvals_and_goes_on_where_another_one_le
             break
 
 
-async def test_a_watch_of_tools_says_whether_they_must_be_listed_anew(tmp_path: Path) -> None:
+async def test_a_watch_of_tools_states_whether_they_must_be_listed_anew(tmp_path: Path) -> None:
     async with running_hub(tmp_path) as running, connect(running.address) as hub:
         token = ""
         for is_first in (True, False):

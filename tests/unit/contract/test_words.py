@@ -75,7 +75,7 @@ def test_an_enum_has_the_same_words_on_the_wire_and_in_the_domain(
     assert set(words(wire, prefix)) == {member.name for member in domain if member not in INTERNAL}
 
 
-def test_a_decision_is_told_as_the_state_that_follows_it() -> None:
+def test_a_decision_is_reported_as_the_state_that_follows_it() -> None:
     decisions = words(approval_pb2.Decision, "DECISION_")
     states = [to_decision(approval_pb2.Decision.Value(f"DECISION_{word}")) for word in decisions]
     assert list(zip(decisions, states, strict=True)) == [

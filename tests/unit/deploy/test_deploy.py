@@ -64,7 +64,7 @@ def test_an_expression_names_only_metrics_that_the_hub_exports(expression: str) 
     assert named or "toolhub:" in expression or "up{" in expression
 
 
-def test_every_alert_says_how_urgent_it_is_what_is_wrong_and_what_to_do() -> None:
+def test_every_alert_states_severity_cause_and_remedy() -> None:
     for alert in (rule for rule in rules() if "alert" in rule):
         assert alert["labels"]["severity"] in {"page", "ticket"}, alert["alert"]
         assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}, alert["alert"]
@@ -117,7 +117,7 @@ def test_an_alert_has_its_line_in_the_runbook(rule: dict[str, Any]) -> None:
     assert runbook.partition("#")[2] in headings
 
 
-def test_lost_jobs_are_told_by_cause_for_a_quarter_of_an_hour() -> None:
+def test_lost_jobs_are_counted_by_cause_for_a_quarter_of_an_hour() -> None:
     (lost,) = (rule for rule in rules() if rule.get("alert") == "ToolHubJobsLost")
     assert lost["expr"] == "sum by (tool, cause) (increase(toolhub_jobs_lost_total[15m])) > 0"
 
@@ -141,7 +141,7 @@ def test_the_settings_of_the_cluster_are_settings_of_the_hub() -> None:
     assert spec["terminationGracePeriodSeconds"] >= leaves_s + 20
 
 
-def test_the_cluster_is_told_of_every_file_that_it_applies() -> None:
+def test_the_cluster_applies_every_file() -> None:
     folder = DEPLOY / "kubernetes"
     (kustomization,) = documents(folder / "kustomization.yaml")
     named = {*kustomization["resources"], *kustomization["configMapGenerator"][0]["files"], "kustomization.yaml"}
@@ -228,7 +228,7 @@ async def test_a_hub_that_is_started_from_the_manifests_allows_the_first_key_a_f
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_keys_cross_a_network_in_the_clear_only_where_a_file_says_so_and_why() -> None:
+def test_keys_cross_a_network_unencrypted_only_where_configured_with_a_reason() -> None:
     """The image by itself says nothing: whoever runs it decides."""
     assert load_settings(DEPLOY / "kubernetes" / "toolhub.yaml", {}).server.allow_plaintext
     (compose,) = documents(DEPLOY / "compose.yaml")

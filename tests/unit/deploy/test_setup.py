@@ -78,7 +78,7 @@ def test_system_packages_are_named_and_not_installed_unasked(
 
 
 @pytest.mark.promise("setup.runtime-only")
-def test_long_step_shows_how_long_and_what_was_said_last(
+def test_a_long_step_shows_its_duration_and_last_output(
     setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(setup, "TELL_EVERY_S", 0.01)
@@ -94,7 +94,7 @@ def test_long_step_shows_how_long_and_what_was_said_last(
     assert " s  Downloading\n" in capsys.readouterr().out
 
 
-def test_step_that_fails_is_told_with_its_last_words_and_tried_again(
+def test_a_failing_step_is_reported_with_its_last_output_and_retried(
     setup: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails() -> None:

@@ -88,14 +88,14 @@ def test_older_capability_names_mean_todays() -> None:
     assert all(meant <= KNOWN_CAPABILITIES for meant in CAPABILITY_ALIASES.values())
 
 
-def test_error_says_itself_whether_to_try_again_else_its_kind_does() -> None:
+def test_an_error_states_whether_to_retry_else_its_kind_does() -> None:
     assert ToolError(ErrorKind.NETWORK_ERROR, "x").is_retryable
     assert not ToolError(ErrorKind.NETWORK_ERROR, "x", retryable=False).is_retryable
     assert not ToolError(ErrorKind.OUTCOME_UNKNOWN, "x").is_retryable
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(404, False), (401, False), (408, True), (429, True), (500, True)])
-def test_upstream_error_that_does_not_say_is_retryable_by_its_status(status: int, retryable: bool) -> None:
+def test_an_upstream_error_without_a_flag_is_retryable_by_its_status(status: int, retryable: bool) -> None:
     assert ToolError(ErrorKind.UPSTREAM_ERROR, "x", upstream=Upstream(status)).is_retryable is retryable
 
 

@@ -62,7 +62,7 @@ def test_job_that_is_not_over_is_never_forgotten() -> None:
     assert a_job().expires_at_unix_ms == moved(a_job(), JobState.RUNNING, 1).expires_at_unix_ms == 0
 
 
-def test_entry_keeps_what_it_is_not_told() -> None:
+def test_an_entry_keeps_fields_that_are_not_given() -> None:
     artifact, progress = ArtifactRef("a-1", "s" * 64, 1), Progress(1)
     first = moved(a_job(), R, T0 + 1, progress=progress, artifacts=(artifact,))
     second = moved(first, R, T0 + 2)

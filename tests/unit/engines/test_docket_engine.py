@@ -105,7 +105,7 @@ async def test_jobs_of_a_killed_process_run_elsewhere_once(make: Make, redis_url
     assert set(runner.begun.values()) == {1}
 
 
-async def test_job_of_a_killed_process_is_taken_over_as_soon_as_somebody_asks(
+async def test_a_job_of_a_killed_process_is_taken_over_at_the_next_request(
     make: Make, redis_url: str, runner: FakeRunner
 ) -> None:
     """Without waiting for docket to find out: it still counts the dead delivery as running."""

@@ -61,7 +61,7 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(ROWS), st.data())
-def test_any_arguments_are_translated_or_told_what_is_wrong(case: tuple[Face, Any], data: st.DataObject) -> None:
+def test_any_arguments_are_translated_or_refused_with_a_reason(case: tuple[Face, Any], data: st.DataObject) -> None:
     face, row = case
     names = [name for each in row.rows().values() for name in each.arguments] + [row.chooser or "x", "text", "confirm"]
     args = data.draw(st.dictionaries(st.sampled_from(names) | st.text(max_size=8), JSON, max_size=5))
@@ -95,7 +95,7 @@ def test_large_arguments_are_translated_where_they_are_read() -> None:
         ("The text of a URL is bodyless and headersX.", "The text of a URL is bodyless and headersX."),
     ],
 )
-def test_an_error_is_told_in_the_names_of_the_face(message: str, expected: str) -> None:
+def test_an_error_uses_the_names_of_the_face(message: str, expected: str) -> None:
     error = ToolError(ErrorKind.INVALID_INPUT, message, violations=(Violation("/timeoutMs/0", "maximum", message),))
     answer = LOCAL_TOOLS.answer("HTTPRequest", ToolResult(False, "c", "core/http.request", error=error))
     assert answer.error is not None

@@ -111,7 +111,7 @@ def test_a_denial_names_what_the_command_takes() -> None:
     assert refusal(["git", "push"]).details["allowed_subcommands"] == ["log", "status"]
 
 
-def test_an_unknown_command_is_told_which_ones_are_allowed() -> None:
+def test_an_unknown_command_is_answered_with_the_allowed_ones() -> None:
     error = refusal(["rm", "-rf", "/"])
     assert error.kind is ErrorKind.POLICY_DENIED
     assert error.details["allowed_commands"] == ["broken", "git", "list"]

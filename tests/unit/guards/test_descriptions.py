@@ -176,7 +176,7 @@ def test_writing_of_other_languages_and_pictures_is_plain_text(plain: str) -> No
         "Retrieve the <id> of a <user>; the password is never returned.",
     ],
 )
-def test_what_honest_tools_say_is_not_serious(description: str) -> None:
+def test_descriptions_of_honest_tools_are_not_serious_findings(description: str) -> None:
     assert not is_serious(findings_of(description))
 
 

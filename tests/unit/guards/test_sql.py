@@ -109,7 +109,7 @@ def test_each_tool_runs_its_own_classes_of_statements(dialect: str) -> None:
 
 
 @pytest.mark.parametrize("terms", [POSTGRES, SQLITE], ids=["postgres", "sqlite"])
-def test_what_is_no_statement_or_too_large_is_invalid_input_and_says_where(terms: DatabaseTerms) -> None:
+def test_invalid_or_too_large_statements_are_invalid_input_with_their_place(terms: DatabaseTerms) -> None:
     assert refusal("SELEC 1 FROM", terms).error.kind in (ErrorKind.INVALID_INPUT, ErrorKind.POLICY_DENIED)
     assert refusal("SELECT 1 +", terms).error.kind is ErrorKind.INVALID_INPUT
     assert refusal("SELECT 1\0", terms).error.kind is ErrorKind.INVALID_INPUT
@@ -136,7 +136,7 @@ def test_lists_of_a_connection_open_and_close() -> None:
         assert "may not be used" in refusal(f"SELECT * FROM {table}", POSTGRES).error.message
 
 
-def test_a_connection_that_there_is_not_is_told_with_those_that_there_are() -> None:
+def test_an_unknown_connection_is_refused_with_the_known_ones() -> None:
     for databases, known in (((POSTGRES, SQLITE), "pg, lite"), ((), "none is configured")):
         with pytest.raises(ToolFailure) as caught:
             database_named("other", databases)

@@ -193,7 +193,7 @@ def _beside(sign: str) -> str:
 
 
 @pytest.mark.promise("identity.tokens-refused")
-async def test_no_bad_token_is_accepted_and_each_refusal_says_why_without_a_part_of_the_token() -> None:
+async def test_no_bad_token_is_accepted_and_each_refusal_has_a_reason_without_a_part_of_the_token() -> None:
     issuer, strict = (
         Issuer(),
         Issuer(required_claims={"env": frozenset({"prod"})}, required_scopes=frozenset({"toolhub"})),

@@ -99,7 +99,7 @@ def test_nobody_else_is_granted_anything() -> None:
     assert PolicySnapshot().principal("stranger").roles == frozenset()
 
 
-def test_a_document_adds_to_the_starter_unless_it_says_none() -> None:
+def test_a_document_extends_the_starter_unless_it_extends_none() -> None:
     assert complete(PolicyDocument()).grants == STARTER.grants
     assert complete(PolicyDocument(extends="none")).grants == ()
     assert PolicySnapshot.load("extends: none").decide(a_call(TIME_NOW)).effect is Effect.DENY

@@ -41,7 +41,7 @@ def test_a_reload_puts_the_new_policy_in_force() -> None:
 
 
 @pytest.mark.parametrize("text", ["grants: [", "graints: []", "rules:\n- {id: a, effect: DENY, when: 'nobody'}"])
-def test_a_document_that_is_no_policy_keeps_the_old_one_and_says_why(text: str) -> None:
+def test_a_document_that_is_no_policy_is_refused_with_a_reason_and_the_old_one_stays(text: str) -> None:
     live = LivePolicy(PolicySnapshot.load(NO_TIME))
     before = live.revision
     change = live.replace(text)

@@ -93,7 +93,7 @@ DECISIONS = [
 
 
 @pytest.mark.parametrize(("name", "planned", "effect"), DECISIONS)
-def test_every_example_does_what_is_said_of_it(name: str, planned: PlannedCall, effect: Effect) -> None:
+def test_every_example_has_its_documented_effect(name: str, planned: PlannedCall, effect: Effect) -> None:
     assert PolicySnapshot.load(EXAMPLES[name]).decide(planned).effect is effect
 
 

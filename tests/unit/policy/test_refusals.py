@@ -153,7 +153,7 @@ def test_pasting_the_lines_of_a_refusal_allows_the_call(what: str, planned: Plan
 
 
 @pytest.mark.parametrize("argv", [["jq", "--version"], ["pytest", "-q", "tests/unit"]])
-def test_an_operator_alone_is_told_the_grammar_of_another_command(argv: list[str]) -> None:
+def test_only_an_operator_sees_the_grammar_of_another_command(argv: list[str]) -> None:
     planned = a_call(RUN, {"argv": argv})
     grant = refusal(PolicySnapshot(), planned).operator_remedy.splitlines()[1]
     grammar = explain(PolicySnapshot(), planned).grammar
@@ -162,7 +162,7 @@ def test_an_operator_alone_is_told_the_grammar_of_another_command(argv: list[str
 
 
 @pytest.mark.parametrize("argv", [["bash", "-c", "ls"], ["python3", "x.py"], ["rm", "-rf", "/"], ["ls", "-l"]])
-def test_nobody_is_told_a_grammar_for_what_can_run_others_or_needs_none(argv: list[str]) -> None:
+def test_no_refusal_shows_a_grammar_for_what_can_run_others_or_needs_none(argv: list[str]) -> None:
     assert explain(PolicySnapshot(), a_call(RUN, {"argv": argv})).grammar == ""
 
 
@@ -198,7 +198,7 @@ def test_no_remedy_opens_a_metadata_service(url: str) -> None:
     assert "egress" not in refusal(PolicySnapshot(), a_call(REQUEST, {"url": url})).operator_remedy
 
 
-def test_a_known_command_with_a_refused_flag_is_told_its_flags_and_no_line() -> None:
+def test_a_known_command_with_a_refused_flag_is_answered_with_its_flags_and_no_policy_line() -> None:
     verdict = refusal(OPEN, a_call(RUN, {"argv": ["ls", "--color=always"]}))
     assert verdict.operator_remedy == ""
     assert "allowed_flags" in verdict.details

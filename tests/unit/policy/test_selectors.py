@@ -62,13 +62,13 @@ MATCHES: list[tuple[str, Party, bool]] = [
 
 
 @pytest.mark.promise("policy.selectors")
-def test_selectors_mean_what_a_credential_says_and_no_name_that_looks_alike() -> None:
+def test_selectors_match_what_a_credential_proves_and_no_name_that_looks_alike() -> None:
     wrong = [(text, party) for text, party, meant in MATCHES if Selector(text).matches(party) is not meant]
     assert wrong == []
 
 
 @pytest.mark.promise("policy.selectors")
-def test_selectors_that_could_never_mean_what_they_say_make_the_file_invalid() -> None:
+def test_selectors_that_could_never_match_make_the_file_invalid() -> None:
     for text in (
         *("group:admins", "group:*/admins", "group:corp/", "group:Corp/admins", "issuer:*", "issuer:", "actor:"),
         *("actor:group:corp/admins", "actor:actor:x", "spiffe://*/ns", "spiffe:///ns", "spiffe://a*/ns"),
@@ -85,7 +85,7 @@ def test_selectors_that_could_never_mean_what_they_say_make_the_file_invalid() -
             assert text in refused.value.problem, text
 
 
-def test_keys_differ_wherever_a_policy_could_tell_two_principals_apart() -> None:
+def test_keys_differ_wherever_a_policy_could_distinguish_two_principals() -> None:
     alike = [Principal("a"), Principal("a", frozenset({Role.OPERATOR}), may_impersonate=True)]
     assert {each.key for each in alike} == {"a"}
     others = [
@@ -102,7 +102,7 @@ def test_keys_differ_wherever_a_policy_could_tell_two_principals_apart() -> None
 
 
 @pytest.mark.promise("policy.selectors")
-def test_grants_roles_rules_limits_and_egress_speak_of_groups_issuers_actors_and_paths() -> None:
+def test_policy_fields_match_groups_issuers_actors_and_paths() -> None:
     policy = PolicySnapshot.load(
         {
             "extends": "none",

@@ -121,7 +121,7 @@ def test_a_star_in_permissions_does_not_pass_destruction_on() -> None:
 
 @pytest.mark.promise("identity.from-credential")
 @pytest.mark.parametrize("field", ["agent_id", "user_id"])
-def test_a_message_cannot_say_who_is_calling(field: str) -> None:
+def test_a_message_cannot_choose_its_caller(field: str) -> None:
     other: dict[str, Any] = {field: "somebody-else"}
     own: dict[str, Any] = {field: "local"}
     source = PolicySnapshot()
@@ -199,7 +199,7 @@ class TestDestruction:
         assert (verdict.effect, verdict.kind) == (Effect.REQUIRE_PLAN, ErrorKind.PLAN_REQUIRED)
         assert verdict.rule_id == "destructive_requires_plan"
 
-    def test_needs_none_when_only_the_annotation_says_so(self) -> None:
+    def test_needs_no_plan_when_only_the_annotation_marks_it(self) -> None:
         tool = a_tool("x/overwrite", "write:fs", destructive=True)
         assert PolicySnapshot.load(self.GRANTED).decide(a_call(tool)).effect is ALLOW
 
@@ -219,7 +219,7 @@ class TestDestruction:
         source = PolicySnapshot.load({**self.GRANTED, "rules": [rule("ok", "ALLOW", **terms)]})
         assert source.decide(self.CALL).effect is Effect.REQUIRE_PLAN
 
-    def test_needs_none_when_the_document_says_so(self) -> None:
+    def test_needs_no_plan_when_the_document_allows_it(self) -> None:
         source = PolicySnapshot.load({**self.GRANTED, "destructive_requires_plan": False})
         assert source.decide(self.CALL).effect is ALLOW
 
@@ -292,7 +292,7 @@ class TestConstraints:
             ("global", ("ann", "t/a"), ("bob", "t/b"), True),
         ],
     )
-    def test_limits_share_a_counter_as_per_says(
+    def test_limits_share_a_counter_as_per_states(
         self, per: str, one: tuple[str, str], other: tuple[str, str], shared: bool
     ) -> None:
         source = policy(limits=[{"id": "l", "per": per, "quota": 3}])
@@ -439,7 +439,7 @@ def test_permissions_only_ever_take_away(
         assert source.decide(narrowed) == source.decide(unnarrowed)
 
 
-def test_a_limit_binds_those_whom_it_names_and_nobody_else() -> None:
+def test_a_limit_binds_only_those_that_it_names() -> None:
     policy = PolicySnapshot.load(
         "extends: none\ngrants: [{principals: ['*'], capabilities: ['read:fs']}]\n"
         "limits: [{id: ann-only, principals: [ann], quota: 1}, {id: far, tools: ['far/*'], quota: 1}]"
@@ -450,7 +450,7 @@ def test_a_limit_binds_those_whom_it_names_and_nobody_else() -> None:
 
 
 @pytest.mark.promise("identity.tokens")
-def test_a_job_runs_for_whom_its_token_spoke_of_under_the_roles_of_now() -> None:
+def test_a_job_runs_as_the_principal_of_its_token_under_current_roles() -> None:
     live = LivePolicy(PolicySnapshot.load("extends: none\nroles: [{principals: ['corp:*'], roles: [agent, operator]}]"))
     plain = Principal("corp:bot", frozenset({Role.AUDITOR}), may_impersonate=True)
     assert live.again(plain) is live.principal("corp:bot")

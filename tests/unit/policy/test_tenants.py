@@ -121,7 +121,7 @@ def test_a_bound_changes_neither_what_is_seen_nor_the_revision_of_a_policy_witho
     assert policy.principal("acme-bot").tenancy == before
 
 
-def test_whose_workload_it_is_the_policy_says_and_where_it_has_no_tenants_the_trust_domain() -> None:
+def test_policy_sets_the_tenant_of_a_workload_and_else_its_trust_domain_does() -> None:
     workload, by_domain = "spiffe://example.org/agent", {"example.org": "home"}
     for tenants, tenant in (([], "home"), ([{"name": "acme", "principals": ["spiffe://example.org/*"]}], "acme")):
         policy = PolicySnapshot.load({"tenants": tenants})

@@ -188,7 +188,7 @@ def test_a_source_swaps_its_tools_in_one_change() -> None:
     assert list(catalog.register_all([tool("git/a")])) == ["git/a"]
 
 
-def test_listeners_hear_of_changes_only_and_can_stop() -> None:
+def test_listeners_receive_changes_only_and_can_stop() -> None:
     catalog = filled("git/a")
     changes: list[CatalogChange] = []
     stop = catalog.subscribe(changes.append)

@@ -72,7 +72,7 @@ async def test_a_search_finds_what_is_there_while_many_tools_are_indexed(harness
     assert harness.found() == harness.found("early") == 1
 
 
-async def test_a_search_says_what_cannot_be_found_yet(harness: IndexHarness) -> None:
+async def test_a_search_states_what_is_not_indexed_yet(harness: IndexHarness) -> None:
     harness.put(specs(MANY))
     assert harness.search.search("words").note == "1,000 of 1,000 tools cannot be found yet"
     await harness.search.complete(timeout_s=600)

@@ -144,7 +144,7 @@ async def test_a_reading_that_takes_too_long_is_cancelled_and_the_source_down(st
 
 
 @pytest.mark.parametrize(("ttl_s", "expected_s"), [(None, 60.0), (1.0, 30.0), (45.0, 45.0), (9_999.0, 300.0)])
-async def test_the_next_reading_is_due_when_the_source_says_within_bounds(
+async def test_the_next_reading_is_due_as_the_source_states_within_bounds(
     staged: Staged, ttl_s: float | None, expected_s: float
 ) -> None:
     source = ScriptedSource("files", READ, ttl_s=ttl_s)
@@ -217,7 +217,7 @@ class CostlySource(ScriptedSource):
         return await super().discover()
 
 
-async def test_readings_of_a_source_take_a_tenth_of_a_processor_whoever_asks_for_them(staged: Staged) -> None:
+async def test_readings_of_a_source_take_a_tenth_of_a_processor_for_all_askers_together(staged: Staged) -> None:
     source = CostlySource("files", READ)
     source.harness = harness = staged(poll_s=1_000.0)
     await begun(harness, source)

@@ -103,7 +103,7 @@ async def test_what_the_operator_wrote_may_be_called_while_no_decision_can_be_lo
     assert harness.state("files/write") is ToolState.ACTIVE
 
 
-async def test_a_definition_of_the_operator_that_cannot_be_used_says_so_itself(staged: Staged) -> None:
+async def test_an_unusable_definition_of_the_operator_reports_its_problem(staged: Staged) -> None:
     own = replace(WRITE, is_operators=True, problem="Its `webhook` is not active; activate the workflow.")
     harness = await begun(staged(), ScriptedSource("files", own))
     assert harness.state("files/write") is ToolState.QUARANTINED

@@ -83,7 +83,7 @@ async def test_a_tool_is_found_by_meaning_where_words_fail(harness: EmbeddingHar
     assert (found.ranked_by, found.note) == (("words", "meaning"), "")
 
 
-async def test_a_search_before_the_vectors_are_there_goes_by_words_and_says_so(harness: EmbeddingHarness) -> None:
+async def test_a_search_before_vectors_are_ready_uses_words_and_is_marked(harness: EmbeddingHarness) -> None:
     found = harness.search.search("plants", meaning=await harness.meanings.of("plants"))
     assert [hit.tool.name for hit in found.hits] == ["b/garden"]
     assert (found.ranked_by, found.note) == (("words",), "10 of 10 tools are not embedded yet")

@@ -132,7 +132,7 @@ def test_a_source_that_is_trusted_always_has_no_pins() -> None:
     assert judgement.pins == ()
 
 
-def test_a_changed_definition_is_quarantined_and_says_what_to_run() -> None:
+def test_a_changed_definition_is_quarantined_and_names_the_command_to_run() -> None:
     known = pinned(READ)
     judgement = judged(known, OTHER_READ)
     assert states(judgement) == {"read": ToolState.QUARANTINED}
@@ -155,7 +155,7 @@ def test_every_part_of_a_definition_counts_as_a_change() -> None:
         assert states(judged(known, changed)) == {"read": ToolState.QUARANTINED}
 
 
-def test_what_the_operator_says_of_a_tool_is_no_change() -> None:
+def test_the_operators_annotations_of_a_tool_are_no_change() -> None:
     own_words = Definition(replace(READ.spec, tags=("mine",), digest=""), READ.remote)
     assert states(judged(pinned(READ), own_words)) == {"read": ToolState.ACTIVE}
 
@@ -203,7 +203,7 @@ def test_a_removed_tool_is_noted_once_and_is_callable_when_it_comes_back_unchang
     assert back.drifted == ()
 
 
-def test_a_reading_that_was_not_whole_says_nothing_of_what_is_missing() -> None:
+def test_a_partial_reading_marks_no_tool_as_missing() -> None:
     assert judged(pinned(READ, WRITE), WRITE, is_reading=False).pins == ()
 
 
@@ -306,7 +306,7 @@ def test_an_unusable_schema_can_be_approved_and_the_tool_stays_quarantined() -> 
     assert "No approval changes that" in reason(judgement)
 
 
-def test_a_broken_definition_that_waits_says_both() -> None:
+def test_a_broken_definition_that_waits_reports_both_problems() -> None:
     broken = definition("files", "read", "Other.", problem="Its inputSchema cannot be used.")
     message = reason(judged(pinned(READ), broken))
     assert "cannot be used" in message

@@ -32,7 +32,7 @@ def related_of(query: str) -> dict[str, bool]:
     return {word: bool(related) for word, _, _, related in QueryReader(Analyser()).read(query)}
 
 
-def test_chinese_words_are_told_apart_before_others_stand_for_them() -> None:
+def test_chinese_words_are_split_before_synonyms_apply() -> None:
     assert related_of("读文件夹") == {"读文": False, "文件": False, "件夹": False, "读": True, "文件夹": True}
     assert related_of("文件") == {"文件": True}
 

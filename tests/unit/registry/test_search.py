@@ -65,12 +65,12 @@ def test_a_chinese_query_finds_a_tool_that_is_described_in_english(search: ToolS
     assert names(search, query)[0] == "disk/fs.readText"
 
 
-def test_what_a_caller_must_be_allowed_says_nothing_of_what_a_tool_does() -> None:
+def test_required_capabilities_do_not_describe_effects() -> None:
     search = ToolSearch(catalog_of(tool("a/x", "Tells the time.", capabilities=frozenset({"network", "read:fs"}))))
     assert names(search, "read from the network") == []
 
 
-def test_what_a_tool_does_counts_more_than_what_else_is_said_of_it() -> None:
+def test_a_tools_function_counts_more_than_its_description() -> None:
     deletes = tool("a/x", "Deletes a note. There is another tool to print one.")
     prints = tool("b/y", "Prints a note. There is another tool to delete one.")
     search = ToolSearch(catalog_of(deletes, prints))
@@ -78,7 +78,7 @@ def test_what_a_tool_does_counts_more_than_what_else_is_said_of_it() -> None:
     assert names(search, "print") == ["b/y", "a/x"]
 
 
-def test_a_hit_says_where_and_by_which_words_it_matched(search: ToolSearch) -> None:
+def test_a_hit_names_the_field_and_words_that_matched(search: ToolSearch) -> None:
     (hit,) = search.search("reading from the path where it lies").hits
     assert hit.score > 0
     assert hit.fields == ("name", "arguments")

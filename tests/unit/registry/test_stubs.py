@@ -142,7 +142,7 @@ def test_no_tool_of_whatever_schema_breaks_a_stub_or_leaves_its_comment(tmp_path
     assert compiles(typescript, tmp_path) == ""
 
 
-def test_a_stub_says_what_the_schema_does() -> None:
+def test_a_stub_states_what_the_schema_does() -> None:
     takes = {
         "type": "object",
         "properties": {

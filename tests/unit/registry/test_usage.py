@@ -229,7 +229,7 @@ async def test_memory_is_bounded_by_forgetting_who_has_not_been_there_for_longes
         ({"mode": Mode.SUBMIT}, True, False, False),
     ],
 )
-async def test_only_calls_that_ran_now_succeeded_and_said_what_for_are_learnt_from(
+async def test_only_successful_calls_with_a_purpose_are_learnt_from(
     harness: UsageHarness, changes: dict[str, object], ok: bool, replayed: bool, is_learnt: bool
 ) -> None:
     call = Call("id", "a/ledger", {}, Principal("ann"), ExecContext(agent_id="sub"), purpose="quarterly revenue")

@@ -85,7 +85,7 @@ async def test_person_who_saw_other_arguments_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize("decision", [APPROVED, REJECTED])
-async def test_same_person_may_say_the_same_again(decision: Any) -> None:
+async def test_the_same_person_may_repeat_a_decision(decision: Any) -> None:
     harness = an_approval_harness()
     approval_id = await harness.ask()
     first = await harness.decide(approval_id, decision, comment="first")

@@ -38,7 +38,7 @@ def test_what_fits_is_shown_whole(args: Any) -> None:
     ],
     ids=["long text", "many texts", "long list", "many names", "long name", "deep"],
 )
-def test_what_does_not_fit_says_that_something_is_missing(args: Any) -> None:
+def test_a_summary_that_does_not_fit_is_marked_as_cut(args: Any) -> None:
     text = json.dumps(shown(args), ensure_ascii=False)
     assert "left out" in text or "…" in text
 

@@ -83,7 +83,7 @@ async def _next(tail: ApprovalTail) -> Approval:
     return await anext(tail)
 
 
-async def test_watch_tells_what_is_pending_and_then_each_change(watched: WatchHarness) -> None:
+async def test_a_watch_sends_what_is_pending_and_then_each_change(watched: WatchHarness) -> None:
     harness = watched.harness
     old, granted = await harness.ask("old"), await harness.grant("granted")
     async with watched.watching() as tail:
@@ -111,7 +111,7 @@ async def test_pending_ones_of_several_pages_are_read_once_each(
         assert watched.store.read == 5
 
 
-async def test_watcher_that_waits_hears_of_a_new_question(watched: WatchHarness) -> None:
+async def test_a_waiting_watcher_is_notified_of_a_new_question(watched: WatchHarness) -> None:
     async with watched.watching() as tail:
         waiting = asyncio.create_task(taken(tail, 1))
         await asyncio.sleep(0)
@@ -184,7 +184,7 @@ async def test_after_a_gap_everything_open_is_looked_at_again(watched: WatchHarn
     assert (await store.get(pending)) is not None
 
 
-async def test_watch_that_is_opened_again_hears_what_expired_meanwhile(watched: WatchHarness) -> None:
+async def test_a_reopened_watch_is_notified_of_what_expired_meanwhile(watched: WatchHarness) -> None:
     harness = watched.harness
     approval_id = await harness.ask()
     async with watched.watching() as tail:
@@ -256,7 +256,7 @@ async def test_memory_of_a_watch_is_bounded(watched: WatchHarness, monkeypatch: 
         assert len(tail._sent) == 3
 
 
-async def test_whoever_listens_hears_of_every_change_and_of_gaps(watched: WatchHarness) -> None:
+async def test_a_listener_is_notified_of_every_change_and_of_gaps(watched: WatchHarness) -> None:
     changes: list[Approval | None] = []
     watched.news.listen(changes.append)
     approval_id = await watched.harness.grant()

@@ -261,7 +261,7 @@ class TestExactly:
 
 
 class TestEnd:
-    async def test_rejected_call_is_told_what_the_person_said(self) -> None:
+    async def test_a_rejected_call_gets_the_persons_comment(self) -> None:
         harness = an_approval_harness()
         approval_id = await harness.ask()
         await harness.decide(approval_id, REJECTED, comment="not on a Friday")

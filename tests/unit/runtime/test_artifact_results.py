@@ -79,7 +79,7 @@ async def test_secret_in_a_result_stands_in_its_value_and_nowhere_beside(kept: A
 @pytest.mark.parametrize(
     ("terms", "why"), [({"max_bytes": 1_000}, "FILE_TOO_LARGE"), ({"quota_bytes": 2_000}, "BUDGET_EXCEEDED")]
 )
-async def test_whole_beyond_cap_or_quota_is_left_out_and_said_so(
+async def test_a_whole_result_beyond_cap_or_quota_is_left_out_and_reported(
     tmp_path: Path, terms: dict[str, int], why: str
 ) -> None:
     kept, observer = kept_in(tmp_path, **terms), RecordingObserver([])

@@ -212,7 +212,7 @@ async def test_upload_other_than_declared_or_misdeclared_leaves_nothing(
 
 
 @pytest.mark.parametrize(("missing", "came"), [(-1, "but more arrived"), (1, f"but only {len(DATA)} arrived")])
-async def test_refusal_says_whether_too_much_or_too_little_came(
+async def test_a_refusal_states_whether_too_much_or_too_little_came(
     kept: ArtifactsHarness, missing: int, came: str
 ) -> None:
     with pytest.raises(HubFailure, match=came):

@@ -38,7 +38,7 @@ def test_longest_string_is_shortened_and_the_shape_stays() -> None:
     assert what.evidence.sha256 == hashlib.sha256(dumps(value)).hexdigest()
 
 
-def test_list_loses_its_end_and_says_how_much() -> None:
+def test_a_list_loses_its_end_and_states_how_much() -> None:
     cut, _ = cut_to({"rows": [{"id": number} for number in range(1_000)]}, CAP)
     assert isinstance(cut, dict)
     rows = cut["rows"]
@@ -116,7 +116,7 @@ async def test_an_answer_that_is_no_json_is_refused_typed(value: Any) -> None:
 
 
 @pytest.mark.parametrize("truncated", [True, False])
-async def test_answer_that_fits_is_marked_only_when_the_tool_says_so(truncated: bool) -> None:
+async def test_a_fitting_answer_is_marked_as_cut_only_when_the_tool_marks_it(truncated: bool) -> None:
     result = await a_pipeline_harness(Outcome(value={"text": "x"}, truncated=truncated), tools=(SMALL,)).result(SMALL)
     assert result.truncated is truncated
 

@@ -155,7 +155,7 @@ class TestRecord:
         assert harness.events[-1].type is EventType.TOOL_RESULT
         assert harness.events[-1].attributes["replayed"] == "true"
 
-    async def test_observer_hears_of_the_replay(self) -> None:
+    async def test_an_observer_is_notified_of_the_replay(self) -> None:
         harness = a_keyed_harness()
         await ask(harness, 1)
         await ask(harness, 2)
@@ -164,7 +164,7 @@ class TestRecord:
 
 class TestConflict:
     @pytest.mark.promise("idempotency.conflict")
-    async def test_other_arguments_are_a_conflict_that_tells_what_differs_and_no_argument(self) -> None:
+    async def test_other_arguments_are_a_conflict_that_names_the_difference_and_no_value(self) -> None:
         harness = a_keyed_harness()
         await ask(harness, 1, WRITE, {"text": "the first text"})
         error = (await ask(harness, 2, WRITE, {"text": "another text"})).error

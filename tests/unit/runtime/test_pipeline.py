@@ -169,7 +169,7 @@ async def test_the_upstreams_own_answer_is_shown_only_when_configured(show_raw: 
     assert (await harness.result(READ)).raw == ({"status": 200} if show_raw else None)
 
 
-async def test_a_refused_call_says_it_was_never_attempted() -> None:
+async def test_a_refused_call_is_reported_as_never_attempted() -> None:
     assert (await a_pipeline_harness(policy=DENY_ALL).result(READ)).attempts == 0
 
 

@@ -39,7 +39,7 @@ async def test_dry_run_shows_the_completed_call_and_runs_nothing(harness: Pipeli
 
 
 @pytest.mark.promise("plan.shows-without-doing")
-async def test_dry_run_walks_the_first_five_steps_and_says_what_each_decided(harness: PipelineHarness) -> None:
+async def test_a_dry_run_walks_the_first_five_steps_and_states_what_each_decided(harness: PipelineHarness) -> None:
     plan = await harness.plan(WRITE, {"text": "hi"})
     assert [verdict.step for verdict in plan.steps] == FIRST_FIVE
     assert all(verdict.ok for verdict in plan.steps)
@@ -48,7 +48,7 @@ async def test_dry_run_walks_the_first_five_steps_and_says_what_each_decided(har
     assert policy.reason == "Look first. Commit this plan by its digest."
 
 
-async def test_dry_run_of_a_refused_call_says_where_and_seals_nothing() -> None:
+async def test_a_dry_run_of_a_refused_call_names_the_step_and_seals_nothing() -> None:
     harness = a_pipeline_harness(
         policy=POLICY + "rules: [{id: never, effect: DENY, reason: Never., remedy: Ask somebody.}]\n"
     )

@@ -276,7 +276,7 @@ class TestExactly:
         assert (await it.refused(approval_id)).kind is ErrorKind.POLICY_DENIED
         assert it.runs == 1
 
-    async def test_answer_to_somebody_elses_question_is_none(self) -> None:
+    async def test_an_answer_to_another_principals_question_is_not_found(self) -> None:
         it = asking()
         approval_id = await it.asks(principal="other")
         await it.answer(approval_id)

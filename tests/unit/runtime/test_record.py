@@ -165,7 +165,7 @@ async def test_call_leaves_two_events_asked_and_settled_and_a_read_one(name: str
 
 
 @pytest.mark.promise("audit.two-events")
-async def test_event_of_a_read_says_what_both_would_have_said() -> None:
+async def test_an_event_of_a_read_states_what_its_two_events_would_have() -> None:
     harness = a_pipeline_harness(Outcome(value={"text": "x"}))
     await harness.result(READ, {"text": "hi"}, purpose="to see", labels={"team": "blue"}, user_id="local")
     (event,) = harness.events
@@ -208,7 +208,7 @@ async def test_kind_of_refusal_that_came_from_running_is_a_result_and_no_denial(
 
 
 @pytest.mark.promise("purpose.required")
-async def test_an_event_says_who_called_what_by_which_rule_and_why() -> None:
+async def test_an_event_names_caller_tool_rule_and_reason() -> None:
     harness = a_pipeline_harness()
     began_ns = time.perf_counter_ns()
     await harness.result(WRITE, {"text": "hi"}, purpose="say hello", principal="agent-a")
@@ -272,7 +272,7 @@ async def test_retry_is_an_event_with_its_number() -> None:
 
 @pytest.mark.promise("audit.two-events")
 @pytest.mark.parametrize(("args", "outcome"), [({"text": "hi"}, "planned"), ({"no": 1}, "INPUT_SCHEMA_INVALID")])
-async def test_dry_run_leaves_two_events_that_say_so(args: dict[str, object], outcome: str) -> None:
+async def test_a_dry_run_leaves_two_events_that_are_marked(args: dict[str, object], outcome: str) -> None:
     harness = a_pipeline_harness()
     await harness.plan(WRITE, args)  # type: ignore[arg-type]
     assert harness.event_types == [EventType.TOOL_CALLED, EventType.TOOL_RESULT]

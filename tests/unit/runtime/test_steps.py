@@ -66,7 +66,9 @@ class TestResolve:
             (ToolState.DISABLED, ErrorKind.TOOL_UNAVAILABLE, False),
         ],
     )
-    async def test_tool_that_is_not_active_says_why(self, state: ToolState, kind: ErrorKind, retryable: bool) -> None:
+    async def test_a_tool_that_is_not_active_states_why(
+        self, state: ToolState, kind: ErrorKind, retryable: bool
+    ) -> None:
         spec = replace(a_tool("test/off", state=state, state_reason="no key is configured"), kind=ToolKind.MCP)
         error = await a_pipeline_harness(tools=(spec,)).error(spec)
         assert error.kind is kind
@@ -112,7 +114,7 @@ class TestValidateInput:
 
 class TestApplyDefaults:
     @pytest.mark.promise("defaults.by-the-hub")
-    async def test_hub_fills_in_what_was_left_out_and_says_so(self) -> None:
+    async def test_the_hub_fills_in_defaults_and_lists_them(self) -> None:
         harness = a_pipeline_harness()
         result = await harness.result(READ, {"text": "hi"})
         assert harness.adapter.calls[0].args == {"text": "hi", "times": 1}
@@ -127,7 +129,7 @@ class TestApplyDefaults:
 
 class TestCheckPolicy:
     @pytest.mark.promise("policy.explained")
-    async def test_missing_capability_names_it_and_whom_to_ask(self) -> None:
+    async def test_a_missing_capability_is_named_with_whom_to_ask(self) -> None:
         error = await a_pipeline_harness(policy=ADMIN_ONLY).error(WRITE)
         assert error.kind is ErrorKind.POLICY_DENIED
         assert error.details["missing_capabilities"] == ["write:fs"]
@@ -165,7 +167,7 @@ class TestCheckPolicy:
 
 class TestTakeBudget:
     @pytest.mark.promise("budget.rate-and-quota")
-    async def test_rate_says_when_to_come_back(self) -> None:
+    async def test_a_rate_states_when_to_retry(self) -> None:
         harness = a_pipeline_harness(policy=POLICY + "limits: [{id: slow, rate_per_s: 0.5, burst: 1}]\n")
         assert (await harness.result(READ)).ok
         error = await harness.error(READ)

@@ -146,7 +146,7 @@ async def test_what_is_the_hubs_is_never_shown_however_it_is_named(tmp_path: Pat
         assert confined.evidence["confinement"] == confined.level
 
 
-async def test_below_the_minimum_nothing_starts_and_the_ladder_says_why() -> None:
+async def test_below_the_minimum_nothing_starts_and_the_refusal_states_why() -> None:
     nothing = Ladder(bubblewrap="", landlock=False)
     with pytest.raises(ToolFailure) as refused:
         async with nothing.confined(SandboxRequest(("/bin/true",), {}, "/")):
@@ -162,7 +162,7 @@ async def test_below_the_minimum_nothing_starts_and_the_ladder_says_why() -> Non
     assert "only what bubblewrap holds" in refused.value.error.message
 
 
-async def test_the_doctor_says_which_level_holds_and_why_not_a_better_one() -> None:
+async def test_the_doctor_states_the_confinement_level_and_why_not_a_better_one() -> None:
     nothing = await sandbox_check(Ladder(bubblewrap="", landlock=False))
     assert (nothing.state.value, "refused" in nothing.text, "Landlock" in nothing.text) == ("warn", True, True)
     ladder = await ladder_of("landlock")

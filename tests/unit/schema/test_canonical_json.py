@@ -129,7 +129,7 @@ def test_a_small_value_is_shown_whole() -> None:
     assert not excerpt.cuts
 
 
-def test_a_large_value_is_cut_and_says_where() -> None:
+def test_a_large_value_is_cut_with_its_place_named() -> None:
     value: Any = {"small": [1], "rows": [{"id": number} for number in range(1000)], "late": {"x": [1, 2]}}
     excerpt = cut(value, 500)
     assert excerpt.value == {"small": [1], "rows": [{"id": number} for number in range(32)], "late": {"x": [1, 2]}}

@@ -177,7 +177,7 @@ def test_every_detail_in_the_table_is_a_word_of_the_code() -> None:
     assert declared - facts().words == set()
 
 
-def test_no_call_site_repeats_what_the_table_says_of_retrying() -> None:
+def test_no_call_site_repeats_what_the_table_states_of_retrying() -> None:
     repeated = []
     for site in facts().sites:
         if isinstance(site.retryable, ast.Constant) and len(site.kinds) == 1:

@@ -90,7 +90,7 @@ async def test_young_bytes_outlive_their_removal_and_old_ones_do_not(s3: FakeS3)
     ("status", "kind", "retryable"),
     [(403, ErrorKind.IO_ERROR, False), (401, ErrorKind.IO_ERROR, False), (400, ErrorKind.TOOL_UNAVAILABLE, True)],
 )
-async def test_bucket_that_says_no_is_reported_without_its_address(
+async def test_a_refusing_bucket_is_reported_without_its_address(
     s3: FakeS3, status: int, kind: ErrorKind, retryable: bool
 ) -> None:
     blobs = open_bucket(URL, s3.environment())

@@ -160,7 +160,7 @@ async def test_folder_or_pipe_in_the_place_of_a_blob_is_refused(blobs: DiskBlobs
     ("code", "word"),
     [(errno.ENOSPC, "full"), (errno.EACCES, "permissions"), (errno.EIO, "errno"), (errno.EMFILE, "open")],
 )
-async def test_disk_that_says_no_is_reported_with_what_to_do_and_without_a_path(
+async def test_a_failing_disk_is_reported_with_the_remedy_and_without_a_path(
     blobs: DiskBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, word: str
 ) -> None:
     def refuse(*_: object) -> int:

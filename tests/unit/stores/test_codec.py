@@ -261,7 +261,7 @@ def test_value_as_deep_as_json_may_be_comes_back() -> None:
     assert codec.decode_result(codec.encode_result(RESULT._replace(value=value))).value == value
 
 
-def test_progress_that_is_no_number_is_kept_as_said() -> None:
+def test_progress_that_is_no_number_is_kept_as_sent() -> None:
     progress = Progress(step=math.nan, total=math.inf)
     back = codec.decode_status(codec.encode_status(replace(STATUS, progress=progress))).progress
     assert back is not None

@@ -167,7 +167,7 @@ async def pid_of(connection: AsyncConnection) -> int:
 
 
 class TestNews:
-    async def test_own_entries_come_with_what_they_say_and_others_are_read_from_the_store(
+    async def test_own_entries_arrive_whole_and_others_are_read_from_the_store(
         self, link: PostgresLink, other_link: PostgresLink
     ) -> None:
         store, other, listener = PostgresJobs(link), PostgresJobs(other_link), JobListener()
@@ -196,7 +196,7 @@ class TestNews:
         await listener.until(lambda: listener.sequences("job-1") == [1, 2])
         await store.close()
 
-    async def test_news_that_no_hub_has_told_are_passed_over(self, hub_postgres_url: str, link: PostgresLink) -> None:
+    async def test_updates_that_no_hub_has_sent_are_skipped(self, hub_postgres_url: str, link: PostgresLink) -> None:
         store, listener = PostgresJobs(link), JobListener()
         store.listen(listener)
         await store.start()

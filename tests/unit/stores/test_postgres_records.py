@@ -135,7 +135,7 @@ class TestTwoHubs:
         assert removed.count(True) == 1
         assert await stores[1].usage("agent-a") == (0, 0)
 
-    async def test_uses_are_read_in_one_order_whoever_adds_them(
+    async def test_uses_are_read_in_one_order_from_any_writer(
         self, link: PostgresLink, other_link: PostgresLink
     ) -> None:
         await asyncio.gather(link.start(), other_link.start())
@@ -174,7 +174,7 @@ class TestNews:
         assert listener.news == asked
         await store.close()
 
-    async def test_news_that_no_hub_has_told_are_passed_over(self, hub_postgres_url: str, link: PostgresLink) -> None:
+    async def test_updates_that_no_hub_has_sent_are_skipped(self, hub_postgres_url: str, link: PostgresLink) -> None:
         store, listener = PostgresApprovals(link), ApprovalListener()
         store.listen(listener)
         await store.start()
@@ -202,7 +202,9 @@ class TestNews:
         await store.close()
         await link.close()
 
-    async def test_stores_of_one_link_share_its_connection_and_hear_their_own(self, link: PostgresLink) -> None:
+    async def test_stores_of_one_link_share_its_connection_and_receive_their_own_changes(
+        self, link: PostgresLink
+    ) -> None:
         jobs, job_listener = PostgresJobs(link), JobListener()
         jobs.listen(job_listener)
         await jobs.start()

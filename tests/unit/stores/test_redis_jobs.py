@@ -159,7 +159,7 @@ async def test_outage_in_the_middle_loses_nothing_that_was_answered_and_tears_no
     assert await store.create(a_job("job-x", key="key-7")) is not None
 
 
-async def test_listener_hears_of_the_gap_and_goes_on_after_an_outage(
+async def test_a_listener_is_notified_of_the_gap_and_goes_on_after_an_outage(
     own_redis: RedisServer, own_link: RedisLink
 ) -> None:
     store, listener = RedisJobs(own_link), JobListener()

@@ -115,7 +115,7 @@ async def test_script_is_known_again_after_the_server_forgot_it(redis_url: str, 
     assert await link.call(INCREMENT, 1) == 3
 
 
-async def test_defect_of_a_script_tells_a_code_and_no_text(redis_url: str, links: Links) -> None:
+async def test_a_defect_of_a_script_reports_a_code_and_no_text(redis_url: str, links: Links) -> None:
     link = links(redis_url)
     await link.run("SET", link.key("number"), "canary-4711")
     with pytest.raises(ToolFailure) as failure:
@@ -213,7 +213,7 @@ async def test_frozen_server_refuses_within_patience_and_mixes_no_answers_up_whe
     assert answers == [str(number).encode() for number in range(20)]
 
 
-async def test_listener_goes_on_by_itself_after_an_outage_and_hears_of_the_gap(
+async def test_a_listener_reconnects_after_an_outage_and_is_notified_of_the_gap(
     own_redis: RedisServer, links: Links
 ) -> None:
     link = links(own_redis.url)
@@ -231,7 +231,7 @@ async def test_listener_goes_on_by_itself_after_an_outage_and_hears_of_the_gap(
     assert received in (["one", None, "three"], ["one", None, "two", "three"])
 
 
-async def test_listener_that_lagged_behind_the_stream_hears_of_the_gap(redis_url: str, links: Links) -> None:
+async def test_a_listener_that_lagged_behind_the_stream_is_notified_of_the_gap(redis_url: str, links: Links) -> None:
     link, other = links(redis_url), links(redis_url)
     news = RecordedEvents(link)
     await link.start()
@@ -267,7 +267,7 @@ async def test_news_is_reported_in_order_and_only_of_what_came_after_the_start(r
     assert await news.until(lambda received: received[-1:] == words[-1:]) == words
 
 
-async def test_who_no_longer_listens_is_told_nothing(redis_url: str, links: Links) -> None:
+async def test_a_removed_listener_is_not_notified(redis_url: str, links: Links) -> None:
     link = links(redis_url)
     left, stayed = RecordedEvents(link), RecordedEvents(link)
     await link.start()
@@ -338,7 +338,7 @@ async def test_call_waits_for_a_primary_when_the_server_was_demoted(own_redis: R
     assert await waiting == 2
 
 
-async def test_callers_are_told_when_the_link_closes(own_redis: RedisServer, links: Links) -> None:
+async def test_callers_are_notified_when_the_link_closes(own_redis: RedisServer, links: Links) -> None:
     link = links(own_redis.url)
     await link.run("PING")
     own_redis.freeze()

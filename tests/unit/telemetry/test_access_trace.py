@@ -49,7 +49,7 @@ async def test_principal_is_named_whatever_strangers_send() -> None:
     assert (last.type, last.principal, last.attributes["peer"]) == (EventType.ROLE_REFUSED, "robot", OTHERS)
 
 
-async def test_peers_behind_the_bound_are_not_told_to_wait_for_one_another() -> None:
+async def test_peers_behind_the_bound_do_not_have_to_wait_for_one_another() -> None:
     traced = TraceHarness()
     waits = [traced.trace.refused(str(number), METHOD, "CREDENTIAL_MISSING") for number in range(PEERS_MAX + 100)]
     assert set(waits) == {0.0}

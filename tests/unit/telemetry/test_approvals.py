@@ -168,7 +168,7 @@ async def test_endpoint_that_is_not_there_is_given_up() -> None:
         assert [logged["cause"] for logged in webhook_harness.given_up] == ["ConnectError"]
 
 
-async def test_question_that_has_lapsed_is_not_told_for_ever() -> None:
+async def test_a_lapsed_question_is_not_repeated_for_ever() -> None:
     async with a_scene(turns(response(status=500))) as webhook_harness:
         await webhook_harness.ask()
         webhook_harness.harness.parts.clock.advance(10_000)
@@ -190,7 +190,7 @@ async def test_endpoint_that_hangs_holds_up_no_call_and_no_more_than_a_bound_wai
         assert {logged["cause"] for logged in webhook_harness.given_up[dropped:]} == {"the hub stopped"}
 
 
-async def test_what_waits_is_still_told_when_the_hub_stops() -> None:
+async def test_waiting_notifications_are_sent_when_the_hub_stops() -> None:
     async with a_scene() as webhook_harness:
         for number in range(10):
             await webhook_harness.ask(str(number))

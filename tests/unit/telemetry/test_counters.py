@@ -38,7 +38,7 @@ def test_histogram_puts_each_value_into_the_librarys_bucket() -> None:
     assert shown(ours) == shown(theirs)
 
 
-def test_gauge_tells_what_is_inside_and_is_there_from_the_start() -> None:
+def test_a_gauge_counts_what_is_inside_from_the_start() -> None:
     registry = CollectorRegistry()
     running = Counts(RUNNING, registry).labels()
     assert shown(registry) == [("running", {}, 0.0)]

@@ -44,7 +44,7 @@ def observer(**options: Any) -> CallTelemetry:
     return CallTelemetry(Metrics(version="1"), tracing, logger("calls"), **options)
 
 
-async def test_a_line_is_json_and_says_which_trace_it_belongs_to(output: io.StringIO) -> None:
+async def test_a_line_is_json_and_carries_its_trace_id(output: io.StringIO) -> None:
     with within(TraceContext("a" * 32, "b" * 16, False)):
         logger("hub").warning("something", size_bytes=3)
     (line,) = lines(output)
@@ -126,7 +126,7 @@ def test_a_call_writes_no_line_unless_the_access_log_is_on(output: io.StringIO) 
     assert line["duration_ms"] == 45.0
 
 
-def test_line_of_a_call_says_for_whom_it_was_as_far_as_the_call_does(output: io.StringIO) -> None:
+def test_a_log_line_of_a_call_names_its_user_where_the_call_does(output: io.StringIO) -> None:
     call = asked()
     whom = {"user_id": "alice", "agent_id": "scout", "task_id": "t-1", "session_id": "s-1"}
     observer(access_log=True).settled(settled(call._replace(context=call.context._replace(**whom))))  # type: ignore[arg-type]

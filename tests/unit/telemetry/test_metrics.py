@@ -176,14 +176,14 @@ def test_several_workers_answer_as_one(tmp_path: Path) -> None:
         assert f'toolhub_source_up{{source="far"}} {are_all_up}.0' in done.stdout
 
 
-def test_workers_that_cannot_share_say_so_at_the_start(tmp_path: Path) -> None:
+def test_workers_that_cannot_share_report_it_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(HubFailure) as caught:
         Metrics(version="1", multiprocess_dir=tmp_path)
     assert caught.value.reason.name == "METRICS_NOT_SHARED"
 
 
 @pytest.mark.promise("telemetry.names")
-def test_former_names_are_served_beside_the_new_ones_where_the_setting_says_so() -> None:
+def test_former_names_are_served_beside_the_new_ones_where_configured() -> None:
     metrics = Metrics(version="1", max_principals=5, old_names=True)
     for principal in ("agent-a", "agent-b"):
         metrics.call_settled(
@@ -198,7 +198,7 @@ def test_former_names_are_served_beside_the_new_ones_where_the_setting_says_so()
     assert not re.search(r"^(tool|policy)_", Metrics(version="1").exposition().decode(), re.MULTILINE)
 
 
-def test_principals_are_told_apart_where_asked_for_and_no_more_of_them_than_the_bound() -> None:
+def test_principals_are_distinguished_where_asked_for_up_to_the_bound() -> None:
     metrics = Metrics(version="1", max_tools=2, max_principals=2)
     for tool in ("a/b", "a/c", "a/d"):
         for number in range(5):

@@ -90,7 +90,7 @@ async def test_the_tree_of_a_call_is_the_rpc_its_steps_and_the_execution(recorde
     assert {span.context.trace_id for span in recorded.spans()} == {int(TRACE, 16)}
 
 
-async def test_span_of_an_rpc_says_who_vouches_who_acts_and_for_whom(recorded: RecordedTracing) -> None:
+async def test_a_span_of_an_rpc_names_issuer_actor_and_user(recorded: RecordedTracing) -> None:
     who = Principal("corp:ann", issuer="corp", tenant="acme", actors=("corp:bot", "corp:relay"))
     rpc, call = recorded.tracing.rpc(METHOD, SAMPLED), asked()
     call = call._replace(principal=who, context=call.context._replace(user_id="bob"))

@@ -55,7 +55,7 @@ async def test_json_lines_have_a_name_for_each_value() -> None:
 
 
 @pytest.mark.parametrize("has_types", [True, False])
-async def test_parquet_has_numbers_where_the_database_says_so(has_types: bool) -> None:
+async def test_parquet_has_numbers_where_the_database_declares_them(has_types: bool) -> None:
     table = pyarrow.parquet.read_table(io.BytesIO(await written("parquet", ROWS, has_types=has_types)))
     kinds = ["int64", "string", "bool"] if has_types else ["string"] * 3
     assert [str(field.type) for field in table.schema] == kinds

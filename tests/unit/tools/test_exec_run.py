@@ -85,7 +85,7 @@ async def test_a_failing_command_is_a_result(tool: ExecRun, folder: Path) -> Non
     assert (await script(tool, folder, "exit 7"))["exitCode"] == 7
 
 
-async def test_death_by_a_signal_is_told_as_a_shell_does(tool: ExecRun, folder: Path) -> None:
+async def test_death_by_a_signal_is_reported_as_a_shell_does(tool: ExecRun, folder: Path) -> None:
     assert (await script(tool, folder, "kill -9 $$"))["exitCode"] == 137
 
 
@@ -184,7 +184,7 @@ async def test_lines_are_streamed_as_they_appear(tool: ExecRun, folder: Path) ->
     assert all(chunk.data.endswith(b"\n") for chunk in sink.chunks if chunk.data != b"end")
 
 
-async def test_long_output_is_cut_and_says_so(tool: ExecRun, folder: Path) -> None:
+async def test_long_output_is_cut_and_marked(tool: ExecRun, folder: Path) -> None:
     context = command_context(folder)
     result = await called(tool, context, argv=["seq", "1", "9999"], maxOutputChars=10)
     assert result["stdout"] == "1\n2\n3\n4\n5\n\n…[cut: 48888 bytes in all]"
@@ -193,7 +193,7 @@ async def test_long_output_is_cut_and_says_so(tool: ExecRun, folder: Path) -> No
     assert "first 10 characters each were kept: raise maxOutputChars" in context.evidence[-1].summary
 
 
-async def test_output_that_is_no_text_is_still_told(tool: ExecRun, folder: Path) -> None:
+async def test_output_that_is_no_text_is_still_returned(tool: ExecRun, folder: Path) -> None:
     assert (await script(tool, folder, r"printf 'a\377b'"))["stdout"] == "a\ufffdb"
 
 
@@ -404,7 +404,7 @@ def test_the_contract_is_that_of_the_documents() -> None:
     assert ExecRun(Confinement()).unavailable_reason() == ""
 
 
-async def test_a_plan_tells_what_would_run(folder: Path) -> None:
+async def test_a_plan_lists_what_would_run(folder: Path) -> None:
     tool, context = ExecRun(confinement_of("rlimits")), command_context(folder)
     effects = tool.effects(ExecRun.In(argv=["cat", "-n", "notes.txt"], cwd="sub", timeout_s=5), context)
     assert effects == ('Run `/usr/bin/cat -n -- notes.txt` in the folder "sub" of the workspace, for at most 5 s.',)

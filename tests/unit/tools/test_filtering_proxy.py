@@ -159,7 +159,7 @@ async def test_a_tunnel_carries_both_ways_and_no_more_than_its_bytes() -> None:
                 writer.transport.abort()
 
 
-async def test_an_answer_that_is_none_is_told_as_such() -> None:
+async def test_an_answer_that_is_not_http_is_reported() -> None:
     for raw in (b"garbage\r\n\r\n", b"HTTP/1.1 100 C\r\n\r\n" * 20, b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000):
         async with serving(always(raw, keep=False)) as site, proxied(site.rule()) as (proxy, port):
             assert await status(proxy, port, f"GET {site.url()} HTTP/1.1") == 502

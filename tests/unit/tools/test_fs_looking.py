@@ -78,7 +78,7 @@ class UnreadableFolder:
         return best_opening()(root, path, flags)
 
 
-async def test_what_may_not_be_read_is_told_as_missing(tmp_path: Path) -> None:
+async def test_an_unreadable_path_is_reported_as_missing(tmp_path: Path) -> None:
     calls = FileCalls(tmp_path / "work", UnreadableFolder("a/shut"))
     calls.put("a/open/one.txt", "hello")
     calls.put("a/shut/two.txt", "hello")
@@ -113,7 +113,7 @@ async def test_a_long_list_is_cut(tree: FileCalls) -> None:
     assert not (await tree("listDir", path=".", maxEntries=5))["truncated"]
 
 
-async def test_what_cannot_be_listed_is_told(tree: FileCalls) -> None:
+async def test_a_folder_that_cannot_be_listed_is_reported(tree: FileCalls) -> None:
     for tool, argument in (("listDir", "path"), ("findFiles", "path"), ("searchText", "root")):
         more = {"query": "x"} if tool == "searchText" else {}
         assert await tree.kind(tool, **{argument: "nope"}, **more) is ErrorKind.NOT_FOUND
@@ -184,11 +184,11 @@ async def test_searches_are_bounded(tmp_path: Path, tree: FileCalls) -> None:
 @pytest.mark.parametrize(
     "query", ["(a", "a(?=b)", r"(a)\1", "((((a{100}){100}){100}){100})", "[z-a]", "((a?b?){30}){30}c"]
 )
-async def test_expressions_that_re2_refuses_are_told(tree: FileCalls, query: str) -> None:
+async def test_expressions_that_re2_refuses_are_reported(tree: FileCalls, query: str) -> None:
     assert await tree.kind("searchText", root=".", query=query, regex=True) is ErrorKind.INVALID_INPUT
 
 
-async def test_a_query_over_lines_and_a_broken_glob_are_told(tree: FileCalls) -> None:
+async def test_a_multi_line_query_and_a_broken_glob_are_refused(tree: FileCalls) -> None:
     assert await tree.kind("searchText", root=".", query="a\nb") is ErrorKind.INVALID_INPUT
     assert await tree.kind("searchText", root=".", query="a", glob="{a,b") is ErrorKind.INVALID_INPUT
     assert await tree.kind("findFiles", path=".", pattern="[z-a]") is ErrorKind.INVALID_INPUT
@@ -213,7 +213,7 @@ def test_lines_are_found_and_counted_across_blocks() -> None:
     assert lines_of("^$", b"x" * 65_535 + b"\n\n" + b"y" * 70_000 + b"\n\nz") == [2, 4]
 
 
-def test_a_line_longer_than_a_block_is_told_once_and_has_one_end() -> None:
+def test_a_line_longer_than_a_block_is_reported_once_and_has_one_end() -> None:
     data = b"a" * 200_000 + b"END\nEND of a\n" + b"b" * 200_000
     assert lines_of("a", data) == [1, 2]
     assert lines_of("^a", data) == [1]
@@ -234,7 +234,7 @@ async def test_a_slow_search_ends_soon_after_it_is_cancelled(calls: FileCalls) -
     assert descriptors() == before
 
 
-def test_a_long_line_is_told_around_the_match() -> None:
+def test_a_long_line_is_shown_around_the_match() -> None:
     ((_, excerpt),) = matching_lines(
         compile_query("needle", regex=False), b"x" * 5000 + b"needle" + "界".encode() * 5000
     )

@@ -27,7 +27,7 @@ def kind_of(planning: Callable[..., str], /, *args: str, **arguments: Any) -> Er
     return refused.value.error.kind
 
 
-def test_a_deletion_says_how_much_would_go_and_takes_nothing(calls: FileCalls) -> None:
+def test_a_planned_deletion_states_its_size_and_deletes_nothing(calls: FileCalls) -> None:
     calls.put("d/e/g", "12")
     calls.put("d/h", "345")
     (calls.root / "d/link").symlink_to("/etc")
@@ -41,7 +41,7 @@ def test_a_deletion_says_how_much_would_go_and_takes_nothing(calls: FileCalls) -
     assert content_of(calls.root) == before
 
 
-def test_a_deletion_that_would_fail_is_told_so(calls: FileCalls) -> None:
+def test_a_deletion_that_would_fail_is_reported(calls: FileCalls) -> None:
     calls.put("d/h", "345")
     (calls.root / "empty").mkdir()
     assert kind_of(calls.effects, "deletePath", path="gone", confirm=True) is ErrorKind.NOT_FOUND
@@ -62,7 +62,7 @@ def test_counting_stops_at_its_bound(tmp_path: Path) -> None:
         os.close(folder)
 
 
-def test_writing_says_whether_a_file_is_replaced(calls: FileCalls) -> None:
+def test_a_written_file_states_whether_it_was_replaced(calls: FileCalls) -> None:
     calls.put("old", "12345")
     assert calls.effects("writeText", path="a/new", text="é") == 'Write 2 bytes to the new file "a/new".'
     effect = calls.effects("writeText", path="old", text="1", overwrite=True)
@@ -73,7 +73,7 @@ def test_writing_says_whether_a_file_is_replaced(calls: FileCalls) -> None:
     assert kind_of(calls.effects, "writeText", path="folder", text="1", overwrite=True) is ErrorKind.INVALID_INPUT
 
 
-def test_copying_and_moving_say_how_many_bytes_go_where(calls: FileCalls) -> None:
+def test_copying_and_moving_state_how_many_bytes_go_where(calls: FileCalls) -> None:
     calls.put("a", "12345")
     calls.put("b", "1")
     calls.put("d/x", "1")
@@ -86,7 +86,7 @@ def test_copying_and_moving_say_how_many_bytes_go_where(calls: FileCalls) -> Non
         assert kind_of(calls.effects, name, source="gone", destination="c") is ErrorKind.NOT_FOUND
 
 
-def test_an_edit_says_what_it_would_make_of_the_file(calls: FileCalls) -> None:
+def test_an_edit_describes_the_resulting_file(calls: FileCalls) -> None:
     calls.put("a", "one two one")
     effect = calls.effects("editText", path="a", oldText="one", newText="three", expectedCount=2)
     assert effect == 'Replace a text in 2 places of "a": 15 bytes instead of 11.'
@@ -94,12 +94,12 @@ def test_an_edit_says_what_it_would_make_of_the_file(calls: FileCalls) -> None:
     assert (calls.root / "a").read_text() == "one two one"
 
 
-def test_a_replacement_that_policy_forbids_is_told_so(tmp_path: Path) -> None:
+def test_a_replacement_that_policy_forbids_is_refused(tmp_path: Path) -> None:
     calls = FileCalls(tmp_path, OPENINGS["by_step"], Sandbox(may_overwrite=False))
     calls.put("a")
     assert kind_of(calls.effects, "writeText", path="a", text="", overwrite=True) is ErrorKind.POLICY_DENIED
 
 
-def test_exactly_the_changing_tools_say_what_they_would_do() -> None:
+def test_exactly_the_changing_tools_describe_their_effects() -> None:
     with_effects = {tool.name for tool in fs_tools() if "effects" in vars(type(tool))}
     assert with_effects == {tool.name for tool in fs_tools() if not tool.annotations.read_only}

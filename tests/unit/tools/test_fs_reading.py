@@ -110,7 +110,7 @@ async def test_other_encodings_are_read(calls: FileCalls, encoding: str) -> None
     assert (read["text"], read["totalLines"]) == ("日本\n", 2)
 
 
-async def test_bytes_that_are_not_text_are_told_with_a_hint(calls: FileCalls) -> None:
+async def test_bytes_that_are_not_text_are_refused_with_a_hint(calls: FileCalls) -> None:
     calls.put("f", b"good\n\xff\xfe bad")
     failure = await calls.refused("readText", path="f")
     assert failure.error.kind is ErrorKind.INVALID_INPUT
@@ -130,7 +130,7 @@ async def test_codecs_that_are_no_text_encoding_are_refused(calls: FileCalls, en
 
 
 @pytest.mark.parametrize("tool", ["readText", "sha256"])
-async def test_what_cannot_be_read_is_told(calls: FileCalls, tool: str) -> None:
+async def test_a_file_that_cannot_be_read_is_reported(calls: FileCalls, tool: str) -> None:
     calls.put("folder/f")
     assert await calls.kind(tool, path="nope") is ErrorKind.NOT_FOUND
     assert await calls.kind(tool, path="folder") is ErrorKind.INVALID_INPUT
@@ -145,7 +145,7 @@ async def test_a_file_of_any_size_is_hashed(calls: FileCalls, size: int) -> None
     assert calls.context.evidence[0].sha256 == sha256(data)
 
 
-async def test_status_is_told_without_following_links(calls: FileCalls, tmp_path: Path) -> None:
+async def test_a_status_is_read_without_following_links(calls: FileCalls, tmp_path: Path) -> None:
     file = calls.put("f", "12345")
     os.utime(file, (0, 1_000_000_000.25))
     assert await calls("stat", path="f") == {"type": "file", "size": 5, "modifiedAt": "2001-09-09T01:46:40.250Z"}
@@ -157,7 +157,7 @@ async def test_status_is_told_without_following_links(calls: FileCalls, tmp_path
     assert [(evidence.ref, evidence.summary) for evidence in calls.context.evidence] == [("f", "file of 5 bytes")]
 
 
-async def test_times_beyond_the_calendar_are_told_as_its_end(calls: FileCalls) -> None:
+async def test_times_beyond_the_calendar_are_shown_as_its_end(calls: FileCalls) -> None:
     os.utime(calls.put("f"), (0, 10**12))
     modified_at = (await calls("stat", path="f"))["modifiedAt"]
     assert modified_at.startswith(("9999-", "2446-"))

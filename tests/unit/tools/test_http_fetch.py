@@ -67,7 +67,7 @@ async def test_text_is_decoded_by_the_declared_charset(
     assert (await text_from(services, response(data, content_type=content_type))).text == text
 
 
-async def test_long_text_is_cut_marked_and_told(services: HttpServices) -> None:
+async def test_a_long_text_is_cut_marked_and_reported(services: HttpServices) -> None:
     body = "ä" * 2_000
     async with serving(always(response(body.encode()))) as server:
         context = egress_context(server.rule())
@@ -154,7 +154,7 @@ async def test_error_status_is_an_upstream_error_with_an_excerpt(
     ("method", "status", "retryable"),
     [("GET", 502, True), ("POST", 500, False), ("POST", 502, False), ("POST", 503, True), ("POST", 429, True)],
 )
-async def test_a_post_is_sent_again_only_after_a_status_that_says_it_was_not_processed(
+async def test_a_post_is_sent_again_only_after_a_status_that_excludes_processing(
     services: HttpServices, method: str, status: int, retryable: bool
 ) -> None:
     error = await json_error(services, response(b"{}", status=status), method=method)
@@ -162,7 +162,7 @@ async def test_a_post_is_sent_again_only_after_a_status_that_says_it_was_not_pro
     assert ("check that before you send it again" in error.message) is not retryable
 
 
-async def test_error_status_is_told_even_when_its_body_cannot_be_read(services: HttpServices) -> None:
+async def test_an_error_status_is_reported_even_when_its_body_cannot_be_read(services: HttpServices) -> None:
     error = await json_error(services, response(b"x", status=403, content_encoding="br"))
     assert error.upstream == Upstream(403, "")
 

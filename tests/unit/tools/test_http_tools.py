@@ -82,7 +82,7 @@ async def test_effects_show_no_secret(tools: dict[str, Tool], tmp_path: Path) ->
     context.close()
 
 
-async def test_a_plan_tells_how_much_would_be_sent_and_where_it_would_be_kept(
+async def test_a_plan_states_how_much_would_be_sent_and_where_it_would_be_stored(
     tools: dict[str, Tool],  # type: ignore[type-arg]
     tmp_path: Path,
 ) -> None:

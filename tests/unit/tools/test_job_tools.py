@@ -35,7 +35,7 @@ def _context(principal: str = AGENT.id) -> ToolContext:
     return context
 
 
-async def test_status_tells_state_and_progress(harness: JobHarness, process: Process) -> None:
+async def test_a_status_has_state_and_progress(harness: JobHarness, process: Process) -> None:
     queued, running = in_state(a_job(), JobState.RUNNING, "runner-1")
     await harness.kept(
         queued, running, moved(running, JobState.RUNNING, T0, progress=Progress(3, 9, "rows", "on", 2.0))
@@ -48,7 +48,7 @@ async def test_status_tells_state_and_progress(harness: JobHarness, process: Pro
     assert [proof.ref for proof in context.evidence] == ["job-1"]
 
 
-async def test_status_of_a_failed_job_tells_why(harness: JobHarness, process: Process) -> None:
+async def test_the_status_of_a_failed_job_states_why(harness: JobHarness, process: Process) -> None:
     job = a_job()
     await harness.kept(job, moved(job, JobState.FAILED, T0, result=failed(job.call, ErrorKind.IO_ERROR)))
     answer = await JobStatusTool(process.jobs).run(ASK, _context())
@@ -64,7 +64,7 @@ async def test_result_is_what_the_job_brought(harness: JobHarness, process: Proc
     assert (context.artifacts, context.truncated) == ([ARTIFACT], True)
 
 
-async def test_result_of_a_lost_job_says_so(harness: JobHarness, process: Process) -> None:
+async def test_the_result_of_a_lost_job_states_its_loss(harness: JobHarness, process: Process) -> None:
     job = a_job()
     await harness.kept(job, moved(job, JobState.LOST, T0, result=failed(job.call, ErrorKind.OUTCOME_UNKNOWN)))
     answer = await JobResultTool(process.jobs).run(ASK, _context())

@@ -176,14 +176,14 @@ PARTIALS = [
     ("template", "data", "expected"),
     [pytest.param(*case[1:], id=case[0]) for case in INTERPOLATION + SECTIONS + WHITESPACE + DELIMITERS],
 )
-def test_renders_as_the_specification_says(template: str, data: Any, expected: str) -> None:
+def test_templates_render_as_the_specification_demands(template: str, data: Any, expected: str) -> None:
     assert rendered(template, data) == expected
 
 
 @pytest.mark.parametrize(
     ("template", "data", "partials", "expected"), [pytest.param(*case[1:], id=case[0]) for case in PARTIALS]
 )
-def test_partials_render_as_the_specification_says(
+def test_partials_render_as_the_specification_demands(
     template: str, data: Any, partials: dict[str, str], expected: str
 ) -> None:
     assert rendered(template, data, partials) == expected

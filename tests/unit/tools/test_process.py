@@ -137,7 +137,7 @@ def test_a_capture_keeps_the_first_bytes_and_hands_out_whole_lines_once() -> Non
     assert capture.text(3) == ("abc", True)
 
 
-def test_a_capture_that_lost_nothing_says_so() -> None:
+def test_a_capture_that_lost_nothing_is_marked_complete() -> None:
     capture = Capture(100)
     capture.feed("grüße".encode())
     assert capture.text(5) == ("grüße", False)

@@ -42,7 +42,7 @@ async def test_long_work_that_is_cancelled_before_its_turn_ends_at_once_and_neve
     assert ran == []
 
 
-async def test_cancelled_work_that_runs_is_told_to_stop_and_awaited() -> None:
+async def test_cancelled_work_that_runs_is_stopped_and_awaited() -> None:
     begun, stopped = threading.Event(), threading.Event()
 
     def work(stop: threading.Event | None) -> None:

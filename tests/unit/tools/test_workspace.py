@@ -98,7 +98,7 @@ def test_a_principal_folder_that_is_a_link_is_not_entered(tmp_path: Path, openin
     assert descriptors() == before
 
 
-def test_a_file_is_read_and_its_status_told(workspace: Workspace, root: Path) -> None:
+def test_a_file_is_read_with_its_status(workspace: Workspace, root: Path) -> None:
     (root / "a").mkdir()
     (root / "a" / "f.txt").write_text("text")
     with workspace.open_read("a/./f.txt") as file:
@@ -108,7 +108,7 @@ def test_a_file_is_read_and_its_status_told(workspace: Workspace, root: Path) ->
     assert workspace.stat(".").type == "dir"
 
 
-def test_what_is_missing_or_of_another_kind_is_told_so(workspace: Workspace, root: Path) -> None:
+def test_a_missing_path_or_one_of_another_kind_is_reported(workspace: Workspace, root: Path) -> None:
     (root / "folder").mkdir()
     (root / "file").write_text("x")
     assert refused(lambda: workspace.open_read("nope")) is ErrorKind.NOT_FOUND
@@ -277,7 +277,7 @@ def test_a_deep_path_is_made_and_removed(workspace: Workspace, root: Path) -> No
     assert content_of(root) == {}
 
 
-def test_renames_refuse_taken_names_unless_told_otherwise(workspace: Workspace, root: Path) -> None:
+def test_renames_refuse_taken_names_by_default(workspace: Workspace, root: Path) -> None:
     (root / "a").write_text("a")
     (root / "b").write_text("b")
     (root / "dir").mkdir()
@@ -296,7 +296,7 @@ def test_renames_are_as_strict_without_renameat2(
     workspace: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_renameat2", None)
-    test_renames_refuse_taken_names_unless_told_otherwise(workspace, root)
+    test_renames_refuse_taken_names_by_default(workspace, root)
     write(workspace, "written")
     assert refused(lambda: write(workspace, "written")) is ErrorKind.ALREADY_EXISTS
     assert (root / "written").stat().st_nlink == 1
@@ -341,7 +341,7 @@ def test_a_folder_descriptor_lists_and_closes(workspace: Workspace, root: Path) 
     assert refused(lambda: workspace.open_folder("a/f").__enter__()) is ErrorKind.INVALID_INPUT
 
 
-def test_a_full_disk_is_told_as_such(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def test_a_full_disk_is_reported_as_such(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     def full(descriptor: int, data: memoryview) -> int:
         raise OSError(28, "No space left on device", "/somewhere/else")
 

@@ -200,7 +200,7 @@ async def test_watch_of_a_tool_shows_that_tool(hub: ApprovalHub) -> None:
     assert failure.reason == "DRAINING", "nothing before it"
 
 
-async def test_hub_that_leaves_tells_watchers_to_come_again(hub: ApprovalHub) -> None:
+async def test_a_leaving_hub_asks_watchers_to_reconnect(hub: ApprovalHub) -> None:
     answers = watch(hub)
     await answers.initial_metadata()
     hub.news.close()

@@ -80,7 +80,7 @@ def test_what_a_struct_would_bend_is_not_put_into_one(number: float) -> None:
         payload.to_struct({"deep": [{"number": number}]})
 
 
-def test_details_that_a_struct_would_bend_are_told_as_text() -> None:
+def test_details_that_a_struct_would_change_are_sent_as_text() -> None:
     assert payload.from_struct(payload.lossy_struct({"size": 2**60, "plain": 1})) == {"size": str(2**60), "plain": 1.0}
 
 

@@ -285,7 +285,7 @@ async def test_end_stops_everything_and_leaves_no_task() -> None:
     assert asyncio.all_tasks() == before
 
 
-async def test_told_to_stop_reading_it_answers_what_it_has_read_and_ends(harness: SessionHarness) -> None:
+async def test_a_session_asked_to_stop_reading_answers_what_it_has_read_and_ends(harness: SessionHarness) -> None:
     harness.send("x")
     await harness.until(lambda: len(harness.begun) == 1)
     harness.session.stop_reading()
@@ -297,7 +297,7 @@ async def test_told_to_stop_reading_it_answers_what_it_has_read_and_ends(harness
     assert harness.read == 0 or "quick" not in harness.begun
 
 
-async def test_idle_session_that_is_told_to_stop_reading_ends_at_once(harness: SessionHarness) -> None:
+async def test_an_idle_session_that_is_asked_to_stop_reading_ends_at_once(harness: SessionHarness) -> None:
     await asyncio.sleep(0)
     harness.session.stop_reading()
     assert await harness.message() is None

@@ -58,7 +58,7 @@ async def test_what_is_ready_at_once_leaves_in_one_message() -> None:
     assert post.sent == ["a", "b"]
 
 
-async def test_call_is_told_sent_only_with_its_result() -> None:
+async def test_a_call_is_reported_as_sent_only_with_its_result() -> None:
     post = Mailbox()
     call = post.call("a")
     call.chunk(Chunk(b"x"))

@@ -93,7 +93,7 @@ class Findings(NamedTuple):
         return not self.faults
 
 
-def test_names_may_differ_where_it_is_said_properties_count_and_messages_lie_within() -> None:
+def test_declared_differences_are_allowed_properties_count_and_messages_nest() -> None:
     write = Writer(
         audit_service_pb2.VerifyAuditResponse,
         Findings,

@@ -68,7 +68,7 @@ def test_the_digest_of_a_graph_is_the_one_that_was_recorded() -> None:
         ({"1": node(api_key="sk-live-1")}, "/1/inputs/api_key: it looks like a secret"),
     ],
 )
-def test_what_is_no_sound_graph_is_told_with_advice(broken: Any, expected: str) -> None:
+def test_an_unsound_graph_is_refused_with_advice(broken: Any, expected: str) -> None:
     assert expected in " ".join(graph_problems(broken))
 
 
@@ -84,7 +84,7 @@ def test_nodes_of_subgraphs_may_be_linked() -> None:
     assert graph_problems({"57:8": node(), "9": node(image=["57:8", 0])}) == ()
 
 
-def test_at_most_twenty_problems_are_told() -> None:
+def test_at_most_twenty_problems_are_reported() -> None:
     assert len(graph_problems({str(at): {"class_type": "A"} for at in range(100)})) == 20
 
 
@@ -93,7 +93,7 @@ def test_a_long_chain_of_nodes_is_no_circle() -> None:
     assert graph_problems(chain) == ()
 
 
-def test_links_and_literals_of_a_node_are_told_apart() -> None:
+def test_links_and_literals_of_a_node_are_distinguished() -> None:
     scale = graph()["2"]
     assert list(links_of(scale)) == [("image", "1", 0)]
     assert dict(literals_of(scale)).keys() == {"upscale_method", "width", "height", "crop"}
@@ -133,7 +133,7 @@ def read(words: Any, nodes: Any) -> Template | None:
 
 @given(steps=STEPS, value=ANYTHING)
 @settings(max_examples=100, deadline=None)
-def test_a_sidecar_is_read_or_told(steps: list[int], value: Any) -> None:
+def test_a_sidecar_is_read_or_refused_with_a_reason(steps: list[int], value: Any) -> None:
     template = read(changed(SIDECAR, steps, value), GRAPH)
     if template is not None:
         problems_with(template, INFO)
@@ -147,7 +147,7 @@ def test_a_sidecar_is_read_or_told(steps: list[int], value: Any) -> None:
 
 @given(steps=STEPS, value=ANYTHING)
 @settings(max_examples=100, deadline=None)
-def test_a_graph_is_read_or_told(steps: list[int], value: Any) -> None:
+def test_a_graph_is_read_or_refused_with_a_reason(steps: list[int], value: Any) -> None:
     nodes = changed(GRAPH, steps, value)
     template = read(SIDECAR, nodes)
     if template is not None:
@@ -159,7 +159,7 @@ def test_a_graph_is_read_or_told(steps: list[int], value: Any) -> None:
 
 @given(steps=STEPS, value=ANYTHING)
 @settings(max_examples=100, deadline=None)
-def test_whatever_a_server_says_of_its_nodes_is_lived_with(steps: list[int], value: Any) -> None:
+def test_any_description_of_nodes_by_a_server_is_tolerated(steps: list[int], value: Any) -> None:
     template = read(SIDECAR, GRAPH)
     assert template is not None
     node_classes = changed(INFO, steps, value)

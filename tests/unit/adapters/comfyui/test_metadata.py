@@ -160,7 +160,7 @@ async def test_what_no_encoder_writes_is_damaged(media_type: str, data: bytes) -
 
 @KINDS
 @given(noise=st.binary(max_size=200), at=st.integers(0, 400), size=st.integers(1, 300))
-async def test_whatever_is_put_in_it_is_damaged_or_told_alike_however_it_arrives(
+async def test_inserted_bytes_are_damage_or_kept_alike_in_any_chunking(
     media_type: str, noise: bytes, at: int, size: int
 ) -> None:
     data = PLAIN[media_type][:at] + noise + PLAIN[media_type][at:]
@@ -185,7 +185,7 @@ FILM = b"\0\0\0\x18ftypisom\0\0\2\0isomiso2" + GRAPH
         (FILM, "video/mp4", False),
     ],
 )
-async def test_what_a_run_leaves_is_freed_of_the_graph_where_it_can_be_and_the_evidence_says_so(
+async def test_memory_of_a_finished_run_is_freed_where_possible_and_the_evidence_states_it(
     tmp_path: Path, data: bytes, media_type: str, is_taken_out: bool
 ) -> None:
     output = {**BLUR["sidecar"]["outputs"][0], "mime": ["image/*", "video/*"]}

@@ -87,7 +87,7 @@ def test_the_recorded_example_fits_the_recorded_server(version: str, tmp_path: P
     assert "the server has no 'cubic'" in wider
 
 
-def test_a_class_that_the_server_lacks_is_all_that_is_told(tmp_path: Path) -> None:
+def test_a_class_that_the_server_lacks_is_the_only_problem_reported(tmp_path: Path) -> None:
     knows = {name: described for name, described in INFO.items() if name != "Noise"}
     assert problem_text(tmp_path, knows) == "the server has no class Noise: install its custom node, or remove it"
 
@@ -105,7 +105,7 @@ def test_a_class_that_the_server_lacks_is_all_that_is_told(tmp_path: Path) -> No
         ({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 2}, {"type": "integer", "minimum": 1}]}, "16384"),
     ],
 )
-def test_an_argument_that_allows_more_than_the_node_is_told(words: Any, expected: str, tmp_path: Path) -> None:
+def test_an_argument_that_allows_more_than_the_node_is_reported(words: Any, expected: str, tmp_path: Path) -> None:
     found = problem_text(tmp_path, input_schema=property_of("width", **words))
     assert found.startswith("argument /width allows more than /2/inputs/width: ")
     assert expected in found
@@ -137,7 +137,7 @@ def test_choices_are_read_in_the_old_form_and_the_new(form: Any, tmp_path: Path)
 @pytest.mark.parametrize(
     "form", [["COMBO", {"remote": {}}], ["COMBO", {"options": ["x"], "multiselect": True}], ["ODD"], []]
 )
-def test_what_a_server_does_not_tell_is_let_pass(form: Any, tmp_path: Path) -> None:
+def test_inputs_that_a_server_describes_incompletely_are_tolerated(form: Any, tmp_path: Path) -> None:
     assert problem_text(tmp_path, info("ImageScale", "upscale_method", form)) == ""
 
 
@@ -156,13 +156,13 @@ def test_what_a_server_does_not_tell_is_let_pass(form: Any, tmp_path: Path) -> N
         ({**INFO, "SaveImage": {**INFO["SaveImage"], "output_node": False}}, "node 3 (SaveImage) is no output node"),
     ],
 )
-def test_what_the_server_takes_otherwise_is_told(knows: Any, expected: str, tmp_path: Path) -> None:
+def test_arguments_that_the_server_takes_otherwise_are_reported(knows: Any, expected: str, tmp_path: Path) -> None:
     found = problem_text(tmp_path, knows)
     assert expected in found
     assert bool(found) == bool(expected)
 
 
-def test_a_file_name_is_not_the_callers_to_choose_where_the_server_says_it_opens_one(tmp_path: Path) -> None:
+def test_a_file_name_of_a_server_input_is_not_the_callers_to_choose(tmp_path: Path) -> None:
     knows = info("Noise", "text", [["x"], {"video_upload": True}])
     to_text = {"from": "/method", "to": "/4/inputs/text", "expect_class": "Noise"}
     changes: dict[str, Any] = {"bindings": [*SIDECAR["bindings"][:3], to_text]}
@@ -185,6 +185,6 @@ def test_inputs_that_a_node_grows_by_itself_are_let_pass(tmp_path: Path) -> None
     assert problem_text(tmp_path, None, graph(n4=grown)) == ""
 
 
-def test_at_most_twenty_problems_are_told(tmp_path: Path) -> None:
+def test_at_most_twenty_problems_are_reported(tmp_path: Path) -> None:
     lacking = {f"n{at}": {"class_type": "Noise", "inputs": {"seed": 1}} for at in range(10, 60)}
     assert len(problems_with(made(tmp_path, graph(**lacking)), INFO)) == 20

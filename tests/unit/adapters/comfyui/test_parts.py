@@ -95,13 +95,13 @@ async def test_the_place_of_one_that_waits_counts_those_that_go_before() -> None
 
 
 @pytest.mark.parametrize("body", [[], "x", 7, None, {"p": {"status": {"status_str": "perhaps"}}}, {"p": {}}])
-async def test_a_history_that_cannot_be_understood_says_nothing(body: Any) -> None:
+async def test_a_history_that_cannot_be_understood_leaves_the_outcome_unknown(body: Any) -> None:
     with pytest.raises(NoReply):
         await seen({"/history/p": [body, body], "/queue": [{}]})
 
 
 @pytest.mark.parametrize("status", [None, "done", 7, ["pending"]])
-async def test_a_job_of_no_known_status_says_nothing(status: Any) -> None:
+async def test_a_job_of_no_known_status_leaves_the_outcome_unknown(status: Any) -> None:
     with pytest.raises(NoReply):
         await seen({"/api/jobs/p": [{"status": status}]}, has_jobs=True)
 
@@ -153,7 +153,7 @@ kinds = st.sampled_from(
 
 
 @given(st.lists(st.tuples(kinds, news_of_nodes), max_size=30))
-def test_whatever_is_heard_what_is_told_never_goes_back(messages: list[tuple[str, dict[str, Any]]]) -> None:
+def test_reported_progress_never_goes_back_whatever_arrives(messages: list[tuple[str, dict[str, Any]]]) -> None:
     sink = RecordingSink()
     node_progress = NodeProgress(GRAPH, RisingProgress(sink).progress)
     for kind, data in messages:

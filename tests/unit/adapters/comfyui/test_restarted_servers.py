@@ -100,7 +100,7 @@ async def test_one_that_the_server_knows_is_followed_and_not_sent_again(harness:
     assert [*harness.comfy.submissions().values()] == [1]
 
 
-async def test_of_a_server_that_had_never_run_anything_nobody_can_tell_a_restart(harness: ComfyHarness) -> None:
+async def test_a_restart_of_a_server_without_history_cannot_be_detected(harness: ComfyHarness) -> None:
     await died_while_submitting(harness, How.DROP)
     assert "may have restarted" in await lost(harness)
     assert harness.comfy.submitted == []
@@ -154,7 +154,7 @@ async def test_a_gateway_before_a_server_that_is_started_anew_is_a_break(tmp_pat
 
 
 @pytest.mark.promise("comfyui.restart")
-async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(harness: ComfyHarness) -> None:
+async def test_a_waiting_prompt_that_is_removed_is_lost_and_not_cancelled(harness: ComfyHarness) -> None:
     await harness.run(
         "blur", {"width": 32}, job_id="job-0"
     )  # known to the server and to us before the one that is lost
@@ -172,7 +172,7 @@ async def test_a_waiting_prompt_that_somebody_removes_is_lost_and_not_cancelled(
 
 
 @pytest.mark.promise("comfyui.restart")
-async def test_a_restart_is_told_as_one_however_much_others_have_run_since(harness: ComfyHarness) -> None:
+async def test_a_restart_is_detected_however_much_others_have_run_since(harness: ComfyHarness) -> None:
     await harness.run("blur", {"width": 32}, job_id="job-0")  # of another width, or its cache would serve the next
     harness.comfy.hold("ImageBlur")
     running = harness.begin("blur")

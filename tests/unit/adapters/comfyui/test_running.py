@@ -62,7 +62,7 @@ async def test_metadata_stays_where_the_operator_wants_it(tmp_path: Path) -> Non
         assert await harness.bytes_of(value["image"][0]["artifact"]) == path.read_bytes()
 
 
-async def test_evidence_says_what_was_sent_where_and_what_came_of_it(harness: ComfyHarness) -> None:
+async def test_evidence_states_what_was_sent_where_and_its_outcome(harness: ComfyHarness) -> None:
     outcome = await harness.run("paint", {"words": "a ship", "seed": 77})
     evidence = proven(outcome)
     template = harness.definitions["paint"].remote["templateSha256"]
@@ -84,7 +84,7 @@ async def test_evidence_says_what_was_sent_where_and_what_came_of_it(harness: Co
     assert [proof.sha256 for proof in files] == [ref.sha256 for ref in outcome.artifacts]
 
 
-async def test_a_seed_that_nobody_gave_is_drawn_and_told_and_another_for_each_job(harness: ComfyHarness) -> None:
+async def test_a_missing_seed_is_drawn_anew_for_each_job_and_reported(harness: ComfyHarness) -> None:
     drawn_seeds = [
         proven(await harness.run("paint", {"words": "x"}, job_id=job))["seeds"] for job in ("job-1", "job-2")
     ]
@@ -123,7 +123,7 @@ async def test_everything_works_without_the_websocket(harness: ComfyHarness, fau
     assert [progress.step for progress in sink.progresses][-1] == 5
 
 
-async def test_waiting_is_told_by_its_place_in_the_queue(harness: ComfyHarness) -> None:
+async def test_waiting_is_shown_by_its_place_in_the_queue(harness: ComfyHarness) -> None:
     harness.comfy.hold("ImageBlur")
     first = harness.begin("blur", job_id="job-1")
     await harness.comfy.until_held("ImageBlur")
@@ -262,9 +262,7 @@ async def test_a_waiting_prompt_that_we_have_had_removed_is_cancelled_however_sl
 
 @pytest.mark.promise("comfyui.only-ours-is-stopped")
 @pytest.mark.parametrize("is_waiting", [True, False], ids=["waiting", "running"])
-async def test_what_somebody_else_runs_there_goes_on_when_ours_is_stopped(
-    harness: ComfyHarness, is_waiting: bool
-) -> None:
+async def test_executions_of_others_go_on_when_ours_is_stopped(harness: ComfyHarness, is_waiting: bool) -> None:
     harness.comfy.hold("ImageBlur")
     other = await submitted_elsewhere(harness) if is_waiting else ""
     if is_waiting:
@@ -336,7 +334,7 @@ async def test_who_interrupts_from_elsewhere_is_not_taken_for_us(harness: ComfyH
     assert "somebody else" in error.message
 
 
-async def test_who_watches_is_told_when_the_server_does_not_answer(harness: ComfyHarness) -> None:
+async def test_a_watcher_is_notified_when_the_server_does_not_answer(harness: ComfyHarness) -> None:
     harness.comfy.hold("ImageBlur")
     sink = RecordingSink()
     running = harness.begin("blur", sink=sink)
@@ -350,7 +348,7 @@ async def test_who_watches_is_told_when_the_server_does_not_answer(harness: Comf
 
 
 @pytest.mark.promise("workflow.never-false-done")
-async def test_a_restart_of_the_server_loses_the_job_and_says_so(harness: ComfyHarness) -> None:
+async def test_a_restart_of_the_server_loses_the_job_and_is_reported(harness: ComfyHarness) -> None:
     harness.comfy.hold("ImageBlur")
     running = harness.begin("blur")
     await harness.comfy.until_held("ImageBlur")
@@ -400,7 +398,7 @@ async def test_what_is_no_picture_is_not_uploaded(harness: ComfyHarness) -> None
 
 
 @pytest.mark.promise("comfyui.outputs-before-success")
-async def test_a_cached_run_is_told_as_one_and_a_file_that_is_gone_is_no_success(tmp_path: Path) -> None:
+async def test_a_cached_run_is_reported_as_cached_and_a_missing_file_is_a_failure(tmp_path: Path) -> None:
     words = [words for words in BLUR["sidecar"]["forced"] if not words["to"].startswith("/5")]
     async with comfy_harness(tmp_path, templates=(changed(BLUR, forced=words), SCALE)) as harness:
         await harness.run("blur", job_id="job-1")
@@ -414,7 +412,7 @@ async def test_a_cached_run_is_told_as_one_and_a_file_that_is_gone_is_no_success
 
 
 @pytest.mark.promise("comfyui.outputs-before-success")
-async def test_an_output_under_another_key_is_told_with_the_keys_that_are_there(tmp_path: Path) -> None:
+async def test_an_output_under_another_key_is_reported_with_the_existing_keys(tmp_path: Path) -> None:
     outputs = [{"name": "image", "node": "5", "key": "gifs"}]
     async with comfy_harness(tmp_path, templates=(changed(BLUR, outputs=outputs),)) as harness:
         error = await harness.error("blur")
@@ -455,7 +453,7 @@ async def test_a_graph_that_is_taken_in_part_is_stopped_and_refused(tmp_path: Pa
         await harness.comfy.until_idle()
 
 
-async def test_an_argument_that_the_server_refuses_is_told_by_its_place(harness: ComfyHarness) -> None:
+async def test_an_argument_that_the_server_refuses_is_reported_by_its_place(harness: ComfyHarness) -> None:
     harness.comfy.change_input("EmptyImage", "width", ["INT", {"default": 64, "min": 64, "max": 128}])
     error = await harness.error("blur", {"width": 8})
     assert error.kind is ErrorKind.INVALID_INPUT

@@ -46,7 +46,7 @@ async def test_a_changed_file_is_a_changed_tool(tmp_path: Path) -> None:
         assert stage.comfy.submitted[0].graph["2"]["inputs"]["blur_radius"] == 9
 
 
-async def test_what_a_sidecar_gets_wrong_is_told_and_harms_no_other(tmp_path: Path) -> None:
+async def test_a_wrong_sidecar_is_reported_and_affects_no_other(tmp_path: Path) -> None:
     async with comfy_harness(tmp_path) as stage:
         (tmp_path / "templates" / "broken.json").write_text(json.dumps({"tool": "broken", "workflow": 7}))
         discovery = await stage.source.discover()
@@ -131,7 +131,7 @@ async def test_a_server_that_takes_no_connection_is_passed_over(tmp_path: Path) 
         assert {*error.details["backends"]} == {"gpu-1", "gpu-2"}  # type: ignore[misc]
 
 
-async def test_what_the_operator_says_of_a_tool_counts(tmp_path: Path) -> None:
+async def test_the_operators_annotations_of_a_tool_count(tmp_path: Path) -> None:
     async with comfy_harness(tmp_path) as stage:
         terms = {
             "blur": ToolTerms(idempotent=True, capabilities=("art",), timeout_s=5.0),

@@ -57,7 +57,7 @@ def test_the_example_of_the_recordings_is_read(tmp_path: Path) -> None:
     assert template.warnings == ()
 
 
-def test_yaml_says_the_same_as_json(tmp_path: Path) -> None:
+def test_yaml_and_json_print_the_same(tmp_path: Path) -> None:
     as_json = load_template(write(tmp_path))
     path = tmp_path / "other.yaml"
     path.write_text(yaml.safe_dump(SIDECAR))
@@ -93,7 +93,7 @@ def test_a_given_schema_of_results_is_kept(tmp_path: Path) -> None:
     assert made(tmp_path, output_schema={"type": "object"}).output_schema == {"type": "object"}
 
 
-def test_classes_of_the_graph_are_allowed_when_nothing_is_said(tmp_path: Path) -> None:
+def test_classes_of_the_graph_are_allowed_by_default(tmp_path: Path) -> None:
     template = made(tmp_path, limits=None)
     assert template.limits.node_class_allowlist == template.node_classes
 
@@ -235,7 +235,7 @@ def test_a_seed_is_a_number_that_may_be_left_out(words: Any, expected: str, tmp_
     assert expected in " ".join(problems(tmp_path, input_schema=property_of("seed", **words)))
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     problems_found = problems(tmp_path, bindings=bindings(1, to="/9/inputs/width"), seeds=[], unused=["/none"])
     assert len(problems_found) == 3
 
@@ -308,7 +308,7 @@ def test_a_folder_gives_its_sidecars_and_what_is_wrong_with_the_others(tmp_path:
     assert "reads like `scale_image`" in problems[1]
 
 
-def test_a_file_that_is_named_and_found_counts_once_and_one_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_named_and_found_counts_once_and_a_missing_one_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path)
     found, problems = load_templates([str(path), str(tmp_path), str(tmp_path / "none.yaml")])
     assert len(found) == 1
@@ -390,7 +390,7 @@ def test_the_skeleton_of_a_recorded_graph_is_a_template(name: str, tmp_path: Pat
     assert len(set(template.input_schema["required"])) <= len(template.bindings)  # type: ignore[arg-type]  # a list
 
 
-def test_nodes_that_bear_one_title_are_told_apart_by_their_ids(tmp_path: Path) -> None:
+def test_nodes_with_one_title_are_distinguished_by_their_ids(tmp_path: Path) -> None:
     blur = {"class_type": "ImageBlur", "inputs": {"sigma": 3.0}, "_meta": {"title": "blur"}}
     template = read(tmp_path, {"1": blur, "2": blur, "3": DRAWING["9"] | {"inputs": {"filename_prefix": "x"}}})
     assert {binding.source for binding in template.bindings} == {"/blur_sigma_1", "/blur_sigma_2"}

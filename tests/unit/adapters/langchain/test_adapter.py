@@ -152,7 +152,7 @@ async def test_a_dict_schema_is_enforced_by_the_hub_for_langchain_does_not(desk:
     assert await desk("dict_schema", **completed) == {"text": "[('count', 3)]"}
 
 
-async def test_a_tool_exception_is_told_to_the_model(desk: OpenedSource) -> None:
+async def test_a_tool_exception_is_reported_to_the_model(desk: OpenedSource) -> None:
     error = await desk.refused("refuses")
     assert error.kind is ErrorKind.EXECUTION_ERROR
     assert "There is no such order. Ask for a number from the list." in error.message
@@ -175,7 +175,7 @@ async def test_text_that_the_operator_calls_an_error_is_one() -> None:
         assert "Access denied" in error.message
 
 
-async def test_arguments_that_pydantic_refuses_are_told_for_repair(desk: OpenedSource) -> None:
+async def test_arguments_that_pydantic_refuses_are_reported_for_repair(desk: OpenedSource) -> None:
     error = await desk.refused("even", number=3)
     assert error.kind is ErrorKind.INVALID_INPUT
     (violation,) = error.violations
@@ -225,7 +225,7 @@ async def test_a_source_may_be_replaced_while_a_call_runs(desk: OpenedSource) ->
     assert await running == {"text": "let go"}
 
 
-async def test_effects_and_side_effects_are_as_the_operator_says() -> None:
+async def test_effects_and_side_effects_are_those_the_operator_declares() -> None:
     async with opened("echo", tools={"echo": ToolTerms(read_only=True)}) as desk:
         call = granted(desk.spec("echo"))
         assert not desk.adapter.has_side_effects(call.planned)
@@ -274,7 +274,7 @@ async def test_nested_runs_are_spans_beneath_the_call_and_carry_no_values() -> N
     assert inner.start_time <= inner.end_time
 
 
-async def test_runs_in_a_worker_are_told_the_same_way_and_failures_by_class() -> None:
+async def test_runs_in_a_worker_are_traced_alike_and_failures_by_class() -> None:
     recorded = RecordingHandler()
     async with opened("sync_nested", "sync_nested_failing", tracer=recorded.tracer, processes=1) as desk:
         with recorded.tracer.start_as_current_span("call"):

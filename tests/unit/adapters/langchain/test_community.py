@@ -72,7 +72,7 @@ async def test_the_seven_file_tools_work_and_their_error_texts_are_errors(papers
     assert (tmp_path / "outside.txt").read_text() == "outside"
 
 
-async def test_what_the_example_says_of_risk_counts(papers: OpenedSource) -> None:
+async def test_the_examples_risk_annotations_count(papers: OpenedSource) -> None:
     assert papers.spec("read_file").annotations.read_only
     assert papers.spec("list_directory").annotations.read_only
     assert papers.spec("file_delete").annotations.destructive

@@ -95,7 +95,7 @@ async def test_a_schema_in_parts_stays_usable_and_closed() -> None:
         ("unspeakable", "cannot be described as JSON Schema: PydanticInvalidForJsonSchema"),
     ],
 )
-async def test_a_tool_that_cannot_be_called_says_why_and_harms_no_sibling(name: str, problem: str) -> None:
+async def test_a_tool_that_cannot_be_called_states_why_and_does_not_affect_others(name: str, problem: str) -> None:
     async with opened("BROKEN_TOOLS") as desk:
         problems = {one.spec.resource_id: one.problem for one in desk.discovery.definitions}
         assert problem in problems[name]
@@ -153,7 +153,7 @@ def test_what_has_both_runs_on_the_loop() -> None:
     assert not runs_on_loop(StructuredTool.from_function(now, description="One."))
 
 
-def test_generators_are_told() -> None:
+def test_generators_are_refused_with_a_reason() -> None:
     assert is_generator(fakes.streams)
     assert not is_generator(fakes.echo)
     assert not is_generator(fakes.add)
@@ -201,7 +201,7 @@ def test_a_tool_that_reads_them_under_an_alias_cannot_be_called(schema: type[Bas
     assert "under aliases" in tool_of(schema).problem
 
 
-def test_aliases_of_what_a_caller_may_send_do_no_harm_and_the_schema_is_closed_though_it_says_otherwise() -> None:
+def test_field_aliases_do_no_harm_and_the_schema_stays_closed() -> None:
     found = tool_of(Open)
     assert found.problem == ""
     assert found.schema["additionalProperties"] is False

@@ -40,7 +40,7 @@ async def test_args_go_to_the_classes_and_functions() -> None:
         assert names(desk) == {"own_one", "echo"}
 
 
-async def test_what_cannot_be_loaded_is_told_by_class_and_harms_no_sibling() -> None:
+async def test_tools_that_cannot_be_loaded_are_reported_by_class_and_affect_no_other() -> None:
     async with opened("echo", "fails", "nothing", "absent", "not-a-name", "no_such_module:x", "os:getcwd") as desk:
         assert names(desk) == {"echo"}
         problems = desk.discovery.problems
@@ -111,7 +111,7 @@ async def test_two_tools_of_one_name_and_two_that_read_alike_leave_the_second_ou
         assert sum("too similar" in problem for problem in problems) == 1
 
 
-async def test_the_source_says_what_it_is() -> None:
+async def test_the_source_describes_itself() -> None:
     async with opened("echo") as desk:
         source: Any = desk.source
         assert (source.name, source.kind, source.trust) == ("desk", ToolKind.LANGCHAIN, Trust.ALWAYS)

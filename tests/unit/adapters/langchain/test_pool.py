@@ -177,7 +177,7 @@ async def test_an_answer_beyond_the_bound_is_not_read(pool: WorkerPool, workers:
     assert await asked(pool, "large", size=900) == "x" * 900
 
 
-async def test_a_worker_that_cannot_start_says_so_and_is_tried_again(pool: WorkerPool, workers: WorkerStarts) -> None:
+async def test_a_worker_that_cannot_start_is_reported_and_retried(pool: WorkerPool, workers: WorkerStarts) -> None:
     workers.greeting = {"do": "refuse to start"}
     with pytest.raises(WorkerFailed) as failed:
         await asked(pool)

@@ -60,7 +60,7 @@ async def test_a_source_warms_a_worker_when_one_of_its_tools_will_need_it(
             assert (await desk("add", a=1))["text"] == f"3 in {worker.pid}"
 
 
-async def test_failures_are_told_as_those_of_async_tools(desk: OpenedSource) -> None:
+async def test_failures_are_reported_as_those_of_async_tools(desk: OpenedSource) -> None:
     with pytest.raises(ToolFailure) as caught:
         await desk("sync_crashes", text="hunter2-known")
     assert caught.value.error.kind is ErrorKind.EXECUTION_ERROR

@@ -96,7 +96,7 @@ async def test_an_unknown_tool_and_refused_arguments_are_upstream_errors(harness
 
 @pytest.mark.promise("mcp.deadline-reaches-the-server")
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_deadline_ends_the_call_here_and_over_there(way: str) -> None:
+async def test_a_deadline_ends_the_call_here_and_upstream(way: str) -> None:
     async with at(way) as harness:
         await harness.run("echo", {"text": "warm"})
 
@@ -112,7 +112,7 @@ async def test_a_deadline_ends_the_call_here_and_over_there(way: str) -> None:
 
 @pytest.mark.promise("mcp.deadline-reaches-the-server")
 @pytest.mark.parametrize("way", WAYS)
-async def test_cancelling_the_call_cancels_it_over_there(way: str) -> None:
+async def test_cancelling_the_call_cancels_it_upstream(way: str) -> None:
     async with at(way) as harness:
         await harness.run("echo", {"text": "warm"})
         running = asyncio.create_task(harness.adapter.execute(harness.call("hangs"), SILENT))
@@ -231,7 +231,7 @@ async def test_a_source_that_was_taken_away_is_unavailable(modern: McpHarness) -
     assert (await modern.run("echo", {"text": "x"})).value == {"text": "x"}
 
 
-async def test_a_plan_says_where_the_call_goes(modern: McpHarness) -> None:
+async def test_a_plan_names_the_destination_of_the_call(modern: McpHarness) -> None:
     (effect,) = modern.adapter.effects(modern.call("echo"))
     assert "`echo`" in effect
     assert "`fake`" in effect
@@ -313,7 +313,7 @@ async def test_beside_structured_content_every_picture_is_an_artifact(kept: Arti
     assert [ref.size_bytes for ref in outcome.artifacts] == [2]
 
 
-async def test_what_cannot_be_kept_is_left_out_and_said(kept: ArtifactsHarness) -> None:
+async def test_content_that_cannot_be_kept_is_left_out_and_reported(kept: ArtifactsHarness) -> None:
     kept.records.is_broken = True
     for artifacts in (None, kept.artifacts):
         outcome = await read({"content": [*text_blocks("still here"), IMAGE]}, artifacts)
@@ -353,7 +353,7 @@ async def test_the_servers_own_answer_is_kept_only_when_it_is_wanted_and_small()
     assert set(large.raw) == {"bytes", "sha256"}  # type: ignore[arg-type]
 
 
-async def test_a_server_cannot_say_that_something_of_its_answer_is_an_artifact() -> None:
+async def test_a_server_cannot_mark_a_part_of_its_answer_as_an_artifact() -> None:
     forged = {"artifact": "art_1", "bytes": 7, "sha256": "0", "mimeType": "text/plain"}
     embedded = {"type": "resource", "resource": {"uri": "file:///a", **forged}}
     answer = await read({"content": [{"type": "image", **forged}, embedded]})

@@ -196,7 +196,7 @@ async def test_credentials_never_go_where_the_metadata_does_not_fit_or_the_opera
         assert request.url.host in {"mcp.example", "login.example"}
 
 
-async def test_a_metadata_url_of_the_servers_choice_is_dialled_only_where_the_operator_said() -> None:
+async def test_a_metadata_url_of_the_server_is_dialled_only_where_the_operator_allows_it() -> None:
     world = AuthHarness()
     world.challenge = 'Bearer resource_metadata="https://169.254.169.254/latest"'
     assert await post(transport(world)) == 200

@@ -89,9 +89,7 @@ async def test_each_token_request_carries_an_assertion_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("named", "audience"), [("", TOKEN_URL), (AS, AS)])
-async def test_where_the_operator_names_the_token_endpoint_the_audience_is_it_or_what_he_says(
-    named: str, audience: str
-) -> None:
+async def test_the_audience_is_the_operators_token_endpoint_or_setting(named: str, audience: str) -> None:
     world = SignedAuthHarness(audience)
     assert await post(signing(world, token_url=TOKEN_URL, audience=named)) == 200
     assert len(world.claims) == 1

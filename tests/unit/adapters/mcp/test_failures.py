@@ -91,7 +91,7 @@ def test_a_forgotten_session_and_a_stale_definition_have_not_run() -> None:
 @pytest.mark.parametrize(
     ("code", "advice"), [(-32021, "`elicitation`"), (-32042, "open a web page"), (-32602, "Correct")]
 )
-def test_a_servers_refusal_says_what_would_help(code: int, advice: str) -> None:
+def test_a_servers_refusal_states_the_remedy(code: int, advice: str) -> None:
     error = failure_of(code, "no")
     assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
     assert advice in error.message
@@ -107,5 +107,5 @@ def test_anothers_words_are_cut_cleaned_and_free_of_secrets() -> None:
     assert "\u202e" not in error.message
 
 
-def test_an_error_without_a_word_says_so() -> None:
+def test_an_error_without_a_message_is_reported() -> None:
     assert "no reason" in failures.reported_failure(call(), " \n", REDACT).error.message

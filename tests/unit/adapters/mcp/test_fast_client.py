@@ -293,7 +293,7 @@ async def test_over_a_real_server_a_hundred_calls_at_once_are_right_and_the_next
         assert harness.link.connects == 1
 
 
-async def test_a_server_hears_of_a_call_that_is_cancelled_and_of_one_that_is_late() -> None:
+async def test_a_server_is_notified_of_a_cancelled_and_of_a_late_call() -> None:
     script = Script()
     async with serving(script) as url, over(url, "fast") as harness:
         running = asyncio.create_task(harness.run("hangs"))

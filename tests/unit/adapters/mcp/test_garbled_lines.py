@@ -94,7 +94,7 @@ def test_a_message_of_too_many_values_is_not_read_and_fails_its_call(unit: bytes
     assert not ended
 
 
-def test_a_message_of_too_many_values_tells_whom_it_would_have_answered_at_its_end() -> None:
+def test_a_message_of_too_many_values_fails_its_call_by_an_id_at_its_end() -> None:
     crowd = b"[]," * VALUES_MAX
     (failed,), _ = received(b'{"result":{"a":[' + crowd + b'0]},"jsonrpc":"2.0","id":5}', size=65_536)
     assert failure_of(failed) == (5, Breakage.TOO_LARGE.value)

@@ -122,7 +122,7 @@ async def test_what_breaks_on_the_way_fails_that_call_and_is_reported_as_what_it
         assert await broken_call(url, max_message_bytes=100_000) is breakage
 
 
-async def test_a_server_cannot_imitate_what_the_transport_says() -> None:
+async def test_a_server_cannot_imitate_messages_of_the_transport() -> None:
     error = {"code": -32000, "message": "x", "data": {"mark": "guess", "breakage": "NOT_SENT"}}
 
     def imitates(id: object) -> bytes:

@@ -157,7 +157,7 @@ def relayed_call(who: str) -> Relayed:
 
 
 @pytest.mark.parametrize("generation", ["legacy", "modern"])
-async def test_a_task_that_wants_input_is_told_so_and_cancelled(generation: str) -> None:
+async def test_a_task_that_needs_input_is_reported_and_cancelled(generation: str) -> None:
     async with tasks(generation) as harness:
         error = await ends(harness, "long" if generation == "legacy" else "perhaps", {"polls": -99})
         assert isinstance(error, ToolError)
@@ -223,7 +223,7 @@ async def test_a_task_that_asks_for_a_model_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("generation", ["legacy", "modern"])
-async def test_a_task_that_fails_tells_in_the_tools_own_words(generation: str) -> None:
+async def test_a_task_that_fails_returns_the_tools_own_message(generation: str) -> None:
     async with tasks(generation) as harness:
         name = "long" if generation == "legacy" else "perhaps"
         error = await ends(harness, name, {"fails": True, "text": "no paper"})

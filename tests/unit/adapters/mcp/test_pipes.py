@@ -88,7 +88,7 @@ async def test_answers_in_any_order_reach_the_calls_they_answer(pipe: FakePipe) 
     assert len(set(numbers)) == 100
 
 
-async def test_an_error_is_raised_as_the_server_said_it(pipe: FakePipe) -> None:
+async def test_an_error_is_raised_as_the_server_sent_it(pipe: FakePipe) -> None:
     calling = pipe.call()
     (line,) = await pipe.sent(1)
     pipe.reply(id=line["id"], error={"code": -32602, "message": "no such tool", "data": [1]})
@@ -154,7 +154,7 @@ async def test_progress_is_reported_in_order_and_the_newest_of_much_arrives(pipe
     assert [step for step, _, _ in reports] == sorted(step for step, _, _ in reports)
 
 
-async def test_a_call_that_is_cancelled_is_cancelled_over_there(pipe: FakePipe) -> None:
+async def test_a_cancelled_call_is_cancelled_upstream(pipe: FakePipe) -> None:
     calling = pipe.call()
     (line,) = await pipe.sent(1)
     calling.cancel()
@@ -165,7 +165,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_over_there(pipe: FakePipe) 
     pipe.reply(id=line["id"], result={})
 
 
-async def test_a_call_whose_time_is_up_is_cancelled_over_there(pipe: FakePipe) -> None:
+async def test_a_call_whose_time_is_up_is_cancelled_upstream(pipe: FakePipe) -> None:
     with pytest.raises(MCPError) as caught:
         await pipe.call(timeout_s=0.01)
     assert caught.value.error.code == REQUEST_TIMEOUT

@@ -41,7 +41,7 @@ async def never(context: ClientRequestContext, params: ElicitRequestParams) -> E
 
 
 @pytest.mark.parametrize("elicitation", ["decline", "ask"])
-async def test_a_request_says_of_its_client_what_the_sdks_own_client_says(elicitation: Elicitation) -> None:
+async def test_a_request_describes_its_client_as_the_sdk_does(elicitation: Elicitation) -> None:
     script = Script()
     async with serving(script) as url:
         async with started(stage_of(HttpTerms(url), script=script, elicitation=elicitation)) as harness:

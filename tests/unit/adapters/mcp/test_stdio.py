@@ -60,7 +60,7 @@ def test_lines_come_whole_however_they_are_cut() -> None:
         (b"x" * 9_000, None, False),
     ],
 )
-def test_a_line_that_is_too_long_is_not_held_and_tells_whom_it_would_have_answered(
+def test_a_line_that_is_too_long_is_dropped_and_fails_the_call_it_answered(
     line: bytes, answers: object, is_unasked: bool, size: int
 ) -> None:
     lines = Lines(2_000)
@@ -120,7 +120,7 @@ def launched(folder: Path, name: str, pass_env: tuple[str, ...] | None, **more: 
     ("pass_env", "passed"), [(None, {"HTTPS_PROXY", "NPM_CONFIG_REGISTRY"}), ((), set()), (("CORP",), {"CORP"})]
 )
 @pytest.mark.promise("sources.proxy")
-async def test_a_launcher_gets_the_variables_of_proxy_and_registry_unless_told_otherwise(
+async def test_a_launcher_gets_proxy_and_registry_variables_unless_configured_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pass_env: tuple[str, ...] | None, passed: set[str]
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://me:hunter2hunter2@proxy:3128")
@@ -133,7 +133,7 @@ async def test_a_launcher_gets_the_variables_of_proxy_and_registry_unless_told_o
     assert ("hunter2hunter2" in terms.secrets) == ("HTTPS_PROXY" in passed)
 
 
-async def test_a_launcher_that_is_late_is_told_with_what_may_keep_it(tmp_path: Path) -> None:
+async def test_a_slow_launcher_is_reported_with_the_likely_cause(tmp_path: Path) -> None:
     async with linked(launched(tmp_path, "silent", None, connect_timeout_s=1.0)) as link:
         with pytest.raises(ToolFailure) as failure:
             await link.session(soon(600))
@@ -161,7 +161,7 @@ async def test_an_answer_that_is_too_large_fails_its_call_alone(tool: str) -> No
         assert link.connects == 1
 
 
-async def test_a_large_message_that_answers_nobody_knows_whom_ends_the_connection() -> None:
+async def test_a_large_message_without_a_known_id_ends_the_connection() -> None:
     async with linked(odd("chatty", protocol="2025-11-25", max_message_bytes=100_000)) as link:
         with pytest.raises(MCPError):
             await within(30, call(await link.session(soon()), "nameless"))

@@ -76,7 +76,7 @@ async def test_an_item_that_is_nothing_but_files_is_where_these_are(tmp_path: Pa
     assert "stays in n8n" in value[2]["report"]["dropped"]
 
 
-async def test_a_file_that_n8n_hands_out_to_nobody_is_told_by_its_name(tmp_path: Path) -> None:
+async def test_a_file_that_n8n_does_not_serve_is_reported_by_name(tmp_path: Path) -> None:
     kept = kept_in(tmp_path)
     async with giving({"json": {"n": 1}, "binary": {"report": ON_DISK}}, kept=kept) as harness:
         outcome = await ran(harness)

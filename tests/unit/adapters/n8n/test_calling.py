@@ -73,7 +73,7 @@ async def test_json_is_known_by_its_content_however_it_comes(blind: N8nHarness, 
 
 
 @pytest.mark.promise("n8n.webhook-untold")
-async def test_evidence_tells_what_ran_where(harness: N8nHarness) -> None:
+async def test_evidence_states_what_ran_where(harness: N8nHarness) -> None:
     flow_of = harness.n8n.workflows["echo"]
     facts = _facts(await harness.run("echo", {"a": 1}))
     assert "/webhook" not in repr(facts)
@@ -128,7 +128,7 @@ class TestKeys:
 
 class TestAnswers:
     @pytest.mark.parametrize("name", ["nobody", "off"])
-    async def test_an_unknown_webhook_is_no_retry_and_says_what_to_do(self, name: str) -> None:
+    async def test_an_unknown_webhook_is_not_retried_and_states_the_remedy(self, name: str) -> None:
         async with staged({name: SYNC}, with_api=False) as harness:
             harness.n8n.add(flow("off", "lastNode"), active=False)
             error = await harness.failure(name)
@@ -202,14 +202,14 @@ class TestAnswers:
         assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
         assert "ran" in error.message
 
-    async def test_an_answer_without_end_is_cut_and_says_that_it_ran(self) -> None:
+    async def test_an_endless_answer_is_cut_and_states_that_the_call_ran(self) -> None:
         async with staged({"echo": SYNC}, with_api=False, max_response_bytes=1_000) as harness:
             harness.n8n.fails("/webhook/*", How.HUGE, size_bytes=1_000_000)
             error = await harness.failure("echo")
         assert (error.kind, error.details["max_bytes"]) == (ErrorKind.HTTP_TOO_LARGE, 1_000)
         assert "Its effect is done" in error.message
 
-    async def test_started_only_is_never_told_as_done(self, harness: N8nHarness) -> None:
+    async def test_a_workflow_that_only_started_is_never_reported_as_done(self, harness: N8nHarness) -> None:
         outcome = await harness.run("fires")
         assert _facts(outcome)["started_only"] == "true"
         assert isinstance(outcome, Outcome)
@@ -236,7 +236,7 @@ class TestErrorsInWorkflows:
         assert error.kind is ErrorKind.EXECUTION_ERROR
         assert "boom before the answer" in error.message
 
-    async def test_an_empty_success_is_one_once_its_execution_says_so(self, harness: N8nHarness) -> None:
+    async def test_an_empty_success_counts_once_its_execution_confirms_it(self, harness: N8nHarness) -> None:
         outcome = await harness.run("silent")
         assert isinstance(outcome, Outcome)
         assert outcome.value is None
@@ -397,7 +397,7 @@ class TestBusinessErrors:
         async with staged({"echo": self.TERMS}, with_api=False) as harness:
             yield harness
 
-    async def test_the_first_sign_that_fits_tells_why(self, harness: N8nHarness) -> None:
+    async def test_the_first_matching_sign_gives_the_reason(self, harness: N8nHarness) -> None:
         error = await harness.failure("echo", {"ok": False, "reason": ["no s3cret stock"], "errors": ["x"]})
         assert (error.kind, error.is_retryable) == (ErrorKind.EXECUTION_ERROR, False)
         assert "no *** stock" in error.message

@@ -106,7 +106,7 @@ async def test_several_items_are_an_array_and_none_are_nothing() -> None:
 
 
 class TestWaiting:
-    async def test_progress_says_until_when(self, held: N8nHarness) -> None:
+    async def test_progress_states_until_when(self, held: N8nHarness) -> None:
         job = await begun(held, "patient")
         execution = await job.began("patient")
         await job.sink.until_reported("waiting until 20")
@@ -167,7 +167,7 @@ class TestErrors:
 @pytest.mark.promise("workflow.never-twice")
 class TestDoubtfulStarts:
     @pytest.mark.parametrize("how", [How.LOSE_ANSWER, How.CUT, How.ERROR_AFTER, How.EMPTY, How.GARBAGE, How.TRUNCATED])
-    async def test_an_answer_that_is_lost_or_tells_nothing_is_looked_up(self, held: N8nHarness, how: How) -> None:
+    async def test_an_answer_that_is_lost_or_inconclusive_is_looked_up(self, held: N8nHarness, how: How) -> None:
         held.n8n.fails("/webhook/*", how)
         job = await begun(held, args={"a": 1})
         execution = await job.began()
@@ -241,7 +241,7 @@ class TestFollowing:
         else:
             assert (await job.outcome()).value == {"echo": {}}
 
-    async def test_watcher_is_told_when_n8n_does_not_answer(self, held: N8nHarness) -> None:
+    async def test_a_watcher_is_notified_when_n8n_does_not_answer(self, held: N8nHarness) -> None:
         job = await begun(held, args={"a": 1})
         execution = await job.began()
         await job.sink.until_reported("running")

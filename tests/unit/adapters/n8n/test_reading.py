@@ -183,7 +183,7 @@ class TestAnswers:
     def test_json_where_it_is_json_else_text(self, body: bytes, value: Any) -> None:
         assert read(Reply(200, {}, body)).value == value
 
-    def test_a_broken_object_is_neither(self) -> None:
+    def test_a_broken_object_is_neither_a_file_nor_a_text(self) -> None:
         with pytest.raises(Unreadable):
             read(Reply(200, {}, b'{"a":1,"a":2}'))
 

@@ -39,7 +39,7 @@ class TestNamed:
             spec = await harness.spec("echo")
         assert (spec.input_schema, "open-schema" in spec.tags) == ({"type": "object"}, True)
 
-    async def test_nothing_is_believed_to_be_harmless_but_what_the_operator_says(self) -> None:
+    async def test_only_what_the_operator_declares_harmless_is_taken_as_such(self) -> None:
         tools = {"asks": ToolTerms(read_only=True), "slow": ToolTerms(offered=False)}
         named = {
             "asks": N8nWorkflow(method="GET"),
@@ -179,7 +179,7 @@ class TestDiscovered:
         )
         assert made.keys() == {"a"}
 
-    async def test_what_it_says_of_itself_is_the_description(self) -> None:
+    async def test_a_workflows_note_is_its_description(self) -> None:
         noted = flow("noted", "lastNode")
         noted["nodes"][0]["notes"] = "A note."
         sticky = {"name": "S", "type": "n8n-nodes-base.stickyNote", "parameters": {"content": "Sticky."}}

@@ -53,7 +53,7 @@ def test_a_sidecar_of_each_mode_is_read_and_fits_the_published_schema() -> None:
     assert not validator.is_valid({**SCRIPT, "approved": True})
 
 
-def test_what_is_wrong_is_told_with_its_place_and_what_is_expected() -> None:
+def test_a_problem_is_reported_with_its_place_and_the_expected_value() -> None:
     cases: dict[str, tuple[JsonValue, str]] = {
         "no object": ([], "must be an object"),
         "a finished skill": (

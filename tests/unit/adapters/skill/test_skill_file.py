@@ -29,7 +29,7 @@ Not a second frontmatter.
 """
 
 
-def test_frontmatter_and_body_are_read_as_the_specification_says() -> None:
+def test_frontmatter_and_body_are_read_as_the_specification_demands() -> None:
     file = read_skill_file(WHOLE.replace("\n", "\r\n").encode("utf-8-sig"), "pdf-forms")
     assert (file.name, file.license, file.compatibility) == ("pdf-forms", "Apache-2.0", "Requires Python 3.11")
     assert file.description == "Fill PDF forms. Use when a form is to be filled."
@@ -118,7 +118,7 @@ def test_a_skill_is_loaded_with_its_files_and_its_sidecar(tmp_path: Path) -> Non
     ] == [*odd.warnings[-2:]]
 
 
-def test_a_folder_without_a_usable_skill_says_what_is_wrong(tmp_path: Path) -> None:
+def test_a_folder_without_a_usable_skill_is_refused_with_a_reason(tmp_path: Path) -> None:
     gone = "---\nname: s\ndescription: d\nmetadata: {toolhub.manifest: ../x.json}\n---\nDo."
     large = {"toolhub.json": b" " * (512 * 1024 + 1)}
     for case, folder, message in (

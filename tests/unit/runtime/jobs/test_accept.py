@@ -118,7 +118,9 @@ async def test_job_whose_confirmation_was_lost_is_accepted_all_the_same(harness:
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_nobody_is_told_to_submit_again_what_may_run(harness: JobHarness, process: Process, fault: Fault) -> None:
+async def test_no_error_advises_to_submit_again_what_may_run(
+    harness: JobHarness, process: Process, fault: Fault
+) -> None:
     """The store was asked to keep it, and does not say whether it has."""
     harness.store.faults = {2: fault, 3: fault}
     with pytest.raises(ToolFailure) as unclear:
@@ -151,7 +153,7 @@ async def test_accepted_job_that_cannot_be_read_is_named(harness: JobHarness, pr
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.POLICY_DENIED, ErrorKind.TOOL_NOT_FOUND, ErrorKind.INPUT_SCHEMA_INVALID])
-async def test_refused_submission_is_a_failed_job_that_tells_why(
+async def test_a_refused_submission_is_a_failed_job_with_a_reason(
     harness: JobHarness, process: Process, kind: ErrorKind
 ) -> None:
     job = await _submission(process, kind).submit(_call(idempotency_key="k-1"))

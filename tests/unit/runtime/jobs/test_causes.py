@@ -32,7 +32,7 @@ def shows(event: Event, **expected: Any) -> bool:
     return {name: event.attributes.get(name) for name in expected} == expected
 
 
-async def test_cancelling_tells_who_asked_and_why(harness: JobHarness, process: Process) -> None:
+async def test_cancelling_records_who_asked_and_why(harness: JobHarness, process: Process) -> None:
     await harness.kept(a_job())
     await process.cancel()
     (event,) = job_events(process)
@@ -40,7 +40,7 @@ async def test_cancelling_tells_who_asked_and_why(harness: JobHarness, process: 
     assert shows(event, **{"from": "QUEUED"})
 
 
-async def test_end_of_a_running_job_tells_who_asked_for_it(harness: JobHarness, process: Process) -> None:
+async def test_the_end_of_a_running_job_names_who_asked_for_it(harness: JobHarness, process: Process) -> None:
     await harness.kept(a_job())
     running = process.deliver()
     await harness.started()
@@ -52,7 +52,7 @@ async def test_end_of_a_running_job_tells_who_asked_for_it(harness: JobHarness, 
     assert "a part of its effect" in over.attributes["message"]
 
 
-async def test_takeover_tells_from_which_process_to_which(harness: JobHarness, process: Process) -> None:
+async def test_a_takeover_names_the_former_and_the_new_process(harness: JobHarness, process: Process) -> None:
     harness.world.script = safe
     harness.world.go["job-1"].set()
     await harness.kept(*in_state(a_job(), JobState.RUNNING, "runner-dead"))
@@ -63,7 +63,7 @@ async def test_takeover_tells_from_which_process_to_which(harness: JobHarness, p
     assert shows(over, state="SUCCEEDED", runner="runner-1", cause=None)
 
 
-async def test_lost_job_tells_whose_death_it_was(harness: JobHarness, process: Process) -> None:
+async def test_a_lost_job_names_the_process_that_died(harness: JobHarness, process: Process) -> None:
     await harness.kept(*in_state(a_job(), JobState.RUNNING, "runner-dead", begun=True))
     await process.steady()
     await process.deliver()
@@ -72,7 +72,7 @@ async def test_lost_job_tells_whose_death_it_was(harness: JobHarness, process: P
     assert shows(event, cause="RUNNER_DIED", runner="runner-dead")
 
 
-async def test_job_that_waited_too_long_tells_its_time_and_that_it_never_ran(
+async def test_a_job_that_waited_too_long_states_its_time_and_that_it_never_ran(
     harness: JobHarness, process: Process
 ) -> None:
     await harness.kept(a_job())
@@ -82,7 +82,7 @@ async def test_job_that_waited_too_long_tells_its_time_and_that_it_never_ran(
     assert shows(event, state="TIMED_OUT", timeout_s="3600", cause="TIMEOUT", **{"from": "QUEUED"})
 
 
-async def test_job_that_a_leaving_hub_hands_over_says_so(harness: JobHarness, process: Process) -> None:
+async def test_a_job_that_a_leaving_hub_hands_over_is_marked(harness: JobHarness, process: Process) -> None:
     harness.world.script = safe
     await harness.kept(a_job())
     running = process.deliver()
@@ -92,7 +92,7 @@ async def test_job_that_a_leaving_hub_hands_over_says_so(harness: JobHarness, pr
     assert shows(job_events(process)[-1], state="QUEUED", cause="HUB_STOPPED", runner="runner-1")
 
 
-async def test_job_that_was_turned_away_says_by_what(harness: JobHarness, process: Process) -> None:
+async def test_a_job_that_was_turned_away_names_the_limit(harness: JobHarness, process: Process) -> None:
     async def turned_away(run: ScriptedRun) -> ToolResult:
         return failed(run.call, ErrorKind.RATE_LIMITED, attempts=0)
 
@@ -102,7 +102,7 @@ async def test_job_that_was_turned_away_says_by_what(harness: JobHarness, proces
     assert shows(job_events(process)[-1], state="QUEUED", cause="RATE_LIMITED")
 
 
-async def test_decision_tells_whose_it_was(harness: JobHarness, process: Process) -> None:
+async def test_a_decision_names_its_approver(harness: JobHarness, process: Process) -> None:
     for job_id, decided in (("job-1", APPROVED), ("job-2", REJECTED)):
         waiting = in_state(a_job(job_id), JobState.AWAITING_APPROVAL, approval_id="apr-1")
         await harness.kept(*waiting)

@@ -109,7 +109,7 @@ async def test_report_after_the_end_is_nothing(harness: JobHarness, process: Pro
     ],
     ids=["goes on", "has come further", "another count", "not begun there", "begins anew here"],
 )
-def test_what_a_remote_side_has_reached_stays_reached_whoever_follows_it(
+def test_progress_of_a_remote_side_never_goes_back_for_any_follower(
     mark: RemoteMark | None, reported: Progress, step: float
 ) -> None:
     job = a_job()

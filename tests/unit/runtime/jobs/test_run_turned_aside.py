@@ -47,7 +47,7 @@ async def test_refusal_that_passes_does_not_end_remote_work(harness: JobHarness,
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.POLICY_DENIED, ErrorKind.TOOL_NOT_FOUND, ErrorKind.INPUT_SCHEMA_INVALID])
-async def test_remote_work_that_the_hub_refuses_to_follow_is_lost_and_says_so(
+async def test_remote_work_that_the_hub_refuses_to_follow_is_lost_with_a_reason(
     harness: JobHarness, process: Process, kind: ErrorKind
 ) -> None:
     async def script(run: ScriptedRun) -> ToolResult:
@@ -288,7 +288,7 @@ async def test_rights_and_deadline_of_a_run_are_those_of_now(harness: JobHarness
     assert call.deadline_s - harness.clock.monotonic_s() == pytest.approx(3_000)
 
 
-def test_error_that_says_so_is_reported_as_it_is() -> None:
+def test_a_result_marked_as_an_error_is_reported_as_one() -> None:
     from toolhub_service.runtime.jobs.settle import out_of_reach
 
     unknown = ToolError(ErrorKind.OUTCOME_UNKNOWN, "nobody saw the end")

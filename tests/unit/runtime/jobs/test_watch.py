@@ -210,7 +210,7 @@ async def test_watch_outlasts_a_store_that_is_away(watched: WatchedJob) -> None:
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-async def test_watchers_are_told_to_come_again_when_the_hub_leaves(watched: WatchedJob, is_away: bool) -> None:
+async def test_watchers_are_asked_to_reconnect_when_the_hub_leaves(watched: WatchedJob, is_away: bool) -> None:
     watcher = Watcher(watched, watched.job, 1)
     watcher.let(END)
     watched.store.is_away = is_away

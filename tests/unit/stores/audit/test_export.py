@@ -159,7 +159,7 @@ async def test_what_a_place_lacks_stays_whatever_its_age_and_the_rest_verifies(
     assert (found.faults, found.events_checked) == ((), 15)
 
 
-async def test_retention_removes_what_is_older_than_it_is_kept_for_and_tells_how_many(tmp_path: Path) -> None:
+async def test_retention_removes_expired_records_and_counts_them(tmp_path: Path) -> None:
     log, swept = await started_log(tmp_path), []
     await filled(log, 1, 40)
     retention = AuditRetention(log.prune, lambda: 100, 0.07, lambda: None, lambda *told: swept.append(told))

@@ -161,7 +161,7 @@ async def test_an_export_carries_everything_needed_to_verify_it_elsewhere(tmp_pa
         previous = record["mac"]
 
 
-async def test_a_damaged_log_says_so_when_it_is_read(tmp_path: Path) -> None:
+async def test_a_damaged_log_is_reported_when_it_is_read(tmp_path: Path) -> None:
     log = await started_log(tmp_path)
     await log.append_durably(called(1))
     connection = sqlite3.connect(files_in(tmp_path)[0])

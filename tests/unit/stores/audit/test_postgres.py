@@ -342,7 +342,7 @@ class TestOutages:
         await other.close()
         await log.close()
 
-    async def test_a_hub_does_not_start_without_its_database_and_says_where_it_looked_but_no_password(
+    async def test_a_hub_without_its_database_does_not_start_and_names_the_place_without_the_password(
         self, tmp_path: Path
     ) -> None:
         with pytest.raises(HubFailure) as caught:

@@ -69,7 +69,7 @@ FOR_WHOM = Event(
 )
 
 
-def test_canonical_event_names_for_whom_it_was_after_all_else_and_only_where_it_is_known() -> None:
+def test_a_canonical_event_ends_with_the_principal_it_was_for_where_known() -> None:
     body = canonical(FOR_WHOM)
     assert parse(body) == FOR_WHOM
     assert body.endswith(
@@ -101,7 +101,7 @@ def test_event_that_an_earlier_version_wrote_is_spelt_as_it_was_and_its_tag_fits
         *({name: "token:hunter22-hunter22"} for name in ("user_id", "agent_id", "task_id", "session_id")),
     ],
 )
-def test_secret_in_what_says_for_whom_or_what_came_back_is_hidden(changes: dict[str, Any]) -> None:
+def test_secrets_in_the_user_and_in_results_are_hidden(changes: dict[str, Any]) -> None:
     event = called(1, **changes)
     assert not are_clean([event], Redactor())
     assert b"hunter22" not in canonical(presentable(event, Redactor()))

@@ -107,7 +107,7 @@ async def test_chain_follows_the_order_of_appending_whoever_seals(tmp_path: Path
     assert (verification.ok, verification.events_checked) == (True, 1_500)
 
 
-async def test_caller_resumes_before_the_observer_hears_of_its_commit(tmp_path: Path) -> None:
+async def test_the_caller_resumes_before_the_observer_is_notified_of_its_commit(tmp_path: Path) -> None:
     order: list[str] = []
     observer = RecordingObserver(then=lambda: order.append("observer"))
     log = await started_log(tmp_path, timing=NEVER_BY_ITSELF, observer=observer)

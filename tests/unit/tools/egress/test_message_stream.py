@@ -66,7 +66,7 @@ async def test_what_is_left_over_makes_the_connection_unfit() -> None:
         (b"a: b\r\n" * 20_000, Breakage.MALFORMED),
     ],
 )
-async def test_head_that_does_not_end_well_is_told_apart(raw: bytes, breakage: Breakage) -> None:
+async def test_each_malformed_end_of_a_head_is_distinguished(raw: bytes, breakage: Breakage) -> None:
     stream = await stream_of(raw)
     with pytest.raises(WireError) as caught:
         await read_until(stream, 1 << 20)

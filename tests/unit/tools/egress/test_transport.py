@@ -44,7 +44,7 @@ async def test_request_that_was_not_judged_is_not_sent(transport: GuardedTranspo
         assert server.connections == 0
 
 
-async def test_request_goes_where_it_was_judged_to_go_whatever_it_says(transport: GuardedTransport) -> None:
+async def test_a_request_goes_to_its_judged_destination_whatever_its_headers(transport: GuardedTransport) -> None:
     async with serving(always(response(b"x"))) as server:
         url = judge_url(server.url("/a/../b?c", "a.example"), "GET", (server.rule("a.example"),))
         request = request_for(url, "https://elsewhere.example/secret")
