@@ -107,7 +107,7 @@ async def test_public_skills_load_with_the_right_warnings(fetched: Path) -> None
         request = registry_pb.RefreshSourcesRequest(sources=["skill"])
         (status,) = (await hub.registry.RefreshSources(request)).sources
         if status.state == source_pb2.SOURCE_STATE_DOWN:
-            pytest.skip(f"{REPOSITORY} cannot be reached from here: {status.message}")
+            pytest.skip(f"{REPOSITORY} cannot be reached: needs git and the network ({status.message})")
         assert status.state == source_pb2.SOURCE_STATE_READY, status.message
         assert status.tools == 17
         warned = {name: [line for line in status.diagnostics if line.startswith(f"skill {name}: ")] for name in WARNED}
@@ -129,7 +129,7 @@ async def test_scripts_of_public_skills_run_confined(fetched: Path, tmp_path: Pa
     if not kept.is_dir():
         pytest.skip("the repository was not fetched: make acceptance-skills, with git and the network")
     if not PYTHON.exists():
-        pytest.skip("what the scripts import is not installed: make acceptance-skills")
+        pytest.skip("the libraries that the scripts import are not installed: make acceptance-skills")
     skill = shutil.copytree(kept / name, tmp_path / "skills" / name)
     (skill / "entry.py").write_text(ENTRY)
     limits = {"artifacts": 100, "memory_bytes": 4 * 1024**3}

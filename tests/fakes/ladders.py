@@ -23,9 +23,9 @@ async def ladder_of(level: Level, *hidden: Path, shown: tuple[Path, ...] = (), u
         [str(path) for path in hidden], shown=[str(path) for path in shown], user=user, bubblewrap=bubblewrap
     )
     if await ladder.level() != level:
-        reason = f"nothing is held by {level} here: {ladder.reasons.get(level)}"
+        reason = f"{level} does not work here: {ladder.reasons.get(level)}"
         if level == "bubblewrap":
-            give_up(reason)
+            give_up(f"{reason}; apt-get install bubblewrap, and allow user namespaces")
         assert not landlock_abi()
         pytest.skip(f"{reason}; Linux 5.13 with CONFIG_SECURITY_LANDLOCK has it")
     return ladder

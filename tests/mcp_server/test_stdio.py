@@ -196,7 +196,7 @@ FILES = {
 MEMBERS = {"vscode": "servers", "codex": "mcp_servers"}
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="the files stand elsewhere on macOS")
+@pytest.mark.skipif(sys.platform == "darwin", reason="expects the configuration paths of Linux: run it on Linux")
 def test_clients_files_are_merged_with_a_copy_of_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,7 +131,7 @@ async def test_a_request_without_a_message_is_refused_with_a_reason(tmp_path: Pa
         assert await call.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the limits of another process")
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit(2) reads the limits of another process: run it on Linux")
 async def test_hub_takes_as_many_descriptors_as_it_may_and_answers_beside_idle_sockets(tmp_path: Path) -> None:
     """Fails at befa727: the soft limit stays at 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

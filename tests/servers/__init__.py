@@ -82,7 +82,7 @@ def program(name: str) -> str:
     """The path of a program, those beside this Python first. Raises Unavailable."""
     found = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if found is None:
-        raise Unavailable(f"{name} is not on the path")
+        raise Unavailable(f"{name} is not on the path: make setup")
     return found
 
 

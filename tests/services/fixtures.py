@@ -126,7 +126,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 def chromium() -> str:
     """Path of the system's Chromium, where there is what drives it."""
     if find_spec("playwright") is None:
-        give_up("no playwright here; `pip install 'tool-hub[browser]'` brings it")
+        give_up("playwright is not installed: pip install 'tool-hub[browser]'")
     return _program(CHROMIUM)
 
 
@@ -141,7 +141,7 @@ def display() -> Iterator[str]:
         with os.fdopen(reading) as output:
             number = output.readline().strip()
         if not number:
-            give_up("Xvfb did not start")
+            give_up(f"{command[0]} did not start: run it in a terminal to see why, or apt-get install --reinstall xvfb")
         yield f":{number}"
     finally:
         server.terminate()

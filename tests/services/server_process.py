@@ -44,7 +44,7 @@ def unprivileged() -> pwd.struct_passwd:
             return pwd.getpwnam(name)
         except KeyError:
             continue
-    raise Unavailable("we are root, and there is neither a user `postgres` nor `nobody` to run a server as")
+    raise Unavailable("servers refuse to run as root, and no user `postgres` is here: useradd --system postgres")
 
 
 class ServerProcess:

@@ -132,11 +132,11 @@ def test_missing_service_skips_unless_services_are_required(
 ) -> None:
     monkeypatch.setenv("TOOLHUB_REQUIRE_SERVICES", asked_for)
     expected = {"skip": pytest.skip.Exception, "fail": pytest.fail.Exception}[outcome]
-    with pytest.raises(expected, match="no Redis here"):
-        give_up("no Redis here")
+    with pytest.raises(expected, match="make setup"):
+        give_up("Redis is not installed: make setup")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to give its rights up")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user: run the tests as root")
 def test_postgres_does_not_run_as_root(own_postgres: PostgresServer) -> None:
     owner = subprocess.run(
         ["stat", "-c", "%u", f"/proc/{own_postgres.pid}"], capture_output=True, text=True, check=True

@@ -111,7 +111,7 @@ def published(proxy: Path, module: str, folder: Path) -> None:
                 archive.write(path, f"{module}@{VERSION}/{path.relative_to(folder)}")
 
 
-@pytest.mark.skipif(os.environ.get("TEST_ACCEPTANCE") != "clients", reason="half a minute: make acceptance-clients")
+@pytest.mark.skipif(os.environ.get("TEST_ACCEPTANCE") != "clients", reason="slow: make acceptance-clients")
 @pytest.mark.promise("clients.packages")
 def test_program_elsewhere_builds_with_the_published_modules(tmp_path: Path) -> None:
     proxy, program = tmp_path / "proxy", tmp_path / "program"

@@ -70,7 +70,7 @@ async def test_typescript_tests_pass_against_a_hub(tmp_path: Path) -> None:
     assert int(counts["pass"]) > 10
 
 
-@pytest.mark.skipif(os.environ.get("TEST_ACCEPTANCE") != "clients", reason="half a minute: make acceptance-clients")
+@pytest.mark.skipif(os.environ.get("TEST_ACCEPTANCE") != "clients", reason="slow: make acceptance-clients")
 @pytest.mark.promise("clients.packages")
 def test_program_elsewhere_compiles_and_runs_with_the_package(tmp_path: Path) -> None:
     source, program = tmp_path / "source", tmp_path / "program"

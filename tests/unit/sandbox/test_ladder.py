@@ -127,7 +127,7 @@ async def test_what_is_the_hubs_is_never_shown_however_it_is_named(tmp_path: Pat
     (outside / "key").symlink_to(data / "audit.key")
     ladder = Ladder([str(data), str(tmp_path / "settings.yaml")], shown=[str(data / "trees")], user=NOBODY)
     if await ladder.level() is None:
-        give_up(f"neither bubblewrap nor Landlock works here: {ladder.reasons}")
+        give_up(f"neither bubblewrap nor Landlock works here: apt-get install bubblewrap ({ladder.reasons})")
     named = [data, data / "audit.key", data.parent, tmp_path, Path("/"), Path("/proc"), Path("/proc/self/fd")]
     named += [outside / "to_data", outside / "key", tmp_path / "to_hub", outside / ".." / "hub", data / "trees" / ".."]
     named += [Path("/proc/self/root", str(data).lstrip("/")), Path("/dev"), tmp_path / "settings.yaml"]

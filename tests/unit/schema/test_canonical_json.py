@@ -83,7 +83,7 @@ def test_nesting_beyond_the_writer_is_refused() -> None:
         dumps(value)
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc: run it on Linux")
 def test_long_text_holds_no_more_memory_than_its_length() -> None:
     """orjson's bytes keep what it has reserved: 66 MiB for 4."""
     before_kib = mapped_kib()

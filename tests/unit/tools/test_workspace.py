@@ -168,7 +168,7 @@ def test_links_that_stay_inside_are_followed_by_openat2_only(tmp_path: Path) -> 
 
 def test_other_mounts_are_not_entered() -> None:
     if not Path("/proc/self/mounts").exists():
-        pytest.skip("no other file system is mounted below /: on Linux /proc is")
+        pytest.skip("no other file system is mounted below /, as /proc is on Linux: run it on Linux")
     for opening in OPENINGS.values():
         workspace = Workspace("/", opening=opening)
         before = descriptors()

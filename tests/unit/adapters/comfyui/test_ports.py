@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.comfyui import FakeComfy, How, Op
 from tests.ports import adapter_suite
 from tests.ports.adapter_suite import AdapterSuite, Prepared
-from tests.ports.remote_job_suite import RemoteFault, RemoteJobSuite
+from tests.ports.remote_job_suite import MINTED, RemoteFault, RemoteJobSuite
 from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.adapters.comfyui import comfy_harness as stages
 from tests.unit.adapters.comfyui.comfy_harness import ComfyHarness, comfy_harness
@@ -51,8 +51,6 @@ class PromptHarness:
         return len(self._comfy.submitted)
 
     def meet(self, trouble: RemoteFault) -> None:
-        if trouble is RemoteFault.STOP_IMPOSSIBLE:
-            pytest.skip("every ComfyUI can be asked to stop")
         if trouble is RemoteFault.START_REFUSED:
             self._comfy.remove_class("ImageBlur")
         if trouble is RemoteFault.RESULT_GONE:
@@ -78,6 +76,11 @@ class TestPrompt(RemoteJobSuite):
             prompts = PromptHarness(harness)
             yield prompts
             prompts.let_go()
+
+    async def test_a_remote_side_that_cannot_stop_is_reported(self, harness: Any) -> None:
+        """There is none: every ComfyUI stops a prompt on request."""
+        mark = await harness.remote.start(harness.call, MINTED)
+        assert await harness.remote.cancel(harness.call, mark)
 
     async def test_one_that_was_stopped_ends_and_is_collected_as_cancelled(self, harness: Any) -> None:
         letting_go = asyncio.create_task(harness.let_go_once_interrupted())
