@@ -56,6 +56,7 @@ def test_the_wheel_is_installed_by_pip_alone_and_serves(wheel: Path, locked: Pat
 async def test_the_wheel_with_an_extra_answers_a_call_that_needs_it(
     extra: str, wheel: Path, locked: Path, uv: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    """The trial of each extra (tests/acceptance/extras.py) asserts what its call answers."""
     home = tmp_path / "environment"
     run(uv, "venv", "--quiet", "--python", sys.executable, str(home), cwd=tmp_path)
     target = ("--python", str(home / "bin/python"))
