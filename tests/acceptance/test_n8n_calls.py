@@ -135,7 +135,7 @@ async def test_a_webhook_that_does_not_answer_is_reported_with_the_cause(
     assert result.error.details["reason"] == reason
 
 
-async def test_what_opens_a_webhook_and_is_echoed_stands_nowhere_but_in_the_value(hub: RunningHub) -> None:
+async def test_a_webhook_secret_that_is_echoed_appears_only_in_the_value(hub: RunningHub) -> None:
     """A workflow whose last node passes the request on answers with its headers."""
     result = await hub.invoke("flows/telling", {"n": 11})
     assert json.loads(result.result_json)["body"] == {"n": 11}

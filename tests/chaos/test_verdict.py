@@ -30,7 +30,7 @@ def verdict(
     return broken_promises(submitted, {"job-1": job}, watched, Counter({"m1": effects}))
 
 
-def test_what_went_well_is_not_accused() -> None:
+def test_a_correct_run_is_not_accused() -> None:
     assert verdict(a_job()) == []
     assert verdict(a_job(LOST, message="its runner died"), effects=0) == []
     assert verdict(a_job(), sequences=(3, 4)) == []

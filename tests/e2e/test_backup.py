@@ -265,7 +265,7 @@ def test_nobody_without_the_hubs_key_makes_a_backup_that_is_restored(backups: Ba
     assert "nobody known (--allow-unsigned)" in exported[-1]
 
 
-def test_what_is_there_is_never_lost(backups: BackupsTaken, tmp_path: Path) -> None:
+def test_existing_data_is_never_overwritten(backups: BackupsTaken, tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)
     second = str(backups.place / "second")
     assert "no data folder" in cli("backup", second + ".too").err

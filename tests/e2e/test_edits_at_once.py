@@ -88,7 +88,7 @@ def test_a_file_that_another_command_keeps_is_refused_in_words(tmp_path: Path, m
         KeyFile(tmp_path / "api-keys.yaml").create("robot")
 
 
-def test_what_is_edited_keeps_its_mode_and_stays_a_link(tmp_path: Path) -> None:
+def test_an_edited_file_keeps_its_mode_and_stays_a_link(tmp_path: Path) -> None:
     (real := tmp_path / "real.yaml").write_text("a")
     real.chmod(0o640)
     (link := tmp_path / "link.yaml").symlink_to(real)

@@ -38,7 +38,7 @@ def test_one_request_gets_one_line_and_the_exit_code_states_success(hub: Command
 
 
 @pytest.mark.promise("faces.run")
-def test_whatever_a_line_holds_it_gets_a_typed_answer_and_the_next_one_is_read(hub: CommandLine) -> None:
+def test_any_line_gets_a_typed_answer_and_the_next_one_is_read(hub: CommandLine) -> None:
     hostile = [
         "not json",
         "[]",

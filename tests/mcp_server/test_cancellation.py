@@ -57,7 +57,7 @@ WAYS: list[tuple[str, Callable[[Wire, Script], Awaitable[None]]]] = [
 
 
 @pytest.mark.promise("mcpserver.cancellation")
-async def test_whoever_gives_a_call_up_stops_the_server_that_works_on_it_and_that_is_on_record(tmp_path: Path) -> None:
+async def test_a_call_given_up_in_any_way_stops_its_server_and_is_recorded(tmp_path: Path) -> None:
     script = Script(generation="modern")
     async with serving(script) as url:
         write_sources(tmp_path, {"work": {"url": url}})

@@ -69,7 +69,7 @@ async def test_lists_and_calls_are_the_same_in_both_eras_and_each_call_is_on_rec
 
 
 @pytest.mark.promise("mcpserver.hidden-is-absent")
-async def test_what_policy_hides_and_what_does_not_exist_look_alike(hub: McpHub) -> None:
+async def test_a_hidden_and_a_missing_tool_look_alike(hub: McpHub) -> None:
     async with hub.client(ERAS[1]) as client:
         hidden = await client.call_tool("core__util_time_now", {})
         absent = await client.call_tool("core__util_time_new", {})

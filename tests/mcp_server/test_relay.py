@@ -102,7 +102,7 @@ def _given(result: Any) -> Any:
 
 
 @pytest.mark.promise("mcpserver.relay")
-async def test_what_a_server_asks_is_answered_by_the_client_of_the_call_in_any_pair_of_eras_as_one_call(
+async def test_a_servers_question_is_answered_by_the_client_of_its_call_in_any_pair_of_eras(
     hub: McpHub, keys: dict[str, str]
 ) -> None:
     before = len(await hub.grpc.events(types=frozenset({EventType.TOOL_RESULT})))

@@ -153,7 +153,7 @@ async def test_ids_of_requests_are_each_clients_own_and_cancel_nobody_elses(hub:
         assert [each["structuredContent"]["path"] for each in await asyncio.gather(*writes)] == ["one.txt", "other.txt"]
 
 
-async def test_what_a_client_puts_into_meta_changes_nothing_but_what_it_may(hub: McpHub, picking: HeldJob) -> None:
+async def test_a_clients_meta_fields_change_nothing_but_the_allowed_ones(hub: McpHub, picking: HeldJob) -> None:
     keys = keys_of(hub)
     async with wire(hub.url, NEWER, keys["alice"], ALSO_ASKS) as alice, wire(hub.url, NEWER, keys["bob"], {}) as bob:
         await alice.call("core__fs_writeText", {"path": "a.txt", "text": "x"})

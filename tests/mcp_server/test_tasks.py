@@ -62,7 +62,7 @@ async def test_a_client_that_does_not_declare_the_extension_is_given_no_task(hub
         picking.go_on.set()
 
 
-async def test_what_may_take_long_is_answered_at_once_where_it_does_not_and_else_with_a_task(
+async def test_a_potentially_long_call_is_answered_at_once_where_it_is_short_and_else_with_a_task(
     hub: McpHub, working: HeldTool
 ) -> None:
     async with wire(hub.url, NEWER) as client:

@@ -38,7 +38,7 @@ def called(number: int, **changes: Any) -> Event:
 class AuditLogSuite:
     """Subclass it, and give it a `log` fixture: started, empty, redacting KNOWN_SECRET, TAIL_LIMIT events a watcher."""
 
-    async def test_what_was_appended_is_read_in_order_with_its_place_in_the_chain(self, log: ChainedAuditLog) -> None:
+    async def test_appended_events_are_read_in_order_with_their_place_in_the_chain(self, log: ChainedAuditLog) -> None:
         for number in range(1, 6):
             log.append(called(number))
         events = await log.read(EVERYTHING, after=None, limit=10)

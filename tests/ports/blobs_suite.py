@@ -49,7 +49,7 @@ async def is_gone(blobs: Blobs, sha256: str) -> bool:
 
 class BlobsSuite:
     @pytest.mark.parametrize("size_bytes", SIZES)
-    async def test_what_was_written_is_read_again(self, blobs: Blobs, size_bytes: int) -> None:
+    async def test_written_bytes_are_read_again(self, blobs: Blobs, size_bytes: int) -> None:
         data = LARGE[:size_bytes]
         assert await content(blobs, await stored(blobs, data)) == data
 
@@ -79,7 +79,7 @@ class BlobsSuite:
     @pytest.mark.parametrize(
         "name", ["", "../../etc/passwd", "a", "A" * 64, "/" * 64, ".lock", "é" * 64, "0" * 63 + "\n"]
     )
-    async def test_what_is_no_digest_is_not_found_and_removes_nothing(self, blobs: Blobs, name: str) -> None:
+    async def test_an_invalid_digest_is_not_found_and_removes_nothing(self, blobs: Blobs, name: str) -> None:
         assert await is_gone(blobs, name)
         await blobs.remove(name)
 

@@ -61,7 +61,7 @@ class CountsSuite:
         assert isinstance(await counts.take(both), Taken)
         assert isinstance(await counts.take(both, spend=False), Refused)
 
-    async def test_what_was_given_back_can_be_taken_again(self, counts: SharedCounts, others: SharedCounts) -> None:
+    async def test_a_returned_token_can_be_taken_again(self, counts: SharedCounts, others: SharedCounts) -> None:
         both = [Limit("rate", rate_per_s=1.0, burst=1), Limit("quota", quota=1)]
         for _ in range(5):
             taken = await counts.take(both)

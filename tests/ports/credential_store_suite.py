@@ -85,7 +85,7 @@ class CredentialStoreSuite:
         assert left.is_removed
         assert [each.is_removed for each in await beside.page(owner=None, source="", after=None, limit=9)] == [True]
 
-    async def test_whatever_characters_a_principal_has_no_two_places_are_one(
+    async def test_any_two_principals_have_different_keys(
         self, started: CredentialStore, beside: CredentialStore
     ) -> None:
         keys = [

@@ -57,7 +57,7 @@ class InnerCallsSuite:
         assert [text_of(each)[0] for each in both] == ["c", "d"]
         assert harness.effect.done == ["a", "c", "d"]
 
-    async def test_what_is_offered_can_be_called(self, calls: InnerCalls) -> None:
+    async def test_offered_tools_can_be_called(self, calls: InnerCalls) -> None:
         names = [spec.name for spec in await calls.offered(lambda spec: spec.name.startswith("held/"))]
         assert names == sorted(names)
         assert {EFFECT, NOW, ASKED, NAP} < set(names)

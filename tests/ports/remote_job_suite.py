@@ -95,7 +95,7 @@ class RemoteJobSuite:
         assert await harness.remote.find(harness.call, MINTED) is None
         assert harness.effects == 0
 
-    async def test_what_is_found_is_what_was_started(self, harness: RemoteHarness) -> None:
+    async def test_a_found_remote_job_is_the_started_one(self, harness: RemoteHarness) -> None:
         mark = await harness.remote.start(harness.call, MINTED)
         found = await harness.remote.find(harness.call, MINTED)
         assert found is not None
@@ -121,7 +121,7 @@ class RemoteJobSuite:
         await followed(harness, mark)
         assert (await harness.remote.collect(harness.call, mark)).value is not None
 
-    async def test_what_the_remote_side_has_forgotten_is_unclear_and_never_over(self, harness: RemoteHarness) -> None:
+    async def test_a_forgotten_remote_job_is_unclear_and_never_over(self, harness: RemoteHarness) -> None:
         mark = await harness.remote.start(harness.call, MINTED)
         harness.meet(RemoteFault.FORGOTTEN)
         with pytest.raises(RemoteUnclear):

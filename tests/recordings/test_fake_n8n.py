@@ -135,7 +135,7 @@ async def test_a_held_answer_comes_when_it_is_let_go_and_the_work_was_done_long_
     assert (await call).status_code == 200
 
 
-async def test_what_is_stalled_or_comes_later_is_not_done_until_then(n8n: FakeN8n, client: httpx.AsyncClient) -> None:
+async def test_a_stalled_or_later_execution_is_not_done_until_then(n8n: FakeN8n, client: httpx.AsyncClient) -> None:
     stall = n8n.fails("/webhook/echo", How.STALL)
     call = asyncio.create_task(client.post("/webhook/echo", json={}))
     await n8n.was_asked("POST", "/webhook/echo")

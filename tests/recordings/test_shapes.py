@@ -40,11 +40,11 @@ def test_differences_are_reported(recorded: object, answered: object) -> None:
         (CutList([1]), [1, 2]),
     ],
 )
-def test_what_only_runs_apart_does_not_differ(recorded: object, answered: object) -> None:
+def test_values_that_vary_between_runs_do_not_differ(recorded: object, answered: object) -> None:
     assert list(differences(recorded, answered, STRICT)) == []
 
 
-def test_what_is_loose_is_held_to_its_type_alone() -> None:
+def test_loose_values_are_compared_by_type_alone() -> None:
     loose = Loose((".rows[].id",))
     assert list(differences({"rows": [{"id": "a"}]}, {"rows": [{"id": "b"}]}, loose)) == []
     assert list(differences({"rows": [{"id": "a"}]}, {"rows": [{"id": 1}]}, loose)) != []
@@ -64,6 +64,6 @@ def test_a_cut_recording_is_read_as_far_as_it_goes(text: str, read: object) -> N
     assert read_cut(text) == read
 
 
-def test_what_is_no_json_is_not_read() -> None:
+def test_invalid_json_is_not_read() -> None:
     with pytest.raises(ValueError, match="Expecting value"):
         read_cut("Authorization data is wrong!")

@@ -177,7 +177,7 @@ async def test_a_sub_agent_reads_with_the_callers_tools_and_reports_each_call(
 
 
 @pytest.mark.promise("agent.narrowed-by-the-hub")
-async def test_what_was_not_lent_is_out_of_reach_and_approvals_are_not_inherited(
+async def test_tools_that_were_not_lent_are_out_of_reach_and_approvals_are_not_inherited(
     tmp_path: Path, model: ModelEndpoint
 ) -> None:
     asks = "rules: [{id: ask, effect: REQUIRE_APPROVAL, tools: [core/fs.copy]}]\nsandbox: {may_overwrite: false}\n"
@@ -281,7 +281,7 @@ async def test_agents_within_agents_end_at_the_configured_depth_and_tools_within
 
 
 @pytest.mark.promise("agent.endpoint-is-not-believed")
-async def test_whatever_the_endpoint_does_is_bounded_and_has_a_name(
+async def test_any_behaviour_of_the_endpoint_is_bounded_and_has_a_reason(
     tmp_path: Path, model: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolhub_service.tools.chat_completions._PAUSE_S", 0.001)

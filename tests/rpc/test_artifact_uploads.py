@@ -136,7 +136,7 @@ async def test_resumed_upload_that_is_not_as_declared_keeps_nothing(
 
 
 @pytest.mark.promise("artifact.bounded")
-async def test_what_is_held_counts_for_the_quota_and_is_given_up_in_time(tmp_path: Path) -> None:
+async def test_held_uploads_count_for_the_quota_and_expire(tmp_path: Path) -> None:
     async with artifact_server(tmp_path, quota_bytes=3 * MIB) as server:
         await break_off(server, *from_on(MIB))
         failure = await failed(server.write(*from_on(MIB)))

@@ -183,7 +183,7 @@ async def test_health_and_reflection_ask_for_no_credential(keyed: KeyedHub) -> N
     assert (await stub.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def test_what_a_caller_cannot_call_it_cannot_see(keyed: KeyedHub) -> None:
+async def test_a_caller_cannot_see_tools_that_it_cannot_call(keyed: KeyedHub) -> None:
     robot = bearer(keyed.robot)
     listed = await keyed.running.stub.ListTools(pb.ListToolsRequest(), metadata=robot)
     names = {tool.name for tool in listed.tools}

@@ -154,7 +154,7 @@ def test_doctor_states_the_expiry_of_each_credential(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("tls.reloaded")
-async def test_what_is_broken_half_written_or_loose_leaves_the_old_certificate_and_is_counted(tmp_path: Path) -> None:
+async def test_a_broken_partial_or_loose_file_keeps_the_old_certificate_and_is_counted(tmp_path: Path) -> None:
     authority = Authority()
     async with running_hub(tmp_path, settings=tls_settings(tmp_path, authority)) as running:
         good = (tmp_path / "hub.pem").read_bytes(), (tmp_path / "hub.key").read_bytes()

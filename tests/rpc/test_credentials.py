@@ -131,7 +131,7 @@ async def test_each_caller_of_an_mcp_server_is_known_to_it_by_a_credential_and_a
         assert key not in json.dumps(server.seen), "the caller's own credential reached the server"
 
 
-async def test_who_may_go_without_is_served_as_the_source_is_configured(tmp_path: Path) -> None:
+async def test_a_caller_without_a_credential_is_served_as_the_source_is_configured(tmp_path: Path) -> None:
     entry = mcp("", auth={"per_user": {"kind": "header", "required": False}})
     async with (
         guarded_server(users=USERS) as server,

@@ -56,7 +56,7 @@ async def test_a_hub_that_does_not_run_is_a_finding(tmp_path: Path) -> None:
     assert found[-1]["state"] == "fail"
 
 
-def test_what_sources_lack_is_found_without_a_hub(tmp_path: Path) -> None:
+def test_missing_requirements_of_sources_are_found_without_a_hub(tmp_path: Path) -> None:
     folder = tmp_path / "hub"
     folder.mkdir()
     (folder / "sources.yaml").write_text(SOURCES)

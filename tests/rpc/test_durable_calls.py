@@ -129,7 +129,7 @@ def kept(job_id: str, index: int, tool: str, marker: str, **fields: Any) -> Kept
 
 
 @pytest.mark.promise("inner.effects-once", "inner.deterministic")
-async def test_what_a_killed_run_has_left_in_the_log_decides_what_the_next_one_does(tmp_path: Path) -> None:
+async def test_the_log_of_a_killed_run_decides_what_the_next_run_does(tmp_path: Path) -> None:
     async with replay_harness(tmp_path, policy=RULE) as harness:
         stores = harness.running.hub.stores
         one = [(EFFECT, {"marker": name}) for name in ("cut", "known", "kept", "free")]

@@ -26,7 +26,7 @@ async def web_hub(home: Path, body: bytes, more: str = "") -> AsyncIterator[tupl
 
 
 @pytest.mark.promise("purpose.required", "purpose.reads-need-none")
-async def test_what_can_only_be_read_needs_no_purpose(tmp_path: Path) -> None:
+async def test_a_read_only_call_needs_no_purpose(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b"{}") as (hub, server):
         for tool in ("core/http.fetchText", "core/http.fetchJson", "core/http.request"):
             result = await hub.invoke(tool, {"url": server.url()}, purpose="")

@@ -131,7 +131,7 @@ async def test_jobs_of_a_hub_that_is_cut_off_are_taken_over_and_its_own_runs_are
     assert (await first.job(unsafe.job_id)).status == lost
 
 
-async def test_what_needs_the_store_fails_where_it_is_cut_off_and_the_rest_goes_on(hubs: TwoHubs) -> None:
+async def test_calls_that_need_the_store_fail_where_it_is_cut_off_and_the_rest_goes_on(hubs: TwoHubs) -> None:
     first, second = hubs.clients
     hubs.wire.cut()
     hubs.let_go(0)

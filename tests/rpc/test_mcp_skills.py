@@ -62,7 +62,7 @@ async def test_a_served_skill_is_read_and_nothing_of_it_is_fetched_before(tmp_pa
 
 
 @pytest.mark.promise("skills.of-servers", "skills.read-as-pinned")
-async def test_what_is_not_what_was_listed_is_refused_and_a_new_listing_waits(tmp_path: Path) -> None:
+async def test_content_that_differs_from_the_list_is_refused_and_a_new_list_waits(tmp_path: Path) -> None:
     script = served()
     async with serving(script) as url, real.sourced_hub(tmp_path, {"acme": {"url": url}}) as hub:
         limits, skill_md = f"{ROOT}references/limits.md", f"{ROOT}SKILL.md"

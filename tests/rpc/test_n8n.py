@@ -101,7 +101,7 @@ async def test_a_plan_describes_the_call_and_has_no_effect(tmp_path: Path) -> No
         assert not n8n.asked("POST", "/webhook/*")
 
 
-async def test_what_an_operator_should_do_stands_in_the_status(tmp_path: Path) -> None:
+async def test_the_status_of_a_source_states_what_an_operator_should_do(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"say": SEND, "gone": {"webhook": "nowhere"}}) as (_, running, _agent):
         (status,) = (await running.registry.RefreshSources(pb.RefreshSourcesRequest(sources=[SOURCE]))).sources
         assert status.state == source_pb2.SOURCE_STATE_PARTIAL

@@ -134,7 +134,7 @@ async def test_registered_name_is_replaced_by_upsert_alone(tmp_path: Path) -> No
         assert first.digest != second.digest
 
 
-async def test_what_the_server_comes_to_offer_itself_takes_the_place_and_waits(tmp_path: Path) -> None:
+async def test_a_tool_that_the_server_offers_later_takes_the_place_and_waits(tmp_path: Path) -> None:
     async with hub_with(tmp_path, desk=UNLISTED) as hub:
         await register(hub, a_tool())
     async with hub_with(tmp_path, desk=LISTED) as hub:
@@ -180,7 +180,7 @@ async def test_tool_of_a_source_that_stands_elsewhere_now_waits_until_it_is_appr
             assert (await hub.invoke("desk/echo", {"text": "e"})).ok, "to register it again is to approve it"
 
 
-async def test_what_a_registered_tool_was_before_is_kept_for_the_last_few(tmp_path: Path) -> None:
+async def test_former_definitions_of_a_registered_tool_are_kept_for_the_last_few(tmp_path: Path) -> None:
     async with hub_with(tmp_path, desk=UNLISTED) as hub:
         for number in range(FORMER_MAX + 4):
             await register(hub, a_tool(description=f"Say it back, take {number}."), upsert=True)
@@ -231,7 +231,7 @@ async def test_batch_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
         ({"input_schema_json": b'{"type": "string"}'}, grpc.StatusCode.INVALID_ARGUMENT, "TOOL_INVALID"),
     ],
 )
-async def test_what_its_source_could_not_run_is_refused(
+async def test_a_tool_that_its_source_could_not_run_is_refused(
     tmp_path: Path, fields: dict[str, Any], code: grpc.StatusCode, reason: str
 ) -> None:
     nobody = {"url": "http://127.0.0.1:9/mcp"}

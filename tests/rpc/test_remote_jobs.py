@@ -90,7 +90,7 @@ async def test_it_is_cancelling_until_the_remote_side_has_stopped(agent: RemoteJ
 
 
 @pytest.mark.promise("jobs.cancel-is-a-request")
-async def test_what_could_not_be_stopped_succeeds_after_all(agent: RemoteJobClient, server: JobServer) -> None:
+async def test_a_job_that_could_not_be_stopped_still_succeeds(agent: RemoteJobClient, server: JobServer) -> None:
     server.script.add(Op.CANCEL, How.IGNORE)
     job_id = await agent.begin()
     await agent.works(job_id)

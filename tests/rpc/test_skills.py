@@ -146,7 +146,7 @@ async def run_skills(hub: RunningHub, *words: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, toolhub, ("skills", *words, "--address", hub.address))
 
 
-async def test_what_is_no_skill_is_left_out_with_the_reason_and_harms_no_other(tmp_path: Path) -> None:
+async def test_an_invalid_skill_is_left_out_with_the_reason_and_affects_no_other(tmp_path: Path) -> None:
     below = tmp_path / "skills"
     write_skill(below, "good")
     write_skill(below, "broken", text="---\nname: broken\n---\n")

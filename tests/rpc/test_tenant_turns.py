@@ -160,7 +160,7 @@ async def test_jobs_of_one_tenant_begin_in_turn_with_calls_of_another(
         assert len(hub.notes.texts) == 5
 
 
-async def test_who_waits_for_a_turn_can_give_up_and_of_too_many_the_last_are_refused(
+async def test_a_waiting_call_can_give_up_and_the_last_of_too_many_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with turns_harness(tmp_path, POLICY, server={"max_in_flight": 8}) as hub:

@@ -145,9 +145,7 @@ async def test_nothing_found_is_an_empty_list(tmp_path: Path) -> None:
         assert server.asked[0].headers["x-subscription-token"] == KEY
 
 
-async def test_what_is_not_configured_is_listed_with_what_to_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_settings_are_listed_with_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BRAVE_API_KEY", raising=False)
     reasons = {}
     for number, search in enumerate(({}, {"provider": "brave"}, {"provider": "searxng"})):

@@ -238,7 +238,7 @@ def _children(pid: int) -> list[int]:
 
 
 @pytest.mark.promise("credentials.own")
-async def test_what_a_caller_shows_to_the_hub_reaches_no_upstream_and_is_kept_nowhere(
+async def test_a_callers_credential_reaches_no_upstream_and_is_stored_nowhere(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     places: dict[str, bytes] = {}

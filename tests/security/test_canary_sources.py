@@ -118,7 +118,7 @@ class SourceCaller:
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_what_a_program_was_given_comes_out_nowhere(
+async def test_secrets_given_to_a_program_come_out_nowhere(
     tmp_path: Path, hub_output: HubOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_variable, by_file, plain, flag, joined, url, lines = map(
@@ -147,7 +147,7 @@ async def test_what_a_program_was_given_comes_out_nowhere(
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_what_a_server_over_http_was_given_comes_out_nowhere(
+async def test_secrets_given_to_an_http_server_come_out_nowhere(
     tmp_path: Path, hub_output: HubOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bearer, key, basic, query, userinfo, path = map(canary, ("bear", "key", "basic", "query", "user", "path"))
@@ -179,7 +179,7 @@ async def test_what_a_server_over_http_was_given_comes_out_nowhere(
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_what_langchain_code_was_given_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
+async def test_secrets_given_to_langchain_code_come_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
     key, password = map(canary, ("key", "pass"))
     source = {
         "kind": "langchain",

@@ -71,7 +71,7 @@ def test_secrets_of_environment_and_configuration_are_known_by_value() -> None:
     assert known_secrets(settings, environment) == ["c4nary-of-config", "c4nary-of-env"]
 
 
-def test_what_others_wrote_drives_no_terminal(restored_logging: None) -> None:
+def test_foreign_text_drives_no_terminal(restored_logging: None) -> None:
     stream = io.StringIO()
     configure_logging(level="INFO", form="console", redactor=Redactor(), stream=stream)
     logger("hub").info("call", tool="a\n\x1b[2J2026 [error] forged\x07")

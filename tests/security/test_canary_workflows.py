@@ -222,7 +222,7 @@ def _config(tmp_path: Path) -> Path:
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_what_an_n8n_was_given_comes_out_nowhere(
+async def test_secrets_given_to_an_n8n_come_out_nowhere(
     tmp_path: Path, hub_output: HubOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, token, basic, own, path = secrets = tuple(map(canary, ("key", "token", "basic", "own", "path")))
@@ -256,7 +256,7 @@ async def test_what_an_n8n_was_given_comes_out_nowhere(
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_what_a_comfyui_was_given_comes_out_nowhere(
+async def test_secrets_given_to_a_comfyui_come_out_nowhere(
     tmp_path: Path, hub_output: HubOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, key, password, path = secrets = tuple(map(canary, ("token", "key", "pass", "path")))

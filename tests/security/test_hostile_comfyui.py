@@ -252,7 +252,7 @@ async def test_a_deadline_asks_the_server_to_stop_what_runs(harness: ComfyHarnes
 
 
 @pytest.mark.parametrize("words", ["traceback", "path", "secret"])
-async def test_what_failed_is_reported_without_paths_secrets_and_tracebacks(harness: ComfyHarness, words: str) -> None:
+async def test_a_failure_is_reported_without_paths_secrets_and_tracebacks(harness: ComfyHarness, words: str) -> None:
     claimed = {
         "traceback": "it broke",
         "path": "cannot open /opt/comfyui/models/secret.safetensors or C:\\models\\x.bin",

@@ -116,7 +116,7 @@ async def test_a_renamed_tool_does_not_get_around_its_pin(harness: HostileHarnes
         ("shadow", "core.fs.readText", pin_pb2.PIN_CHANGE_SHADOWED, "reads like a tool of another source"),
     ],
 )
-async def test_what_comes_later_waits_and_its_siblings_do_not(
+async def test_a_tool_that_appears_later_waits_and_its_siblings_do_not(
     harness: HostileHarness, way: str, word: str, tool: str, change: int, why: str
 ) -> None:
     source = f"{way}-{word}"

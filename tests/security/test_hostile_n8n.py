@@ -73,7 +73,7 @@ class TestItsAnswers:
             assert not elsewhere.asked
 
     @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-    async def test_what_is_nested_without_end_is_no_result(self, opening: bytes) -> None:
+    async def test_an_endlessly_nested_value_is_no_result(self, opening: bytes) -> None:
         async with hostile(lambda _: response(opening * 50_000)) as (_, harness):
             error = await harness.failure("tool")
         assert error.kind is ErrorKind.UPSTREAM_ERROR
@@ -91,7 +91,7 @@ class TestItsAnswers:
             assert (await harness.failure("tool")).kind is ErrorKind.OUTCOME_UNKNOWN
 
     @pytest.mark.parametrize("junk", [b"", b"\x00" * 100, b"HTTP/9.9 what\r\n\r\n", b"HTTP/1.1 200 OK\r\nbad\r\n\r\n"])
-    async def test_what_is_no_http_is_an_unknown_outcome(self, junk: bytes) -> None:
+    async def test_a_non_http_answer_is_an_unknown_outcome(self, junk: bytes) -> None:
         async with hostile(lambda _: junk) as (raw, harness):
             assert (await harness.failure("tool")).kind is ErrorKind.OUTCOME_UNKNOWN
         assert len(raw.asked) == 1
@@ -212,7 +212,7 @@ class TestItsWorkflows:
         assert not found.definitions
 
     @pytest.mark.parametrize("row", [None, 1, [], {}, {"id": "1", "active": True, "nodes": 3}, {"id": "../x"}])
-    async def test_what_is_no_workflow_is_left_out(self, row: Any) -> None:
+    async def test_an_invalid_workflow_is_left_out(self, row: Any) -> None:
         found = await self._found(row, _row("w"))
         assert [made.spec.resource_id for made in found.definitions] == ["w"]
 

@@ -52,7 +52,7 @@ async def test_nobody_approves_what_a_gateway_asks_for_in_their_name(
     assert (await harness.call("gateway", approval_id=approval_id, **names)).ok
 
 
-async def test_what_was_granted_to_one_customer_of_a_gateway_serves_no_other(harness: ApprovalsHarness) -> None:
+async def test_an_approval_for_one_customer_of_a_gateway_serves_no_other(harness: ApprovalsHarness) -> None:
     approval_id = await harness.ask("gateway", user_id="bob")
     await harness.decide("judge", approval_id)
     for named in ({"user_id": "alice"}, {"agent_id": "bob"}, {}, {"user_id": "bob", "agent_id": "bob"}):

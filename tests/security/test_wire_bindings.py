@@ -252,7 +252,7 @@ async def test_file_that_changes_while_the_call_runs_is_not_replaced(
     assert sorted(path.name for path in folder.iterdir()) == ["a.txt"]
 
 
-async def test_what_was_read_or_written_beside_it_is_no_change(hub: RunningHub) -> None:
+async def test_other_reads_and_writes_are_no_change_of_the_bound_files(hub: RunningHub) -> None:
     folder, args = hub.workspace("work"), {"path": "a", "recursive": True, "confirm": True}
     file = put(folder, "a/one.txt", "one")
     plan = await hub.plan(DELETE, args, request_id="work")

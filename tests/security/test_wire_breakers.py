@@ -74,7 +74,7 @@ async def test_one_agents_failures_shut_out_that_agent_alone(tmp_path: Path, too
         assert [await fetched(hub, "bob", web.url("/200"), tool) for _ in range(2 * FEW)] == ["OK"] * 2 * FEW
 
 
-async def test_what_several_agents_meet_is_held_against_the_upstream_for_all(tmp_path: Path) -> None:
+async def test_failures_that_several_agents_meet_count_against_the_upstream_for_all(tmp_path: Path) -> None:
     async with keyed(tmp_path) as (hub, (web,)):
         for _ in range(FEW // 2):
             for who in ("alice", "bob"):

@@ -93,7 +93,7 @@ async def misbehaving_hub(tmp_path: Path) -> AsyncIterator[RunningHub]:
 
 
 @pytest.mark.parametrize("how", [*ANSWERS, *RAISED])
-async def test_what_a_tool_answers_or_raises_becomes_a_result(misbehaving_hub: RunningHub, how: str) -> None:
+async def test_any_answer_or_exception_of_a_tool_becomes_a_result(misbehaving_hub: RunningHub, how: str) -> None:
     result = await misbehaving_hub.invoke("acme/wild.run", {"how": how})
     kind = ErrorKind.OUTPUT_SCHEMA_INVALID if how in NO_JSON else ErrorKind.OUTCOME_UNKNOWN
     assert result.error.kind == error_pb2.ErrorKind.Value(f"ERROR_KIND_{kind.value}")

@@ -96,7 +96,7 @@ async def test_arguments_of_a_job_are_revealed_while_it_waits(harness: Approvals
     assert (await failed(harness.reveal("judge", job.approval_id))).reason == "APPROVAL_ENDED"
 
 
-async def test_what_is_too_large_is_not_revealed_in_part(harness: ApprovalsHarness) -> None:
+async def test_a_value_that_is_too_large_is_not_revealed_in_part(harness: ApprovalsHarness) -> None:
     text = "x" * (REVEALED_MAX_BYTES - len(json.dumps({"path": "a.txt", "text": "", "overwrite": False})))
     fits = await harness.ask(args={"path": "a.txt", "text": text[:-200]})
     assert json.loads((await harness.reveal("judge", fits)).revealed_args_json)["text"] == text[:-200]

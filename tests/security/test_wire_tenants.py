@@ -349,7 +349,7 @@ async def test_no_answer_about_all_there_is_names_anything_of_another_tenant(har
 
 
 @pytest.mark.promise("tenants.apart")
-async def test_what_another_tenant_has_is_answered_like_what_never_was(harness: TenantsHarness) -> None:
+async def test_resources_of_another_tenant_are_answered_like_unknown_ones(harness: TenantsHarness) -> None:
     for who in OUTSIDERS:
         for key, asks in NAMED.items():
             method = key.partition(",")[0]
@@ -383,7 +383,7 @@ async def test_a_tenant_s_own_operators_and_those_of_the_whole_hub_see_it(harnes
     assert verified.events_checked > 0
 
 
-async def test_what_is_everybody_s_is_changed_by_operators_of_the_whole_hub_alone(harness: TenantsHarness) -> None:
+async def test_shared_resources_are_changed_by_operators_of_the_whole_hub_alone(harness: TenantsHarness) -> None:
     pins = await harness.hub.registry.ListPins(_G.ListPinsRequest(source="common"), **harness.as_("globex-boss"))
     assert pins.total_size == len(pins.pins) > 0
     shared = TenantResources(
@@ -463,7 +463,7 @@ async def test_a_policy_that_moves_a_principal_ends_its_streams_and_shows_what_i
 
 
 @pytest.mark.promise("tenants.apart")
-async def test_what_one_remembers_and_what_search_has_learnt_is_found_by_oneself_alone(harness: TenantsHarness) -> None:
+async def test_memory_and_learnt_searches_are_visible_to_their_owner_alone(harness: TenantsHarness) -> None:
     bot, secret = harness.by("acme-bot"), "the zorgon ledger of acme"
     kept = await bot.call("core/memory.write", {"text": secret, "tags": ["ledger"]})
     assert kept.ok, kept.error.message

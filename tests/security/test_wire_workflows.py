@@ -121,7 +121,7 @@ class TestArgumentsOfWorkflows:
         assert asked.headers["x-idempotency-key"] != "mine"
         assert "evil" not in asked.headers["host"]
 
-    async def test_what_is_no_text_never_leaves_the_hub(self, tmp_path: Path) -> None:
+    async def test_values_that_are_no_text_never_leave_the_hub(self, tmp_path: Path) -> None:
         async with hub_over(tmp_path, FLOWS, {"echo": {}, "asks": {"method": "GET"}}) as (n8n, hub, _):
             for tool in ("echo", "asks"):
                 asked = request(f"{SOURCE}/{tool}", args_json=rb'{"a": "\ud800"}')
@@ -162,7 +162,7 @@ class TestDiscovered:
         ],
         ids=lambda changed: next(iter(changed.get("webhook", changed))),
     )
-    async def test_what_callers_rely_on_does_not_change_unseen(self, tmp_path: Path, changed: dict[str, Any]) -> None:
+    async def test_a_change_that_callers_rely_on_is_never_silent(self, tmp_path: Path, changed: dict[str, Any]) -> None:
         async with hub_over(tmp_path, [flow("pay", "lastNode", ECHO)], {}, discover={}) as (n8n, hub, _):
             n8n.add(flow("pay", "lastNode", ECHO, **{"versionId": "another", **changed}))
             assert (await refreshed(hub)).quarantined == 1
@@ -261,7 +261,7 @@ class TestStrangersAtAComfyUi:
         assert "`headers` cannot be used" in status.message
         assert "s3cret" not in str(status)
 
-    async def test_what_others_do_there_is_in_no_result_and_no_proof(self, tmp_path: Path) -> None:
+    async def test_work_of_others_at_the_server_is_in_no_result_and_no_evidence(self, tmp_path: Path) -> None:
         async with fake_comfyui() as comfy, comfy_hub(tmp_path, comfy.url) as (agent, hub):
             async with httpx.AsyncClient() as other:
                 graph = {

@@ -59,7 +59,7 @@ class TestFilesOfAFolder:
         assert len(found) == 1
         assert f"more than {YAML_MAX_BYTES:,} bytes" in problem
 
-    def test_what_is_no_file_is_not_opened(self, tmp_path: Path) -> None:
+    def test_a_path_that_is_no_file_is_not_opened(self, tmp_path: Path) -> None:
         """Reading a pipe would wait for ever, reading a device without end."""
         write(tmp_path)
         os.mkfifo(tmp_path / "pipe.yaml")
@@ -115,7 +115,7 @@ class TestWhatAnAuthorMayNotMean:
     def test_a_schema_is_looked_up_nowhere(self, tmp_path: Path, ref: str) -> None:
         assert problems(tmp_path, input_schema=property_of("method", **{"$ref": ref}))
 
-    def test_what_is_nested_without_end_is_refused(self, tmp_path: Path) -> None:
+    def test_an_endlessly_nested_template_is_refused(self, tmp_path: Path) -> None:
         schema: dict[str, Any] = {"type": "string"}
         for _ in range(200):
             schema = {"anyOf": [schema]}
@@ -165,7 +165,7 @@ class TestPictures:
         ],
         ids=["archive", "cut", "crc", "endless", "no signature", "nothing", "no end", "more chunks than pixels"],
     )
-    async def test_what_is_no_whole_picture_is_refused(self, data: bytes) -> None:
+    async def test_a_broken_picture_is_refused(self, data: bytes) -> None:
         with pytest.raises(DamagedImage):
             await passed(data)
 
@@ -181,6 +181,6 @@ class TestPictures:
             b"",
         ],
     )
-    def test_what_only_calls_itself_a_picture_is_not_kept_as_one(self, data: bytes) -> None:
+    def test_a_file_that_only_claims_to_be_a_picture_is_not_kept_as_one(self, data: bytes) -> None:
         assert accepted_as(data, ("image/png", "image/jpeg")) == ""
         assert accepted_as(data, ()) != "text/html"

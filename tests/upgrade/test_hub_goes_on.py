@@ -34,7 +34,7 @@ OLDEST = pytest.mark.parametrize(
 
 @OLDEST
 @pytest.mark.promise("upgrade.reads")
-async def test_what_had_ended_is_answered_as_before(former_data: FormerData) -> None:
+async def test_ended_jobs_are_answered_as_before(former_data: FormerData) -> None:
     then, ids = former_data.expected["wire"], former_data.expected
     async with former_data.hub() as hub:
         for name, history in then["histories"].items():

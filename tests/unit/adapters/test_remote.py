@@ -271,7 +271,7 @@ async def test_a_job_store_that_is_away_for_a_while_costs_nothing(harness: Remot
     assert harness.server.effects.total() == 1
 
 
-async def test_who_has_lost_the_job_to_another_process_neither_follows_nor_stops_it(harness: RemoteJobHarness) -> None:
+async def test_a_process_that_lost_the_job_neither_follows_nor_stops_it(harness: RemoteJobHarness) -> None:
     harness.server.script.add(Op.START, How.HOLD)
     running = harness.begin(work=HELD)
     await harness.server.was_asked(Op.START)

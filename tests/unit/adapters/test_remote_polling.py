@@ -97,7 +97,7 @@ async def test_only_differing_statuses_are_reported_and_the_last_ends_it() -> No
     assert poller.asking == 0
 
 
-async def test_what_ends_the_asking_is_passed_on() -> None:
+async def test_an_error_that_ends_the_polling_is_passed_on() -> None:
     async def ask() -> Answer[int]:
         raise RemoteUnclear("forgotten")
 
@@ -119,7 +119,7 @@ async def test_an_answer_is_waited_for_through_silence() -> None:
     assert await Poller(EVEN, PollTerms(first_s=0, longest_s=0)).answer(ask) == 7
 
 
-async def test_who_is_hurried_asks_at_once() -> None:
+async def test_a_hurried_poller_asks_at_once() -> None:
     asked = asyncio.Event()
     answers = iter(answering(1, 2))
 

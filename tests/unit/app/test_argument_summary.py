@@ -30,7 +30,7 @@ def test_an_argument_is_reported_in_a_few_words(schema: Any, expected: str) -> N
     assert summary_of({"properties": {"a": schema}}) == {"a": expected}
 
 
-def test_what_must_be_given_is_reported_and_what_is_no_schema_of_arguments_has_none() -> None:
+def test_required_arguments_are_reported_and_an_invalid_schema_has_none() -> None:
     assert summary_of({"properties": {"a": {"type": "string"}}, "required": ["a"]}) == {"a": "string, required"}
     assert summary_of({"properties": 3, "required": "a"}) == {}
     assert summary_of({}) == {}

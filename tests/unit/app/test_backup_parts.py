@@ -69,7 +69,7 @@ def test_a_foreign_manifest_is_refused_and_moves_no_cursor(tmp_path: Path) -> No
 
 
 @pytest.mark.promise("backup.bounded")
-def test_what_nobody_has_signed_is_refused_before_it_unpacks_to_more_than_it_is(tmp_path: Path) -> None:
+def test_an_unsigned_backup_is_refused_before_it_unpacks_to_more_than_its_size(tmp_path: Path) -> None:
     """Each of these is some kilobytes, or would be read for ever."""
 
     def header(name: str, size_bytes: int, kind: bytes = tarfile.REGTYPE, content: bytes = b"", **fields: Any) -> bytes:
@@ -115,7 +115,7 @@ def test_what_nobody_has_signed_is_refused_before_it_unpacks_to_more_than_it_is(
 
 
 @pytest.mark.promise("backup.bounded")
-def test_what_is_read_before_the_signature_is_trusted_is_no_more_than_the_manifest(tmp_path: Path) -> None:
+def test_only_the_manifest_is_read_before_the_signature_is_trusted(tmp_path: Path) -> None:
     """A backup of a stranger, whose rest is never looked at."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:

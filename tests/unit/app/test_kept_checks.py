@@ -42,7 +42,7 @@ def test_a_new_folder_has_nothing_to_look_at(tmp_path: Path) -> None:
     assert not found(tmp_path)
 
 
-def test_what_a_hub_left_is_whole_and_not_a_byte_of_it_is_changed(folder: Path) -> None:
+def test_files_left_by_a_hub_pass_the_check_and_stay_unchanged(folder: Path) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert {name: each.state for name, each in found(folder).items()} == {
         "audit log": State.OK,

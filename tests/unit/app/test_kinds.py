@@ -29,7 +29,7 @@ def test_the_section_of_a_kind_bears_its_name_and_so_does_the_wire(kind: SourceK
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_what_a_kind_declares_by_name_is_there(kind: SourceKind[Any]) -> None:
+def test_loaders_that_a_kind_declares_are_callable(kind: SourceKind[Any]) -> None:
     assert callable(kind.load_opener())
     if kind.preview:
         assert callable(kind.load_preview())

@@ -37,7 +37,7 @@ def test_a_file_that_is_no_key_is_refused_and_kept(tmp_path: Path) -> None:
 
 
 class TestRunnerLocks:
-    def test_who_holds_its_lock_lives_and_who_let_go_of_it_is_forgotten(self, tmp_path: Path) -> None:
+    def test_a_runner_with_its_lock_lives_and_one_that_released_it_is_forgotten(self, tmp_path: Path) -> None:
         one, other = RunnerLocks(tmp_path / "runners"), RunnerLocks(tmp_path / "runners")
         one.hold("runner_1")
         assert other.dead() == []

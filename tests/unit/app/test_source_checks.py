@@ -59,7 +59,7 @@ WHOLE = {"command": "sh"}
         ),
     ],
 )
-def test_what_a_source_lacks_is_reported_by_its_place(
+def test_a_missing_requirement_of_a_source_is_reported_by_its_place(
     tmp_path: Path, entry: dict[str, Any], missing: list[str]
 ) -> None:
     settings = settings_of(tmp_path, {"tools": {"trusted_namespaces": ["acme", "langchain_community"]}})

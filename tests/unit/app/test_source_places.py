@@ -73,7 +73,7 @@ def test_paths_count_from_the_folder_of_the_file(folder: Path, named: Path) -> N
     assert images.templates == (str(folder / "templates"), "/srv/scale.yaml", str(folder / "../shared/blur.yaml"))
 
 
-def test_what_is_no_path_stays_as_it_is(folder: Path, named: Path) -> None:
+def test_a_value_that_is_no_path_stays_as_it_is(folder: Path, named: Path) -> None:
     files, _, desk, crm, images = read_sources(named).sources.values()
     assert isinstance(files, McpSource)
     assert isinstance(desk, LangChainSource)

@@ -100,7 +100,7 @@ CLIENT = "sources: {far: {url: 'https://a.example/mcp', oauth: {client_id: hub, 
         ("sources: {files: {command: !!python/object/apply:os.system [id]}}", "not YAML"),
     ],
 )
-def test_what_cannot_be_meant_is_reported_by_its_place(text: str, expected: str) -> None:
+def test_an_invalid_entry_is_reported_by_its_place(text: str, expected: str) -> None:
     with pytest.raises(SettingsInvalid) as refusal:
         parse_sources(text, "sources.yaml")
     assert str(refusal.value).startswith("sources.yaml: ")
@@ -242,7 +242,7 @@ def test_adding_and_removing_gives_the_same_text() -> None:
         "sources:\n  a: &one {command: b}\n  c: {<<: *one}\n...\n---\nsources: {}\n",
     ],
 )
-def test_what_cannot_be_followed_is_refused(text: str) -> None:
+def test_a_file_that_cannot_be_followed_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"one line|no mapping|already|YAML"):
         with_sources(text, MEMORY)
 

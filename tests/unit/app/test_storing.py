@@ -159,7 +159,7 @@ def _stores(*beneath: RecordingPart) -> Stores:
     return Stores(MemoryJobs(), keys, *records, beneath=beneath)
 
 
-async def test_what_is_beneath_is_opened_first_and_closed_last() -> None:
+async def test_stores_open_in_order_and_close_in_reverse() -> None:
     done: list[str] = []
     stores = _stores(RecordingPart("file", done), RecordingPart("link", done))
     await stores.start()

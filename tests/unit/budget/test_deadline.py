@@ -40,7 +40,7 @@ def test_the_caller_is_the_outer_bound_the_budget_narrows_the_tool_fills_in(
     [(None, None, 120.0), (105.0, None, 105.0), (250.0, None, 120.0), (None, 7.0, 107.0), (1e9, 1e9, 120.0)],
 )
 @pytest.mark.parametrize("job_id", ["", "job-1"])
-def test_what_the_operator_allows_calls_of_a_source_bounds_the_caller_too(
+def test_the_operators_timeout_of_a_source_bounds_the_caller_too(
     caller_s: float | None, budget_s: float | None, expected_s: float, job_id: str
 ) -> None:
     tool = a_tool(limits=ToolLimits(timeout_s=20.0, call_max_s=20.0))

@@ -325,7 +325,7 @@ def test_upstreams_in_use_are_never_forgotten_and_their_number_is_bounded() -> N
 @pytest.mark.promise("budget.refused-costs-nothing")
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(["take", "release", "fail", "refund", "tick"]), max_size=60))
-def test_whatever_happens_no_slot_is_lost_or_made_up(steps: list[str]) -> None:
+def test_no_slot_is_lost_or_made_up_in_any_order_of_events(steps: list[str]) -> None:
     harness = LedgerHarness(Limit("l", rate_per_s=5.0, burst=3, concurrency=2, quota=50))
     out: list[Lease] = []
     for step in steps:

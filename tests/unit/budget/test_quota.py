@@ -20,7 +20,7 @@ def test_a_quota_of_nothing_lets_nothing_pass() -> None:
     assert WindowQuota(0, 60.0).wait_s(0.0) == 60.0
 
 
-def test_what_is_given_back_can_be_used_again() -> None:
+def test_returned_quota_can_be_used_again() -> None:
     quota = WindowQuota(1, 60.0)
     opened = quota.take(0.0)
     quota.give_back(opened)
@@ -28,7 +28,7 @@ def test_what_is_given_back_can_be_used_again() -> None:
     assert quota.is_unused(0.0)
 
 
-def test_what_is_given_back_late_does_not_reach_into_the_next_window() -> None:
+def test_quota_returned_late_does_not_reach_into_the_next_window() -> None:
     quota = WindowQuota(1, 60.0)
     opened = quota.take(0.0)
     quota.take(60.0)

@@ -37,7 +37,7 @@ def test_the_pause_grows_exponentially_with_full_jitter_up_to_a_cap(attempt: int
     assert pause_s(FAILED, attempt, 60.0, TERMS, FixedRandomness(0.0)) == 0
 
 
-def test_what_the_upstream_asks_for_is_honoured() -> None:
+def test_the_upstreams_retry_after_is_honoured() -> None:
     busy = ToolError(ErrorKind.RATE_LIMITED, "", retry_after_s=3.0)
     assert pause_s(busy, 1, 60.0, TERMS, FixedRandomness(1.0)) == pytest.approx(3.1)
     assert pause_s(busy, 1, 3.0, TERMS, FixedRandomness(0.0)) is None
@@ -46,7 +46,7 @@ def test_what_the_upstream_asks_for_is_honoured() -> None:
 @pytest.mark.parametrize(
     "kind", [ErrorKind.INVALID_INPUT, ErrorKind.OUTCOME_UNKNOWN, ErrorKind.CANCELLED, ErrorKind.INTERNAL]
 )
-def test_what_cannot_pass_is_not_tried_again(kind: ErrorKind) -> None:
+def test_a_permanent_failure_is_not_retried(kind: ErrorKind) -> None:
     assert pause_s(ToolError(kind, ""), 1, 60.0, TERMS, FixedRandomness()) is None
 
 

@@ -126,7 +126,7 @@ async def test_counts_that_are_away_refuse_limited_calls_and_no_others() -> None
     await hubs.run()
 
 
-async def test_who_has_no_quota_stands_in_nobodys_way() -> None:
+async def test_a_caller_without_quota_delays_nobody() -> None:
     hubs = TwoHubs(Limit("l", quota=0))
     held, waiting = hubs.take(), hubs.take()
     assert (await failure_of(waiting)).kind is ErrorKind.RATE_LIMITED

@@ -41,7 +41,7 @@ async def test_without_a_second_tenant_all_begin_at_once() -> None:
     assert (turns.is_shared, turns.waiting) == (False, 0)
 
 
-async def test_who_has_waited_less_for_has_the_next_turn_and_those_who_always_wait_share_equally() -> None:
+async def test_the_next_turn_goes_to_the_tenant_with_the_least_service_and_shares_are_equal() -> None:
     turns = await _of_two()
     assert "".join(await _begun(turns, [("a", 1)] * 6 + [("b", 1)] * 2 + [("c", 1)])) == "acbabaaaa"
 

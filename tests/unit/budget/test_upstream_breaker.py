@@ -144,7 +144,7 @@ def test_principals_that_fail_are_remembered_in_bounds_and_forgotten_when_well()
 
 @settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from("x.?"), st.booleans(), st.floats(0.0, 12.0)), max_size=60))
-def test_whatever_one_does_another_that_is_well_always_passes(steps: list[tuple[str, bool, float]]) -> None:
+def test_a_healthy_agent_always_passes_whatever_another_does(steps: list[tuple[str, bool, float]]) -> None:
     breaker, now_s = UpstreamBreaker(TERMS), 0.0
     for letter, is_evil, gap_s in steps:
         now_s += gap_s

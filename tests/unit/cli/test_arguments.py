@@ -84,7 +84,7 @@ def test_a_hyphen_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         (["path=@/nowhere/at/all"], "No such file"),
     ],
 )
-def test_what_cannot_be_read_is_wrong_usage(words: list[str], expected: str) -> None:
+def test_unreadable_arguments_are_wrong_usage(words: list[str], expected: str) -> None:
     with pytest.raises(click.UsageError, match=expected):
         read_arguments(words, SCHEMA)
 

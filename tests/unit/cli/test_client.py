@@ -81,7 +81,7 @@ def test_address_needs_neither_scheme_nor_port(given: str, address: str, is_encr
 
 
 @pytest.mark.parametrize("given", ["hub:99999", "hub:0", "a hub", "hub:grpc", "https://hub:65536", ""])
-def test_what_can_be_no_address_is_wrong_usage(given: str) -> None:
+def test_an_impossible_address_is_wrong_usage(given: str) -> None:
     with pytest.raises(click.UsageError, match="is no address"):
         endpoint(given)
 

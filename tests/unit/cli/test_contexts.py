@@ -51,7 +51,7 @@ def received(*words: str, **environment: str) -> dict[str, Any]:
 
 
 @pytest.mark.promise("cli.contexts")
-def test_what_is_typed_goes_before_the_environment_and_that_before_the_context(home: Path) -> None:
+def test_options_take_precedence_over_the_environment_and_that_over_the_context(home: Path) -> None:
     key, ca = home / "key", home / "ca.pem"
     key.write_text("of-prod\n")
     key.chmod(0o600)

@@ -92,7 +92,7 @@ def test_a_name_revokes_all_keys_of_a_principal_and_an_id_one(type_: Type, tmp_p
         ("--tenant", "../x"),
     ],
 )
-def test_what_no_key_can_have_is_refused_before_there_is_one(
+def test_scopes_that_no_key_can_have_are_refused_before_a_key_is_made(
     type_: Type, tmp_path: Path, words: tuple[str, str]
 ) -> None:
     refused = type_("create", "ci", *words, "--out", str(tmp_path / "ci.key"))

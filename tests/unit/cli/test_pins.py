@@ -74,7 +74,7 @@ def pins(result: Result) -> list[Any]:
 
 
 class TestList:
-    async def test_what_waits_is_listed_and_the_rest_when_asked_for(self, cli: CliHarness) -> None:
+    async def test_pending_pins_are_listed_and_the_rest_on_request(self, cli: CliHarness) -> None:
         assert [pin["digest"] for pin in pins(await cli("list", "--json"))] == [NEW.digest, OTHER.digest]
         assert len(pins(await cli("list", "--json", "--state", "all"))) == 3
         assert [pin["tool"] for pin in pins(await cli("list", "--json", "--tool", "*/close"))] == [OTHER.tool]
@@ -149,7 +149,7 @@ class TestDecide:
         assert cli.state(NEW) is PinState.REJECTED
         assert cli.desk.decided_by == [("local", "it asks for secrets")]
 
-    async def test_what_does_not_wait_is_decided_by_its_digest_only(self, cli: CliHarness) -> None:
+    async def test_a_tool_that_is_not_pending_is_decided_by_its_digest_only(self, cli: CliHarness) -> None:
         await cli("accept", OTHER.tool, "--yes")
         assert "has no pending definition" in (await cli("reject", OTHER.tool, code=1)).stderr
         await cli("reject", OTHER.tool, "--digest", OTHER.digest)

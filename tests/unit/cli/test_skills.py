@@ -121,7 +121,7 @@ def test_skills_are_added_to_one_source_and_shown_by_name(home: Path) -> None:
     assert "called by" in cli("show", str(folder), "-o", "table").output
 
 
-def test_what_cannot_be_added_is_refused_with_what_to_write(home: Path) -> None:
+def test_a_skill_that_cannot_be_added_is_refused_with_what_to_write(home: Path) -> None:
     for words, code, message in (
         (("https://example.com/x",), 2, "--commit is required"),
         (("https://example.com/x", "--commit", "main"), 1, "must be the full id of a commit"),

@@ -232,7 +232,7 @@ class TestWhatTheHubDoesNot:
         assert why in refused(server)
         assert not (home / "data").exists()
 
-    def test_what_is_left_out_is_named(self, home: Path) -> None:
+    def test_settings_left_out_of_an_import_are_named(self, home: Path) -> None:
         found, notes = added(
             home, {"command": "x", "autoApprove": ["*"], "timeout": 5, "surprise": 1, "disabled": True}, "My Server!"
         )
@@ -253,7 +253,7 @@ class TestWhatTheHubDoesNot:
 
 
 class TestFile:
-    def test_what_people_wrote_stays(self, home: Path) -> None:
+    def test_handwritten_entries_stay(self, home: Path) -> None:
         file = home / "mine.yaml"
         file.write_text("# mine\nsources:\n  # the first\n  a: {command: b}   # so\n")
         run("add", "c", "--file", str(file), "--", "d")

@@ -110,7 +110,7 @@ def test_templates_of_a_comfyui_are_named_by_their_full_paths(home: Path, monkey
         (("add", "flows", "--kind", "n8n", "--url", "https://n/webhook", "--webhook", "a=b"), "it is the base"),
     ],
 )
-def test_what_a_hub_could_not_use_is_refused_and_nothing_is_written(
+def test_a_source_that_no_hub_could_use_is_refused_and_nothing_is_written(
     home: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], why: str
 ) -> None:
     (home / "empty").mkdir()

@@ -81,7 +81,7 @@ def test_a_damaged_audit_log_is_distinguished_from_one_that_cannot_be_written() 
 
 
 @pytest.mark.parametrize("address", ["foo", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", ":x", "[::1]"])
-def test_what_is_no_address_is_refused_by_the_name_of_its_setting(address: str) -> None:
+def test_an_invalid_address_is_refused_by_the_name_of_its_setting(address: str) -> None:
     with pytest.raises(ListenRefused, match=r"^metrics\.listen is '.*', which is no address: write host:port"):
         host_and_port("metrics.listen", address)
 

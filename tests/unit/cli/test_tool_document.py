@@ -21,7 +21,7 @@ def test_schemas_and_examples_stand_as_json() -> None:
     assert json.loads(spec.examples[0].args_json) == {"id": 1}
 
 
-def test_what_show_prints_can_be_registered_again() -> None:
+def test_the_output_of_show_can_be_registered_again() -> None:
     spec = tool_pb2.ToolSpec(
         name="a/b", version="1.0.0", input_schema_json=b"{}", digest="0" * 64, state=tool_pb2.TOOL_STATE_ACTIVE
     )

@@ -88,7 +88,7 @@ def test_every_problem_of_a_folder_is_reported_with_its_file(tmp_path: Path) -> 
     assert all(problem.startswith(str(tmp_path / "broken.json")) for problem in found["problems"])
 
 
-def test_what_the_server_knows_is_held_against_it(tmp_path: Path) -> None:
+def test_a_template_is_checked_against_the_servers_nodes(tmp_path: Path) -> None:
     narrow = write(tmp_path)
     assert checked(str(narrow), "--object-info", nodes(tmp_path))["tools"][0]["problems"] == []
     wide = write(tmp_path, sidecar(input_schema=property_of("width", type="integer", minimum=1)))
@@ -97,7 +97,7 @@ def test_what_the_server_knows_is_held_against_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", '{"KSampler": 3}', "{"])
-def test_what_is_no_answer_of_a_server_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_malformed_answer_of_a_server_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "nodes.json"
     path.write_text(text)
     (problem,) = checked(str(write(tmp_path)), "--object-info", str(path), code=1)["problems"]
@@ -158,7 +158,7 @@ def test_a_problem_of_an_n8n_workflow_is_reported_at_its_place(entry: Any, expec
         ({**CRM, "api_key": ""}, "cannot be looked up"),
     ],
 )
-def test_what_is_probably_not_meant_is_only_warned_of(entry: Any, expected: str, tmp_path: Path) -> None:
+def test_a_probable_mistake_is_only_a_warning(entry: Any, expected: str, tmp_path: Path) -> None:
     (tool,) = checked("--sources", sources(tmp_path, crm=entry))["tools"]
     assert expected in " ".join(tool["warnings"])
 

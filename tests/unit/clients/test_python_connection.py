@@ -110,7 +110,7 @@ def test_address_is_completed_and_https_means_tls(given: str, where: str, is_tls
 
 
 @pytest.mark.promise("clients.environment")
-def test_what_is_left_out_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_parameters_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_bytes(Authority().pem)
     monkeypatch.setenv("TOOLHUB_ADDRESS", "hub:7000")
@@ -224,7 +224,7 @@ DRAINING = RpcFailure(Reason.DRAINING, "Leaving.", retry_after_s=0.01)
 
 @pytest.mark.parametrize("failure", [OVERLOADED, DRAINING])
 @pytest.mark.promise("clients.one-retry")
-async def test_what_the_hub_refused_unseen_is_sent_again(failure: RpcFailure) -> None:
+async def test_a_call_that_the_hub_refused_unread_is_sent_again(failure: RpcFailure) -> None:
     servicer = FailingToolService([failure, failure])
     async with serving(servicer) as address, connect(address, retry_s=PATIENCE_S, options=LOCAL) as hub:
         assert (await hub.invoke("echo", {"n": 1})).unwrap() == {"n": 1}
@@ -248,7 +248,7 @@ async def test_call_that_broke_is_repeated_only_with_a_key(monkeypatch: pytest.M
     assert len(servicer.metadata) == 7
 
 
-async def test_what_cannot_help_is_not_repeated() -> None:
+async def test_a_call_is_not_repeated_where_that_cannot_help() -> None:
     servicer = FailingToolService([RpcFailure(Reason.TOOL_NOT_FOUND, "There is no such tool.")])
     async with serving(servicer) as address, connect(address, retry_s=PATIENCE_S, options=LOCAL) as hub:
         with pytest.raises(NotFound, match="There is no such tool"):

@@ -74,7 +74,7 @@ async def test_arguments_that_are_no_object_are_refused_without_asking_the_hub(h
     assert message["content"].startswith("INVALID_INPUT: ")
 
 
-async def test_what_is_no_tool_call_is_refused(hub: Hub) -> None:
+async def test_a_malformed_tool_call_is_refused(hub: Hub) -> None:
     with pytest.raises(TypeError, match="is no tool call"):
         await hub.run_tool_call({"type": "text", "text": "hello"})
 

@@ -15,7 +15,7 @@ PLACE = ("acme", "alice", "shop", "OAUTH", "generation")
 PLAIN = b"a secret of the test"
 
 
-def test_what_is_sealed_opens_in_its_own_place_alone_and_unchanged() -> None:
+def test_a_sealed_value_opens_in_its_own_place_alone_and_unchanged() -> None:
     keys = SealingKeys({"k1": NEW})
     sealed = keys.seal(PLAIN, *PLACE)
     assert PLAIN not in sealed

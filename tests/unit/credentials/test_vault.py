@@ -110,7 +110,7 @@ async def test_of_values_that_are_given_at_once_one_is_kept_whole(store: Credent
     assert stored.version == 4
 
 
-async def test_what_cannot_be_sent_is_not_kept(store: CredentialStore) -> None:
+async def test_a_credential_that_cannot_be_sent_is_not_stored(store: CredentialStore) -> None:
     vault = a_vault(store)
     for value in ("", " ", "two\r\nX-Admin: 1", "schlüssel", "x" * 9_000):
         with pytest.raises(HubFailure) as failure:

@@ -82,7 +82,7 @@ def test_a_release_sets_every_version_dates_the_changelog_tags_and_pushes_nothin
 
 
 @pytest.mark.promise("packaging.release")
-def test_what_is_no_next_version_or_not_committed_is_refused_and_nothing_is_changed(tree: Path) -> None:
+def test_a_wrong_or_uncommitted_version_is_refused_and_nothing_is_changed(tree: Path) -> None:
     before = git(tree, "rev-parse", "HEAD")
     for version, reason in {"": "is no version", "v1.2.3": "is no version", "0.0.9": "is older than"}.items():
         assert reason in refusal(tree, version)

@@ -40,9 +40,7 @@ def installed(setup: ModuleType, monkeypatch: pytest.MonkeyPatch, profile: str) 
 
 
 @pytest.mark.promise("setup.runtime-only")
-def test_what_runs_the_hub_installs_nothing_for_its_development(
-    setup: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_the_hub_installs_nothing_for_development(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     run = installed(setup, monkeypatch, "run")
     assert [Path(word).name for word in run if word.endswith(".txt")] == ["runtime.txt", "build.txt"]
     assert not {"go", "npm", "apt-get"} & set(run)

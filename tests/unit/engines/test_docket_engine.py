@@ -151,7 +151,7 @@ async def test_closed_process_hands_its_jobs_over_at_once(make: Make, room: int)
     assert len(here.cancelled) == 8
 
 
-async def test_what_waits_outlives_all_processes(make: Make, runner: FakeRunner) -> None:
+async def test_waiting_jobs_outlive_all_processes(make: Make, runner: FakeRunner) -> None:
     busy = FakeRunner(held=True)
     first = make(1, redelivery_s=NEVER_S)
     await first.start(busy.run)

@@ -64,7 +64,7 @@ def test_mapped_public_address_is_public() -> None:
 @pytest.mark.parametrize(
     "address", ["fe80::1%eth0", "2606:4700::1111%1", "example.com", "", "0127.0.0.1", "127.1", "1.2.3.4/32"]
 )
-def test_what_is_no_plain_address_is_not_public(address: str) -> None:
+def test_an_unusual_address_form_is_not_public(address: str) -> None:
     assert not is_public(address)
 
 

@@ -97,7 +97,7 @@ def test_a_command_within_its_grammar_runs_as_its_absolute_binary(argv: list[str
         ["broken", "a"],
     ],
 )
-def test_what_the_grammar_does_not_name_is_denied(argv: list[str]) -> None:
+def test_an_argument_that_the_grammar_does_not_name_is_denied(argv: list[str]) -> None:
     error = refusal(argv)
     assert error.kind is ErrorKind.POLICY_DENIED
     assert error.details["command"] == argv[0]
@@ -268,7 +268,7 @@ def test_words_are_those_that_a_shell_would_make(text: str, words: list[str]) ->
         "a 2>&1",
     ],
 )
-def test_what_only_a_shell_understands_is_refused_with_the_reason(text: str) -> None:
+def test_a_command_that_needs_a_shell_is_refused_with_the_reason(text: str) -> None:
     with pytest.raises(ToolFailure) as caught:
         split_command(text)
     error = caught.value.error
@@ -297,7 +297,7 @@ def test_quoted_words_come_back_as_they_were(words: list[str]) -> None:
 
 
 @given(st.text(alphabet="ab \t'\"\\$;|&<>()`*?[~{#\n\0é=", max_size=40))
-def test_whatever_is_accepted_is_what_a_posix_shell_would_split(text: str) -> None:
+def test_an_accepted_command_is_split_as_by_a_posix_shell(text: str) -> None:
     words = outcome(split_command, text)
     if isinstance(words, ToolError):
         assert words.kind is ErrorKind.INVALID_INPUT

@@ -138,7 +138,7 @@ def test_a_token_of_this_issuer_is_hidden_where_no_name_announces_it(issuer: str
         "MainActivityConfigurationHelper.on.create",
     ],
 )
-def test_what_only_begins_like_a_token_is_left_alone(text: str) -> None:
+def test_a_text_that_only_begins_like_a_token_is_left_alone(text: str) -> None:
     assert REDACTOR.text(text) == text
 
 
@@ -317,7 +317,7 @@ def test_every_spelling_of_a_value_is_hidden_in_names_and_values_of_all_levels()
     assert encoded not in json.dumps(shown)
 
 
-def test_what_only_reads_like_a_secret_is_left_alone() -> None:
+def test_a_text_that_only_resembles_a_secret_is_left_alone() -> None:
     schema = {"properties": {"password": {"type": "string", "default": "Bearer abcdef0123456789"}}}
 
     assert Mask([SECRET]).object(schema) == schema

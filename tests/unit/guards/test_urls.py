@@ -109,7 +109,7 @@ def test_url_is_sent_in_one_spelling(written: str, spelt: str) -> None:
         f"http://example.com/{'ä' * (URL_MAX_BYTES // 2)}",
     ],
 )
-def test_what_is_no_url_of_ours_is_invalid(url: str) -> None:
+def test_a_url_with_another_scheme_is_invalid(url: str) -> None:
     failure = refused(url)
     assert failure.error.kind is ErrorKind.INVALID_INPUT
     assert failure.error.message.startswith(("The URL is invalid: ", "The host of the URL is invalid: "))

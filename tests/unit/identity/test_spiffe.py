@@ -35,7 +35,7 @@ WRONG = [
 ]
 
 
-def test_what_the_standard_does_not_allow_is_the_id_of_nobody() -> None:
+def test_an_id_that_the_standard_forbids_names_nobody() -> None:
     assert [uri for uri in WRONG if trust_domain_of(uri)] == []
     assert trust_domain_of("spiffe://example.org/ns/a_b.c-d/sa/E") == "example.org"
 
@@ -57,7 +57,7 @@ def test_a_certificate_counts_until_the_first_of_its_chain_expires() -> None:
 
 
 @pytest.mark.promise("identity.spiffe")
-def test_what_was_found_holds_until_the_trusted_cas_are_others() -> None:
+def test_a_verified_peer_is_cached_until_the_trusted_cas_change() -> None:
     root, others = Authority(), Authority()
     trusted = {"example.org": root.pem}
     peers = Peers(lambda: trusted, time.time)

@@ -239,7 +239,7 @@ async def test_claims_give_roles_groups_tenant_and_capabilities_and_never_more_t
         )
 
 
-def test_what_a_token_allows_and_what_a_call_asks_for_are_both_kept() -> None:
+def test_limits_of_a_token_and_of_a_call_both_apply() -> None:
     assert narrowed(ExecContext(), frozenset({"read:*"})).permissions == frozenset({"read:*"})
     cases: list[tuple[set[str], set[str], set[str]]] = [
         ({"read:fs", "write:fs"}, {"read:*"}, {"read:fs"}),
@@ -375,7 +375,7 @@ def test_weak_secret_and_foreign_keys_are_passed_over() -> None:
     check_url("issuer", "http://127.0.0.1:9000")
 
 
-async def test_what_is_remembered_is_bounded_and_bound_to_the_audience() -> None:
+async def test_remembered_tokens_are_bounded_in_number_and_by_audience() -> None:
     issuer = Issuer()
     token = issuer.token()
     with pytest.raises(KeysNeeded):

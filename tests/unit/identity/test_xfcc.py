@@ -45,7 +45,7 @@ WRONG = [
 ]
 
 
-def test_what_envoy_would_not_write_is_refused_whole() -> None:
+def test_a_header_that_envoy_would_not_write_is_refused_whole() -> None:
     for header, why in WRONG:
         with pytest.raises(XfccInvalid, match=why):
             last_element(header)

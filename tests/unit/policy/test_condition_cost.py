@@ -34,12 +34,12 @@ def answer(text: str, args: dict[str, Any]) -> bool:
         "args.a.map(x, [x, x, x]).map(z, z).all(q, true)",
     ],
 )
-def test_what_may_cost_more_than_the_limit_is_not_evaluated(text: str) -> None:
+def test_a_condition_that_may_cost_more_than_the_limit_is_not_evaluated(text: str) -> None:
     with pytest.raises(ConditionFault, match="cost limit"):
         answer(text, NUMBERS)
 
 
-def test_what_costs_more_than_the_limit_to_hand_over_is_not_evaluated() -> None:
+def test_a_condition_with_too_costly_arguments_is_not_evaluated() -> None:
     with pytest.raises(ConditionFault, match="cost limit"):
         answer("size(args.a) == 130000", {"a": [0] * 130_000})
 
@@ -58,7 +58,7 @@ def test_what_costs_more_than_the_limit_to_hand_over_is_not_evaluated() -> None:
         ("has(args.p) && args.p in ['x', 'y', 'z'] && tool.name + '/' + principal.id != args.p", {"p": "x"}),
     ],
 )
-def test_what_honest_conditions_look_at_is_within_the_limit(text: str, args: dict[str, Any]) -> None:
+def test_honest_conditions_are_within_the_limit(text: str, args: dict[str, Any]) -> None:
     assert answer(text, args) is True
 
 
@@ -76,7 +76,7 @@ def test_what_honest_conditions_look_at_is_within_the_limit(text: str, args: dic
         ),
     ],
 )
-def test_what_nothing_bounds_is_refused_when_the_policy_is_loaded(text: str, expected: str) -> None:
+def test_an_unbounded_condition_is_refused_when_the_policy_is_loaded(text: str, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         Condition(text)
 

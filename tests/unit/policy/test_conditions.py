@@ -51,7 +51,7 @@ def test_sees_arguments_tool_principal_and_context(text: str) -> None:
         ("(" * 500 + "true" + ")" * 500, "not a CEL expression"),
     ],
 )
-def test_what_cannot_be_compiled_makes_the_document_invalid(text: str, expected: str) -> None:
+def test_a_condition_that_cannot_be_compiled_makes_the_document_invalid(text: str, expected: str) -> None:
     with pytest.raises(InvalidPolicy) as caught:
         PolicySnapshot.load(f'rules:\n- id: r\n  effect: DENY\n  when: "{text}"\n')
     assert expected in caught.value.problem
@@ -155,6 +155,6 @@ JSON = st.recursive(
     JSON,
     JSON,
 )
-def test_whatever_the_arguments_a_decision_is_made(text: str, x: Any, y: Any) -> None:
+def test_a_decision_is_made_for_any_arguments(text: str, x: Any, y: Any) -> None:
     source = PolicySnapshot.load({"rules": [{"id": "r", "effect": "REQUIRE_APPROVAL", "when": text}]})
     assert source.decide(a_call(TIME_NOW, {"x": x, "y": y})).rule_id in ("r", "grant:local")

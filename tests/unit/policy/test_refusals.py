@@ -62,7 +62,7 @@ def test_a_guarded_argument_of_another_type_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("args", [{}, {"path": None}, {"path": "a/b"}, {"path": ["a", "b/c"]}])
-def test_what_is_absent_is_not_judged_and_arrays_are_judged_by_item(args: dict[str, Any]) -> None:
+def test_absent_values_are_not_judged_and_arrays_are_judged_by_item(args: dict[str, Any]) -> None:
     assert PolicySnapshot().decide(a_call(READ_TEXT, args)).effect is Effect.ALLOW
 
 

@@ -138,7 +138,7 @@ def test_policy_fields_match_groups_issuers_actors_and_paths() -> None:
 
 
 @pytest.mark.promise("policy.delegation")
-def test_who_acts_for_another_needs_the_rights_that_the_call_needs_and_is_named_where_it_lacks_them() -> None:
+def test_an_actor_needs_the_rights_of_the_call_and_is_named_where_it_lacks_them() -> None:
     grants: list[dict[str, Any]] = [{"principals": ["corp:ann"], "capabilities": ["read:fs", "write:fs"]}]
 
     def verdict(

@@ -325,7 +325,7 @@ def test_roles_and_impersonation_come_from_the_document() -> None:
     assert source.principal("idle").roles == source.principal("stranger").roles == frozenset()
 
 
-def test_who_is_granted_something_but_is_no_agent_calls_nothing() -> None:
+def test_a_principal_with_grants_but_without_the_role_of_an_agent_calls_nothing() -> None:
     """Fails at befa727, where a job that was queued by an agent ran after the role had been taken away."""
     source = PolicySnapshot.load(
         {

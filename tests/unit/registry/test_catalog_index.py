@@ -91,7 +91,7 @@ async def test_as_many_as_a_source_changes_at_once_are_found_at_once(harness: In
     assert harness.found() == AT_ONCE
 
 
-async def test_what_is_removed_or_changed_is_not_found_any_more_from_then_on(harness: IndexHarness) -> None:
+async def test_removed_or_changed_tools_are_not_found_from_then_on(harness: IndexHarness) -> None:
     tools = specs(MANY)
     harness.put(tools)
     await harness.search.complete(timeout_s=600)

@@ -117,11 +117,11 @@ def test_readings_within_the_allowance_wait_for_nothing() -> None:
     assert made((0.4, 10.0), (0.5, 10.0)).due_s == 10.0
 
 
-def test_what_a_reading_cost_beyond_the_allowance_is_waited_off() -> None:
+def test_the_cost_of_a_reading_beyond_the_allowance_is_waited_off() -> None:
     assert made((3.0, 10.0)).due_s == pytest.approx(10.0 + 20.0)
 
 
-def test_what_was_waited_off_is_not_owed_any_more() -> None:
+def test_a_waited_off_cost_is_owed_no_longer() -> None:
     assert made((3.0, 10.0), (0.0, 30.0)).due_s == pytest.approx(30.0)
     assert made((3.0, 10.0), (0.0, 20.0)).due_s == pytest.approx(30.0)
 

@@ -51,7 +51,7 @@ class TestTheScriptedSourceIsASource(ToolSourceSuite):
         return ScriptedSource("files", READ, WRITE)
 
 
-async def test_what_a_source_offers_stands_in_the_catalog(staged: Staged) -> None:
+async def test_tools_of_a_source_are_in_the_catalog(staged: Staged) -> None:
     source = ScriptedSource("files", READ, WRITE, server="files 1.2", protocol="2026-07-28")
     harness = await begun(staged(breaker_of=lambda upstream: f"CLOSED {upstream}"), source)
     assert harness.state("files/read") is ToolState.ACTIVE
@@ -74,7 +74,7 @@ class LongDiagnostics(ScriptedSource):
         return ("much",)
 
 
-async def test_what_a_program_wrote_is_looked_through_only_when_an_operator_asks(staged: Staged) -> None:
+async def test_the_output_of_a_program_is_searched_only_when_an_operator_asks(staged: Staged) -> None:
     source = LongDiagnostics("files", READ)
     harness = await begun(staged(), source)
     await harness.witness.readings(1)
@@ -109,7 +109,7 @@ async def test_a_source_is_ready_only_when_all_its_tools_are_in_the_catalog(stag
     assert {harness.state(f"files/{name}") for name in names} == {ToolState.ACTIVE}
 
 
-async def test_whoever_asks_learns_whether_a_tool_may_yet_appear(staged: Staged) -> None:
+async def test_a_caller_learns_whether_a_tool_may_yet_appear(staged: Staged) -> None:
     harness, source = staged(), ScriptedSource("files", READ)
     harness.sources.add_disabled(SourceStatus("broken", ToolKind.MCP, SourceState.DOWN, "its secret is not there"))
     harness.sources.add_disabled(SourceStatus("attic", ToolKind.MCP, SourceState.DISABLED, "switched off"))
@@ -283,7 +283,7 @@ async def test_the_pauses_are_spread_by_chance(staged: Staged) -> None:
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a defect"), asyncio.CancelledError(), TimeoutError()])
-async def test_whatever_a_source_raises_it_is_read_again(staged: Staged, failure: BaseException) -> None:
+async def test_a_source_is_read_again_after_any_exception(staged: Staged, failure: BaseException) -> None:
     source = ScriptedSource("files", READ)
     source.failure = failure
     harness = await begun(staged(), source)
@@ -312,14 +312,14 @@ async def test_a_refused_tool_harms_no_sibling_and_makes_the_source_partial(stag
     assert "`files/write` is not offered" in status.reason
 
 
-async def test_what_could_not_be_read_is_reported(staged: Staged) -> None:
+async def test_a_failed_reading_is_reported(staged: Staged) -> None:
     problems = tuple(f"Page {number} failed." for number in range(5))
     harness = await begun(staged(), ScriptedSource("files", READ, problems=problems))
     assert harness.status().state is SourceState.PARTIAL
     assert harness.status().reason == "Page 0 failed. Page 1 failed. Page 2 failed. And 2 more."
 
 
-async def test_what_a_reading_lacks_that_was_not_complete_is_unavailable_until_one_is(staged: Staged) -> None:
+async def test_tools_missing_from_an_incomplete_reading_are_unavailable_until_a_complete_one(staged: Staged) -> None:
     source = ScriptedSource("files", READ, WRITE)
     harness = await begun(staged(), source)
     source.definitions, source.discovery = (READ,), {"problems": ("Page 2 failed.",)}
@@ -342,7 +342,7 @@ async def test_a_tool_with_an_unusable_schema_is_quarantined_and_its_siblings_wo
     assert "too deep" in harness.why("files/broken")
 
 
-async def test_what_the_operator_disabled_is_disabled(staged: Staged) -> None:
+async def test_a_tool_disabled_by_the_operator_is_disabled(staged: Staged) -> None:
     harness = await begun(staged(is_disabled=lambda name: name == "files/write"), ScriptedSource("files", READ, WRITE))
     assert harness.state("files/write") is ToolState.DISABLED
     assert harness.state("files/read") is ToolState.ACTIVE

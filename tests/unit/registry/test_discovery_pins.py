@@ -87,7 +87,7 @@ async def begun(harness: DiscoveryHarness, source: ScriptedSource, **terms: obje
     return harness
 
 
-async def test_what_the_operator_wrote_is_never_pinned(staged: Staged) -> None:
+async def test_a_definition_written_by_the_operator_is_never_pinned(staged: Staged) -> None:
     own = replace(WRITE, is_operators=True)
     harness = await begun(staged(), ScriptedSource("files", READ, own, trust=Trust.APPROVAL))
     assert harness.state("files/read") is ToolState.QUARANTINED
@@ -95,7 +95,7 @@ async def test_what_the_operator_wrote_is_never_pinned(staged: Staged) -> None:
     assert {pin.tool for pin in await harness.pins.of_source("files")} == {"files/read"}
 
 
-async def test_what_the_operator_wrote_may_be_called_while_no_decision_can_be_looked_up(staged: Staged) -> None:
+async def test_a_definition_written_by_the_operator_is_callable_while_pins_cannot_be_looked_up(staged: Staged) -> None:
     pins = FaultyPins()
     pins.failure = UNREADABLE
     harness = await begun(staged(pins=pins), ScriptedSource("files", READ, replace(WRITE, is_operators=True)))
@@ -233,7 +233,7 @@ async def test_of_two_that_saw_a_new_source_differ_the_first_is_trusted(staged: 
     assert states == {PinState.APPROVED}
 
 
-async def test_whoever_was_slower_judges_anew_from_what_then_stands(staged: Staged) -> None:
+async def test_the_slower_process_judges_anew_from_the_current_state(staged: Staged) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
     harness = await begun(staged(pins=pins), source)
     standing = await harness.pin("files/read")
@@ -273,7 +273,7 @@ async def test_after_a_restart_approved_tools_are_unavailable_until_the_source_a
     assert again.state("files/write") is ToolState.ACTIVE
 
 
-async def test_what_cannot_be_restored_harms_nothing_else(staged: Staged) -> None:
+async def test_a_pin_that_cannot_be_restored_affects_no_other(staged: Staged) -> None:
     shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
     await begun(staged(pins=shared), source)
     source.failure = away()
@@ -288,7 +288,7 @@ async def test_what_cannot_be_restored_harms_nothing_else(staged: Staged) -> Non
     assert [source for source, _ in again.witness.troubles] == ["files"]
 
 
-async def test_what_was_rejected_or_removed_is_not_restored(staged: Staged) -> None:
+async def test_rejected_or_removed_pins_are_not_restored(staged: Staged) -> None:
     shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
     harness = await begun(staged(pins=shared), source)
     source.definitions = (READ,)
@@ -328,7 +328,7 @@ async def test_a_source_seen_first_while_the_store_is_away_is_not_trusted(staged
         await decide(harness, harness.witness.new[0])
 
 
-async def test_what_cannot_be_kept_now_is_not_trusted_on_first_use(staged: Staged) -> None:
+async def test_a_definition_that_cannot_be_stored_now_is_not_trusted_on_first_use(staged: Staged) -> None:
     class ReadOnly(FaultyPins):
         async def of_source(self, source: str) -> Sequence[Pin]:
             return await MemoryPins.of_source(self, source)
@@ -408,7 +408,7 @@ def test_ordinary_names_read_like_themselves(own_name: str) -> None:
     assert shadows.shadowed_by(spec_of(own_name)) == ""
 
 
-def test_what_has_left_the_catalog_is_no_longer_shadowed() -> None:
+def test_a_tool_that_left_the_catalog_is_no_longer_shadowed() -> None:
     catalog = ToolCatalog(check_schema=compile_schema)
     shadows = Shadows(catalog)
     catalog.register(tool("github/search", source="github"))
@@ -431,7 +431,7 @@ async def test_a_shadowing_tool_is_quarantined_and_its_siblings_are_not(staged: 
     assert [pin.change for pin in harness.witness.new if pin.state is PinState.PENDING] == [PinChange.SHADOWED]
 
 
-async def test_what_is_registered_stands_though_nothing_old_can_be_removed(staged: Staged) -> None:
+async def test_a_registration_stands_although_nothing_old_can_be_removed(staged: Staged) -> None:
     pins, harness = FaultyPins(), staged()
     old = (former(number) for number in range(FORMER_MAX + 1))
     assert await pins.put(list(old))

@@ -39,7 +39,7 @@ def test_an_index_that_was_changed_ranks_like_one_that_was_built_afresh() -> Non
         assert found.keys() == expected.keys()
 
 
-def test_what_explains_a_score_adds_up_to_it() -> None:
+def test_the_parts_of_an_explained_score_add_up() -> None:
     index = index_of(a="a movie about films", b="cinema near the hotel", c="hostel and hotel")
     lookup = index.lookup(QueryReader(index.analyser).read("films shown beside a hostel"))
     found = index.scores(lookup)

@@ -46,7 +46,7 @@ def _deep() -> Any:
 
 
 @pytest.mark.parametrize("what", ["x" * (DEFINITION_MAX_CHARS + 1), "half \ud800", float("nan"), _deep()])
-async def test_what_cannot_be_kept_has_no_digest(what: Any) -> None:
+async def test_a_definition_that_cannot_be_stored_has_no_digest(what: Any) -> None:
     spec = definition("files", "t").spec
     (offer,) = await offers_of("files", [Definition(spec, {"name": "t", "description": what})])
     assert (offer.digest, offer.findings) == ("", ())
@@ -123,7 +123,7 @@ async def test_a_large_definition_is_the_last_of_its_batch() -> None:
     ]
 
 
-async def test_what_is_refused_of_many_is_reported_and_harms_no_other() -> None:
+async def test_refused_tools_of_many_are_reported_and_affect_no_other() -> None:
     harness = OffersHarness()
     harness.catalog.register(replace(definition("other", "x").spec, name="files/t7"))
     problems = await harness.tools.publish(specs(MANY))

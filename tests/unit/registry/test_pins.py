@@ -94,14 +94,14 @@ def reason(judgement: Judgement) -> str:
     return spec.state_reason
 
 
-def test_what_is_seen_first_is_approved_on_first_use() -> None:
+def test_a_new_definition_is_approved_on_first_use() -> None:
     judgement = judged((), READ, WRITE)
     assert states(judgement) == {"read": ToolState.ACTIVE, "write": ToolState.ACTIVE}
     assert {pin.decided_by for pin in judgement.created} == {FIRST_USE}
     assert judgement.drifted == ()
 
 
-def test_what_is_seen_again_unchanged_needs_no_record() -> None:
+def test_an_unchanged_definition_needs_no_record() -> None:
     judgement = judged(pinned(READ), READ)
     assert states(judgement) == {"read": ToolState.ACTIVE}
     assert judgement.pins == ()
@@ -332,7 +332,7 @@ UNKEEPABLE: Mapping[str, Callable[[], JsonValue]] = {
 
 
 @pytest.mark.parametrize("what", UNKEEPABLE)
-def test_what_cannot_be_kept_is_quarantined_without_a_record(what: str) -> None:
+def test_a_definition_that_cannot_be_stored_is_quarantined_without_a_record(what: str) -> None:
     unkeepable = Definition(READ.spec, {**READ.remote, "inputSchema": {"default": UNKEEPABLE[what]()}})
     judgement = judged((), unkeepable, WRITE)
     assert states(judgement) == {"read": ToolState.QUARANTINED, "write": ToolState.ACTIVE}

@@ -41,7 +41,7 @@ def test_terms_are_stems_without_stop_words() -> None:
     assert Analyser().terms("Can you help me with converting currencies?") == ["convert", "currenc"]
 
 
-def test_what_was_written_one_way_is_read_as_what_was_written_another() -> None:
+def test_different_spellings_of_a_word_are_read_alike() -> None:
     analyser = Analyser()
     for text in ("weatherForecasts", "Weather forecasts", "WEATHER_forecasts", "weather/Forecasts"):
         assert analyser.entries(text) == [("weather", "weather"), ("forecasts", "forecast")]

@@ -160,16 +160,14 @@ def test_filters_hold_with_and_without_words(
 
 @pytest.mark.parametrize("viewer", [None, "someone"])
 @pytest.mark.parametrize("query", ["", "text file"])
-def test_what_is_not_allowed_takes_no_place_and_does_not_count(
-    search: ToolSearch, viewer: str | None, query: str
-) -> None:
+def test_disallowed_tools_take_no_place_and_do_not_count(search: ToolSearch, viewer: str | None, query: str) -> None:
     for _ in range(2):
         result = search.search(query, allowed=lambda spec: "write" in spec.name, viewer=viewer, limit=1)
         assert [hit.tool.name for hit in result.hits] == ["disk/fs.writeText"]
         assert result.total_size == 1
 
 
-def test_what_one_viewer_may_see_is_not_shown_to_another(search: ToolSearch) -> None:
+def test_results_for_one_viewer_are_not_shown_to_another(search: ToolSearch) -> None:
     assert names(search, "file", allowed=lambda spec: True, viewer="one") != []
     assert names(search, "file", allowed=lambda spec: False, viewer="two") == []
 

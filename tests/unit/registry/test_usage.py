@@ -98,7 +98,7 @@ async def test_a_tool_is_found_by_what_it_was_used_for(harness: UsageHarness) ->
 
 @pytest.mark.promise("search.use-stays-with-its-tenant")
 @pytest.mark.promise("search.learns")
-async def test_what_one_tenant_does_neither_shows_nor_ranks_in_the_searches_of_another(harness: UsageHarness) -> None:
+async def test_use_by_one_tenant_neither_shows_nor_ranks_in_searches_of_another(harness: UsageHarness) -> None:
     before = harness.search.search("mail revenue", tenant="bob")
     for purpose in ("revenue", "revenue by mail", "mail of the bureau"):
         harness.learning.used(harness.use(purpose))
@@ -185,7 +185,7 @@ async def test_a_store_that_is_away_is_reported_once_and_loses_nothing(harness: 
     assert len(harness.notified) == 2
 
 
-async def test_what_was_heard_is_stored_when_it_closes(harness: UsageHarness) -> None:
+async def test_pending_uses_are_stored_at_close(harness: UsageHarness) -> None:
     await harness.learning.start()
     await harness.store.was_read.wait()
     harness.learning.used(harness.use())

@@ -138,7 +138,7 @@ def test_a_tool_that_left_the_catalog_gains_nothing_and_gains_again_when_it_is_b
     assert set(gains(usage, index, "revenue")) == {"honest"}
 
 
-def test_what_explains_a_gain_adds_up_to_it(usage: TenantUsage, index: InvertedIndex) -> None:
+def test_the_parts_of_an_explained_gain_add_up(usage: TenantUsage, index: InvertedIndex) -> None:
     put(usage, "honest", "quarterly revenue")
     put(usage, "honest", "yearly revenue")
     put(usage, "rogue", "quarterly weather")

@@ -26,7 +26,7 @@ def kept(arguments: OpenArguments, principal: str, count: int) -> list[int]:
     return [number for number in range(count) if arguments.of(of(principal, number)) is not None]
 
 
-def test_who_keeps_most_loses_the_oldest_and_others_nothing() -> None:
+def test_the_largest_holder_loses_its_oldest_and_others_nothing() -> None:
     arguments = OpenArguments(max_bytes=100_000)
     arguments.keep(of("quiet", 0), b"{}")
     for number in range(30):
@@ -92,7 +92,7 @@ def test_characters_that_show_nothing_are_distinguished_from_their_escapes_in_th
     assert shown == r'{"a":"\u202e\udb40\udc41\u007f","b":"\\u202e"}'
 
 
-async def test_who_is_not_among_the_rule_s_approvers_reads_nothing() -> None:
+async def test_a_reader_outside_the_rule_s_approvers_reads_nothing() -> None:
     harness = an_approval_harness()
     approval_id = await harness.ask()
     with pytest.raises(HubFailure) as refused:

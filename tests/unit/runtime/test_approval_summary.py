@@ -22,7 +22,7 @@ def shown(args: Any, *known: str) -> Any:
 
 
 @pytest.mark.parametrize("args", [{}, {"b": 1, "a": [True, None, 1.5]}, {"text": "ü" * 5_000}, {"n": 10**30}])
-def test_what_fits_is_shown_whole(args: Any) -> None:
+def test_arguments_that_fit_are_shown_whole(args: Any) -> None:
     assert shown(args) == args
 
 
@@ -90,7 +90,7 @@ RUNS = (
 
 
 @pytest.mark.parametrize("text", RUNS)
-def test_what_would_run_is_shown_although_it_stands_where_a_secret_would(text: str) -> None:
+def test_a_command_is_shown_although_it_stands_where_a_secret_would(text: str) -> None:
     """Fails at befa727: `***` stood in the place of it."""
     assert shown({"command": text}) == {"command": text}
     assert shown({"password": text, "token": [text]}) == {"password": text, "token": [text]}
@@ -116,7 +116,7 @@ def test_what_would_run_is_shown_although_it_stands_where_a_secret_would(text: s
         ),
     ],
 )
-def test_what_looks_like_a_credential_is_reported_by_length_and_kind(args: Any, seen: Any) -> None:
+def test_values_that_look_like_credentials_are_shown_by_length_and_kind(args: Any, seen: Any) -> None:
     assert shown(args) == seen
 
 

@@ -78,7 +78,7 @@ async def test_foreign_and_expired_artifacts_are_not_found(kept: ArtifactsHarnes
         ({"$artifact": "art_1"}, ""),
     ],
 )
-async def test_what_only_looks_like_a_reference_is_reported_with_its_place(
+async def test_a_value_that_only_looks_like_a_reference_is_reported_with_its_place(
     kept: ArtifactsHarness, args: Any, path: str
 ) -> None:
     refusal = await error(kept, args)

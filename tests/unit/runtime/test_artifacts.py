@@ -298,7 +298,9 @@ async def test_records_that_do_not_answer_are_reported_and_leave_no_record(kept:
     assert await whole(kept.artifacts, await kept.artifacts.keep(pieces(DATA), call=a_call())) == DATA
 
 
-async def test_what_is_released_is_nobodys_at_once_and_its_bytes_go_with_the_next_sweep(kept: ArtifactsHarness) -> None:
+async def test_released_artifacts_have_no_owner_at_once_and_their_bytes_go_with_the_next_sweep(
+    kept: ArtifactsHarness,
+) -> None:
     twin = await kept.artifacts.keep(pieces(DATA), call=a_call("agent-b"))
     first, second = [await kept.artifacts.keep(pieces(data), call=a_call()) for data in (DATA, MEGABYTE)]
     await kept.artifacts.release([first.artifact_id, second.artifact_id, "art_unknown"])

@@ -68,7 +68,7 @@ json_values = st.recursive(
 @pytest.mark.promise("evidence.cut-is-proved")
 @settings(deadline=None)
 @given(value=json_values, max_bytes=st.integers(200, 2_000))
-def test_whatever_is_cut_fits_its_cap(value: Any, max_bytes: int) -> None:
+def test_a_cut_value_fits_its_cap(value: Any, max_bytes: int) -> None:
     cut, what = cut_to(value, max_bytes)
     assert len(dumps(cut)) <= max_bytes
     assert (what is None) == (len(dumps(value)) <= max_bytes)
@@ -150,6 +150,6 @@ async def cut_beside_the_loop(value: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("text", ["\ud800", "x" * 1_000_000 + "\ud800"])
-async def test_what_is_no_json_is_reported_whatever_its_length(text: str) -> None:
+async def test_invalid_json_is_reported_at_any_length(text: str) -> None:
     with pytest.raises(NotJson):
         await cut_aside({"text": text}, CAP)

@@ -42,7 +42,7 @@ async def test_pauses_double_with_full_jitter(pauses: RecordedPauses, share: flo
 
 
 @pytest.mark.promise("retry.full-jitter")
-async def test_what_the_upstream_asks_for_is_waited_before_the_jitter(pauses: RecordedPauses) -> None:
+async def test_the_upstreams_retry_after_is_waited_before_the_jitter(pauses: RecordedPauses) -> None:
     harness = a_pipeline_harness(
         ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=2.0), DONE, sleep=pauses.sleep
     )
@@ -75,7 +75,7 @@ async def test_retries_end_with_the_last_error(pauses: RecordedPauses) -> None:
 
 @pytest.mark.promise("retry.only-safe")
 @pytest.mark.parametrize("kind", [ErrorKind.NOT_FOUND, ErrorKind.EXECUTION_ERROR, ErrorKind.OUTCOME_UNKNOWN])
-async def test_what_will_not_pass_is_not_tried_again(pauses: RecordedPauses, kind: ErrorKind) -> None:
+async def test_a_permanent_failure_is_not_retried(pauses: RecordedPauses, kind: ErrorKind) -> None:
     harness = a_pipeline_harness(ToolError(kind, "No."), DONE, sleep=pauses.sleep)
     result = await harness.result(READ, budget=BudgetRequest(max_retries=3))
     assert result.attempts == 1

@@ -227,7 +227,7 @@ class TestStoreThatFails:
         assert not harness.adapter.calls
 
     @pytest.mark.parametrize("spec", [READ, IDEMPOTENT])
-    async def test_what_is_safe_to_repeat_runs_without_its_key(self, spec: ToolSpec) -> None:
+    async def test_a_call_that_is_safe_to_repeat_runs_without_its_key(self, spec: ToolSpec) -> None:
         harness = a_keyed_harness(store=StoreOutOfReach(ManualClock()))
         assert [(await ask(harness, number, spec)).replayed for number in (1, 2)] == [False, False]
 

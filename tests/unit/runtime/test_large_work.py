@@ -179,7 +179,7 @@ async def test_a_piece_beyond_the_share_waits_until_it_is_due_and_holds_nobody_e
     assert harness.done == ["a0", "b0", "b1", "b2", "b3", "b4", "a1"]
 
 
-async def test_what_fails_and_what_nobody_waits_for_any_more_is_charged_too(harness: LargeWorkHarness) -> None:
+async def test_failed_and_abandoned_work_is_charged_too(harness: LargeWorkHarness) -> None:
     def failing() -> None:
         harness.processor.had_s += 100.0
         raise KeyError

@@ -149,7 +149,7 @@ async def test_every_answer_carries_evidence(spec: object, args: dict[str, int])
     assert result.evidence[0].ref == "call-1"
 
 
-async def test_what_a_tool_proves_is_kept_and_dated() -> None:
+async def test_evidence_of_a_tool_is_kept_and_dated() -> None:
     harness = a_pipeline_harness(
         Outcome(value={"text": "x"}, evidence=(Evidence(EvidenceType.FILE, "a.txt", "read", sha256="00"),))
     )

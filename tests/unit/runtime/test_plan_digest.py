@@ -93,7 +93,7 @@ def test_a_plan_expires() -> None:
         DIGEST.upper(),
     ],
 )
-def test_what_this_hub_did_not_make_is_forged(digest: str) -> None:
+def test_a_plan_that_this_hub_did_not_make_is_forged(digest: str) -> None:
     assert differs(digest=digest) == ["forged"]
 
 

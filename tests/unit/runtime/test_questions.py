@@ -159,7 +159,7 @@ class TestAnswering:
         assert await it.harness.state(approval_id) is ApprovalState.PENDING
 
     @pytest.mark.promise("approval.not-by-the-requester")
-    async def test_who_asks_does_not_answer(self) -> None:
+    async def test_the_asker_cannot_answer(self) -> None:
         it = asking()
         approval_id = await it.asks()
         with pytest.raises(HubFailure) as refused:

@@ -120,7 +120,7 @@ class TestApplyDefaults:
         assert harness.adapter.calls[0].args == {"text": "hi", "times": 1}
         assert result.defaults_applied == ("/times",)
 
-    async def test_what_was_sent_stays_as_it_was_sent(self) -> None:
+    async def test_sent_arguments_stay_as_they_were_sent(self) -> None:
         harness = a_pipeline_harness()
         await harness.result(READ, {"times": 3})
         assert harness.adapter.calls[0].call.args == {"times": 3}

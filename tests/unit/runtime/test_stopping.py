@@ -49,7 +49,7 @@ async def test_run_that_only_stops_remote_work_asks_nobody() -> None:
     ("mark", "is_set"),
     [(None, True), (replace(TAKEN, accepted=False), True), (replace(TAKEN, remote_id=""), True), (TAKEN, False)],
 )
-async def test_what_may_do_more_than_stop_waits_for_a_person(mark: RemoteMark | None, *, is_set: bool) -> None:
+async def test_work_that_may_do_more_than_stop_waits_for_a_person(mark: RemoteMark | None, *, is_set: bool) -> None:
     harness = a_stopping_harness(mark, is_set=is_set)
     assert (await harness.refused(job_id="job-1")).kind is ErrorKind.APPROVAL_REQUIRED
     assert (len(harness.asked), harness.runs) == (1, 0)

@@ -103,7 +103,7 @@ async def test_work_may_clear_up_with_waits_of_its_own_and_answer_in_spite_of_be
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_what_work_raises_is_raised(waits: bool) -> None:
+async def test_an_exception_of_the_work_is_raised(waits: bool) -> None:
     async def work() -> None:
         if waits:
             await asyncio.sleep(0)

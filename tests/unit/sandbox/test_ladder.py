@@ -116,7 +116,7 @@ async def test_bounds_hold_also_a_hub_of_roots(level: Level, tmp_path: Path) -> 
         assert expected in finished.stderr.text(100_000)[0], (what, finished.exit_code, finished.stderr.text(500))
 
 
-async def test_what_is_the_hubs_is_never_shown_however_it_is_named(tmp_path: Path) -> None:
+async def test_files_of_the_hub_are_never_shown_under_any_name(tmp_path: Path) -> None:
     data, outside = tmp_path / "hub" / "data", tmp_path / "skills"
     room = data / "trees" / "one"
     for folder in (room, outside):

@@ -66,7 +66,7 @@ class _Thing:
         pytest.param(10**5000, id="5001 digits"),
     ],
 )
-def test_what_is_not_json_is_refused_instead_of_altered(value: Any) -> None:
+def test_a_value_that_is_not_json_is_refused_instead_of_altered(value: Any) -> None:
     with pytest.raises(NotJson):
         dumps(value)
 
@@ -138,7 +138,7 @@ def test_a_large_value_is_cut_with_its_place_named() -> None:
     assert not excerpt.is_cut_at(("late", "x"))
 
 
-def test_what_is_left_of_an_exhausted_value_is_empty_and_noted() -> None:
+def test_the_rest_of_an_exhausted_value_is_empty_and_noted() -> None:
     excerpt = cut([[number] * 30 for number in range(30)], 50)
     assert measure(excerpt.value, 64)[0] < 100
     assert excerpt.is_cut_at((29,))

@@ -181,7 +181,7 @@ def test_an_invalid_schema_is_refused_with_its_place(schema: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("schema", [[], 1, "x", None, {"const": float("nan")}, {"enum": [object()]}])
-def test_what_is_no_schema_is_refused(schema: Any) -> None:
+def test_an_invalid_schema_is_refused(schema: Any) -> None:
     assert _refusal(schema).reason == "invalid"
 
 
@@ -232,13 +232,13 @@ def test_a_schema_once_found_good_is_not_compiled_again_to_be_checked(monkeypatc
     assert compile_schema(first) is not standing[0]
 
 
-def test_what_cannot_be_compiled_is_refused_at_every_check() -> None:
+def test_a_schema_that_cannot_be_compiled_is_refused_at_every_check() -> None:
     for _ in range(2):
         with pytest.raises(SchemaRefused):
             check_schema({"type": "no such type"})
 
 
-def test_what_was_used_least_recently_is_forgotten() -> None:
+def test_the_least_recently_used_schema_is_forgotten() -> None:
     cache: BoundedCache[int] = BoundedCache(2)
     cache.put("a", 1)
     cache.put("b", 2)

@@ -36,7 +36,7 @@ def test_every_value_written_by_the_standard_library_is_read_as_it_was(value: An
 
 @_UNHURRIED
 @given(_VALUES)
-def test_what_is_written_canonically_is_read_back_with_the_same_types(value: Any) -> None:
+def test_canonically_written_values_are_read_back_with_the_same_types(value: Any) -> None:
     read = loads(dumps(value))
     assert read == value
     assert repr(loads(dumps(read))) == repr(read)

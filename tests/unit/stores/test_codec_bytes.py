@@ -285,7 +285,7 @@ def test_record_is_written_as_it_was_before(name: str) -> None:
     assert encode(record) == kept
 
 
-def test_what_was_kept_is_read_in_whole() -> None:
+def test_stored_records_are_read_whole() -> None:
     for job in (JOB_BEFORE_TOKENS, JOB_WITH_EMPTY_FACTS):
         assert codec.decode_job([job, KEPT["status"][2], codec.encode_args(CALL.args)]) == JOB
     assert codec.decode_key_record(KEPT["key"][2]) == KEY

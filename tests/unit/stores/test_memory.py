@@ -103,7 +103,7 @@ async def test_bytes_of_released_and_replaced_keys_are_given_back(clock: ManualC
     assert len(store) == 0
 
 
-async def test_what_has_expired_is_dropped_without_being_asked_for(clock: ManualClock) -> None:
+async def test_expired_records_are_dropped_without_a_request(clock: ManualClock) -> None:
     store = MemoryKeys(clock)
     for number in range(100):
         await settled(store, clock, f"k-{number}", "x")

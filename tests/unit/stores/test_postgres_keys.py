@@ -73,7 +73,7 @@ async def test_nothing_is_left_of_keys_that_were_given_back(
     assert await usage(link) == []
 
 
-async def test_what_has_expired_is_dropped_without_being_asked_for(
+async def test_expired_records_are_dropped_without_a_request(
     keys: PostgresKeys, link: PostgresLink, clock: ManualClock
 ) -> None:
     for number in range(30):

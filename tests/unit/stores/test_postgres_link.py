@@ -257,7 +257,7 @@ class TestTexts:
 
 
 class TestLane:
-    async def test_what_waits_goes_together_and_the_same_key_one_after_the_other(self, link: PostgresLink) -> None:
+    async def test_waiting_changes_go_together_and_those_of_one_key_in_turn(self, link: PostgresLink) -> None:
         await link.start()
         groups: list[list[str]] = []
 

@@ -240,7 +240,7 @@ class TestOutages:
             assert await store.create(an_approval("apr-2", tool="other/tool")) is None
         await link.close()
 
-    async def test_who_holds_a_table_up_holds_no_caller_up_for_ever(self, hub_postgres_url: str) -> None:
+    async def test_a_locked_table_holds_no_caller_up_for_ever(self, hub_postgres_url: str) -> None:
         link = PostgresLink(hub_postgres_url, patience_s=1.0)
         store = await started(link)
         async with await psycopg.AsyncConnection.connect(hub_postgres_url) as stranger:

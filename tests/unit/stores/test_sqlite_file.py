@@ -51,7 +51,7 @@ def names(connection: sqlite3.Connection) -> list[str]:
     return [name for (name,) in connection.execute("SELECT name FROM notes ORDER BY rowid")]
 
 
-async def test_what_is_asked_while_a_commit_runs_goes_together_into_the_next(file: SqliteFile) -> None:
+async def test_changes_requested_during_a_commit_go_together_into_the_next(file: SqliteFile) -> None:
     notes = NameWriter()
     notes.go.clear()
     first = asyncio.create_task(file.change(notes.change, "first"))
@@ -299,7 +299,7 @@ asyncio.run(main())
 
 
 @pytest.mark.promise("store.durable")
-async def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
+async def test_acknowledged_writes_survive_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "hub.db"
     root = Path(__file__).parents[3]
     writer = await asyncio.create_subprocess_exec(

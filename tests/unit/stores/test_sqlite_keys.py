@@ -90,7 +90,7 @@ async def test_released_and_replaced_keys_leave_no_count_behind(file: SqliteFile
     assert await file.read(lambda connection: connection.execute("SELECT * FROM key_usage_of").fetchall()) == []
 
 
-async def test_what_has_expired_is_dropped_without_being_asked_for(file: SqliteFile, clock: ManualClock) -> None:
+async def test_expired_records_are_dropped_without_a_request(file: SqliteFile, clock: ManualClock) -> None:
     keys = SqliteKeys(file, clock)
     for number in range(30):
         await keys.claim(KEY._replace(key=f"k-{number}"), a_record(clock))

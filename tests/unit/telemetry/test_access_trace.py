@@ -55,7 +55,7 @@ async def test_peers_behind_the_bound_do_not_have_to_wait_for_one_another() -> N
     assert set(waits) == {0.0}
 
 
-async def test_what_the_audit_log_does_not_take_is_counted_on() -> None:
+async def test_events_that_the_audit_log_refuses_are_counted() -> None:
     traced = TraceHarness()
     traced.audit.broken = True
     traced.trace.refused("192.0.2.1", METHOD, "CREDENTIAL_MISSING")

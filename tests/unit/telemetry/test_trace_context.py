@@ -44,7 +44,7 @@ def test_oversized_or_unprintable_state_and_baggage_are_dropped() -> None:
     assert context == TraceContext(TRACE, SPAN, True)
 
 
-def test_what_is_injected_is_what_is_current() -> None:
+def test_the_injected_context_is_the_current_one() -> None:
     outgoing: list[tuple[str, str]] = []
     inject(outgoing)
     assert outgoing == []

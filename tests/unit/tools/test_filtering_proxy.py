@@ -83,7 +83,7 @@ async def test_a_request_goes_out_as_it_was_judged_and_the_connection_ends_with_
 
 
 @pytest.mark.promise("web.browser-egress")
-async def test_what_no_rule_allows_is_refused_and_dialled_nowhere() -> None:
+async def test_a_host_that_no_rule_allows_is_refused_and_not_dialled() -> None:
     async with serving(always(PAGE)) as forbidden, serving(always(PAGE)) as site:
         rules = (
             site.rule("site.example"),

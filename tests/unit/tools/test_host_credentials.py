@@ -106,7 +106,7 @@ async def test_a_caller_cannot_send_the_header_of_its_credential_in_any_spelling
     assert "Leave out the header" in refused.value.error.message
 
 
-def test_what_a_cut_leaves_of_a_secret_is_hidden_in_each_spelling() -> None:
+def test_the_rest_of_a_cut_secret_is_hidden_in_each_spelling() -> None:
     secret = "a-secret/0123456789"
     mask = Mask([secret])
     for spelling in (secret, quote(secret, safe=""), b64encode(secret.encode()).decode()[:-4]):

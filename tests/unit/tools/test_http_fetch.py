@@ -126,7 +126,7 @@ async def test_json_is_read_exactly(services: HttpServices) -> None:
 @pytest.mark.parametrize(
     "body", [b"<html>no</html>", b'{"a":1,"a":2}', b"[NaN]", b"", b"\xff", b'"\\ud800"', b"[" * 5_000]
 )
-async def test_what_is_not_strict_json_is_an_upstream_error_with_an_excerpt(
+async def test_a_body_that_is_not_strict_json_is_an_upstream_error_with_an_excerpt(
     services: HttpServices, body: bytes
 ) -> None:
     error = await json_error(services, response(body))

@@ -110,7 +110,7 @@ async def test_both_streams_count_towards_a_flood(tmp_path: Path) -> None:
     assert (await run("yes >&2", tmp_path)).flooded
 
 
-async def test_what_cannot_be_started_is_an_os_error(tmp_path: Path) -> None:
+async def test_a_program_that_cannot_be_started_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(OSError):  # noqa: PT011
         await run_process(
             Program(["/nowhere/x"], {}, str(tmp_path)),

@@ -107,7 +107,7 @@ def test_to_number_takes_json_numbers_only(text: str) -> None:
         "ceil(sum(big))",
     ],
 )
-def test_what_jmespath_cannot_answer_is_an_error_for_the_model(path: str) -> None:
+def test_a_failing_jmespath_query_is_an_error_for_the_model(path: str) -> None:
     document = {"big": [1.7e308, 1.7e308]} if "big" in path else [1]
     assert "0x" not in refusal(document, path).message
 

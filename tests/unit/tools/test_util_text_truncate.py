@@ -41,7 +41,7 @@ async def test_a_marker_without_room_is_left_out() -> None:
         ("abc\U0001f600d", 4, "abc\U0001f600"),
     ],
 )
-def test_what_reads_as_one_character_is_not_parted(text: str, max_chars: int, kept: str) -> None:
+def test_a_grapheme_cluster_is_not_split(text: str, max_chars: int, kept: str) -> None:
     assert truncate(text, max_chars, "") == (kept, True)
 
 

@@ -67,7 +67,7 @@ def test_share_is_free_again_when_watches_end() -> None:
 
 
 @pytest.mark.parametrize("method", [HEALTH, CALL])
-def test_what_is_no_watch_of_ours_is_not_counted(method: Method) -> None:
+def test_other_streams_are_not_counted_as_watches(method: Method) -> None:
     layer = WatchSharesLayer(1)
     assert not [hook for hook in HOOKS if layer.concerns(hook, method)]
     assert [hook for hook in HOOKS if layer.concerns(hook, WATCH)] == ["enter", "leave"]

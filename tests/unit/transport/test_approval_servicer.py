@@ -166,7 +166,7 @@ async def test_those_who_ask_see_their_own_and_nothing_else(hub: ApprovalHub) ->
 
 
 @pytest.mark.parametrize("rpc", ["ListApprovals", "GetApproval", "WatchApprovals"])
-async def test_who_neither_asks_nor_approves_sees_nothing(hub: ApprovalHub, rpc: str) -> None:
+async def test_a_caller_that_neither_asks_nor_approves_sees_nothing(hub: ApprovalHub, rpc: str) -> None:
     request = getattr(pb, f"{rpc}Request")()
     call = getattr(hub.stub, rpc)(request, metadata=by(AUDITOR))
     failure = await (failed_stream(call) if rpc == "WatchApprovals" else failed(call))

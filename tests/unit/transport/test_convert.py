@@ -70,12 +70,12 @@ json_values = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(value=st.dictionaries(st.text(max_size=10), json_values, max_size=5))
-def test_what_a_struct_can_hold_comes_back_as_it_went(value: dict[str, Any]) -> None:
+def test_values_that_a_struct_can_hold_survive_the_round_trip(value: dict[str, Any]) -> None:
     assert payload.from_struct(payload.to_struct(value)) == value
 
 
 @pytest.mark.parametrize("number", [2**53, -(2**53), 10**30, math.inf, -math.inf, math.nan])
-def test_what_a_struct_would_bend_is_not_put_into_one(number: float) -> None:
+def test_values_that_a_struct_would_change_are_not_put_into_one(number: float) -> None:
     with pytest.raises(payload.NotInStruct):
         payload.to_struct({"deep": [{"number": number}]})
 

@@ -236,5 +236,5 @@ def messages(draw: st.DrawFn, descriptor: Descriptor, depth: int = 3) -> Any:
 
 @given(st.sampled_from(REQUESTS).flatmap(messages))
 @settings(max_examples=400, deadline=None)
-def test_whatever_is_let_pass_keeps_the_rules(message: Any) -> None:
+def test_an_accepted_message_keeps_the_rules(message: Any) -> None:
     assert not RULES.keeps(message) or not VALIDATOR.collect_violations(message)

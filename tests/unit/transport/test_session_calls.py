@@ -43,7 +43,7 @@ def result(text: str = "") -> ToolResult:
     return ToolResult(ok=True, call_id="call", tool="a/b.c", value={"text": text})
 
 
-async def test_what_is_ready_at_once_leaves_in_one_message() -> None:
+async def test_results_that_are_ready_at_once_leave_in_one_message() -> None:
     post = Mailbox()
     for name in ("a", "b"):
         call = post.call(name)
@@ -184,7 +184,7 @@ def test_every_session_has_room_for_one_call_whatever_others_do() -> None:
     assert shared.count == 2
 
 
-async def test_who_waited_longest_goes_on_first_and_what_a_session_leaves_is_free() -> None:
+async def test_the_longest_waiting_session_goes_on_first_and_a_closed_one_frees_its_calls() -> None:
     shared = SharedLimit(1)
     limiters = [a_limiter(shared) for _ in range(4)]
     for limiter in limiters:

@@ -41,7 +41,7 @@ async def test_reader_that_is_too_slow_loses_the_oldest_and_the_execution_never_
 
 
 @pytest.mark.promise("stream.bounded")
-async def test_what_waits_for_a_reader_is_bounded_in_bytes() -> None:
+async def test_output_that_waits_for_a_reader_is_bounded_in_bytes() -> None:
     sink = StreamSink()
     for _ in range(100):
         sink.chunk(Chunk(b"x" * 100_000))

@@ -62,7 +62,7 @@ def test_arguments_uploads_seeds_and_forced_values_stand_where_they_were_declare
     assert made.sha256 == digest(made.graph)
 
 
-def test_what_is_not_given_or_null_stays_as_exported(template: Template) -> None:
+def test_omitted_or_null_arguments_stay_as_exported(template: Template) -> None:
     made = sent(template, {"image": "art_1", "width": 3, "method": None})
     assert literals(made.graph)["/2/inputs/upscale_method"] == "bilinear"
     assert literals(made.graph)["/2/inputs/height"] == 96
@@ -117,7 +117,7 @@ def test_a_link_in_disguise_is_refused_even_if_the_schema_let_it_pass(value: Any
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "a b", "x" * 200])
-def test_what_fills_a_placeholder_leads_nowhere_else(name: str, template: Template) -> None:
+def test_a_value_in_a_placeholder_cannot_redirect_its_binding(name: str, template: Template) -> None:
     with pytest.raises(ValueError, match="part of a file path"):
         sent(template, {"image": "art_1", "width": 1}, tenant=name)
 

@@ -153,7 +153,7 @@ async def test_one_that_is_cut_or_goes_on_after_its_end_is_damaged(media_type: s
         (GIF, SCREEN + b"\x21\xfe" + b"\x01a" * (PARTS_MAX + 1) + b"\0\x3b"),
     ],
 )
-async def test_what_no_encoder_writes_is_damaged(media_type: str, data: bytes) -> None:
+async def test_bytes_that_no_encoder_writes_are_damage(media_type: str, data: bytes) -> None:
     with pytest.raises(DamagedImage):
         await strip(media_type, data, 1 << 16)
 

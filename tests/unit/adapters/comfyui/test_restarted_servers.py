@@ -64,7 +64,7 @@ async def lost(harness: ComfyHarness) -> str:
 
 
 @pytest.mark.parametrize("how", [How.LOSE_ANSWER, How.DROP], ids=["taken", "never there"])
-async def test_what_a_server_that_was_started_anew_does_not_know_may_have_run(harness: ComfyHarness, how: How) -> None:
+async def test_a_call_unknown_to_a_restarted_server_may_have_run(harness: ComfyHarness, how: How) -> None:
     await harness.run("blur", job_id="job-0")
     await died_while_submitting(harness, how)
     sent = len(harness.comfy.submitted)
@@ -115,7 +115,7 @@ async def test_the_history_of_others_is_a_witness_too(tmp_path: Path) -> None:
             assert len((await running).artifacts) == 1
 
 
-async def test_what_died_before_it_was_sent_is_sent(harness: ComfyHarness) -> None:
+async def test_a_prompt_that_died_before_it_was_sent_is_sent(harness: ComfyHarness) -> None:
     """Nothing is known of the server, and nothing has to be: the mark says that no server had it."""
     harness.comfy.fault(Op.SOCKET, How.HOLD, -1)
     running = harness.begin("blur")

@@ -323,7 +323,7 @@ async def test_a_stop_that_the_server_ignores_is_asked_for_again(tmp_path: Path)
         assert (await failure_of(running)).kind is ErrorKind.CANCELLED
 
 
-async def test_who_interrupts_from_elsewhere_is_not_taken_for_us(harness: ComfyHarness) -> None:
+async def test_an_interrupt_from_elsewhere_is_not_taken_for_ours(harness: ComfyHarness) -> None:
     harness.comfy.hold("ImageBlur")
     running = harness.begin("blur")
     await harness.comfy.until_held("ImageBlur")
@@ -390,7 +390,7 @@ async def test_an_uploaded_picture_lies_under_its_content_in_a_folder_of_its_own
     assert "agent-a" not in str(uploaded)
 
 
-async def test_what_is_no_picture_is_not_uploaded(harness: ComfyHarness) -> None:
+async def test_a_file_that_is_no_picture_is_not_uploaded(harness: ComfyHarness) -> None:
     artifact = await harness.upload(b"<html>not a picture</html>")
     error = await harness.error("scale", {"image": artifact, "width": 20})
     assert (error.kind, error.details["argument"]) == (ErrorKind.INVALID_INPUT, "/image")
@@ -421,7 +421,7 @@ async def test_an_output_under_another_key_is_reported_with_the_existing_keys(tm
         assert "call it again" not in error.message
 
 
-async def test_what_a_failed_run_has_kept_already_is_released(tmp_path: Path) -> None:
+async def test_artifacts_of_a_failed_run_are_released(tmp_path: Path) -> None:
     outputs = [*BLUR["sidecar"]["outputs"], {"name": "film", "node": "5", "mime": ["video/*"]}]
     async with comfy_harness(tmp_path, templates=(changed(BLUR, outputs=outputs),)) as harness:
         error = await harness.error("blur")

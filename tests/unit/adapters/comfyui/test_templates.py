@@ -149,7 +149,7 @@ def test_classes_of_the_graph_are_allowed_by_default(tmp_path: Path) -> None:
         ({"forced": [{"to": "/2/inputs/width", "value": [3]}]}, "forced[0].value"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
+def test_a_contradictory_template_is_refused(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
     assert expected in " ".join(problems(tmp_path, **changes))
 
 

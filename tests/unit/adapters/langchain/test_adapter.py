@@ -234,7 +234,7 @@ async def test_effects_and_side_effects_are_those_the_operator_declares() -> Non
         assert effect == "Calls the LangChain tool echo of the source desk, which changes nothing."
 
 
-async def test_what_cannot_be_called_is_refused_before_anything_runs() -> None:
+async def test_a_tool_that_cannot_be_called_is_refused_before_anything_runs() -> None:
     async with opened("BROKEN_TOOLS") as desk:
         with pytest.raises(ToolFailure) as caught:
             await desk.adapter.execute(granted(desk.spec("needs_state"), {"question": "q"}), SILENT)

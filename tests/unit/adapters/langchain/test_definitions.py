@@ -142,7 +142,7 @@ def test_sync_code_and_code_that_is_async_by_name_only_runs_in_a_worker(tool: Ba
     assert not runs_on_loop(tool)
 
 
-def test_what_has_both_runs_on_the_loop() -> None:
+def test_a_tool_with_sync_and_async_code_runs_on_the_loop() -> None:
     async def later(text: str) -> str:
         return text
 

@@ -63,7 +63,7 @@ async def test_an_untrusted_module_is_never_imported(tmp_path: Path, monkeypatch
     assert "tests_fakes_evil" not in sys.modules
 
 
-async def test_what_failed_is_tried_again_and_what_was_loaded_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_modules_are_loaded_again_and_loaded_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.fakes import langchain_tools
 
     async with opened("Kit", "late") as desk:

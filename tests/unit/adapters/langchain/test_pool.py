@@ -137,7 +137,7 @@ async def test_a_daemon_that_a_call_has_started_ends_with_the_source(pool: Worke
     assert await gone(left)
 
 
-async def test_what_ignores_sigterm_is_killed_all_the_same(pool: WorkerPool, workers: WorkerStarts) -> None:
+async def test_a_worker_that_ignores_sigterm_is_killed(pool: WorkerPool, workers: WorkerStarts) -> None:
     call = asyncio.create_task(asked(pool, "ignore SIGTERM"))
     await workers.reported("ignoring")
     (pid,) = pool.pids
@@ -165,7 +165,7 @@ async def test_a_worker_that_dies_between_calls_is_replaced_unseen(pool: WorkerP
     assert (await asked(pool))["pid"] != first
 
 
-async def test_what_a_worker_sends_unasked_is_nobodys_answer(pool: WorkerPool, workers: WorkerStarts) -> None:
+async def test_an_unrequested_message_of_a_worker_answers_no_call(pool: WorkerPool, workers: WorkerStarts) -> None:
     assert (await asked(pool, n=1, times=2))["n"] == 1
     assert [(await asked(pool, n=n))["n"] for n in (2, 3)] == [2, 3]
     assert len(workers.started) == 2  # the first one was cut off

@@ -171,7 +171,7 @@ async def test_http_connection_that_breaks_in_the_middle_is_unknown(modern: McpH
     assert (await modern.run("echo", {"text": "again"})).value == {"text": "again"}
 
 
-async def test_what_is_no_result_is_reported_as_such(harness: McpHarness) -> None:
+async def test_a_malformed_result_is_reported_as_such(harness: McpHarness) -> None:
     for odd in ({"neither": 1}, {"resultType": "surprise", "content": []}):
         error = await failure_of(harness, "odd", {"result": odd})
         assert error.kind is ErrorKind.UPSTREAM_ERROR
@@ -325,7 +325,7 @@ async def test_content_that_cannot_be_kept_is_left_out_and_reported(kept: Artifa
         assert "data" not in shown
 
 
-async def test_what_is_not_base64_is_left_out(kept: ArtifactsHarness) -> None:
+async def test_invalid_base64_is_left_out(kept: ArtifactsHarness) -> None:
     outcome = await read({"content": [{**IMAGE, "data": "a" * 20_001}]}, kept.artifacts)
     assert outcome.truncated
     assert outcome.artifacts == ()

@@ -202,7 +202,7 @@ async def test_a_metadata_url_of_the_server_is_dialled_only_where_the_operator_a
     assert all(request.url.host != "169.254.169.254" for request in world.requests)
 
 
-async def test_what_is_no_token_is_not_sent() -> None:
+async def test_a_malformed_token_is_not_sent() -> None:
     world = AuthHarness()
     client = transport(world, token_url=f"{AS}/mcp")
     assert await within(30, post(client)) == 401

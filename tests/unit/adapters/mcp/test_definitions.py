@@ -117,12 +117,12 @@ def test_why_a_schema_is_refused_is_reported_with_its_place(failure: Exception) 
 
 
 @pytest.mark.parametrize("tool", [None, [], {}, {"name": ""}, {"name": 3}, {"name": "x" * 300}])
-def test_what_has_no_usable_name_is_reported_and_left_out(tool: Any) -> None:
+def test_a_tool_without_a_usable_name_is_reported_and_left_out(tool: Any) -> None:
     with pytest.raises(Unnamed):
         reader().read(tool, is_modern=True)
 
 
-def test_what_a_pin_is_taken_over_is_word_for_word_and_bounded() -> None:
+def test_a_pin_stores_a_definition_word_for_word_and_bounded() -> None:
     tool = {"name": "a", "title": "A", "description": "d", "inputSchema": OBJECT, "outputSchema": {"type": "array"}}
     kept = read({**tool, "annotations": {"readOnlyHint": True}, "icons": [{"src": "x"}], "_meta": {}}).remote
     assert kept == {**tool, "annotations": {"readOnlyHint": True}}

@@ -113,7 +113,7 @@ async def test_a_server_that_never_stops_asking_is_left() -> None:
         {"type": "object", "properties": {"a": {"type": "string", "description": "x" * 20_000}}},
     ],
 )
-async def test_what_is_no_plain_form_is_declined(schema: JsonObject) -> None:
+async def test_a_form_with_nested_fields_is_declined(schema: JsonObject) -> None:
     asked: JsonObject = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}}
     async with asking("ask") as harness:
         questions = Questions(harness.call("ask"), "ask", str)

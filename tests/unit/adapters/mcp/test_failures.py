@@ -32,7 +32,7 @@ def broken(breakage: Breakage, *, read_only: bool = False) -> ToolError:
 
 
 @pytest.mark.parametrize("breakage", [breakage for breakage in Breakage if not breakage.was_taken])
-def test_what_was_not_sent_has_certainly_not_run(breakage: Breakage) -> None:
+def test_an_unsent_call_has_certainly_not_run(breakage: Breakage) -> None:
     error = broken(breakage)
     assert error.kind is ErrorKind.TOOL_UNAVAILABLE
     assert error.is_retryable is (breakage not in {Breakage.REFUSED, Breakage.UNAUTHORIZED})
@@ -40,7 +40,7 @@ def test_what_was_not_sent_has_certainly_not_run(breakage: Breakage) -> None:
 
 
 @pytest.mark.parametrize("breakage", [Breakage.LOST, Breakage.TOO_LARGE, Breakage.UNDECODABLE])
-def test_what_was_sent_and_never_answered_is_unknown_unless_a_repeat_is_safe(breakage: Breakage) -> None:
+def test_a_sent_and_unanswered_call_is_unknown_unless_a_repeat_is_safe(breakage: Breakage) -> None:
     unsafe, safe = broken(breakage), broken(breakage, read_only=True)
     assert (unsafe.kind, unsafe.is_retryable) == (ErrorKind.OUTCOME_UNKNOWN, False)
     assert (safe.kind, safe.is_retryable) == (ErrorKind.UPSTREAM_ERROR, breakage is Breakage.LOST)

@@ -63,7 +63,7 @@ def summary(outcome: Outcome) -> tuple[object, ...]:
     return value, proofs, kept, outcome.truncated, outcome.raw
 
 
-async def test_what_is_sent_is_the_sdks_to_the_letter_but_for_its_id() -> None:
+async def test_sent_messages_equal_those_of_the_sdk_but_for_the_id() -> None:
     script = Script()
     async with serving(script) as url:
         for way in WAYS:
@@ -152,7 +152,7 @@ def always(data: bytes) -> Reply_:
     ],
 )
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_what_goes_wrong_is_reported_the_same_both_ways(reply: Reply_, read_only: bool) -> None:
+async def test_failures_are_reported_alike_by_both_clients(reply: Reply_, read_only: bool) -> None:
     found = []
     for way in WAYS:
         async with answered(reply, way) as harness:
@@ -176,7 +176,7 @@ async def test_what_goes_wrong_is_reported_the_same_both_ways(reply: Reply_, rea
     ],
 )
 @pytest.mark.parametrize("as_events", [False, True])
-async def test_what_is_no_answer_to_this_call_is_not_taken_for_one(body: dict[str, Any], as_events: bool) -> None:
+async def test_a_reply_to_another_call_is_not_taken_for_the_answer(body: dict[str, Any], as_events: bool) -> None:
     data = orjson.dumps(body)
     async with answered(always(events(data) if as_events else http(data)), "fast") as harness:
         assert (await failure_of(harness)).kind is ErrorKind.OUTCOME_UNKNOWN

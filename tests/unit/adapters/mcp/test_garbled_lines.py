@@ -59,7 +59,7 @@ def test_an_answer_that_cannot_be_read_fails_its_call_at_once_and_no_other(line:
     "line",
     [b"Starting up...", b"{]} this is no JSON", bytes(range(128, 256)), b'{"level":"info","id":4}', b"null", b"4"],
 )
-def test_what_a_program_prints_besides_fails_nothing(line: bytes) -> None:
+def test_other_output_of_a_program_fails_nothing(line: bytes) -> None:
     (good,), ended = received(line, GOOD)
     assert isinstance(good, JSONRPCResponse)
     assert not ended

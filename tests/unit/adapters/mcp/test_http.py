@@ -115,9 +115,7 @@ async def broken_call(url: str, **more: object) -> Breakage | None:
         (b"not HTTP at all\r\n\r\n", Breakage.LOST),
     ],
 )
-async def test_what_breaks_on_the_way_fails_that_call_and_is_reported_as_what_it_is(
-    reply: bytes, breakage: Breakage
-) -> None:
+async def test_a_transport_failure_fails_its_call_and_is_reported_by_its_kind(reply: bytes, breakage: Breakage) -> None:
     async with elicitation_callback(lambda _verb, _headers, body: handshake(body, lambda _: reply)) as url:
         assert await broken_call(url, max_message_bytes=100_000) is breakage
 

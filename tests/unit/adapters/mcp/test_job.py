@@ -61,7 +61,7 @@ async def test_a_call_at_once_of_a_tool_that_may_run_as_a_task_does_not(generati
         assert len(harness.script.tasks) == times
 
 
-async def test_what_a_modern_server_answers_at_once_is_no_task() -> None:
+async def test_an_immediate_answer_of_a_modern_server_is_no_task() -> None:
     async with tasks("modern") as harness:
         outcome = await ends(harness, "echo", {"text": "quick"})
         assert isinstance(outcome, Outcome)
@@ -130,7 +130,7 @@ async def test_while_a_task_is_followed_what_its_server_asks_is_put_to_no_other_
         await running
 
 
-async def test_what_a_server_asks_after_a_call_was_given_up_is_put_to_nobody_elses_client() -> None:
+async def test_a_servers_question_after_a_call_was_given_up_reaches_no_other_client() -> None:
     async with tasks("legacy") as harness:
         running = harness.link.running
         with pytest.raises(MCPError), running.entered(relayed_call("alice"), "alice"):

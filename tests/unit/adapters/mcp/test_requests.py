@@ -138,7 +138,7 @@ async def test_a_request_that_was_redirected_is_given_up_with_the_first() -> Non
     assert len(begun) == 2
 
 
-async def test_what_is_cancelled_is_given_up_wherever_it_waits() -> None:
+async def test_a_cancelled_request_is_given_up_wherever_it_waits() -> None:
     exchanges = Exchanges()
     with exchanges.named() as fields:
         sent = request(**fields)
@@ -164,7 +164,7 @@ async def test_a_part_that_never_suspends_is_given_up_too() -> None:
         await exchange.wait(there_already)
 
 
-async def test_what_is_posted_after_its_caller_has_left_is_not_sent() -> None:
+async def test_a_request_posted_after_its_caller_left_is_not_sent() -> None:
     exchanges = Exchanges()
     with exchanges.named() as fields:
         pass

@@ -127,7 +127,7 @@ async def test_tools_that_can_run_as_tasks_are_remembered_for_the_adapter() -> N
     assert resumed == {"long", "perhaps"}
 
 
-async def test_what_a_pin_kept_is_a_definition_again_and_its_jobs_resume_before_the_server_answers() -> None:
+async def test_a_pin_restores_a_definition_and_its_jobs_resume_before_the_server_answers() -> None:
     async with over_http(Script(generation="legacy")) as harness:
         (pinned,) = [
             each for each in (await harness.source.discover()).definitions if each.spec.resource_id == "perhaps"

@@ -197,7 +197,7 @@ async def test_a_program_that_does_not_read_holds_up_nobody_else() -> None:
         (odd("silent", connect_timeout_s=1.0), "did not answer the handshake within 1 s"),
     ],
 )
-async def test_what_is_no_server_is_reported_as_unavailable_with_its_reason(terms: McpTerms, reason: str) -> None:
+async def test_a_program_that_is_no_server_is_unavailable_with_its_reason(terms: McpTerms, reason: str) -> None:
     async with linked(terms) as link:
         with pytest.raises(ToolFailure) as failure:
             await link.session(soon(600))

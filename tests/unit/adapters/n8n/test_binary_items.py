@@ -103,7 +103,7 @@ async def test_the_execution_of_an_answer_that_was_lost_has_its_files_too(tmp_pa
     assert [ref.sha256 for ref in outcome.artifacts] == [SHA256]
 
 
-async def test_what_is_no_base64_is_reported_as_missing(tmp_path: Path) -> None:
+async def test_invalid_base64_is_reported_as_missing(tmp_path: Path) -> None:
     broken = {**INLINE, "data": "%%%", "mimeType": "not a type", "fileName": 7}
     async with giving({"json": {}, "binary": {"data": broken, "other": "nothing"}}, kept=kept_in(tmp_path)) as harness:
         outcome = await ran(harness)

@@ -167,7 +167,7 @@ class TestAnswers:
             (500, ErrorKind.EXECUTION_ERROR),
         ],
     )
-    async def test_what_a_workflow_itself_answers_is_quoted(self, status: int, kind: ErrorKind) -> None:
+    async def test_an_error_answer_of_a_workflow_is_quoted(self, status: int, kind: ErrorKind) -> None:
         flows = [flow("says", "responseNode", responds('{"why":"s3cret reasons","stack":"at /opt/x"}', status))]
         async with staged({"says": SYNC}, flows=flows, with_api=False) as harness:
             error = await harness.failure("says")
@@ -276,7 +276,7 @@ class TestNoAnswer:
 
     @pytest.mark.parametrize("kind", ["firstEntryJson", "allEntries"])
     @pytest.mark.parametrize("count", [1, 3])
-    async def test_what_is_found_has_the_shape_of_the_answer(self, kind: str, count: int) -> None:
+    async def test_a_looked_up_result_has_the_shape_of_the_answer(self, kind: str, count: int) -> None:
         many = flow("many", "lastNode", code("Many"), webhook={"responseData": kind})
         async with staged({"many": SYNC}, flows=[many]) as harness:
             harness.n8n.code("Many", lambda items, _: [{"json": {"n": n}} for n in range(count)])
@@ -328,7 +328,7 @@ class TestNoAnswer:
         assert error.kind is ErrorKind.OUTCOME_UNKNOWN
         assert "502" in error.message
 
-    async def test_what_is_safe_to_repeat_may_be_called_again(self) -> None:
+    async def test_a_call_that_is_safe_to_repeat_may_be_called_again(self) -> None:
         tools = {"echo": ToolTerms(read_only=True)}
         async with staged({"echo": SYNC}, with_api=False, tools=tools) as harness:
             harness.n8n.fails("/webhook/*", How.LOSE_ANSWER)
@@ -429,7 +429,7 @@ class TestById:
             harness.server.workflows["tool"] = dataclasses.replace(harness.server.workflows["tool"], webhook=None)
             assert isinstance(await harness.ended(harness.adapter.execute(call, RecordingSink())), Outcome)
 
-    async def test_what_cannot_be_looked_up_has_not_run(self) -> None:
+    async def test_a_call_that_cannot_be_looked_up_has_not_run(self) -> None:
         async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
             call = await harness.call("tool")
             harness.server.workflows["tool"] = dataclasses.replace(harness.server.workflows["tool"], webhook=None)

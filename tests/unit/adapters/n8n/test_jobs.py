@@ -303,7 +303,7 @@ class TestFollowing:
             assert (await second.outcome()).value == {"echo": {}}
         assert held.n8n.starts("long") == 1
 
-    async def test_what_was_kept_and_is_no_id_never_gets_into_a_url(self, harness: N8nHarness) -> None:
+    async def test_a_stored_value_that_is_no_id_never_gets_into_a_url(self, harness: N8nHarness) -> None:
         mark = RemoteMark(key="k", remote_id="../workflows/1", accepted=True)
         harness.running.kept.marks[JOB_ID] = mark
         error = await (await begun(harness)).error()

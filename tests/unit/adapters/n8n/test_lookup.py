@@ -33,7 +33,7 @@ async def found_by(harness: N8nHarness, key: str, workflow_id: str = "echo") -> 
     return await harness.server.api.find(workflow_id, key, 0)
 
 
-async def test_what_was_found_to_be_another_calls_is_not_read_again() -> None:
+async def test_an_execution_of_another_call_is_not_read_again() -> None:
     async with staged({"echo": SYNC}) as harness:
         await called(harness, 5)
         assert await found_by(harness, "ours") is None
@@ -46,7 +46,7 @@ async def test_what_was_found_to_be_another_calls_is_not_read_again() -> None:
         assert reads(harness) == 6
 
 
-async def test_what_was_another_calls_is_found_by_its_own_key() -> None:
+async def test_another_calls_execution_is_found_by_its_own_key() -> None:
     async with staged({"echo": SYNC}) as harness:
         await called(harness, 3)
         assert await found_by(harness, "ours") is None
@@ -65,7 +65,7 @@ async def test_lists_are_asked_for_without_data() -> None:
         assert [asked.query["includeData"] for asked in lists] == ["false"] * 3
 
 
-async def test_what_no_call_has_begun_is_not_read() -> None:
+async def test_executions_that_no_call_began_are_not_read() -> None:
     async with staged({"echo": SYNC}) as harness:
         await called(harness, 2)
         harness.n8n.executions.began[0].mode = "trigger"

@@ -141,7 +141,7 @@ class TestExecutions:
         assert error_of(_execution({})) == ("", "")
 
     @pytest.mark.parametrize("value", [None, "", "a/b", "..", -1, 1.5, True, [], "x" * 65, "é"])
-    def test_what_is_no_id_is_none(self, value: Any) -> None:
+    def test_an_invalid_id_is_none(self, value: Any) -> None:
         assert id_of(value) == ""
 
     def test_times_that_are_none_are_not_known(self) -> None:
@@ -217,7 +217,7 @@ def ended(parameters: dict[str, Any], kind: str = RESPOND, **more: Any) -> Execu
 
 
 @pytest.mark.parametrize("answers_with", ["json", "text", "noData", "redirect", "jwt", "binary"])
-def test_what_a_respond_node_got_is_not_taken_for_what_it_answered(answers_with: str) -> None:
+def test_the_input_of_a_respond_node_is_not_taken_for_its_answer(answers_with: str) -> None:
     with pytest.raises(AnswerNotKept):
         result_of(ended({"respondWith": answers_with, "responseBody": "={{ 1 }}"}))
 

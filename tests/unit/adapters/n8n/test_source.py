@@ -215,7 +215,7 @@ class TestDiscovered:
         assert [made.spec.name for made in found.definitions] == ["flows/echo"]
         assert "api_key" in found.problems[0]
 
-    async def test_what_a_pin_has_kept_can_be_called_before_the_next_reading(self) -> None:
+    async def test_a_pinned_definition_can_be_called_before_the_next_reading(self) -> None:
         async with fake_n8n(workflows=FLOWS) as n8n:
             async with before(n8n, discover=N8nDiscovery()) as first:
                 known = (await first.definitions())["long"]

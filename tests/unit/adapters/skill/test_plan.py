@@ -213,7 +213,7 @@ async def test_a_failed_step_stops_the_plan_is_undone_or_is_passed_over(
     assert calls.order == order
 
 
-async def test_what_waits_for_a_person_is_let_through_after_the_calls_beside_it() -> None:
+async def test_a_step_that_waits_for_a_person_resumes_after_the_calls_beside_it() -> None:
     def wait(_: JsonObject) -> JsonValue:
         raise Suspended("appr_1")
 
@@ -223,7 +223,7 @@ async def test_what_waits_for_a_person_is_let_through_after_the_calls_beside_it(
     assert (calls.order, calls.under_way) == ("w beside=1", 0)
 
 
-async def test_what_is_not_there_fails_the_step_with_a_sentence() -> None:
+async def test_a_missing_value_fails_the_step_with_a_sentence() -> None:
     cases = {
         "args": (step("a", args={"v": ref("/input/rows/7")}), "refers to /input/rows/7, which is not there"),
         "for_each": (step("a", for_each="/input/rows"), "refers to /input/rows, which is not there"),
@@ -238,7 +238,7 @@ async def test_what_is_not_there_fails_the_step_with_a_sentence() -> None:
 
 
 @pytest.mark.promise("skills.plans-are-checked")
-def test_what_is_wrong_with_a_plan_is_found_when_it_is_loaded() -> None:
+def test_an_invalid_plan_is_found_when_it_is_loaded() -> None:
     a, args = step("a"), "plan.steps[1].args.v"
     deep: Any = ref("/input/mode")
     for _ in range(40):

@@ -57,7 +57,7 @@ LENIENT = {
 }
 
 
-def test_what_breaks_a_rule_is_a_warning_and_the_skill_is_used() -> None:
+def test_a_broken_rule_of_the_format_is_a_warning_and_the_skill_is_used() -> None:
     for case, (frontmatter, warning) in LENIENT.items():
         file = read_skill_file(f"---\n{frontmatter}\n---\nDo it.\n".encode(), "skill")
         assert any(warning in note for note in file.warnings), (case, file.warnings)

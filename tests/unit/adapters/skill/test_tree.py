@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
 }
 
 
-def test_what_is_no_plain_tree_is_refused(tmp_path: Path) -> None:
+def test_a_tree_with_anything_but_plain_files_is_refused(tmp_path: Path) -> None:
     for case, (make, message) in REFUSED.items():
         folder = write_skill(tmp_path / case)
         make(folder)

@@ -65,7 +65,7 @@ async def test_jobs_that_ended_make_room_once_they_are_counted_anew() -> None:
     assert await harness.submit("alice")
 
 
-async def test_whoever_is_alone_is_not_asked_about_until_half_is_taken() -> None:
+async def test_a_lone_owner_is_not_counted_until_half_is_taken() -> None:
     harness = LimitHarness(1)
     assert await harness.submitted("bob", 3) == 1
     harness.clock.advance(COUNT_TTL_S)

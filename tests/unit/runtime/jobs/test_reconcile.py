@@ -160,7 +160,7 @@ async def test_a_tenant_s_backlog_hides_no_job_of_another_tenant_from_a_sweep(
     assert set(enqueued[_BATCH:]) == {("job-of-globex-1", "globex"), ("job-of-initech-1", "initech")}
 
 
-async def test_what_else_a_sweep_does_holds_up_no_job(harness: JobHarness, process: Process) -> None:
+async def test_other_work_of_a_sweep_delays_no_job(harness: JobHarness, process: Process) -> None:
     async def broken() -> None:
         raise RuntimeError("s3cret")
 

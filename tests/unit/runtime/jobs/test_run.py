@@ -247,7 +247,7 @@ async def test_job_that_has_gone_is_nobodys(harness: JobHarness, process: Proces
     assert await harness.store.inner.get("job-1") is None
 
 
-async def test_what_is_no_job_of_ours_is_refused(process: Process) -> None:
+async def test_an_unknown_job_is_refused(process: Process) -> None:
     for ask in (process.runs.begins("job-1"), process.runs.mark("job-1"), process.runs.keep_mark("job-1", MARK)):
         with pytest.raises(ToolFailure) as refused:
             await ask

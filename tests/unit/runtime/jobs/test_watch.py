@@ -261,7 +261,7 @@ async def test_watch_of_a_job_that_vanished_behind_a_gap_ends(watched: WatchedJo
             await watcher.task
 
 
-async def test_who_has_seen_the_newest_entry_costs_one_request_where_nothing_was_missed(watched: WatchedJob) -> None:
+async def test_a_watcher_at_the_newest_entry_costs_one_request_where_nothing_was_missed(watched: WatchedJob) -> None:
     watcher = Watcher(watched, watched.job, 2)
     watcher.let(1)
     for _ in range(9):

@@ -140,7 +140,7 @@ async def test_one_process_of_all_has_the_turn_until_it_ends(
 
 
 @pytest.mark.promise("audit.keep")
-async def test_what_a_place_lacks_stays_whatever_its_age_and_the_rest_verifies(
+async def test_events_that_the_target_lacks_stay_at_any_age_and_the_rest_verifies(
     log: ChainedAuditLog, request: Any, tmp_path: Path
 ) -> None:
     await filled(log, 1, 40)

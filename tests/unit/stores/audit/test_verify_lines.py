@@ -86,7 +86,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> ExportedLog:
 
 
 @pytest.mark.promise("audit.lines-verify")
-def test_what_a_log_has_exported_and_archived_verifies_in_any_order_and_twice(kept: ExportedLog) -> None:
+def test_exported_and_archived_logs_verify_in_any_order_and_twice(kept: ExportedLog) -> None:
     assert kept.verified(kept.exported) == (
         0,
         {"ok": True, "eventsChecked": "60", "writersChecked": 2, "repeated_lines": 0},
@@ -154,7 +154,7 @@ TAMPERED: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
 
 
 @pytest.mark.promise("audit.lines-verify")
-def test_whatever_is_changed_in_a_file_is_named_with_the_first_bad_event(kept: ExportedLog) -> None:
+def test_any_change_in_a_file_is_named_with_the_first_bad_event(kept: ExportedLog) -> None:
     for name, (tamper, reason) in TAMPERED.items():
         code, report = kept.verified(tamper(kept.exported))
         assert (code, report["ok"]) == (1, False), name
@@ -174,7 +174,7 @@ def test_the_files_must_reach_to_where_the_log_goes_on(kept: ExportedLog) -> Non
     assert kept.verified(first[:15], "--part", *kept.live)[0] == 0
 
 
-def test_what_is_missing_is_asked_for(kept: ExportedLog, tmp_path: Path) -> None:
+def test_a_missing_argument_is_asked_for(kept: ExportedLog, tmp_path: Path) -> None:
     def message_of(*words: str) -> str:
         ran = CliRunner().invoke(toolhub, ["audit", "verify", *words], env={"TOOLHUB_DATA_DIR": str(tmp_path)})
         assert ran.exit_code in (1, 2)
@@ -191,7 +191,7 @@ def test_what_is_missing_is_asked_for(kept: ExportedLog, tmp_path: Path) -> None
     assert "nothing was verified" in message_of("--file", str(line), "--audit-key", str(kept.data_dir / "audit.key"))
 
 
-def test_what_the_command_exports_as_lines_is_verified_as_well(kept: ExportedLog, tmp_path: Path) -> None:
+def test_lines_exported_by_the_command_are_verified_as_well(kept: ExportedLog, tmp_path: Path) -> None:
     ran = CliRunner().invoke(toolhub, ["audit", "export", "--as", "lines", *kept.live])
     lines = ran.stdout.splitlines(keepends=True)
     assert sorted([*lines, *kept.archive]) == sorted(kept.exported)

@@ -7,7 +7,7 @@ import threading
 from toolhub_service.stores.audit.writer import WakeEvent
 
 
-def test_whoever_waits_is_woken() -> None:
+def test_every_waiter_is_woken() -> None:
     wake, woken = WakeEvent(), threading.Event()
 
     def wait() -> None:

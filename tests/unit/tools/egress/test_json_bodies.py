@@ -15,7 +15,7 @@ ROWS: list[JsonValue] = [{"id": number, "name": "somebody"} for number in range(
 MANY = json.dumps(ROWS).encode()
 
 
-async def test_what_is_large_is_read_beside_others() -> None:
+async def test_a_large_body_is_read_beside_others() -> None:
     reading = asyncio.create_task(JsonBodies().read(MANY))
     turns = 0
     while not reading.done():
@@ -53,7 +53,7 @@ def test_large_is_what_has_many_values_or_very_many_bytes(data: bytes, large: bo
         (b"[" + b"1," * 500_000 + b"]", "syntax"),
     ],
 )
-async def test_what_cannot_be_read_is_refused_with_its_reason(data: bytes, reason: str) -> None:
+async def test_an_unreadable_body_is_refused_with_its_reason(data: bytes, reason: str) -> None:
     with pytest.raises(ToolFailure) as refused:
         await JsonBodies().read(data)
     assert refused.value.error.details["reason"] == reason

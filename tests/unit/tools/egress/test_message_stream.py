@@ -44,7 +44,7 @@ async def test_chunked_response_ends_where_it_ends_however_it_arrives(one: bytes
     assert await read_until(stream, len(body)) == body
 
 
-async def test_what_is_left_over_makes_the_connection_unfit() -> None:
+async def test_leftover_bytes_make_the_connection_unfit() -> None:
     stream = await stream_of(HEAD + b"hello")
     await read_until(stream, len(HEAD))
     stream.body_follows("GET", 200, [(b"content-length", b"5")])
