@@ -41,7 +41,7 @@ def read(cli: CommandLine) -> dict[str, dict[str, Any]]:
     raise AssertionError(found)
 
 
-def test_from_another_clients_list_to_a_governed_call(tmp_path: Path) -> None:
+def test_a_list_of_another_client_becomes_a_governed_call(tmp_path: Path) -> None:
     """The whole way of somebody new, without a file edited by hand but the policy's one line."""
     home = tmp_path / "home"
     home.mkdir()

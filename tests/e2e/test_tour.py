@@ -117,7 +117,7 @@ def hub_environment(home: Path) -> dict[str, str]:
     return environment(home, **free)
 
 
-def test_the_tour_is_true_as_printed(tour: TourHarness) -> None:
+def test_the_printed_tour_runs_as_documented(tour: TourHarness) -> None:
     steps = [step for step in steps_of(TOUR) if not step.command.startswith(("make ", "grpcurl "))]
     assert len(steps) >= 12
     transcript = ""
@@ -131,7 +131,7 @@ def test_the_tour_is_true_as_printed(tour: TourHarness) -> None:
 
 
 @pytest.mark.promise("serving.reflection")
-def test_the_tour_is_true_for_grpcurl(tour: TourHarness) -> None:
+def test_the_tour_runs_with_grpcurl(tour: TourHarness) -> None:
     if not (BIN / "grpcurl").exists():
         give_up("grpcurl is not here: make setup")
     steps = [step for step in steps_of(TOUR) if step.command.startswith("grpcurl ")]

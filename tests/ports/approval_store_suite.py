@@ -215,7 +215,7 @@ class ApprovalStoreSuite:
         assert {each.approval_id for each in page} == found
         assert count == len(found)
 
-    async def test_open_ones_lapse_when_their_time_is_over_oldest_first(self, started: ApprovalStore) -> None:
+    async def test_open_approvals_lapse_when_their_time_is_over_oldest_first(self, started: ApprovalStore) -> None:
         for number, state in enumerate(ApprovalState):
             approval = an_approval(f"apr-{number}", args_digest=str(number), expires_at_unix_ms=T0 + 100 - number)
             await started.create(approval)

@@ -47,7 +47,7 @@ def kind(answer: ToolResult | Plan) -> ErrorKind | None:
 
 
 class InnerCallsSuite:
-    async def test_answers_come_back_whatever_they_are(self, harness: ReplayHarness, calls: InnerCalls) -> None:
+    async def test_any_kind_of_answer_comes_back(self, harness: ReplayHarness, calls: InnerCalls) -> None:
         lent = calls.narrowed([EFFECT, NOW], 10)
         assert text_of(await lent.invoke(EFFECT, {"marker": "a"}, purpose=WHY)) == "a 1"
         assert kind(await lent.invoke(EFFECT, {"marker": 1}, purpose=WHY)) is ErrorKind.INPUT_SCHEMA_INVALID

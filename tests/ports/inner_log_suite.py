@@ -60,7 +60,7 @@ class InnerLogSuite:
         assert (await started.get("job-1", 2), await started.get("job-1", 3)) == (last, None)
         assert list(await started.of_job("job-3")) == []
 
-    async def test_of_two_who_write_one_place_the_first_wins(
+    async def test_the_first_of_two_writers_of_one_place_wins(
         self, started: InnerLogStore, beside: InnerLogStore
     ) -> None:
         assert await started.put(a_call())

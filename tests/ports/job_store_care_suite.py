@@ -100,7 +100,7 @@ class JobStoreSweepSuite:
         waiting = await started.unattended(T0, T0 + 99, 3)
         assert [job.job_id for job in waiting] == ["job-0", "job-1", "job-2"]
 
-    async def test_work_of_the_dead_is_not_hidden_by_a_backlog(self, started: JobStore) -> None:
+    async def test_a_backlog_does_not_hide_jobs_of_dead_runners(self, started: JobStore) -> None:
         for number in range(4):
             await kept(started, a_job(f"waits-{number}", created_at_unix_ms=T0 + 10))
         late = a_job("runs", created_at_unix_ms=T0 + 20)

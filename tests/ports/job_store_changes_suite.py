@@ -127,7 +127,7 @@ class JobStoreChangesSuite:
 
     @pytest.mark.parametrize("state", FINAL)
     @pytest.mark.promise("jobs.one-machine")
-    async def test_nothing_follows_a_final_state(self, started: JobStore, state: JobState) -> None:
+    async def test_a_final_state_has_no_successor(self, started: JobStore, state: JobState) -> None:
         last = await kept(started, *in_state(a_job(), state))
         after = replace(last.status, sequence=4, state=JobState.RUNNING, result=None)
         with pytest.raises(ForbiddenTransition):

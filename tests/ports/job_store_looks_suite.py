@@ -70,7 +70,7 @@ class JobStoreReadsSuite:
         assert count == 5
         assert await started.page(JobFilter(), after=(T0, "job-0"), limit=5) == ([], 10)
 
-    async def test_a_thousand_jobs_are_no_burden(self, started: JobStore) -> None:
+    async def test_a_thousand_jobs_are_handled_in_bounded_time(self, started: JobStore) -> None:
         jobs = [a_job(f"job-{number:04}", created_at_unix_ms=T0 + number) for number in range(1_000)]
         assert await asyncio.gather(*(started.create(job) for job in jobs)) == [None] * 1_000
         runs = [running(job) for job in jobs]

@@ -19,12 +19,12 @@ class PolicySourceSuite:
     def calls(self) -> Sequence[PlannedCall]:
         """Calls that the source allows and calls that it does not; at least one of each."""
 
-    def test_allows_some_calls_and_not_others(self) -> None:
+    def test_a_policy_allows_some_calls_and_not_others(self) -> None:
         source = self.source()
         effects = {source.decide(planned).effect is Effect.ALLOW for planned in self.calls()}
         assert effects == {True, False}
 
-    def test_gives_the_same_verdict_to_the_same_call(self) -> None:
+    def test_a_policy_gives_the_same_verdict_to_the_same_call(self) -> None:
         source, again = self.source(), self.source()
         for planned in self.calls():
             verdict = source.decide(planned)

@@ -107,7 +107,7 @@ class RemoteJobSuite:
         with pytest.raises(RemoteUnclear):
             await harness.remote.find(harness.call, MINTED)
 
-    async def test_it_is_followed_to_its_end_and_collected(self, harness: RemoteHarness) -> None:
+    async def test_a_remote_job_is_followed_to_its_end_and_collected(self, harness: RemoteHarness) -> None:
         mark = await harness.remote.start(harness.call, MINTED)
         harness.let_go()
         await followed(harness, mark)
@@ -127,7 +127,7 @@ class RemoteJobSuite:
         with pytest.raises(RemoteUnclear):
             await followed(harness, mark)
 
-    async def test_one_that_was_stopped_ends_and_is_collected_as_cancelled(self, harness: RemoteHarness) -> None:
+    async def test_a_stopped_job_ends_and_is_collected_as_cancelled(self, harness: RemoteHarness) -> None:
         mark = await harness.remote.start(harness.call, MINTED)
         assert await harness.remote.cancel(harness.call, mark) is True
         await followed(harness, mark)
@@ -135,7 +135,7 @@ class RemoteJobSuite:
             await harness.remote.collect(harness.call, mark)
         assert caught.value.error.kind is ErrorKind.CANCELLED
 
-    async def test_one_that_is_over_can_be_asked_to_stop_without_harm(self, harness: RemoteHarness) -> None:
+    async def test_a_finished_job_can_be_asked_to_stop_without_an_error(self, harness: RemoteHarness) -> None:
         mark = await harness.remote.start(harness.call, MINTED)
         harness.let_go()
         await followed(harness, mark)

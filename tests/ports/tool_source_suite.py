@@ -90,6 +90,6 @@ class ToolSourceSuite:
             await read(started)
         assert caught.value.error.message
 
-    async def test_one_that_was_never_started_can_be_closed(self, source: ToolSource) -> None:
+    async def test_a_part_that_was_never_started_can_be_closed(self, source: ToolSource) -> None:
         await source.close()
         assert list(source.diagnostics()) == list(source.diagnostics())

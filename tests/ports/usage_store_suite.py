@@ -89,7 +89,9 @@ class UsageStoreSuite:
         assert sorted(read, key=astuple) == sorted(uses, key=astuple)
         assert await everything(another) == read
 
-    async def test_of_one_tenant_and_tool_only_the_newest_stay(self, started: UsageStore, another: UsageStore) -> None:
+    async def test_only_the_newest_uses_of_one_tenant_and_tool_stay(
+        self, started: UsageStore, another: UsageStore
+    ) -> None:
         await started.add([a_use("of another tool", tool="time/now"), a_use("of another tenant", tenant="agent-b")])
         many = numbered(3 * KEEP)
         await started.add(many[:KEEP])
@@ -135,7 +137,7 @@ class UsageStoreSuite:
         assert await another.forget(T0 + 9, 10) == 3
         assert await everything(started) == uses[-2:]
 
-    async def test_nothing_added_is_nothing_kept(self, started: UsageStore) -> None:
+    async def test_an_empty_batch_stores_nothing(self, started: UsageStore) -> None:
         await started.add([])
         assert await started.after(0, 10) == ([], 0)
         assert await started.forget(T0, 10) == 0

@@ -53,12 +53,12 @@ def test_the_fake_answers_as_the_real_one_did(entry: Entry, replayed: Replayed) 
     assert _bodies_differ(entry, answer.response, replayed.ids) == []
 
 
-def test_every_excuse_is_for_an_entry_that_there_is() -> None:
+def test_every_exception_of_the_table_names_an_existing_entry() -> None:
     fixtures.path("n8n")
     assert NOT_REPLAYED.keys() <= {entry.name for entry in ENTRIES}
 
 
-def test_no_entry_has_been_left_out(replayed: Replayed) -> None:
+def test_every_entry_of_the_corpus_is_tried(replayed: Replayed) -> None:
     assert replayed.replies.keys() | NOT_REPLAYED.keys() == {entry.name for entry in ENTRIES}
 
 

@@ -138,7 +138,7 @@ async def test_refusal_names_its_approval_and_rule_in_messages_of_their_own(harn
 
 
 @pytest.mark.promise("approval.four-events")
-async def test_its_way_is_in_the_audit_log_and_the_log_verifies(harness: ApprovalsHarness) -> None:
+async def test_every_step_is_in_the_audit_log_and_the_log_verifies(harness: ApprovalsHarness) -> None:
     approval_id = await harness.grant()
     done = await harness.call(approval_id)
     events = [chained.event for chained in await harness.running.events()]
@@ -154,7 +154,7 @@ async def test_its_way_is_in_the_audit_log_and_the_log_verifies(harness: Approva
 
 
 @pytest.mark.promise("approval.single-use")
-async def test_of_fifty_calls_at_once_with_one_approval_exactly_one_runs(harness: ApprovalsHarness) -> None:
+async def test_exactly_one_of_fifty_calls_at_once_with_one_approval_runs(harness: ApprovalsHarness) -> None:
     approval_id = await harness.grant()
     results = await asyncio.gather(*(harness.call(approval_id) for _ in range(50)))
     assert sum(result.ok for result in results) == 1

@@ -114,7 +114,7 @@ async def test_log_verifies_itself(hub: RunningHub) -> None:
 
 
 @pytest.mark.promise("audit.tamper-evident")
-async def test_bent_log_is_found_and_the_first_bad_event_named(hub: RunningHub) -> None:
+async def test_a_tampered_log_is_found_and_the_first_bad_event_named(hub: RunningHub) -> None:
     await calls(hub, 3)
     assert len(await listed(hub, 0)) == 3
     with closing(sqlite3.connect(Paths(hub.hub.settings).audit)) as database, database:

@@ -56,9 +56,7 @@ async def test_a_job_is_watched_from_start_to_end_and_what_it_made_is_read(tmp_p
 
 
 @pytest.mark.promise("workflow.cancel-is-confirmed", "comfyui.only-ours-is-stopped")
-async def test_one_that_is_cancelled_is_cancelling_until_the_server_has_stopped_it(
-    tmp_path: Path, comfy: FakeComfy
-) -> None:
+async def test_a_cancelled_task_is_cancelling_until_the_server_has_stopped_it(tmp_path: Path, comfy: FakeComfy) -> None:
     async with comfy_hub(tmp_path, comfy.url) as (agent, _):
         comfy.hold("ImageBlur")
         job_id = await agent.submit("blur")
@@ -73,7 +71,7 @@ async def test_one_that_is_cancelled_is_cancelling_until_the_server_has_stopped_
 
 
 @pytest.mark.promise("workflow.never-false-done")
-async def test_one_whose_server_was_restarted_is_lost(tmp_path: Path, comfy: FakeComfy) -> None:
+async def test_a_prompt_whose_server_was_restarted_is_lost(tmp_path: Path, comfy: FakeComfy) -> None:
     async with comfy_hub(tmp_path, comfy.url) as (agent, _):
         comfy.hold("ImageBlur")
         job_id = await agent.submit("blur")
@@ -88,7 +86,7 @@ async def test_one_whose_server_was_restarted_is_lost(tmp_path: Path, comfy: Fak
 
 
 @pytest.mark.promise("comfyui.overrun")
-async def test_one_that_overran_its_template_is_timed_out_with_advice(tmp_path: Path, comfy: FakeComfy) -> None:
+async def test_a_prompt_that_overran_its_template_is_timed_out_with_advice(tmp_path: Path, comfy: FakeComfy) -> None:
     short = changed(BLUR, limits={"max_runtime_s": 0.01})
     async with comfy_hub(tmp_path, comfy.url, graphs=(short,)) as (agent, _):
         comfy.hold("ImageBlur")

@@ -52,7 +52,7 @@ async def test_unspecified_view_is_the_short_one_and_get_tool_has_none(asking: R
     assert (await asking.stub.GetTool(pb.GetToolRequest(name=NOW))).tool.input_schema_json
 
 
-async def test_filter_without_states_means_what_can_be_called_or_is_merely_missing(asking: RunningHub) -> None:
+async def test_a_filter_without_states_means_callable_or_unavailable_tools(asking: RunningHub) -> None:
     assert_comment("tool", "Empty means ACTIVE and UNAVAILABLE, so that a caller learns what is merely missing.")
     every = tool_pb2.ToolFilter(states=[tool_pb2.TOOL_STATE_ACTIVE, tool_pb2.TOOL_STATE_UNAVAILABLE])
     one, other = [

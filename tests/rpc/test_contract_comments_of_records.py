@@ -112,7 +112,7 @@ async def test_an_event_of_a_job_has_its_state_and_outcome_among_its_attributes(
     assert (states[0], states[-1]) == (("RUNNING", ""), ("SUCCEEDED", "ok"))
 
 
-async def test_that_the_audit_log_was_read_is_recorded_in_it(hub: RunningHub) -> None:
+async def test_a_read_of_the_audit_log_is_recorded_in_it(hub: RunningHub) -> None:
     assert_comment("audit_service", "that the log was read is recorded in the log itself (AUDIT_READ).")
     await events(hub)
     await hub.hub.audit.flush()

@@ -241,7 +241,7 @@ NOT_RAISABLE_YET = {
 
 
 @pytest.mark.promise("errors.teach")
-def test_every_kind_is_raised_here_or_has_a_reason_why_not() -> None:
+def test_every_kind_is_raised_or_has_a_reason_why_not() -> None:
     assert CASES.keys() | NOT_RAISABLE_YET.keys() == set(ErrorKind)
     assert not CASES.keys() & NOT_RAISABLE_YET.keys()
 

@@ -163,7 +163,7 @@ async def test_program_asks_alike(tmp_path: Path) -> None:
         assert json.loads((await harness.order(approval_id)).result_json) == {"result": "3 large soup for Ann"}
 
 
-async def test_of_many_calls_with_one_answer_one_goes_on(harness: McpQuestionsHarness) -> None:
+async def test_one_of_many_calls_with_one_answer_goes_on(harness: McpQuestionsHarness) -> None:
     approval_id = await harness.asked()
     await harness.answer(approval_id)
     results = await asyncio.gather(*(harness.order(approval_id) for _ in range(10)))
@@ -329,7 +329,9 @@ async def test_defaults_answer_at_once_where_they_are_enough(tmp_path: Path, *, 
 
 
 @pytest.mark.parametrize(("elicitation", "is_modern"), [("decline", True), ("decline", False), ("ask", False)])
-async def test_nobody_is_asked_where_nobody_can_be(tmp_path: Path, elicitation: str, *, is_modern: bool) -> None:
+async def test_no_approval_is_asked_for_where_nobody_can_decide(
+    tmp_path: Path, elicitation: str, *, is_modern: bool
+) -> None:
     """An older server holds the call open while it waits: it is told no."""
     async with a_restaurant(tmp_path, elicitation=elicitation, is_modern=is_modern) as harness:
         refused = await harness.order()

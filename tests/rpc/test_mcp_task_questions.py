@@ -88,7 +88,7 @@ async def test_two_questions_of_a_task_are_put_one_after_the_other_and_answered_
     assert harness.given == [{"a": BOB, "b": {"action": "accept", "content": {"name": "Ann"}}}]
 
 
-async def test_a_no_stops_the_task(harness: TaskQuestionsHarness) -> None:
+async def test_a_rejection_stops_the_task(harness: TaskQuestionsHarness) -> None:
     job_id = await harness.begun()
     await harness.decide(await harness.waiting(job_id), REJECT, comment="not today")
     state, result = await harness.end(job_id)

@@ -166,7 +166,7 @@ def _value(result: result_pb2.ToolResult) -> Any:
 
 
 @pytest.mark.promise("memory.forgets")
-async def test_it_lasts_over_a_restart_and_is_in_no_file_once_forgotten(tmp_path: Path) -> None:
+async def test_memory_survives_a_restart_and_is_in_no_file_once_forgotten(tmp_path: Path) -> None:
     async with running_hub(tmp_path, policy=POLICY) as hub:
         item = await remembered(hub, SECRET)
         assert b"zyzzyva" in _written(tmp_path)

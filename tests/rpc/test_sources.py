@@ -44,7 +44,7 @@ async def test_an_operator_sees_state_and_output_of_a_source(sourced: RunningHub
 
 
 @pytest.mark.promise("sources.down-is-told-not-hidden")
-async def test_agent_learns_that_a_source_is_down_and_nothing_of_where_it_stands(sourced: RunningHub) -> None:
+async def test_an_agent_sees_that_a_source_is_down_and_nothing_of_its_address(sourced: RunningHub) -> None:
     listed = await sourced.stub.ListTools(tools_pb.ListToolsRequest())
     found = await sourced.stub.SearchTools(tools_pb.SearchToolsRequest(query="read"))
     for answer in (listed, found):

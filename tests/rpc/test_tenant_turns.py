@@ -102,7 +102,7 @@ async def turns_harness(folder: Path, policy: str = TENANTS, **settings: Any) ->
 
 
 @pytest.mark.promise("tenants.turns")
-async def test_of_a_flood_one_call_begins_before_another_tenants(
+async def test_in_a_flood_one_call_begins_before_another_tenants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with turns_harness(tmp_path) as hub:

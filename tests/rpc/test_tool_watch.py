@@ -143,7 +143,7 @@ class TestSlowWatcher:
     def catalog(self) -> ToolCatalog:
         return ToolCatalog(check_schema=lambda _: None)
 
-    async def test_gets_several_changes_of_a_tool_as_one(self, catalog: ToolCatalog) -> None:
+    async def test_a_watch_gets_several_changes_of_a_tool_as_one(self, catalog: ToolCatalog) -> None:
         catalog.register_all([to_spec(a_tool("acme/old")), to_spec(a_tool("acme/gone"))])
         messages = ToolWatches(catalog).messages(pb.WatchToolsRequest(), OPERATOR, full=False)
         await anext(messages)

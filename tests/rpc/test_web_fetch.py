@@ -174,7 +174,7 @@ async def test_hostile_and_huge_pages_end_in_time_and_hold_up_nobody(tmp_path: P
         assert longest_s < 10.0, "another call waited for a parser"
 
 
-async def test_of_several_pages_each_has_its_own_error(tmp_path: Path) -> None:
+async def test_each_of_several_pages_has_its_own_error(tmp_path: Path) -> None:
     answers = {
         "/good": response(ARTICLE.encode(), content_type=HTML),
         "/json": response('{"naïve": true}'.encode(), content_type="application/json"),

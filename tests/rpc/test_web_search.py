@@ -90,7 +90,7 @@ async def test_brave_is_asked_with_the_key_of_the_environment_and_answers_in_pla
         assert KEY not in str(result)
 
 
-async def test_searxng_in_a_private_network_is_asked_for_json(tmp_path: Path) -> None:
+async def test_a_searxng_in_a_private_network_is_asked_for_json(tmp_path: Path) -> None:
     async with searching(tmp_path, json_answer(SEARXNG), provider="searxng") as (hub, server):
         value = await hub.value("core/web.search", {"query": "继电器"})
         assert value["results"] == [
@@ -136,7 +136,7 @@ async def test_every_failure_of_an_engine_has_its_kind(
             assert result.error.retry_after.seconds == 7
 
 
-async def test_nothing_found_is_an_empty_list(tmp_path: Path) -> None:
+async def test_an_empty_result_is_an_empty_list(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text(KEY + "\n")
     answer = json_answer({"type": "search", "query": {}})

@@ -56,7 +56,7 @@ async def test_a_listed_proxy_names_its_client_by_its_last_word_alone(tmp_path: 
 
 
 @pytest.mark.promise("identity.xfcc")
-async def test_from_anybody_else_the_header_means_nothing_and_is_audited_once_a_minute(tmp_path: Path) -> None:
+async def test_an_untrusted_proxys_header_is_ignored_and_audited_once_a_minute(tmp_path: Path) -> None:
     async with spiffe_harness(tmp_path, ("xfcc", "spiffe"), xfcc={"proxies": [ENVOY]}) as given:
         liar = svid(given.partner, PARTNER)
         foreign = svid(given.partner, ENVOY)

@@ -150,7 +150,7 @@ async def hub_and_site(
 
 
 @pytest.mark.promise("web.browser-egress")
-async def test_no_way_of_a_page_leads_inside(tmp_path: Path, chromium: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_page_leads_a_request_inside(tmp_path: Path, chromium: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with hub_and_site(tmp_path, chromium, monkeypatch) as (hub, site, forbidden, datagrams):
         args = {"url": site.url("/attack"), "timeoutMs": 60_000}
         result = await hub.invoke("core/web.screenshot", args)
@@ -165,7 +165,7 @@ async def test_no_way_of_a_page_leads_inside(tmp_path: Path, chromium: str, monk
 
 
 @pytest.mark.promise("web.browser-egress")
-async def test_a_page_that_may_not_be_shown_is_refused_as_what_it_is(
+async def test_a_forbidden_page_is_refused_with_its_kind(
     tmp_path: Path, chromium: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with hub_and_site(tmp_path, chromium, monkeypatch) as (hub, site, forbidden, _):

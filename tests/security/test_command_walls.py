@@ -228,7 +228,7 @@ PROBES = Path(__file__).with_name("escape_probes.py").read_text()
 @pytest.mark.promise("sandbox.no-escape")
 @pytest.mark.parametrize("level", ["landlock", "bubblewrap"])
 @pytest.mark.parametrize("kind", ["script", "command"])
-async def test_no_way_out_of_the_corpus_leads_out(
+async def test_no_escape_of_the_corpus_leads_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, level: Level
 ) -> None:
     """At 4ed893b: datagrams, sockets by path, attributes by path, limits of others, the clock, what left its group."""

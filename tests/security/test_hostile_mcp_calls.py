@@ -95,7 +95,7 @@ async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hos
         yield harness
 
 
-async def test_no_attack_is_left_out() -> None:
+async def test_every_attack_of_the_corpus_is_tried() -> None:
     assert {attack.tool for attack in ATTACKS} == CALLS.keys() - {"echo", "echo_2", "add"}
     assert {attack.args["kind"] for attack in ATTACKS if attack.tool == "garbage"} == set(KINDS)
 

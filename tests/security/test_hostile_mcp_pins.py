@@ -157,7 +157,7 @@ async def test_a_change_is_noticed_without_anybody_asking(harness: HostileHarnes
     stop()
 
 
-async def test_a_storm_of_notices_is_read_once_a_second_at_most(harness: HostileHarness) -> None:
+async def test_frequent_notices_are_read_once_a_second_at_most(harness: HostileHarness) -> None:
     """At a thousand notices a second."""
 
     async def storm(source: str) -> None:

@@ -239,7 +239,7 @@ class TestItsWorkflows:
             assert "the rest was not read" in (await harness.discover()).problems[0]
         assert len(asked_for) == 50
 
-    async def test_it_cannot_take_the_place_of_a_named_one(self) -> None:
+    async def test_a_discovered_workflow_cannot_take_the_place_of_a_configured_one(self) -> None:
         def respond(asked: RecordedRequest) -> bytes:
             return _json({"data": [_row("tool", path="evil")], "nextCursor": None})
 

@@ -66,7 +66,7 @@ HOSTILE: Final[dict[str, tuple[Callable[[Path, str], object], str]]] = {
 
 
 @pytest.mark.promise("skills.hostile-left-out")
-async def test_hostile_skills_are_left_out_by_name_and_harm_no_other(tmp_path: Path) -> None:
+async def test_hostile_skills_are_left_out_by_name_and_affect_no_other(tmp_path: Path) -> None:
     below = tmp_path / "skills"
     for name, (make, _) in HOSTILE.items():
         make(below, name)

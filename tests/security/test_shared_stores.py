@@ -108,7 +108,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 # Damage
 
 
-async def test_damaged_jobs_cost_nobody_else_their_list_nor_their_run(store: DamagedStore) -> None:
+async def test_damaged_jobs_affect_neither_lists_nor_runs_of_others(store: DamagedStore) -> None:
     alice = store.by("alice")
     for number, data in enumerate(GARBAGE):
         for kind in ("job", "args", "status"):
@@ -124,7 +124,7 @@ async def test_damaged_jobs_cost_nobody_else_their_list_nor_their_run(store: Dam
         assert good.job_id in {job.job_id for job in (await store.by(name).page()).jobs}
 
 
-async def test_damaged_jobs_that_nobody_runs_hold_up_no_sweep(store: DamagedStore) -> None:
+async def test_damaged_jobs_that_nobody_runs_delay_no_sweep(store: DamagedStore) -> None:
     alice = store.by("alice")
     broken = await alice.submit(WAIT)
     await alice.seen(broken.job_id, lambda status: status.progress.message == "half way")
@@ -139,7 +139,7 @@ async def test_damaged_jobs_that_nobody_runs_hold_up_no_sweep(store: DamagedStor
     assert waiting.job_id in {job.job_id for job in await sweeper.awaiting(None, 100)}
 
 
-async def test_damaged_approvals_hide_no_other_and_hold_up_no_decision(store: DamagedStore) -> None:
+async def test_damaged_approvals_hide_no_other_and_delay_no_decision(store: DamagedStore) -> None:
     alice, stub = store.by("alice"), ApprovalServiceStub(store.running.channel)
     for number, data in enumerate(GARBAGE):
         broken = await alice.submit(WRITE, {"path": f"{number}.txt", "text": ""}, request_id="work")
@@ -156,7 +156,7 @@ async def test_damaged_approvals_hide_no_other_and_hold_up_no_decision(store: Da
     assert state((await alice.ended(good.job_id))[-1]) == "SUCCEEDED"
 
 
-async def test_damaged_artifacts_cost_nobody_else_theirs(store: DamagedStore) -> None:
+async def test_damaged_artifacts_do_not_affect_those_of_others(store: DamagedStore) -> None:
     stub = ArtifactServiceStub(store.running.channel)
 
     async def write(data: bytes) -> str:
@@ -249,7 +249,7 @@ async def test_files_of_the_embedded_store_are_their_owner_s_alone(tmp_path: Pat
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
-async def test_nothing_is_answered_by_halves_when_the_file_is_gone_from_beneath(tmp_path: Path) -> None:
+async def test_a_vanished_table_fails_a_request_as_a_whole(tmp_path: Path) -> None:
     async with a_hub(tmp_path, {}) as running:
         alice = People(running, names=("alice",)).at(running, "alice")
         file = Paths(running.hub.settings).stores

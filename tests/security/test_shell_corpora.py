@@ -93,7 +93,7 @@ def commands_in(started: list[tuple[str, ...]]) -> set[str]:
 
 
 @pytest.mark.promise("exec.no-shell")
-async def test_as_an_argument_every_line_is_printed_as_it_is(
+async def test_a_hostile_string_as_an_argument_is_printed_as_it_is(
     tmp_path: Path, context: ToolContext, started: list[tuple[str, ...]]
 ) -> None:
     tool = ExecRun(confinement_of("rlimits"))
@@ -111,7 +111,7 @@ async def test_as_an_argument_every_line_is_printed_as_it_is(
     assert is_untouched(tmp_path)
 
 
-async def test_as_a_command_line_it_is_refused_or_harmless(
+async def test_a_hostile_string_as_a_command_line_is_refused_or_harmless(
     tmp_path: Path, context: ToolContext, started: list[tuple[str, ...]]
 ) -> None:
     tool = ExecRun(confinement_of("rlimits"))
@@ -126,7 +126,7 @@ async def test_as_a_command_line_it_is_refused_or_harmless(
     assert is_untouched(tmp_path)
 
 
-async def test_as_a_path_it_names_a_file_of_the_workspace_or_nothing(
+async def test_a_hostile_string_as_a_path_names_a_file_of_the_workspace_or_nothing(
     tmp_path: Path, context: ToolContext, started: list[tuple[str, ...]]
 ) -> None:
     tool = ExecRun(confinement_of("rlimits"))
@@ -143,7 +143,7 @@ async def test_as_a_path_it_names_a_file_of_the_workspace_or_nothing(
 @pytest.mark.parametrize(
     "form", [["head", "-n", "{}"], ["head", "-n{}"], ["head", "--lines={}"], ["date", "{}"], ["{}"], ["{}", "x"]]
 )
-def test_as_a_flag_value_or_a_name_it_is_refused(form: list[str]) -> None:
+def test_a_hostile_string_as_a_flag_value_or_a_name_is_refused(form: list[str]) -> None:
     names = {rule.name for rule in SAFE_COMMANDS}
     for line in set(lines_of("canary")) - names:
         argv = [word.replace("{}", line) for word in form]

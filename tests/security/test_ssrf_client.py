@@ -281,7 +281,7 @@ CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
 )
 @pytest.mark.parametrize("more", [POISON, POISON[:20], b"HTTP/1.1 200 OK\r\nX:", b"\r\n", b"x"])
-async def test_nothing_beyond_a_response_answers_the_next_request(
+async def test_bytes_beyond_a_response_do_not_answer_the_next_request(
     clients: Clients, tmp_path: Path, first: bytes, more: bytes, method: str, over_tls: bool
 ) -> None:
     server_tls, client_tls = server_and_client_tls(tmp_path, "a.example") if over_tls else (None, None)

@@ -106,7 +106,7 @@ def test_every_forbidden_range_is_refused_as_a_literal() -> None:
             assert caught.value.error.kind is ErrorKind.HTTP_DISALLOWED_HOST
 
 
-def test_allow_list_holds_against_open_redirect_payloads() -> None:
+def test_the_allow_list_holds_against_open_redirect_payloads() -> None:
     only = (EgressRule(("www.whitelisteddomain.tld",)),)
     lines = load_lines("ssrf/patt_Open-Redirect-payloads.txt.gz")
     judgements = [judged(form, only) for line in lines for form in forms(line)]

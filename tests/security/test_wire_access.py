@@ -121,7 +121,7 @@ async def test_a_plan_is_good_for_its_caller_tool_and_arguments_alone(keyed: Key
     assert keyed.hub.workspace("r", "bob").joinpath("a").exists()
 
 
-async def test_a_plan_does_not_outlive_the_policy_it_was_made_under(keyed: KeyedHub) -> None:
+async def test_a_plan_is_void_under_another_policy(keyed: KeyedHub) -> None:
     (folder := keyed.hub.workspace("r", "alice")).mkdir(parents=True)
     (folder / "a").write_text("a")
     args = {"path": "a", "confirm": True}

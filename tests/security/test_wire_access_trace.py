@@ -120,7 +120,7 @@ async def test_missing_key_and_two_keys_are_distinguished(watched: KeyedHub) -> 
 @pytest.mark.parametrize(
     "pasted", ["hunter2-hunter2-hunter2", "thk_hunter2_x", "thk_" + "ab" * 40 + "_x", "Basic hunter2"]
 )
-async def test_nothing_of_a_bad_key_but_a_public_id_is_kept(watched: KeyedHub, pasted: str) -> None:
+async def test_only_the_public_id_of_a_bad_key_is_kept(watched: KeyedHub, pasted: str) -> None:
     await watched.invoke(pasted)
     (event,) = await watched.minute(FAILED)
     assert "key_id" not in event.attributes

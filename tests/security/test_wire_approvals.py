@@ -37,7 +37,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[ApprovalsHarness]:
 
 @pytest.mark.parametrize("names", [{"user_id": "alice"}, {"agent_id": "alice"}, {"user_id": "alice", "agent_id": "x"}])
 @pytest.mark.promise("approval.not-by-the-requester")
-async def test_nobody_approves_what_a_gateway_asks_for_in_their_name(
+async def test_a_caller_behind_a_gateway_approves_no_request_of_its_own(
     harness: ApprovalsHarness, names: dict[str, str]
 ) -> None:
     approval_id = await harness.ask("gateway", **names)
@@ -164,7 +164,7 @@ async def test_dry_run_asks_nobody_and_uses_nothing_up(harness: ApprovalsHarness
 
 
 @pytest.mark.promise("approval.single-use")
-async def test_of_a_hundred_uses_at_once_by_calls_and_jobs_one_has_its_effect(harness: ApprovalsHarness) -> None:
+async def test_one_of_a_hundred_uses_at_once_has_its_effect(harness: ApprovalsHarness) -> None:
     approval_id = await harness.ask("robot")
     await harness.decide("judge", approval_id)
     robot = harness.by("robot")

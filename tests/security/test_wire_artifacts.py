@@ -146,7 +146,7 @@ async def test_artifact_of_a_job_is_its_owner_s(harness: ArtifactsHarness) -> No
     assert last.error.kind == error_pb2.ERROR_KIND_NOT_FOUND
 
 
-async def test_nobody_learns_by_a_hash_whether_content_is_there(harness: ArtifactsHarness) -> None:
+async def test_a_hash_does_not_disclose_whether_content_exists(harness: ArtifactsHarness) -> None:
     data = b"only alice has this"
     digest = hashlib.sha256(data).hexdigest()
     await harness.write("alice", data)

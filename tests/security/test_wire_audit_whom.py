@@ -100,7 +100,7 @@ async def test_events_are_found_by_user(there: RunningHub, name: str) -> None:
     assert {event.request_id for event in await recorded(there, **{name: WHOM[name]})} == {"r"}
 
 
-async def test_call_that_names_nobody_is_recorded_for_nobody(there: RunningHub) -> None:
+async def test_a_call_without_a_user_is_recorded_for_nobody(there: RunningHub) -> None:
     await there.invoke(NOW, request_id="r")
     nobody = {**dict.fromkeys(WHOM, ""), "labels": {}}
     assert [whom(event) for event in await recorded(there, request_id="r")] == [nobody]

@@ -177,7 +177,7 @@ async def test_plan_of_a_state_that_changed_is_refused_with_the_new_one(
 
 @every_change
 @pytest.mark.promise("approval.exact-call")
-async def test_approval_of_a_state_that_changed_needs_another_yes(
+async def test_an_approval_for_a_state_that_changed_is_void(
     harness: ApprovalsHarness, tool: str, args: dict[str, Any]
 ) -> None:
     """Fails at befa727: each of them changed what stood there by then."""

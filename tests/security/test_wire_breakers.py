@@ -84,7 +84,7 @@ async def test_failures_that_several_agents_meet_count_against_the_upstream_for_
         assert len(web.asked) == asked
 
 
-async def test_a_status_of_4xx_is_held_against_nobody(tmp_path: Path) -> None:
+async def test_a_status_of_4xx_counts_against_nobody(tmp_path: Path) -> None:
     async with keyed(tmp_path) as (hub, (web,)):
         for _ in range(2 * FEW):
             assert await fetched(hub, "alice", web.url("/429")) == "UPSTREAM_ERROR"

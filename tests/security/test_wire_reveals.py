@@ -118,7 +118,7 @@ async def test_a_restarted_hub_reports_missing_arguments_until_they_are_sent_aga
         assert json.loads((await harness.reveal("judge", approval_id)).revealed_args_json)["text"] == "hello"
 
 
-async def test_nothing_is_revealed_that_is_not_on_record(harness: ApprovalsHarness) -> None:
+async def test_a_reveal_is_always_recorded(harness: ApprovalsHarness) -> None:
     approval_id = await harness.ask(args={"path": "a.sh", "text": PAYLOAD})
     audit = Paths(harness.running.hub.settings).audit
     aside = audit.rename(audit.with_name("aside.db"))

@@ -164,7 +164,7 @@ async def test_a_sources_description_of_its_errors_reaches_no_agent(harness: Sou
         assert (silent.endpoint, silent.server, list(silent.diagnostics)) == ("", "", [])
 
 
-async def test_no_way_leads_into_a_tool_that_drifted_meanwhile(harness: SourceHarness) -> None:
+async def test_a_drifted_tool_cannot_be_called_in_any_way(harness: SourceHarness) -> None:
     """Not an approval granted before, nor a plan shown before, nor a key whose answer is kept, nor a stream."""
     text = {"text": "x"}
     asked = (await harness.call("add", {"a": 1})).result.error

@@ -229,7 +229,7 @@ def called(call_id: str, **fields: Any) -> pb.InvokeSessionRequest:
 
 
 @pytest.mark.parametrize("policy", [ROBOT_APPROVES, NOT_ROBOT], ids=["no agent any more", "removed"])
-async def test_a_session_ends_at_its_next_call(harness: WithdrawalHarness, policy: str) -> None:
+async def test_a_session_with_a_revoked_key_ends_at_its_next_call(harness: WithdrawalHarness, policy: str) -> None:
     session = harness.running.stub.InvokeSession(metadata=harness.at("robot").metadata, timeout=CALL_TIMEOUT_S)
     await session.write(called("before"))
     assert (await session.read()).events[0].result.ok

@@ -73,7 +73,7 @@ class TestOtherPeoplesExecutions:
         assert state(theft) == "LOST"
         assert "of somebody" not in str(theft)
 
-    async def test_nor_when_nobody_cancels(self, tmp_path: Path) -> None:
+    async def test_an_execution_of_another_call_is_not_adopted_without_a_cancel(self, tmp_path: Path) -> None:
         async with hub_over(tmp_path, [PARROT], {"parrot": ASYNC}) as (n8n, _, agent):
             await agent.begin("parrot", {"secret": "of somebody"})
             execution = await n8n.began("parrot")
@@ -223,7 +223,7 @@ class TestStrangersAtAComfyUi:
         assert "quota" in error.message
 
     @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 4_000])
-    async def test_a_strange_place_in_the_queue_disturbs_nobody_else(self, tmp_path: Path, number: str) -> None:
+    async def test_an_unknown_place_in_the_queue_affects_nobody_else(self, tmp_path: Path, number: str) -> None:
         """Whoever reaches the server may choose it, and everybody's queue shows it."""
         async with fake_comfyui("0.3.64") as comfy, comfy_hub(tmp_path, comfy.url) as (agent, _):
             comfy.hold("SaveImage")
@@ -236,7 +236,7 @@ class TestStrangersAtAComfyUi:
             comfy.release()
             assert state((await agent.ended(job_id))[-1]) == "SUCCEEDED"
 
-    async def test_halves_of_characters_end_no_job_in_silence(self, tmp_path: Path) -> None:
+    async def test_lone_surrogates_keep_the_reason_of_a_failed_job(self, tmp_path: Path) -> None:
         async with fake_comfyui() as comfy, comfy_hub(tmp_path, comfy.url) as (agent, _):
             comfy.fail("ImageBlur", "it broke at \ud800 and \udc00", "Val\ud800ue")
             end = (await agent.ended(await agent.submit("blur")))[-1]

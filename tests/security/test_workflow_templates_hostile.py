@@ -81,7 +81,7 @@ class TestFilesOfAFolder:
             (tmp_path.parent / "pipe").unlink()
         assert problems_found[0].startswith("workflow.file: ")
 
-    def test_of_another_file_that_is_named_as_the_graph_no_value_is_shown(self, tmp_path: Path) -> None:
+    def test_a_foreign_file_named_as_the_graph_shows_no_value(self, tmp_path: Path) -> None:
         (tmp_path / "credentials.json").write_text(
             '{"users": {"name": "ops", "token": "s3cret-token"}, "password": "s3cret"}'
         )
@@ -146,7 +146,7 @@ async def passed(data: bytes, step: int = 1 << 16) -> bytes:
 
 class TestPictures:
     @pytest.mark.parametrize("step", [1, 3, 7, 13, 1 << 16])
-    async def test_only_what_shows_the_picture_passes(self, step: int) -> None:
+    async def test_only_chunks_that_draw_the_picture_pass(self, step: int) -> None:
         hidden = [_chunk(kind, b"prompt\0{...}") for kind in (b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"teSt", b"vpAg")]
         bomb = _chunk(b"zTXt", b"prompt\0\0" + zlib.compress(b"x" * 5_000_000))
         assert await passed(SIGNATURE + SHAPE + b"".join(hidden) + bomb + PIXELS + END, step) == PICTURE

@@ -100,7 +100,7 @@ async def test_a_stalled_answer_comes_when_it_is_let_go(client: ComfyClient, how
     assert (await asked, len(comfy.submitted)) == (200, 1)
 
 
-async def test_hidden_ignored_full_and_huge_answers_look_as_they_would(client: ComfyClient) -> None:
+async def test_hidden_ignored_full_and_huge_answers_of_the_fake_have_the_real_shape(client: ComfyClient) -> None:
     comfy = client.comfy
     prompt_id = await client.submit(save_graph())
     await comfy.until_idle()
@@ -234,7 +234,7 @@ async def test_outputs_can_be_deleted_replaced_and_grown(client: ComfyClient) ->
         assert answer.status == 404
 
 
-async def test_others_lose_evict_and_change(client: ComfyClient) -> None:
+async def test_the_fake_loses_evicts_and_changes_prompts(client: ComfyClient) -> None:
     comfy = client.comfy
     comfy.hold("EmptyImage")
     await client.submit(save_graph())

@@ -107,14 +107,14 @@ def is_plain_answer(got: bytes) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_garbage_is_garbage(kind: str) -> None:
+async def test_malformed_answers_of_the_fake_are_malformed(kind: str) -> None:
     async with hostile_http() as (_, url):
         got = await call(url, "garbage", {"kind": kind}, bool if kind == "half" else is_whole)
     believable = {"unknown-block", "unknown-result", "nan", "bad-base64", "twice"}
     assert is_plain_answer(got.partition(b"\n\n")[0]) == (kind in believable)
 
 
-async def test_calls_that_misbehave_do_so() -> None:
+async def test_misbehaving_calls_of_the_fake_misbehave_as_named() -> None:
     async with hostile_http() as (server, url):
         for name in ("huge_result", "huge_error"):
             assert len(await call(url, name, {"megabytes": 3}, is_whole)) > 3_000_000
@@ -136,7 +136,7 @@ def test_lists_are_what_a_json_writer_gives(word: str) -> None:
         strict_json.loads(text)
 
 
-async def test_http_troubles_are_no_answers() -> None:
+async def test_http_errors_of_the_fake_are_no_answers() -> None:
     for word in ("http-redirect", "http-401", "http-500", "http-html", "http-no-head"):
         async with asyncio.timeout(60), hostile_http(word) as (_, url):
             with pytest.raises((MCPError, ExceptionGroup, httpx.HTTPError)):
@@ -145,7 +145,9 @@ async def test_http_troubles_are_no_answers() -> None:
 
 
 @pytest.mark.parametrize(("words", "survives"), [((), False), (("undead",), True)])
-async def test_undead_one_outlives_its_input_and_the_request_to_end(words: tuple[str, ...], survives: bool) -> None:
+async def test_a_server_that_ignores_signals_outlives_its_input_and_the_request_to_end(
+    words: tuple[str, ...], survives: bool
+) -> None:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*stdio_command("hello-garbage", *words), stdin=pipe, stdout=pipe)
     assert process.stdin is not None

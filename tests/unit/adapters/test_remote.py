@@ -304,7 +304,7 @@ async def test_a_refused_start_needs_no_lookup_when_it_is_sent_again(client: htt
         assert (server.asked[Op.FIND], server.effects.total()) == (0, 1)
 
 
-async def test_nobody_listens_and_nothing_was_sent_is_unavailable(client: httpx.AsyncClient) -> None:
+async def test_a_missing_listener_before_anything_was_sent_is_unavailable(client: httpx.AsyncClient) -> None:
     async with job_server() as server:
         harness = RemoteJobHarness(server, client)
     error = await harness.run()
@@ -339,7 +339,7 @@ class _Broken(HttpRemoteJob):
         raise KeyError("hunter2-canary")
 
 
-async def test_it_is_looked_up_several_times_however_slow_an_answer_is_to_fail(harness: RemoteJobHarness) -> None:
+async def test_a_start_is_looked_up_several_times_however_slow_an_answer_is_to_fail(harness: RemoteJobHarness) -> None:
     harness.server.script.add(Op.START, How.LOSE_ANSWER)
     harness.server.script.add(Op.FIND, How.DROP, times=2)
     slow = RemoteJobHarness(

@@ -96,7 +96,7 @@ class TestKeyFile:
         assert not file.revoke(first)
         assert list(file.read()) == [second]
 
-    def test_no_file_is_no_keys(self, tmp_path: Path) -> None:
+    def test_a_missing_file_means_no_keys(self, tmp_path: Path) -> None:
         assert KeyFile(tmp_path / "none.yaml").read() == {}
 
     @pytest.mark.parametrize("text", ["[", "- a", "thk_1: {name: x}", "thk_1: {name: x, sha256: y, extra: z}"])
@@ -122,7 +122,7 @@ class TestKeyFile:
 
 
 class TestPolicyFile:
-    def test_no_file_is_the_starter_policy(self, tmp_path: Path) -> None:
+    def test_a_missing_file_means_the_starter_policy(self, tmp_path: Path) -> None:
         policy = LivePolicy()
         before = policy.revision
         assert PolicyFile(tmp_path / "policy.yaml", policy, required=False).load().applied

@@ -24,12 +24,12 @@ async def test_a_hub_alone_shares_no_server() -> None:
     assert await found() == []
 
 
-async def test_a_redis_that_answers_is_well(redis_url: str) -> None:
+async def test_an_answering_redis_is_healthy(redis_url: str) -> None:
     (finding,) = await found(TOOLHUB_STORES_REDIS_URL=redis_url)
     assert (finding.name, finding.state) == ("redis", State.OK)
 
 
-async def test_a_postgres_that_answers_is_well(postgres_url: str) -> None:
+async def test_an_answering_postgres_is_healthy(postgres_url: str) -> None:
     (finding,) = await found(TOOLHUB_STORES_POSTGRES_URL=postgres_url)
     assert (finding.name, finding.state) == ("postgres", State.OK)
 

@@ -42,7 +42,7 @@ def test_a_basic_credential_is_secret_decoded_too(values: SourceValues) -> None:
     assert {pair, "password-of-it"} <= values.secrets
 
 
-def test_of_a_url_that_stands_elsewhere_path_and_query_are_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_and_query_of_a_foreign_url_are_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERE", "https://me:pass-of-it@example.com/v1/0123456789abcdef01/mcp?session=0123456789")
     values = SourceValues(Redactor())
 

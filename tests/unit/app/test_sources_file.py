@@ -119,7 +119,7 @@ def test_absent_file_means_no_sources_unless_the_configuration_names_it(tmp_path
         SourcesFile(tmp_path / "sources.yaml", required=True).load()
 
 
-def test_file_that_was_there_and_vanished_is_an_error_and_no_farewell(tmp_path: Path) -> None:
+def test_a_vanished_file_is_an_error_and_no_removal_of_its_sources(tmp_path: Path) -> None:
     path = tmp_path / "sources.yaml"
     path.write_text(GOOD)
     file = SourcesFile(path)

@@ -75,7 +75,7 @@ async def test_configuration_names_the_stores(tmp_path: Path, stores: dict[str, 
     assert type(made.counts).__name__.startswith(counted_in)
 
 
-async def test_memory_is_not_shared_by_workers(tmp_path: Path) -> None:
+async def test_memory_of_one_worker_is_not_shared_with_others(tmp_path: Path) -> None:
     with pytest.raises(HubFailure) as refused:
         make_stores(_deps(tmp_path, stores={"kind": "memory"}, server={"workers": 2}))
     assert refused.value.reason.name == "STORES_NOT_SHARED"
@@ -167,7 +167,7 @@ async def test_stores_open_in_order_and_close_in_reverse() -> None:
     assert done == ["start file", "start link", "close link", "close file"]
 
 
-async def test_one_that_cannot_be_opened_closes_those_that_were() -> None:
+async def test_a_store_that_cannot_be_opened_closes_those_that_were() -> None:
     done: list[str] = []
     stores = _stores(
         RecordingPart("file", done), RecordingPart("link", done, refuses=True), RecordingPart("other", done)

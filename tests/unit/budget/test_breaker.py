@@ -39,7 +39,7 @@ def opened(now_s: float = 0.0) -> Breaker:
         ("." * 100, BreakerState.CLOSED),
     ],
 )
-def test_opens_when_enough_calls_failed_and_their_share_is_great(outcomes: str, state: BreakerState) -> None:
+def test_a_breaker_opens_when_enough_calls_failed_and_their_share_is_great(outcomes: str, state: BreakerState) -> None:
     breaker = Breaker(TERMS)
     run(breaker, outcomes)
     assert breaker.state is state
@@ -166,7 +166,7 @@ def test_a_timeout_that_the_caller_forced_does_not_count() -> None:
 
 @settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from("x.?"), st.floats(0.0, 12.0)), max_size=80))
-def test_it_never_lets_a_call_pass_during_a_rest_and_never_stays_shut(steps: list[tuple[str, float]]) -> None:
+def test_a_breaker_lets_no_call_pass_during_a_rest_and_always_closes_again(steps: list[tuple[str, float]]) -> None:
     breaker, now = Breaker(TERMS), 0.0
     for letter, gap in steps:
         now += gap

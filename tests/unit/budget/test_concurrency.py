@@ -34,7 +34,7 @@ async def test_slots_are_handed_over_first_come_first_served() -> None:
     assert slots.is_idle
 
 
-async def test_a_newcomer_does_not_overtake_the_queue() -> None:
+async def test_a_new_call_does_not_overtake_the_queue() -> None:
     slots = Slots(1)
     slots.take()
     waiter = asyncio.create_task(slots.wait(60.0))

@@ -282,9 +282,7 @@ class TestRetry:
             (a_call(a_tool("a/flow", idempotency=IdempotencyMode.DERIVED, limits=RETRIED)), False, 1),
         ],
     )
-    def test_only_what_does_once_and_twice_the_same_is_tried_again(
-        self, call: PlannedCall, reads_only: bool, attempts: int
-    ) -> None:
+    def test_only_idempotent_calls_are_retried(self, call: PlannedCall, reads_only: bool, attempts: int) -> None:
         assert LedgerHarness().take(call, reads_only=reads_only).max_attempts(FAILED) == attempts
 
     def test_a_side_effect_is_tried_again_where_the_upstream_has_its_key_and_honours_it(self) -> None:

@@ -51,7 +51,7 @@ async def test_a_turn_of_many_calls_counts_as_many() -> None:
     assert "".join(await _begun(turns, [("a", 4)] * 3 + [("b", 1)] * 6)) == "abbbabbba"
 
 
-async def test_a_turn_that_is_given_up_is_nobodys() -> None:
+async def test_a_turn_that_is_given_up_goes_to_nobody() -> None:
     turns = await _of_two()
     assert "".join(await _begun(turns, [("a", 1)] * 4 + [("b", 1)] * 3, cancelled=[1, 2, 5])) == "abab"
     assert turns.waiting == 0

@@ -45,7 +45,7 @@ def test_failures_of_one_rest_that_one_alone() -> None:
     ("others", "is_shut"),
     [("xx", True), ("x", False), ("x.", True), ("x..", False), ("..", False), ("", False)],
 )
-def test_all_are_shut_out_when_the_calls_of_others_than_any_one_fail_too(others: str, is_shut: bool) -> None:
+def test_the_breaker_opens_for_all_when_others_than_one_principal_fail_too(others: str, is_shut: bool) -> None:
     breaker = UpstreamBreaker(TERMS)
     run(breaker, "ann", "xxx")
     run(breaker, "bob", others)
@@ -167,14 +167,14 @@ class TestOfALedger:
         harness.take().release()
         assert harness.state() is BreakerState.CLOSED
 
-    def test_an_agent_that_asks_for_missing_pages_rests_nobody(self) -> None:
+    def test_an_agent_that_asks_for_missing_pages_opens_no_breaker(self) -> None:
         harness = LedgerHarness()
         missing = ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(404))
         for _ in range(20):
             harness.take().release(missing)
         assert harness.state() is BreakerState.CLOSED
 
-    def test_an_agent_that_leaves_no_time_rests_nobody(self) -> None:
+    def test_an_agent_that_leaves_no_time_opens_no_breaker(self) -> None:
         harness = LedgerHarness()
         for timeout_s in (0.01, 1.0, 26.0):
             hasty = a_call(TIME_NOW, budget=BudgetRequest(timeout_s=timeout_s))

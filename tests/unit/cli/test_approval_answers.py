@@ -103,7 +103,7 @@ def test_field_is_described_in_a_line(name: str, declared: Any, expected: str) -
     assert describe_field(name, declared, is_required=True) == expected
 
 
-def test_two_answers_are_none() -> None:
+def test_two_answers_are_wrong_usage() -> None:
     with pytest.raises(click.UsageError):
         given_answer(["a=1"], "{}", {})
     assert given_answer([], "", {}) == b""

@@ -56,7 +56,7 @@ async def typed(hub: ApprovalHub, tmp_path: Path, *words: str, keys: bytes = b""
 
 
 class TestList:
-    async def test_pending_ones_are_listed_and_others_when_asked_for(self, hub: ApprovalHub) -> None:
+    async def test_pending_approvals_are_listed_and_others_on_request(self, hub: ApprovalHub) -> None:
         pending, granted = await hub.harness.ask("a"), await hub.harness.grant("b")
         listed = json.loads((await cli(hub, "list", "--json")).stdout)
         assert [approval["approvalId"] for approval in listed["approvals"]] == [pending]
@@ -149,7 +149,7 @@ class TestDecide:
         assert (kept.state, kept.comment) == (ApprovalState.APPROVED, "agreed")
         assert (await hub.harness.call(number=2, approval_id=approval_id)).ok
 
-    async def test_no_reaches_the_caller(self, hub: ApprovalHub) -> None:
+    async def test_a_refusal_reaches_the_caller(self, hub: ApprovalHub) -> None:
         approval_id = await hub.harness.ask()
         assert (await cli(hub, "deny", approval_id, "-m", "use reports/")).exit_code == 0
         assert "use reports/" in (await hub.harness.refused(number=2, approval_id=approval_id)).message

@@ -202,7 +202,7 @@ async def test_content_that_does_not_match_its_digest_is_not_written(here: Path)
     assert names(here) == []
 
 
-async def test_foreign_beginning_is_found_out_by_the_digest(server: ArtifactServer, here: Path) -> None:
+async def test_a_foreign_beginning_is_detected_by_the_digest(server: ArtifactServer, here: Path) -> None:
     art = await kept_by(server, DATA)
     part = here / f".data.bin.{sha256(DATA)[:16]}.part"
     part.write_bytes(b"not the beginning")

@@ -66,7 +66,7 @@ def test_fewer_events_than_asked_for_are_all_shown() -> None:
     assert sequences(FakeAuditStub([]), 20) == []
 
 
-def test_none_asked_for_asks_nothing() -> None:
+def test_a_count_of_zero_asks_nothing() -> None:
     log = FakeAuditStub([1])
     assert sequences(log, 0) == []
     assert log.asked == 0

@@ -81,7 +81,7 @@ class TestList:
         listed = json.loads((await cli("list", "--json", "-n", "1", "--source", "github")).stdout)
         assert (len(listed["pins"]), listed["totalSize"]) == (1, 2)
 
-    async def test_table_shows_what_hides(self, cli: CliHarness) -> None:
+    async def test_a_table_escapes_hidden_characters(self, cli: CliHarness) -> None:
         shown = await cli.typed("list")
         assert NEW.digest[:12] in shown.text
         assert "\u202e" not in shown.text
@@ -144,7 +144,7 @@ class TestDecide:
         await cli("accept", TOOL, "--digest", NEW.digest)
         assert (cli.state(NEW), cli.state(later)) == (PinState.APPROVED, PinState.PENDING)
 
-    async def test_no_needs_no_question(self, cli: CliHarness) -> None:
+    async def test_a_rejection_needs_no_question(self, cli: CliHarness) -> None:
         await cli("reject", TOOL, "-m", "it asks for secrets")
         assert cli.state(NEW) is PinState.REJECTED
         assert cli.desk.decided_by == [("local", "it asks for secrets")]
@@ -161,7 +161,7 @@ class TestDecide:
         assert {pin.tool for pin in cli.desk.kept if pin.state is PinState.PENDING} == {"files/read"}
         assert pins(await cli("accept", "--all", "--source", "github", "--yes")) == []
 
-    async def test_of_several_definitions_of_a_tool_the_newest_is_accepted(self, cli: CliHarness) -> None:
+    async def test_the_newest_of_several_definitions_of_a_tool_is_accepted(self, cli: CliHarness) -> None:
         older = a_pin(TOOL, "Between.", change=PinChange.CHANGED, seen_at_unix_ms=SEEN_AT_UNIX_MS - 5)
         cli.desk.kept.append(older)
         decided = pins(await cli("accept", "--all", "--source", "github", "--yes"))

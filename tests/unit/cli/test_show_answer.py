@@ -37,7 +37,7 @@ def test_a_call_that_became_a_job_names_the_command_that_follows_it(capsys: pyte
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, "null"), ([1, 2], "[\n  1,\n  2\n]"), ("text", '"text"')])
-def test_anything_else_is_shown_as_json(value: object, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_values_are_shown_as_json(value: object, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     show_result(result_of(value))
     assert capsys.readouterr().out == f"{expected}\n  call_1 · 0.0 ms\n"
 

@@ -81,7 +81,7 @@ class TestForms:
         assert answer["grant"] == 'grants: [{principals: ["local"], capabilities: ["mcp:memory"]}]'
         assert source(home, "memory").args == ("-y", "@modelcontextprotocol/server-memory")
 
-    def test_comments_and_trailing_commas_do_no_harm(self, home: Path) -> None:
+    def test_comments_and_trailing_commas_are_accepted(self, home: Path) -> None:
         text = '{ // mine\n "servers": { /* one */ "web": {"url": "https://a.example/mcp//x", "type": "http",}, }, }'
         run("add", "-", stdin=text)
         assert source(home, "web").url == "https://a.example/mcp//x"
@@ -182,7 +182,7 @@ class TestSecrets:
         found, _ = added(home, {"url": "${env:MCP_URL}"}, "two")
         assert resolve_value(found.url, {"MCP_URL": "https://a.example"}) == "https://a.example"
 
-    def test_nothing_of_a_secret_is_shown(self, home: Path) -> None:
+    def test_no_part_of_a_secret_is_shown(self, home: Path) -> None:
         server = {"command": "x", "env": {"GITHUB_TOKEN": TOKEN}}
         for words in (["--dry-run"], []):
             assert TOKEN not in cli("add", "-", *words, stdin=json.dumps({"mcpServers": {"server": server}})).output
@@ -307,14 +307,14 @@ class TestFile:
         added(home, {"command": "x", "env": {"GITHUB_TOKEN": TOKEN}})
         assert run("remove", "server")["secretFiles"] == [str(home / "data" / "secrets" / "server.GITHUB_TOKEN")]
 
-    def test_check_counts_as_people_do(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_check_counts_in_singular_and_plural(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("toolhub_service.cli.source_files.wants_json", lambda _: False)
         run("add", "a", "--", "x")
         assert "is valid: 1 source\n" in cli("check").stdout
         run("add", "b", "--", "x")
         assert "is valid: 2 sources\n" in cli("check").stdout
 
-    def test_check_names_what_is_not_here(self, home: Path) -> None:
+    def test_the_check_names_missing_programs_and_variables(self, home: Path) -> None:
         run("add", "a", "--env", "KEY={env: NOT_SET_ANYWHERE}", "--", "no-such-program-1")
         run("add", "b", "--url", "https://a.example/mcp")
         missing = run("check", "--json")["missing"]

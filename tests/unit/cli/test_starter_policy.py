@@ -8,7 +8,7 @@ from toolhub_service.cli.policy import STARTER_POLICY
 from toolhub_service.policy.snapshot import PolicySnapshot
 
 
-def test_it_means_what_the_built_in_starter_means() -> None:
+def test_the_written_starter_policy_equals_the_built_in_one() -> None:
     assert PolicySnapshot.load(STARTER_POLICY).revision == PolicySnapshot().revision
 
 

@@ -31,12 +31,12 @@ def test_the_output_of_show_can_be_registered_again() -> None:
 
 
 @pytest.mark.parametrize("data", [TOOL, [TOOL], {"tools": [TOOL]}])
-def test_one_a_list_and_a_listing_are_taken(data: object) -> None:
+def test_one_tool_a_list_and_a_listing_are_accepted(data: object) -> None:
     assert [tool["name"] for tool in tools_of(json.dumps(data).encode())] == ["crm/find"]
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b"1", b'{"x": 1}', b'[{"name": 1}]', b"\xff"])
-def test_anything_else_is_refused(data: bytes) -> None:
+def test_other_documents_are_refused(data: bytes) -> None:
     with pytest.raises(NotATool):
         tools_of(data)
 

@@ -124,7 +124,7 @@ def test_missing_parameters_come_from_the_environment(monkeypatch: pytest.Monkey
     assert target("other", api_key="thk_2").api_key == "thk_2"
 
 
-def test_halves_and_contradictions_are_refused(tmp_path: Path) -> None:
+def test_partial_and_contradicting_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="both or none"):
         target(cert_file=tmp_path / "client.pem")
     with pytest.raises(ValueError, match="write https://"):

@@ -66,7 +66,7 @@ def test_keys_are_32_bytes_in_either_writing_and_others_are_refused_without_bein
             SealingKeys(keys)
 
 
-def test_nothing_shows_what_it_holds() -> None:
+def test_no_representation_shows_the_secret() -> None:
     secret = Secret("the value", refresh_token="the refresh token", client=ClientAt(client_secret="the client secret"))
     shown = repr(
         [secret, SealingKeys({"k1": NEW}), CallerCredential("h", "v value", "value", "g", CredentialKind.HEADER)]

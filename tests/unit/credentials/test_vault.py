@@ -98,7 +98,7 @@ async def test_a_new_key_opens_what_the_old_one_sealed_and_seals_what_is_written
     assert await refused(a_vault(store, old)) == (ErrorKind.TOOL_UNAVAILABLE, "SEALING_KEY_MISSING")
 
 
-async def test_of_values_that_are_given_at_once_one_is_kept_whole(store: CredentialStore) -> None:
+async def test_one_of_several_values_given_at_once_is_kept_whole(store: CredentialStore) -> None:
     vaults = [a_vault(store) for _ in range(4)]
     values = [f"value-{at}-0123456789" for at in range(4)]
     await asyncio.gather(*(vault.set_header(ALICE, "shop", value) for vault, value in zip(vaults, values, strict=True)))
@@ -137,7 +137,7 @@ class AcmeVault:
     owns = shows
 
 
-async def test_an_operator_of_a_tenant_learns_nothing_of_credentials_of_another(store: CredentialStore) -> None:
+async def test_an_operator_of_a_tenant_sees_no_credentials_of_another(store: CredentialStore) -> None:
     vault = a_vault(store)
     vault.open_source(PerUserTerms("theirs", CredentialKind.HEADER))
     for name in ("acme-a", "other-b", "acme-c"):

@@ -89,7 +89,7 @@ def test_amended_record_is_a_new_version_without_an_entry() -> None:
 
 
 @pytest.mark.parametrize("sequence", [-1, 0, 3, 99])
-def test_entry_that_leaves_a_gap_is_none(sequence: int) -> None:
+def test_an_entry_with_a_gap_is_refused(sequence: int) -> None:
     job = a_job()
     right = moved(job, R, T0)
     wrong = msgspec.structs.replace(right, status=msgspec.structs.replace(right.status, sequence=sequence))

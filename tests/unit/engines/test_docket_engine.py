@@ -269,7 +269,7 @@ async def test_password_of_redis_is_in_no_log_and_few_words_are_made(
     assert len([record for record in caplog.records if record.levelno >= logging.INFO]) <= 3
 
 
-async def test_url_that_is_none_fails_at_the_start(make: Make, runner: FakeRunner) -> None:
+async def test_a_malformed_url_fails_at_the_start(make: Make, runner: FakeRunner) -> None:
     with pytest.raises(ValueError, match="URL must specify"):
         await make(2, url="http://hub:open-sesame@127.0.0.1/").start(runner.run)
 
@@ -297,9 +297,7 @@ async def test_pickles_found_in_redis_are_never_opened(
     assert not (tmp_path / "sprung").exists()
 
 
-async def test_message_that_makes_no_sense_does_not_end_the_deliveries(
-    make: Make, redis_url: str, runner: FakeRunner
-) -> None:
+async def test_a_malformed_message_does_not_end_the_deliveries(make: Make, redis_url: str, runner: FakeRunner) -> None:
     unhandled: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context["exception"]))
     engine = make(2)

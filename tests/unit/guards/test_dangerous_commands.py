@@ -160,7 +160,7 @@ def test_a_dangerous_command_is_known_by_its_rule(rule: str, line: str) -> None:
 
 
 @pytest.mark.parametrize("line", HONEST)
-def test_an_honest_command_is_no_danger(line: str) -> None:
+def test_an_honest_command_is_not_dangerous(line: str) -> None:
     assert danger_of(shlex.split(line)) is None
 
 

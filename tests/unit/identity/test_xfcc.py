@@ -9,7 +9,7 @@ from toolhub_service.identity.xfcc import XfccInvalid, last_element
 HASH = "468ed33be74eee6556d90c0149c1309e9ba61d6425303443c0748a02dd8de688"
 
 
-def test_of_several_elements_the_last_counts_whatever_stands_in_quotes() -> None:
+def test_the_last_of_several_elements_counts_despite_quotes() -> None:
     assert last_element(f"By=spiffe://a/b;Hash={HASH};URI=spiffe://example.org/x") == {
         "by": ["spiffe://a/b"],
         "hash": [HASH],

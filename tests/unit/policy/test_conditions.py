@@ -33,7 +33,7 @@ ARGS: dict[str, Any] = {"n": 3, "s": "abc", "items": [1, 2], "nested": {"key": N
         "type(args.n) == int",
     ],
 )
-def test_sees_arguments_tool_principal_and_context(text: str) -> None:
+def test_a_condition_sees_arguments_tool_principal_and_context(text: str) -> None:
     call = a_call(a_tool("x/tool", "read:fs"), ARGS, request_id="r-1", labels={"team": "red"})
     assert Condition(text).holds(call) is True
 

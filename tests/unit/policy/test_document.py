@@ -44,7 +44,7 @@ FIRST_REVISION = "bf1a18114255bd16e1c1417ee3866b77d573acaf8a8db2c9885e5d46f4d330
         ("a.c", "abc", False),
     ],
 )
-def test_matches(pattern: str, name: str, matches: bool) -> None:
+def test_globs_match(pattern: str, name: str, matches: bool) -> None:
     assert Pattern(pattern).matches(name) is matches
 
 
@@ -59,7 +59,7 @@ def test_many_stars_take_linear_time() -> None:
     assert not Pattern("*a" * 100 + "b").matches("a" * 100_000)
 
 
-def test_tells_which_one_matched_and_whether_by_name() -> None:
+def test_patterns_return_the_match_and_whether_it_is_exact() -> None:
     patterns = Patterns(["core/*", "core/fs.readText"])
     match = patterns.match("core/fs.readText")
     assert match is not None
@@ -93,7 +93,7 @@ def test_local_may_not_dial_run_or_delete(tool: ToolSpec) -> None:
 
 
 @pytest.mark.promise("policy.default-deny")
-def test_nobody_else_is_granted_anything() -> None:
+def test_another_principal_is_granted_nothing() -> None:
     assert all(grant.principals == ("local",) for grant in STARTER.grants)
     assert PolicySnapshot().principal("local").roles == frozenset(Role)
     assert PolicySnapshot().principal("stranger").roles == frozenset()

@@ -35,7 +35,7 @@ def considered(planned: PlannedCall) -> dict[str, Consideration]:
     return {consideration.id: consideration for consideration in explanation.considerations}
 
 
-def test_tells_everything_in_the_order_of_asking() -> None:
+def test_an_explanation_lists_everything_in_the_order_of_asking() -> None:
     ids = list(considered(a_call(READ_TEXT, {"path": "a"})))
     assert ids == [
         "identity",
@@ -64,7 +64,9 @@ def test_tells_everything_in_the_order_of_asking() -> None:
         ("ops", "tenants[0]", "`ops` names the caller; it sees every source"),
     ],
 )
-def test_tells_which_entry_of_the_tenants_shows_or_hides_the_source(principal: str, id: str, why: str) -> None:
+def test_an_explanation_names_the_tenant_entry_that_shows_or_hides_the_source(
+    principal: str, id: str, why: str
+) -> None:
     policy = PolicySnapshot.load(
         {
             "tenants": [
@@ -83,7 +85,7 @@ def test_tells_which_entry_of_the_tenants_shows_or_hides_the_source(principal: s
     assert explanation.verdict.allows or explanation.verdict.rule_id == "tenants"
 
 
-def test_tells_why_each_rule_did_or_did_not_match() -> None:
+def test_an_explanation_states_why_each_rule_did_or_did_not_match() -> None:
     entries = considered(a_call(READ_TEXT, {"path": "asked"}))
     assert entries["ask"].matched
     assert entries["ask"].why == "`args.path == 'asked'` is true"
@@ -96,14 +98,14 @@ def test_tells_why_each_rule_did_or_did_not_match() -> None:
     assert entries["grants[2]"].why == "names other principals"
 
 
-def test_tells_why_a_star_lifts_no_plan() -> None:
+def test_an_explanation_states_why_a_star_lifts_no_plan() -> None:
     entries = considered(a_call(DELETE_PATH, {"path": "a"}))
     assert not entries["wave"].matched
     assert "name the tool" in entries["wave"].why
     assert entries["destructive_requires_plan"].matched
 
 
-def test_tells_a_fault_of_a_condition() -> None:
+def test_an_explanation_reports_a_fault_of_a_condition() -> None:
     entries = considered(a_call(READ_TEXT, {}))
     assert entries["secret"].matched
     assert "which counts as a deny" in entries["secret"].why

@@ -89,7 +89,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refuses_a_document_with(name: str) -> None:
+def test_an_invalid_document_is_refused_with_its_line(name: str) -> None:
     text, line, expected = REFUSED[name]
     with pytest.raises(InvalidPolicy) as caught:
         PolicySnapshot.load(text)
@@ -246,6 +246,6 @@ def test_pattern_that_matches_or_may_match_is_not_reported(text: str) -> None:
     assert not list(unmatched(parse_policy(text)[0], KNOWN))
 
 
-def test_where_nobody_knows_nothing_is_judged() -> None:
+def test_names_are_not_judged_where_none_are_known() -> None:
     document, _ = parse_policy("grants: [{principals: [a], capabilities: [b]}]\nimpersonate: [c]")
     assert not list(unmatched(document, Known(frozenset(), frozenset(), frozenset())))

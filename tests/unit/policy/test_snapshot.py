@@ -59,7 +59,7 @@ class TestSnapshotAsPolicySource(PolicySourceSuite):
 
 
 @pytest.mark.promise("policy.default-deny")
-def test_nobody_is_allowed_anything_without_a_grant() -> None:
+def test_a_principal_without_a_grant_is_allowed_nothing() -> None:
     verdict = PolicySnapshot().decide(a_call(TIME_NOW, principal="stranger"))
     assert (verdict.effect, verdict.rule_id, verdict.kind) == (DENY, "default", ErrorKind.POLICY_DENIED)
     assert not PolicySnapshot().could_allow(Principal("stranger"), TIME_NOW)
@@ -143,7 +143,7 @@ def test_rules_are_asked_in_order_of_precedence_whatever_their_order_in_the_file
         rules.pop()
 
 
-def test_among_equals_the_first_in_the_file_decides() -> None:
+def test_among_equal_rules_the_first_in_the_file_decides() -> None:
     source = policy(rules=[rule("one", "DENY", when="args.n == 1"), rule("two", "DENY")])
     assert source.decide(a_call(TIME_NOW, {"n": 1})).rule_id == "one"
     assert source.decide(a_call(TIME_NOW, {"n": 2})).rule_id == "two"
@@ -194,32 +194,32 @@ class TestDestruction:
     CALL = a_call(DELETE_PATH, {"path": "a"})
 
     @pytest.mark.promise("policy.destruction-by-name")
-    def test_needs_a_plan(self) -> None:
+    def test_destruction_needs_a_plan(self) -> None:
         verdict = PolicySnapshot.load(self.GRANTED).decide(self.CALL)
         assert (verdict.effect, verdict.kind) == (Effect.REQUIRE_PLAN, ErrorKind.PLAN_REQUIRED)
         assert verdict.rule_id == "destructive_requires_plan"
 
-    def test_needs_no_plan_when_only_the_annotation_marks_it(self) -> None:
+    def test_destruction_needs_no_plan_when_only_the_annotation_marks_it(self) -> None:
         tool = a_tool("x/overwrite", "write:fs", destructive=True)
         assert PolicySnapshot.load(self.GRANTED).decide(a_call(tool)).effect is ALLOW
 
-    def test_needs_one_where_a_rule_takes_the_annotation_at_its_word(self) -> None:
+    def test_destruction_needs_a_plan_where_a_rule_reads_the_annotation(self) -> None:
         source = policy(rules=[rule("look", "REQUIRE_PLAN", tools=["x/*"], when="tool.destructive")])
         assert source.decide(a_call(a_tool("x/overwrite", destructive=True))).rule_id == "look"
         assert source.decide(a_call(a_tool("x/append"))).effect is ALLOW
 
     @pytest.mark.parametrize("terms", [{"tools": ["core/fs.deletePath"]}, {"capabilities": ["danger:destructive"]}])
-    def test_needs_none_when_a_rule_names_it(self, terms: dict[str, Any]) -> None:
+    def test_destruction_needs_no_plan_when_a_rule_names_it(self, terms: dict[str, Any]) -> None:
         source = PolicySnapshot.load({**self.GRANTED, "rules": [rule("ok", "ALLOW", **terms)]})
         assert source.decide(self.CALL).effect is ALLOW
 
     @pytest.mark.promise("policy.destruction-by-name")
     @pytest.mark.parametrize("terms", [{"tools": ["core/fs.*"]}, {"capabilities": ["*"]}, {}])
-    def test_is_not_waved_through_by_a_star(self, terms: dict[str, Any]) -> None:
+    def test_a_star_does_not_lift_the_plan_requirement(self, terms: dict[str, Any]) -> None:
         source = PolicySnapshot.load({**self.GRANTED, "rules": [rule("ok", "ALLOW", **terms)]})
         assert source.decide(self.CALL).effect is Effect.REQUIRE_PLAN
 
-    def test_needs_no_plan_when_the_document_allows_it(self) -> None:
+    def test_destruction_needs_no_plan_when_the_document_allows_it(self) -> None:
         source = PolicySnapshot.load({**self.GRANTED, "destructive_requires_plan": False})
         assert source.decide(self.CALL).effect is ALLOW
 
@@ -246,12 +246,12 @@ class TestApprovalByDefault:
             ([rule("no", "DENY", tools=["core/*"])], DENY),
         ],
     )
-    def test_is_lifted_by_an_allow_that_names_tool_or_capability_alone(
+    def test_a_plan_requirement_is_lifted_by_an_allow_that_names_tool_or_capability_alone(
         self, rules: list[dict[str, Any]], effect: Effect
     ) -> None:
         assert policy(rules=rules).decide(self.SEND).effect is effect
 
-    def test_is_the_documents_to_say(self) -> None:
+    def test_the_document_sets_whether_destruction_needs_a_plan(self) -> None:
         assert policy(approval_by_default=[]).decide(self.SEND).effect is ALLOW
         asking = policy(approval_by_default=["write:*"])
         assert asking.decide(self.SEND).effect is ALLOW
@@ -429,9 +429,7 @@ def test_an_added_deny_always_denies(document: dict[str, Any], call: PlannedCall
 @pytest.mark.promise("policy.permissions-narrow")
 @settings(max_examples=150, deadline=None)
 @given(DOCUMENTS, CALLS, st.frozensets(CAPABILITIES, max_size=4))
-def test_permissions_only_ever_take_away(
-    document: dict[str, Any], call: PlannedCall, permissions: frozenset[str]
-) -> None:
+def test_permissions_only_ever_narrow(document: dict[str, Any], call: PlannedCall, permissions: frozenset[str]) -> None:
     source = PolicySnapshot.load(document)
     unnarrowed = a_call(call.spec, dict(call.args), principal=call.call.principal)
     narrowed = a_call(call.spec, dict(call.args), principal=call.call.principal, permissions=permissions)

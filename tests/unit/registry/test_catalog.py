@@ -169,7 +169,7 @@ def test_a_batch_is_registered_whole_or_not_at_all_with_a_report_per_tool() -> N
     assert catalog.snapshot() is before
 
 
-def test_twins_within_a_batch_are_refused() -> None:
+def test_duplicates_within_a_batch_are_refused() -> None:
     catalog = empty()
     assert list(catalog.register_all([tool("git/get_user"), tool("git/getUser")])) == ["git/getUser"]
     assert not catalog.all()

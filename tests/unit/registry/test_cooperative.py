@@ -130,7 +130,7 @@ def test_a_long_quiet_time_earns_no_more_than_the_allowance() -> None:
     assert made((0.1, 0.0), (2.0, 1_000_000.0)).due_s == pytest.approx(1_000_000.0 + 10.0)
 
 
-def test_however_often_it_is_read_a_source_takes_no_more_than_its_share() -> None:
+def test_a_source_takes_no_more_than_its_share_however_often_it_is_read() -> None:
     share, now_s, used_s = made(), 0.0, 0.0
     for _ in range(1_000):
         now_s = max(now_s, share.due_s) + 0.05

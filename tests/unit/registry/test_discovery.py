@@ -301,7 +301,7 @@ async def test_a_defect_is_reported_to_the_operator(staged: Staged) -> None:
     assert harness.witness.troubles == [("files", source.failure)]
 
 
-async def test_a_refused_tool_harms_no_sibling_and_makes_the_source_partial(staged: Staged) -> None:
+async def test_a_refused_tool_affects_no_other_and_makes_the_source_partial(staged: Staged) -> None:
     harness = staged()
     harness.catalog.register(tool("files/wri.te", source="other"))
     await begun(harness, ScriptedSource("files", READ, WRITE))

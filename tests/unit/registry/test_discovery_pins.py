@@ -221,7 +221,7 @@ async def test_two_that_read_a_new_source_at_once_agree(staged: Staged) -> None:
     assert sorted(len(harness.witness.new) for harness in both) == [0, 2]
 
 
-async def test_of_two_that_saw_a_new_source_differ_the_first_is_trusted(staged: Staged) -> None:
+async def test_the_first_of_two_readings_of_a_new_source_is_trusted(staged: Staged) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
     other = await begun(staged(), ScriptedSource("files", OTHER_READ))
     first = structs.replace(await other.pin("files/read"), seen_at_unix_ms=1)

@@ -364,7 +364,7 @@ def test_a_source_that_offers_large_definitions_without_end_fills_no_store() -> 
     assert len(judged(known, large, at=T0 + 99, waiting_bytes=ended(sizes.waiting_bytes(known))).drifted) == 2
 
 
-def test_of_two_approved_definitions_the_one_that_a_person_decided_on_stands() -> None:
+def test_the_decided_one_of_two_approved_definitions_stands() -> None:
     by_nobody, by_ann = (
         pinned(READ)[0],
         structs.replace(pinned(OTHER_READ)[0], decided_by="ann", decided_at_unix_ms=T0 + 3),
@@ -381,7 +381,7 @@ def former(tool: str, number: int, **changes: Any) -> Pin:
     return structs.replace(pin, decided_at_unix_ms=T0 + number, **changes)
 
 
-def test_of_what_a_tool_was_registered_as_the_last_few_are_kept() -> None:
+def test_the_last_few_registered_definitions_of_a_tool_are_kept() -> None:
     pins = [former("read", number) for number in range(FORMER_MAX + 2)]
     others = [
         former("read", 100, state=PinState.APPROVED, registered=True),
@@ -391,7 +391,7 @@ def test_of_what_a_tool_was_registered_as_the_last_few_are_kept() -> None:
     assert list(outdated([*pins, *others])) == [pins[1], pins[0]], "what the source itself offered stays"
 
 
-def test_of_what_was_registered_of_a_source_a_bounded_number_is_kept() -> None:
+def test_a_bounded_number_of_registered_definitions_of_a_source_is_kept() -> None:
     pins = [former(f"t{number}", number) for number in range(FORMER_OF_SOURCE_MAX + 2)]
     assert list(outdated(pins)) == [pins[1], pins[0]]
 

@@ -84,7 +84,7 @@ def test_a_flood_does_not_push_out_what_others_taught_of_the_same_tool(usage: Te
     assert [use.agent for use in usage._uses["honest"]].count("a") == 1
 
 
-def test_an_agent_that_has_its_fill_is_heard_again_the_next_day(usage: TenantUsage, index: InvertedIndex) -> None:
+def test_an_agent_at_its_bound_is_learnt_from_again_the_next_day(usage: TenantUsage, index: InvertedIndex) -> None:
     for number in range(KEEP_OF_AGENT):
         assert put(usage, "honest", f"first{'abcdefghij'[number]}q")
     assert not put(usage, "honest", "revenue")

@@ -103,7 +103,7 @@ async def test_same_person_may_repeat_a_yes_that_has_been_used_since() -> None:
 @pytest.mark.parametrize(
     ("by", "decision"), [(TEAM, APPROVED), (ANN, REJECTED)], ids=["another person", "another decision"]
 )
-async def test_decision_stands(by: Principal, decision: Any) -> None:
+async def test_a_decision_is_final(by: Principal, decision: Any) -> None:
     harness = an_approval_harness()
     approval_id = await harness.grant()
     assert await refused(harness.decide(approval_id, decision, by=by)) == (
@@ -121,7 +121,7 @@ async def test_decision_that_comes_too_late_is_refused() -> None:
     assert await harness.state(approval_id) is ApprovalState.EXPIRED
 
 
-async def test_of_many_people_who_decide_at_once_one_decides() -> None:
+async def test_one_of_many_people_who_decide_at_once_decides() -> None:
     harness = an_approval_harness()
     approval_id = await harness.ask()
     people = [Principal(f"team-{number}", frozenset({Role.APPROVER})) for number in range(20)]

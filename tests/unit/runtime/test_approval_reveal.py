@@ -53,7 +53,7 @@ def test_arguments_up_to_the_bound_are_kept_for_a_reveal_and_no_byte_more() -> N
     assert arguments.of(of("a", 1)) == b""
 
 
-def test_those_whose_time_is_over_or_that_ended_make_room() -> None:
+def test_expired_and_ended_approvals_make_room() -> None:
     arguments = OpenArguments(max_bytes=4_000)
     first, second = of("a", 0, expires_at_unix_ms=10), of("a", 1, expires_at_unix_ms=20)
     arguments.keep(first, b"{}")
@@ -101,7 +101,7 @@ async def test_a_reader_outside_the_rule_s_approvers_reads_nothing() -> None:
     assert harness.events(EventType.APPROVAL_REVEALED) == []
 
 
-async def test_no_record_no_reveal() -> None:
+async def test_a_reveal_without_a_record_is_refused() -> None:
     harness = an_approval_harness()
     approval_id = await harness.ask()
     harness.parts.audit.broken = True

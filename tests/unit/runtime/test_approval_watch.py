@@ -97,7 +97,7 @@ async def test_a_watch_sends_what_is_pending_and_then_each_change(watched: Watch
         assert await is_idle(tail)
 
 
-async def test_pending_ones_of_several_pages_are_read_once_each(
+async def test_pending_approvals_of_several_pages_are_read_once_each(
     watched: WatchHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approval_watch, "_PAGE", 2)
@@ -141,7 +141,7 @@ async def test_slow_watcher_finds_the_newest_state_of_each(watched: WatchHarness
         assert await is_idle(tail)
 
 
-async def test_nothing_is_reported_twice(watched: WatchHarness) -> None:
+async def test_a_repeated_change_is_reported_once(watched: WatchHarness) -> None:
     approval_id = await watched.harness.ask()
     async with watched.watching() as tail:
         await taken(tail, 1)

@@ -171,7 +171,7 @@ class TestUse:
         assert used.attributes == {"approval_id": approval_id, "decided_by": "ann", "asked_by_call": "call-1"}
 
     @pytest.mark.parametrize("concurrent", [50])
-    async def test_of_fifty_calls_with_one_approval_exactly_one_runs(self, concurrent: int) -> None:
+    async def test_exactly_one_of_fifty_calls_with_one_approval_runs(self, concurrent: int) -> None:
         harness = an_approval_harness()
         approval_id = await harness.grant()
         calls = [harness.call(number=number, approval_id=approval_id) for number in range(concurrent)]
@@ -207,7 +207,7 @@ class TestUse:
         assert await harness.state(theirs) is ApprovalState.APPROVED
         assert harness.runs == 0
 
-    async def test_undecided_one_is_to_be_waited_for(self) -> None:
+    async def test_an_undecided_approval_is_to_be_waited_for(self) -> None:
         harness = an_approval_harness()
         approval_id = await harness.ask()
         error = await harness.refused(number=2, approval_id=approval_id)
@@ -306,7 +306,7 @@ class TestEnd:
         assert harness.runs == 0
 
     @pytest.mark.promise("approval.expires")
-    async def test_one_that_lapses_between_check_and_effect_runs_nothing(self) -> None:
+    async def test_an_approval_that_lapses_between_check_and_effect_runs_nothing(self) -> None:
         harness = an_approval_harness()
         approval = await harness.decide(await harness.ask())
         harness.parts.clock.advance(EXPIRES_S)
@@ -359,7 +359,7 @@ class TestRepeats:
         assert (await harness.call(approval_id=approval_id, job_id="job-1")).ok
 
     @pytest.mark.promise("approval.exact-call")
-    async def test_another_job_may_not(self) -> None:
+    async def test_another_job_may_not_use_the_approval(self) -> None:
         harness = an_approval_harness()
         approval_id = await harness.grant(job_id="job-1")
         assert await asked_anew(harness, approval_id, number=2, job_id="job-2") == ["job"]

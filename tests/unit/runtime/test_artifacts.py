@@ -223,7 +223,7 @@ async def test_a_refusal_states_whether_too_much_or_too_little_came(
     ("given", "name"),
     [("../../etc/passwd", "passwd"), ("a\\b.txt", "b.txt"), ("..", ""), ("a\x1b[0m", "a[0m"), ("é.txt", "é.txt")],
 )
-async def test_names_that_tools_give_are_made_harmless(kept: ArtifactsHarness, given: str, name: str) -> None:
+async def test_file_names_of_tools_are_sanitized(kept: ArtifactsHarness, given: str, name: str) -> None:
     artifact = await kept.artifacts.keep(pieces(DATA), call=a_call(), name=given, media_type="no\nmedia type")
     assert (artifact.name, artifact.media_type) == (name, OCTETS)
 

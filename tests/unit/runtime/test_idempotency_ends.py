@@ -82,7 +82,7 @@ class TestEnd:
         assert "new key" in second.error.message
         assert len(harness.adapter.calls) == 1
 
-    async def test_timeout_of_a_side_effect_is_stored_as_unknown(self) -> None:
+    async def test_a_timeout_of_a_side_effect_is_stored_as_unknown(self) -> None:
         harness = a_keyed_harness(HANG, Outcome(value={"text": "now"}))
         kinds = [(await overdue(ask(harness, 1, budget=MINUTE), 61.0)).error, (await ask(harness, 2)).error]
         assert [error and error.kind for error in kinds] == [ErrorKind.OUTCOME_UNKNOWN] * 2

@@ -98,7 +98,7 @@ def test_a_plan_that_this_hub_did_not_make_is_forged(digest: str) -> None:
 
 
 @pytest.mark.promise("plan.expires-and-cannot-be-forged")
-def test_its_time_cannot_be_prolonged() -> None:
+def test_a_plans_lifetime_cannot_be_prolonged() -> None:
     assert differs(digest=DIGEST.replace(str(LATER), str(LATER * 2))) == ["forged"]
 
 
@@ -123,7 +123,7 @@ def test_no_text_passes_for_a_digest(text: str) -> None:
 
 
 @given(st.integers(0, len(DIGEST) - 1), st.sampled_from("0aZ.-_"))
-def test_no_changed_sign_passes(at: int, sign: str) -> None:
+def test_a_changed_signature_is_refused(at: int, sign: str) -> None:
     changed = DIGEST[:at] + sign + DIGEST[at + 1 :]
     if changed != DIGEST:
         assert differs(digest=changed) == ["forged"]

@@ -120,7 +120,7 @@ class TestAnswering:
         assert it.adapter.done == [ANSWER]
 
     @pytest.mark.promise("approval.single-use")
-    async def test_of_many_that_bring_the_answer_one_goes_on(self) -> None:
+    async def test_one_of_many_calls_that_bring_the_answer_goes_on(self) -> None:
         it = asking()
         approval_id = await it.asks()
         await it.answer(approval_id)
@@ -177,7 +177,7 @@ class TestAnswering:
                 await it.answer(approval_id, answer, by=by)
             assert refused.value.reason.name == "ALREADY_DECIDED"
 
-    async def test_answer_belongs_to_a_yes_to_a_question(self) -> None:
+    async def test_an_answer_belongs_to_an_approved_question(self) -> None:
         it = asking()
         question = await it.asks()
         with pytest.raises(HubFailure) as refused:

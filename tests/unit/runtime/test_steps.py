@@ -46,7 +46,7 @@ class TestResolve:
         assert "test/text.read" not in str(error.details["did_you_mean"])
         assert "test/text.read" not in error.message
 
-    async def test_nothing_like_it_points_to_the_search(self) -> None:
+    async def test_an_unknown_name_without_neighbours_points_to_the_search(self) -> None:
         error = await a_pipeline_harness().error("zzz")
         assert "SearchTools" in error.message
 
@@ -75,7 +75,7 @@ class TestResolve:
         assert error.details["reason"] == "no key is configured"
         assert error.is_retryable is retryable
 
-    async def test_built_in_tool_that_lacks_a_package_is_not_worth_waiting_for(self) -> None:
+    async def test_a_built_in_tool_that_lacks_a_package_is_not_retryable(self) -> None:
         spec = a_tool("test/off", state=ToolState.UNAVAILABLE, state_reason="install tool-hub[browser]")
         error = await a_pipeline_harness(tools=(spec,)).error(spec)
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, False)
@@ -135,7 +135,7 @@ class TestCheckPolicy:
         assert error.details["missing_capabilities"] == ["write:fs"]
         assert error.details["remedy"] == "Ask an operator to allow it, and name rule_id capabilities."
 
-    async def test_caller_nobody_granted_anything_is_denied(self) -> None:
+    async def test_a_caller_without_a_grant_is_denied(self) -> None:
         error = await a_pipeline_harness(policy=ADMIN_ONLY).error(READ, principal="stranger")
         assert error.details["rule_id"] == "default"
 
@@ -183,7 +183,7 @@ class TestTakeBudget:
         assert error.kind is ErrorKind.BUDGET_EXCEEDED
         assert error.details["used_tool_calls"] == 2
 
-    async def test_failing_upstream_is_given_a_rest(self) -> None:
+    async def test_a_failing_upstream_is_given_a_rest(self) -> None:
         far = replace(a_tool("test/far.read"), upstream="https://far.example")
         harness = a_pipeline_harness(ToolError(ErrorKind.UPSTREAM_ERROR, "It failed."), tools=(far,))
         for _ in range(10):

@@ -114,7 +114,7 @@ async def test_an_exception_of_the_work_is_raised(waits: bool) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_timeout_of_the_works_own_is_the_works_own(waits: bool) -> None:
+async def test_a_timeout_raised_by_the_work_stays_its_own(waits: bool) -> None:
     """A TimeoutError that the work raises itself passes, before and after its first wait."""
 
     async def work() -> None:

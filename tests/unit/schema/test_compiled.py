@@ -159,7 +159,7 @@ def test_patterns_that_are_too_large_together_are_refused() -> None:
 
 
 @pytest.mark.promise("bounds.regex-linear")
-def test_catastrophic_patterns_are_harmless() -> None:
+def test_catastrophic_patterns_take_linear_time() -> None:
     for pattern in ("^(a+)+$", "^(a|a)*$", "^(a|aa)+$", r"^(\w+\s?)*$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(x+x+)+y"):
         assert not compile_schema({"pattern": pattern}).is_valid("a" * 50_000 + "!\n")
 

@@ -121,18 +121,18 @@ def test_the_first_definition_in_all_of_wins() -> None:
 
 
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
-def test_nothing_comes_from_alternatives_that_no_tag_decides(keyword: str) -> None:
+def test_defaults_of_alternatives_without_a_tag_are_not_filled(keyword: str) -> None:
     branches = [{"properties": {"a": {"default": 1}, "kind": {"type": "string"}}}, {"required": ["z"]}]
     assert _plan({keyword: branches}).is_empty
     assert _plan({keyword: [{"properties": {"kind": {"const": "a"}, "a": {"default": 1}}}, {}]}).is_empty
 
 
 @pytest.mark.parametrize("keyword", ["not", "if", "then", "else"])
-def test_nothing_comes_from_conditions(keyword: str) -> None:
+def test_defaults_of_conditions_are_not_filled(keyword: str) -> None:
     assert _plan({keyword: {"properties": {"a": {"default": 1}}}}).is_empty
 
 
-def test_nothing_comes_from_dependent_schemas() -> None:
+def test_defaults_of_dependent_schemas_are_not_filled() -> None:
     assert _plan({"dependentSchemas": {"b": {"properties": {"a": {"default": 1}}}}}).is_empty
 
 

@@ -68,7 +68,7 @@ def test_defaults_that_would_break_a_valid_call_are_given_up_one_by_one(
     assert schemas.validate_input(result) == ()
 
 
-def test_nothing_to_fill_gives_the_very_same_arguments() -> None:
+def test_complete_arguments_stay_the_very_same_object() -> None:
     args = {"a": 1, "b": 1, "c": 1}
     assert for_tool(_spec({"properties": A_DEFAULT})).complete(args)[0] is args
 

@@ -29,7 +29,7 @@ def refused(tmp_path: Path, text: str = "", **environment: str) -> str:
     return str(caught.value)
 
 
-def test_nothing_need_be_set() -> None:
+def test_every_setting_is_optional() -> None:
     assert load_settings(None, {}) == Settings()
 
 

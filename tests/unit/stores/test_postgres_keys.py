@@ -93,7 +93,7 @@ async def test_answers_are_counted_in_bytes_and_refuse_more(link: PostgresLink, 
     assert refused.value.error.details["whose"] == "all"
 
 
-async def test_hub_whose_clock_is_ahead_forgets_no_key_of_another(link: PostgresLink) -> None:
+async def test_a_hub_whose_clock_is_ahead_forgets_no_key_of_another(link: PostgresLink) -> None:
     keys, ahead = PostgresKeys(link), ManualClock()
     await link.start()
     now_ms = time.time_ns() // 1_000_000

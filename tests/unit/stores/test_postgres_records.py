@@ -117,14 +117,14 @@ async def started(link: PostgresLink) -> PostgresApprovals:
 
 
 class TestTwoHubs:
-    async def test_of_many_who_ask_for_the_same_one_asks(self, link: PostgresLink, other_link: PostgresLink) -> None:
+    async def test_one_of_many_equal_requests_asks(self, link: PostgresLink, other_link: PostgresLink) -> None:
         stores = await started(link), await started(other_link)
         asked = [an_approval(f"apr-{number}") for number in range(20)]
         found = await asyncio.gather(*(stores[n % 2].create(each) for n, each in enumerate(asked)))
         first = asked[found.index(None)]
         assert [each for each in found if each is not None] == [first] * 19
 
-    async def test_of_those_who_remove_what_shares_its_bytes_one_is_the_last(
+    async def test_one_of_several_removals_of_shared_bytes_is_the_last(
         self, link: PostgresLink, other_link: PostgresLink
     ) -> None:
         await asyncio.gather(link.start(), other_link.start())

@@ -186,7 +186,7 @@ def _fact(info: bytes, name: str) -> str:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_it_answers_what_one_process_alone_would_answer(
+async def test_redis_pages_equal_those_of_a_store_in_memory(
     link: RedisLink, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(redis_pages, "_JUDGED_AT_ONCE", 7)

@@ -277,7 +277,7 @@ async def test_a_removed_listener_is_not_notified(redis_url: str, links: Links) 
     assert left.received == []
 
 
-async def test_feed_is_bounded(redis_url: str, links: Links) -> None:
+async def test_the_feed_is_bounded_in_length(redis_url: str, links: Links) -> None:
     link = links(redis_url)
     await link.call(RedisScript(f"for n = 1, {2 * KEPT} do tell('test', n) end"))
     assert await link.run("XLEN", link.key("feed")) <= KEPT + 100
@@ -296,7 +296,7 @@ async def test_wrong_password_is_reported_without_it(own_redis: RedisServer, lin
 @pytest.mark.parametrize(
     "url", ["http://:canary-4711@host/0", "redis://canary-4711:port/0", "redis://host/0?socket_timeout=canary-4711"]
 )
-def test_url_that_is_none_is_reported_without_it(url: str) -> None:
+def test_a_malformed_url_is_reported_without_it(url: str) -> None:
     with pytest.raises(HubFailure) as failure:
         RedisLink(url, SystemRandomness())
     assert failure.value.reason.code is Code.INVALID_ARGUMENT

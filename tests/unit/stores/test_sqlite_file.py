@@ -115,7 +115,7 @@ async def test_slow_read_holds_up_neither_the_loop_nor_another_read(file: Sqlite
     assert await slow
 
 
-async def test_caller_that_is_cancelled_disturbs_nobody(file: SqliteFile) -> None:
+async def test_a_cancelled_caller_does_not_affect_others(file: SqliteFile) -> None:
     notes = NameWriter()
     leaving, staying = (asyncio.create_task(file.change(notes.change, name)) for name in ("a", "b"))
     await asyncio.sleep(0)

@@ -150,7 +150,7 @@ async def test_refusal_and_redirect_are_final(status: int) -> None:
     assert (logged["approval_id"], logged["attempts"], logged["cause"]) == (approval.approval_id, 1, f"HTTP {status}")
 
 
-async def test_endpoint_that_never_recovers_is_given_up_aloud_without_its_path() -> None:
+async def test_an_endpoint_that_never_recovers_is_given_up_with_a_log_line_without_its_path() -> None:
     async with a_scene(turns(response(status=500)), attempts=4) as webhook_harness:
         await webhook_harness.ask()
         await webhook_harness.delivered()
@@ -200,7 +200,7 @@ async def test_waiting_notifications_are_sent_when_the_hub_stops() -> None:
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_canary_never_leaves() -> None:
+async def test_the_canary_never_leaves_the_hub() -> None:
     async with a_scene() as webhook_harness:
         await webhook_harness.ask(f"hello {CANARY}", purpose=f"use {CANARY}")
         await webhook_harness.delivered()

@@ -70,7 +70,7 @@ def test_an_unknown_level_is_refused() -> None:
         configure_logging(level="LOUD", form="json", redactor=Redactor())
 
 
-def test_other_libraries_take_the_same_way(output: io.StringIO) -> None:
+def test_lines_of_other_libraries_are_redacted_too(output: io.StringIO) -> None:
     logging.getLogger("grpc").error("failed with %s for %s", {"authorization": "Bearer abc"}, CANARY)
     (line,) = lines(output)
     assert (line["logger"], line["level"]) == ("grpc", "error")

@@ -85,7 +85,7 @@ def test_time_in_a_state_runs_from_its_first_entry(watched: ObserverHarness) -> 
     assert watched.value('toolhub_job_state_seconds_sum{state="RUNNING"}') == 2.0
 
 
-def test_clock_that_goes_back_makes_no_negative_time(watched: ObserverHarness) -> None:
+def test_durations_stay_non_negative_when_the_clock_goes_back(watched: ObserverHarness) -> None:
     job = a_job(state_since_unix_ms=T0 + 9_000)
     watched.telemetry.changed(job, moved(job, JobState.RUNNING, T0))
     assert watched.value('toolhub_job_state_seconds_sum{state="QUEUED"}') == 0.0
@@ -101,7 +101,7 @@ def test_tally_is_shown_whole_and_forgets(watched: ObserverHarness) -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.LOST, JobState.TIMED_OUT])
-def test_bad_ends_are_logged(watched: ObserverHarness, state: JobState) -> None:
+def test_failed_ends_are_logged(watched: ObserverHarness, state: JobState) -> None:
     job = a_job()
     watched.telemetry.changed(job, _ended(job, state))
     (entry,) = watched.logged.entries

@@ -262,7 +262,7 @@ def test_a_long_line_is_shown_around_the_match() -> None:
         ("日*", ["日本"], ["月"]),
     ],
 )
-def test_globs_mean_what_a_shell_means(pattern: str, yes: list[str], no: list[str]) -> None:
+def test_globs_match_as_a_shell_does(pattern: str, yes: list[str], no: list[str]) -> None:
     matches = compile_glob(pattern)
     assert [path for path in yes if not matches(path)] == []
     assert [path for path in no if matches(path)] == []

@@ -159,7 +159,7 @@ async def test_a_file_is_copied_with_progress(calls: FileCalls, size: int) -> No
     assert calls.context.evidence[0].sha256 == sha256(data)
 
 
-async def test_copies_of_what_cannot_be_copied_are_refused(calls: FileCalls) -> None:
+async def test_impossible_copies_are_refused(calls: FileCalls) -> None:
     calls.put("a", "a")
     calls.put("b", "b")
     calls.put("dir/f")

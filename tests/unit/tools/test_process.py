@@ -120,7 +120,7 @@ async def test_a_program_that_cannot_be_started_is_an_os_error(tmp_path: Path) -
         )
 
 
-async def test_it_leads_a_session_of_its_own(tmp_path: Path) -> None:
+async def test_the_program_leads_a_session_of_its_own(tmp_path: Path) -> None:
     finished = await run("cut -d' ' -f1,5,6 /proc/$$/stat", tmp_path)
     pid, group, session = finished.stdout.kept.split()
     assert pid == group == session

@@ -14,7 +14,7 @@ from toolhub_service.tools.util_tools import HashSha256Text
         ("ä", "33e6d73fee82904c8d7afb78de1154d1e8dc2a0edb08120e63df5b9385c2d9cc"),
     ],
 )
-async def test_hashes_the_utf8_bytes(text: str, digest: str) -> None:
+async def test_the_digest_is_over_the_utf8_bytes(text: str, digest: str) -> None:
     context = bare_context()
     assert await called(HashSha256Text(), context, text=text) == {"sha256": digest}
     assert context.evidence[0].sha256 == digest

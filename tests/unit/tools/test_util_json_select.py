@@ -24,7 +24,7 @@ BOOKS = {"books": [{"title": "Emma", "price": 8}, {"title": "Ulysses", "price": 
         ("$.nothing", "jsonpath", []),
     ],
 )
-async def test_selects_by_either_language(path: str, language: Language, value: Any) -> None:
+async def test_a_search_selects_by_either_language(path: str, language: Language, value: Any) -> None:
     context = bare_context()
     assert await called(JsonSelect(), context, json=BOOKS, path=path, language=language) == {"value": value}
     assert len(context.evidence) == 1

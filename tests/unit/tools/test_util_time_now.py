@@ -26,7 +26,7 @@ class FixedClock:
         ({"timezone": "America/New_York"}, "2025-12-31T19:00:00.123-05:00", "America/New_York"),
     ],
 )
-async def test_tells_the_time_of_the_clock_in_the_zone(arguments: Any, iso: str, zone: str) -> None:
+async def test_the_tool_returns_the_time_of_the_clock_in_the_zone(arguments: Any, iso: str, zone: str) -> None:
     context = bare_context()
     result = await called(TimeNow(FixedClock()), context, **arguments)
     assert result == {"iso": iso, "epochMs": 1_767_225_600_123, "timezone": zone}

@@ -222,7 +222,7 @@ def test_a_name_taken_while_the_draft_is_written_is_not_replaced(workspace: Work
     assert content_of(root) == {"f": b"theirs"}
 
 
-def test_of_many_writers_of_one_new_name_exactly_one_wins(workspace: Workspace, root: Path) -> None:
+def test_exactly_one_of_many_writers_of_a_new_name_wins(workspace: Workspace, root: Path) -> None:
     won: list[int] = []
     lost: list[ErrorKind] = []
     start = threading.Barrier(8)

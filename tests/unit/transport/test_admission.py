@@ -44,7 +44,7 @@ def filled(layer: WatchSharesLayer, name: str) -> int:
     return count
 
 
-def test_one_who_is_alone_gets_half() -> None:
+def test_a_principal_that_is_alone_gets_half() -> None:
     assert filled(WatchSharesLayer(100), "greedy") == 50
 
 

@@ -74,7 +74,7 @@ async def test_decision_is_answered_with_the_approval_as_it_stands(hub: Approval
     assert (await shown(hub, approval_id)).HasField("used_at")
 
 
-async def test_no_is_a_no(hub: ApprovalHub) -> None:
+async def test_a_refused_approval_ends_the_call(hub: ApprovalHub) -> None:
     approval_id = await hub.harness.ask()
     answer = await decide(hub, approval_id, decision=approval_pb2.DECISION_REJECT)
     assert answer.approval.state == approval_pb2.APPROVAL_STATE_REJECTED
@@ -113,7 +113,7 @@ async def test_refused_decisions_have_their_own_statuses(hub: ApprovalHub) -> No
     assert (late.code, late.reason, late.metadata["state"]) == (precondition, "ALREADY_DECIDED", "APPROVED")
 
 
-async def test_decision_that_is_none_is_refused_by_the_contract(hub: ApprovalHub) -> None:
+async def test_a_decision_without_a_verdict_is_refused_by_the_contract(hub: ApprovalHub) -> None:
     failure = await failed(decide(hub, "apr_1", decision=0))
     assert (failure.code, set(failure.fields)) == (grpc.StatusCode.INVALID_ARGUMENT, {"decision"})
 
@@ -150,7 +150,7 @@ async def test_filters_are_joined(hub: ApprovalHub) -> None:
     assert len(await ids(states=[0])) == 3, "unspecified means every state"
 
 
-async def test_those_who_ask_see_their_own_and_nothing_else(hub: ApprovalHub) -> None:
+async def test_askers_see_their_own_and_nothing_else(hub: ApprovalHub) -> None:
     mine, theirs = await hub.harness.ask(), await hub.harness.ask(principal="other")
     assert [approval.approval_id for approval in (await listed(hub, LOCAL)).approvals] == [mine]
     assert (await listed(hub, LOCAL, principal="other")).total_size == 0

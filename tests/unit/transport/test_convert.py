@@ -91,7 +91,7 @@ def test_time_stamps_keep_their_milliseconds(milliseconds: int) -> None:
     assert payload.unix_ms(stamp) == milliseconds
 
 
-def test_never_is_no_time_stamp() -> None:
+def test_a_missing_time_is_no_time_stamp() -> None:
     assert payload.timestamp(0) is None
 
 

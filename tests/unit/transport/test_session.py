@@ -303,7 +303,7 @@ async def test_an_idle_session_that_is_asked_to_stop_reading_ends_at_once(harnes
     assert await harness.message() is None
 
 
-async def test_all_cancelled_is_all_answered(harness: SessionHarness) -> None:
+async def test_cancelling_all_calls_answers_each(harness: SessionHarness) -> None:
     harness.send(*[f"w{number}" for number in range(6)])
     await harness.until(lambda: len(harness.begun) == 4)
     harness.session.stop_reading()

@@ -23,7 +23,7 @@ def test_cursor_comes_back_as_it_went(cursor: tuple[int, str, int]) -> None:
     assert read_cursor(write_cursor(cursor)) == cursor
 
 
-def test_no_token_is_the_first_page() -> None:
+def test_an_empty_token_is_the_first_page() -> None:
     assert read_cursor("") is None
 
 

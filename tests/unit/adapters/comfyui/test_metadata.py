@@ -123,7 +123,7 @@ async def test_a_gif_is_passed_without_what_is_written_into_it(comment: bytes, s
 
 @KINDS
 @pytest.mark.parametrize("size", [1, 10_000])
-async def test_one_that_is_cut_or_goes_on_after_its_end_is_damaged(media_type: str, size: int) -> None:
+async def test_a_file_that_is_cut_or_goes_on_after_its_end_is_damaged(media_type: str, size: int) -> None:
     data = PLAIN[media_type]
     for broken in (b"", data[:-1], data[:13], data[: len(data) // 2], data + b"x", data + b"PK\x03\x04 behind it"):
         with pytest.raises(DamagedImage):

@@ -122,7 +122,7 @@ def test_an_argument_that_allows_more_than_the_node_is_reported(words: Any, expe
         {"type": ["integer", "null"], "minimum": 4, "maximum": 5},
     ],
 )
-def test_an_argument_that_allows_less_is_not(words: Any, tmp_path: Path) -> None:
+def test_an_argument_that_allows_less_than_the_node_is_no_problem(words: Any, tmp_path: Path) -> None:
     assert problem_text(tmp_path, input_schema=property_of("width", **words)) == ""
 
 

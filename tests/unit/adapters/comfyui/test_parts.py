@@ -44,7 +44,7 @@ def test_bytes_are_taken_for_what_they_are(data: bytes, wanted: tuple[str, ...],
     assert accepted_as(data, wanted) == taken
 
 
-def test_nothing_is_nothing() -> None:
+def test_an_empty_file_has_no_media_type() -> None:
     assert media_type_of(b"") == ""
 
 
@@ -80,7 +80,7 @@ async def seen(answers: dict[str, list[Any]], *, has_jobs: bool = False) -> Any:
     return await look(client, "p", has_jobs=has_jobs)
 
 
-async def test_one_that_moves_from_the_queue_to_the_history_between_two_looks_is_found() -> None:
+async def test_a_prompt_that_moves_from_the_queue_to_the_history_between_two_looks_is_found() -> None:
     done = {"p": {"prompt": [1, "p", {}, {}, []], "outputs": {}, "status": {"status_str": "success", "messages": []}}}
     nothing: dict[str, Any] = {"queue_running": [], "queue_pending": []}
     assert (await seen({"/history/p": [{}, done], "/queue": [nothing]})).stage is PromptState.SUCCEEDED

@@ -82,9 +82,9 @@ class TestPrompt(RemoteJobSuite):
         mark = await harness.remote.start(harness.call, MINTED)
         assert await harness.remote.cancel(harness.call, mark)
 
-    async def test_one_that_was_stopped_ends_and_is_collected_as_cancelled(self, harness: Any) -> None:
+    async def test_a_stopped_job_ends_and_is_collected_as_cancelled(self, harness: Any) -> None:
         letting_go = asyncio.create_task(harness.let_go_once_interrupted())
-        await super().test_one_that_was_stopped_ends_and_is_collected_as_cancelled(harness)
+        await super().test_a_stopped_job_ends_and_is_collected_as_cancelled(harness)
         letting_go.cancel()
         assert harness.effects == 1
 

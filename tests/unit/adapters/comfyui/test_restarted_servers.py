@@ -93,7 +93,7 @@ async def test_a_server_that_still_knows_what_it_knew_has_never_had_it_and_it_is
     assert [*harness.comfy.submissions().values()] == [1, 1]
 
 
-async def test_one_that_the_server_knows_is_followed_and_not_sent_again(harness: ComfyHarness) -> None:
+async def test_a_prompt_that_the_server_knows_is_followed_and_not_sent_again(harness: ComfyHarness) -> None:
     await died_while_submitting(harness, How.LOSE_ANSWER)
     async with taken_over(harness) as (_, running), asyncio.timeout(WITHIN_S):
         assert len((await running).artifacts) == 1

@@ -287,7 +287,7 @@ async def test_runs_in_a_worker_are_traced_alike_and_failures_by_class() -> None
     assert "canary" not in failed.to_json()
 
 
-async def test_nothing_is_recorded_for_a_call_that_is_not_traced() -> None:
+async def test_an_untraced_call_records_nothing() -> None:
     recorded = RecordingHandler()
     async with opened("LOOP_TOOLS", tracer=recorded.tracer) as desk:
         with trace.use_span(trace.INVALID_SPAN):

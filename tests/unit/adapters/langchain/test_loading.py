@@ -98,7 +98,7 @@ async def test_entry_points_are_loaded_when_they_are_named(
         assert len(desk.discovery.definitions) == found
 
 
-async def test_an_entry_point_that_nobody_offers_is_a_problem() -> None:
+async def test_an_entry_point_that_no_package_offers_is_a_problem() -> None:
     async with opened("echo", entry_points=["missing"]) as desk:
         (problem,) = desk.discovery.problems
         assert problem.startswith("entry point missing: no installed package offers it")

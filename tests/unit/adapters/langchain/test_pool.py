@@ -156,7 +156,9 @@ async def test_a_worker_that_dies_fails_its_own_call_only(pool: WorkerPool, work
     assert (await asked(pool))["do"] == "echo"
 
 
-async def test_a_worker_that_dies_between_calls_is_replaced_unseen(pool: WorkerPool, workers: WorkerStarts) -> None:
+async def test_a_worker_that_dies_between_calls_is_replaced_without_a_failed_call(
+    pool: WorkerPool, workers: WorkerStarts
+) -> None:
     first = (await asked(pool))["pid"]
     os.kill(first, signal.SIGKILL)
     async with asyncio.timeout(60):

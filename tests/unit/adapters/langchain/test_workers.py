@@ -74,9 +74,7 @@ async def test_failures_are_reported_as_those_of_async_tools(desk: OpenedSource)
 
 
 @pytest.mark.promise("langchain.timeout-kills")
-async def test_a_tool_that_never_comes_back_is_killed_at_the_deadline(
-    desk: OpenedSource, tool_socket: ToolSocket
-) -> None:
+async def test_a_tool_that_never_returns_is_killed_at_the_deadline(desk: OpenedSource, tool_socket: ToolSocket) -> None:
     await desk("add", a=1)
 
     async def late(timeout_s: float) -> None:
@@ -99,7 +97,7 @@ async def test_a_tool_that_ends_its_process_fails_its_own_call_only(desk: Opened
     assert (await desk.refused("dies", how="signal")).kind is ErrorKind.EXECUTION_ERROR
 
 
-async def test_nobody_knows_what_a_side_effect_came_to_whose_process_died() -> None:
+async def test_the_outcome_of_a_side_effect_is_unknown_when_its_process_died() -> None:
     async with opened("dies", processes=1) as desk:
         error = await desk.refused("dies", how="exit")
     assert error.kind is ErrorKind.OUTCOME_UNKNOWN

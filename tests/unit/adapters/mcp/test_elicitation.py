@@ -165,5 +165,5 @@ async def test_a_refused_state_begins_the_call_anew_once_a_run() -> None:
         ("sealed", refuse(ErrorKind.OUTCOME_UNKNOWN, "requestState")),
     ],
 )
-async def test_any_other_refusal_ends_the_call(state: str | None, failure: ToolFailure) -> None:
+async def test_other_failures_do_not_restart_the_call(state: str | None, failure: ToolFailure) -> None:
     assert not questions_of(state).restarts(failure)

@@ -97,7 +97,7 @@ def test_a_servers_refusal_states_the_remedy(code: int, advice: str) -> None:
     assert advice in error.message
 
 
-def test_anothers_words_are_cut_cleaned_and_free_of_secrets() -> None:
+def test_text_of_others_is_cut_cleaned_and_free_of_secrets() -> None:
     words = "api_key=sk-" + "a" * 40 + "\x1b[31m\u202e bad\n" + "x" * 10_000
     error = failures.reported_failure(call(), words, REDACT).error
     assert error.upstream is not None

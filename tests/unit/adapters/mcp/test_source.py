@@ -50,7 +50,7 @@ async def test_a_broken_tool_costs_nothing_but_itself(generation: str) -> None:
     assert len(found.problems) == 2
 
 
-async def test_of_two_names_that_read_alike_the_second_is_left_out() -> None:
+async def test_the_second_of_two_names_that_read_alike_is_left_out() -> None:
     found = await discovered([tool("read_file"), tool("readFile"), tool("read_file"), tool("read/file")])
     assert [each.spec.resource_id for each in found.definitions] == ["read/file"]
     assert len(found.problems) == 3

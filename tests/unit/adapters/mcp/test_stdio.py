@@ -170,7 +170,7 @@ async def test_a_large_message_without_a_known_id_ends_the_connection() -> None:
         assert text_of(await call(again, "pid")) == str(pid_of(link))
 
 
-async def test_a_program_that_does_not_read_holds_up_nobody_else() -> None:
+async def test_a_program_that_does_not_read_delays_nobody_else() -> None:
     async with linked(odd("stops", protocol="2025-11-25")) as link:
         session = await link.session(soon())
         calls = [asyncio.create_task(call(session, "any", text="x" * 100_000)) for _ in range(20)]
@@ -228,7 +228,7 @@ async def test_standard_error_is_kept_for_diagnostics_with_secrets_hidden() -> N
         assert not any("hunter2" in line for line in lines)
 
 
-async def test_a_program_that_heeds_nothing_is_killed_with_its_children() -> None:
+async def test_a_program_that_ignores_signals_is_killed_with_its_children() -> None:
     async with linked(odd("deaf", protocol="2025-11-25")) as link:
         await link.session(soon())
         group = pid_of(link)
@@ -271,7 +271,7 @@ async def test_many_kills_leave_nothing_behind(generation: str) -> None:
         assert [pid for pid in pids if group_members(pid)] == []
 
 
-async def test_nothing_is_watched_when_nothing_runs() -> None:
+async def test_the_watcher_ends_when_no_program_runs() -> None:
     async with linked(odd("chatty", protocol="2025-11-25")) as link:
         await link.session(soon())
         watcher = REAPER._process

@@ -289,7 +289,7 @@ class TestNoAnswer:
         error = await harness.failure("breaks")
         assert "boom from workflow" in error.message
 
-    async def test_one_that_goes_on_is_followed_to_its_end(self) -> None:
+    async def test_a_running_execution_is_followed_to_its_end(self) -> None:
         async with staged(ALL, time_scale=None) as harness:
             call = await harness.call("slow", {"a": 1})
             running = asyncio.ensure_future(harness.ended(harness.adapter.execute(call, RecordingSink())))
@@ -304,7 +304,7 @@ class TestNoAnswer:
 
     @pytest.mark.promise("workflow.never-twice")
     @pytest.mark.parametrize("how", [How.DROP, How.BAD_GATEWAY])
-    async def test_one_that_is_not_found_may_still_have_run(self, how: How) -> None:
+    async def test_an_execution_that_is_not_found_may_still_have_run(self, how: How) -> None:
         async with staged(ALL, lookup_timeout_s=0.05) as harness:
             harness.n8n.fails("/webhook/*", how)
             error = await harness.failure("echo")
@@ -312,7 +312,7 @@ class TestNoAnswer:
         assert "may have run all the same" in error.message
         assert len(harness.n8n.asked("POST", "/webhook/*")) == 1
 
-    async def test_without_an_api_nobody_can_tell(self, blind: N8nHarness) -> None:
+    async def test_without_an_api_the_outcome_is_unknown(self, blind: N8nHarness) -> None:
         blind.n8n.fails("/webhook/*", How.LOSE_ANSWER)
         error = await blind.failure("echo")
         assert (error.kind, error.is_retryable) == (ErrorKind.OUTCOME_UNKNOWN, False)
@@ -402,11 +402,13 @@ class TestBusinessErrors:
         assert (error.kind, error.is_retryable) == (ErrorKind.EXECUTION_ERROR, False)
         assert "no *** stock" in error.message
 
-    async def test_anything_but_nothing_fits_where_no_value_is_named(self, harness: N8nHarness) -> None:
+    async def test_any_non_empty_value_fits_where_no_value_is_named(self, harness: N8nHarness) -> None:
         assert (await harness.failure("echo", {"errors": ["x"]})).kind is ErrorKind.EXECUTION_ERROR
 
     @pytest.mark.parametrize("args", [{}, {"ok": 0}, {"ok": None, "errors": []}, {"ok": True, "errors": False}])
-    async def test_anything_else_is_a_result(self, harness: N8nHarness, args: dict[str, Any]) -> None:
+    async def test_an_answer_without_the_error_field_is_a_result(
+        self, harness: N8nHarness, args: dict[str, Any]
+    ) -> None:
         assert await harness.value("echo", args) == {"echo": args}
 
 
@@ -423,7 +425,7 @@ class TestById:
             assert isinstance(outcome, Outcome), outcome.message
             assert harness.n8n.starts("echo") == 1
 
-    async def test_one_that_was_never_read_is_looked_up_when_it_is_called(self) -> None:
+    async def test_a_workflow_that_was_never_read_is_looked_up_when_it_is_called(self) -> None:
         async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
             call = await harness.call("tool")
             harness.server.workflows["tool"] = dataclasses.replace(harness.server.workflows["tool"], webhook=None)

@@ -131,7 +131,7 @@ class TestErrors:
         assert "/opt/" not in repr(error)
         assert error.details["remote_id"] == "1"
 
-    async def test_one_that_crashed_in_a_restart_has_failed(self, held: N8nHarness) -> None:
+    async def test_an_execution_that_crashed_in_a_restart_has_failed(self, held: N8nHarness) -> None:
         job = await begun(held)
         await job.began()
         await job.sink.until_reported("running")
@@ -185,7 +185,7 @@ class TestDoubtfulStarts:
         assert "may have run all the same" in error.message
         assert len(harness.n8n.asked("POST", "/webhook/*")) == 1
 
-    async def test_one_that_comes_later_is_found_and_not_begun_twice(self, held: N8nHarness) -> None:
+    async def test_a_later_execution_is_found_and_not_begun_twice(self, held: N8nHarness) -> None:
         fault = held.n8n.fails("/webhook/*", How.LATER)
         job = await begun(held, "once", {"a": 1})
         await held.n8n.was_asked("GET", "/api/v1/executions")
@@ -201,7 +201,7 @@ class TestDoubtfulStarts:
         assert first.headers[KEY_HEADER] == second.headers[KEY_HEADER]
         assert harness.n8n.starts("once") == 1
 
-    async def test_of_two_that_bear_the_key_the_older_one_counts(self, held: N8nHarness) -> None:
+    async def test_the_older_of_two_executions_with_one_key_counts(self, held: N8nHarness) -> None:
         held.n8n.fails("/webhook/*", How.TWICE)
         job = await begun(held, "once", {"a": 1})
         await held.n8n.began("once", 2)
@@ -251,7 +251,7 @@ class TestFollowing:
         held.n8n.release(execution.id)
         assert (await job.outcome()).value == {"echo": {"a": 1}}
 
-    async def test_one_that_is_missing_for_a_moment_is_waited_for(self) -> None:
+    async def test_an_execution_that_is_missing_for_a_moment_is_waited_for(self) -> None:
         async with holding(missing=MissingTerms(looks=3, timeout_s=WITHIN_S)) as harness:
             job = await begun(harness, args={"a": 1})
             execution = await job.began()
@@ -264,7 +264,7 @@ class TestFollowing:
             assert (await job.outcome()).value == {"echo": {"a": 1}}
 
     @pytest.mark.promise("workflow.never-false-done")
-    async def test_one_that_is_forgotten_is_never_done(self, held: N8nHarness) -> None:
+    async def test_a_forgotten_execution_is_never_done(self, held: N8nHarness) -> None:
         job = await begun(held)
         await job.began()
         await job.sink.until_reported("running")
@@ -312,7 +312,7 @@ class TestFollowing:
 
 
 class TestStopping:
-    async def test_it_is_stopped_where_that_is_possible(self, held: N8nHarness) -> None:
+    async def test_an_execution_is_stopped_where_possible(self, held: N8nHarness) -> None:
         job = await begun(held)
         execution = await job.began()
         await job.sink.until_reported("running")
@@ -353,7 +353,7 @@ class TestStopping:
         fault.let_go()
         assert (await job.error()).kind is ErrorKind.CANCELLED
 
-    async def test_one_that_has_ended_meanwhile_brings_its_result(self, held: N8nHarness) -> None:
+    async def test_an_execution_that_ended_meanwhile_returns_its_result(self, held: N8nHarness) -> None:
         job = await begun(held)
         execution = await job.began()
         await job.sink.until_reported("running")
@@ -368,7 +368,7 @@ class TestStopping:
         assert (await job.outcome()).value == {"echo": {}}
 
 
-async def test_one_under_way_ends_where_it_began_when_its_source_is_closed(held: N8nHarness) -> None:
+async def test_a_job_under_way_ends_where_it_began_when_its_source_is_closed(held: N8nHarness) -> None:
     job = await begun(held, args={"a": 1})
     execution = await job.began()
     await held.n8n.was_asked("GET", f"/api/v1/executions/{execution.id}")

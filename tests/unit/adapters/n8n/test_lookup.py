@@ -89,7 +89,7 @@ async def test_large_executions_are_read_beside_the_loop(chars: int, is_aside: b
         assert (await api.judged(began.id, where) != threading.get_ident()) is is_aside
 
 
-async def test_of_executions_with_the_same_id_after_n8n_was_set_up_anew_each_has_its_own_keys() -> None:
+async def test_executions_with_the_same_id_after_a_reinstall_of_n8n_have_their_own_keys() -> None:
     async with staged({"echo": SYNC}) as harness:
         await called(harness, 1)
         assert await found_by(harness, "ours") is None

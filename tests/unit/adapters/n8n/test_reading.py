@@ -92,7 +92,7 @@ class TestRecorded:
         header = _answer(named["wait respond"])
         assert execution_named(header, {}, "/nowhere") == "7"
 
-    def test_failures_are_distinguished(self) -> None:
+    def test_failures_are_distinguished_by_kind(self) -> None:
         named = {one["label"]: _answer(one) for one in _recorded("POST /webhook/")}
         assert is_in_workflow(named["error lastNode"])
         assert is_not_registered(named["inactive"])
@@ -227,7 +227,7 @@ def test_respond_node_that_answers_with_what_it_got_is_the_result(parameters: di
     assert result_of(ended(parameters)) == REQUEST
 
 
-def test_any_other_last_node_is_the_result() -> None:
+def test_the_output_of_another_last_node_is_the_result() -> None:
     assert result_of(ended({"respondWith": "json"}, "n8n-nodes-base.set")) == REQUEST
 
 

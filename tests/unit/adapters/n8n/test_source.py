@@ -19,7 +19,7 @@ TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "strin
 
 
 class TestNamed:
-    async def test_every_word_is_the_operators(self) -> None:
+    async def test_configured_words_replace_those_of_n8n(self) -> None:
         terms = N8nWorkflow(
             description="Says it.", webhook="echo", input_schema=TEXT, output_schema={"type": "object"}, version="2.1.0"
         )
@@ -190,7 +190,7 @@ class TestDiscovered:
         assert made["noted"].spec.description == "A note."
         assert made["stuck"].spec.description == "Sticky."
 
-    async def test_of_two_that_read_alike_one_is_left_out_and_reported(self) -> None:
+    async def test_one_of_two_names_that_read_alike_is_left_out_and_reported(self) -> None:
         flows = [flow("same", "lastNode"), {**flow("b", "lastNode"), "name": "same"}]
         async with staged(flows=flows, discover=N8nDiscovery()) as harness:
             found = await harness.discover()

@@ -131,7 +131,7 @@ async def test_taking_whose_confirmation_is_lost_leaves_no_job_running_with_nobo
     assert await harness.states() == ["QUEUED", "RUNNING", "SUCCEEDED"]
 
 
-async def test_delivery_that_comes_again_while_the_first_runs_is_nothing(harness: JobHarness, process: Process) -> None:
+async def test_a_repeated_delivery_during_the_first_is_ignored(harness: JobHarness, process: Process) -> None:
     await harness.kept(a_job())
     first = process.deliver()
     await harness.started()
@@ -145,7 +145,7 @@ async def test_delivery_that_comes_again_while_the_first_runs_is_nothing(harness
 
 
 @pytest.mark.promise("jobs.compare-and-set")
-async def test_of_many_processes_one_runs_a_job(harness: JobHarness) -> None:
+async def test_one_of_many_processes_runs_a_job(harness: JobHarness) -> None:
     processes = [harness.process() for _ in range(8)]
     await harness.kept(a_job())
     harness.world.go["job-1"].set()

@@ -94,7 +94,7 @@ async def test_decision_about_another_question_changes_nothing(harness: JobHarne
     assert await harness.job() == standing
 
 
-async def test_decision_without_a_job_and_questions_are_nothing(process: Process) -> None:
+async def test_decisions_without_a_job_and_questions_are_ignored(process: Process) -> None:
     binding = replace(an_approval().binding, job_id="")
     for approval in (None, an_approval(), an_approval(APPROVED, binding=binding)):
         process.decisions.on_event(approval)
@@ -173,9 +173,7 @@ async def test_decision_that_could_not_be_carried_is_reported_and_left_to_the_sw
     assert (await harness.job()).state is JobState.QUEUED
 
 
-async def test_no_to_what_runs_on_a_remote_side_already_has_it_stopped_there(
-    harness: JobHarness, process: Process
-) -> None:
+async def test_a_rejection_of_running_remote_work_stops_it(harness: JobHarness, process: Process) -> None:
     await _waits(harness, remote=MARK)
     await process.decisions.decide(an_approval(REJECTED))
     job = await harness.job()
@@ -184,7 +182,7 @@ async def test_no_to_what_runs_on_a_remote_side_already_has_it_stopped_there(
     assert process.engine.waiting == 1
 
 
-async def test_no_to_what_may_run_on_a_remote_side_is_no_word_about_its_effect(
+async def test_a_rejection_of_possibly_running_remote_work_leaves_its_effect_unknown(
     harness: JobHarness, process: Process
 ) -> None:
     await _waits(harness, remote=replace(MARK, accepted=False))

@@ -201,7 +201,7 @@ async def test_reports_during_an_outage_are_few(harness: JobHarness, process: Pr
     assert (await harness.check()).status.progress == Progress(4_999)
 
 
-async def test_change_that_may_not_be_ends_in_no_loop(harness: JobHarness, process: Process) -> None:
+async def test_a_forbidden_change_ends_without_a_retry_loop(harness: JobHarness, process: Process) -> None:
     harness.store.unkept = lambda job: job.state.is_final
     harness.world.script = safe
     harness.world.go["job-1"].set()

@@ -176,7 +176,7 @@ async def test_job_that_is_cancelled_while_its_tool_asks_is_cancelled(harness: J
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_saying_that_it_asks_costs_nothing_where_nothing_had_begun(
+async def test_announcing_a_question_costs_nothing_where_nothing_had_begun(
     harness: JobHarness, process: Process, begun: bool
 ) -> None:
     versions = []

@@ -189,7 +189,7 @@ async def test_jobs_that_wait_for_a_person_are_all_looked_at_in_turn(
     assert seen == [f"job-{number}" for number in range(8)] * 2
 
 
-async def test_expired_jobs_are_removed_and_a_broken_broom_stops_no_other(
+async def test_expired_jobs_are_removed_and_a_failing_sweep_stops_no_other(
     harness: JobHarness, process: Process
 ) -> None:
     job = a_job()
@@ -225,7 +225,7 @@ async def test_signs_of_life_go_on_however_long_a_sweep_takes(harness: JobHarnes
 
 @pytest.mark.parametrize("problem", [away, lambda: RuntimeError("a defect"), lambda: OSError("a disk")])
 @pytest.mark.parametrize("method", ["beat", "unattended", "awaiting", "tally", "forget"])
-async def test_reconciler_survives_whatever_the_store_raises(
+async def test_the_reconciler_survives_any_error_of_the_store(
     harness: JobHarness,
     process: Process,
     monkeypatch: pytest.MonkeyPatch,

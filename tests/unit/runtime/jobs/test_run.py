@@ -164,7 +164,7 @@ async def _taken_by_another(harness: JobHarness, state: JobState = JobState.RUNN
     return other
 
 
-async def test_zombie_stops_when_another_has_its_job(harness: JobHarness, process: Process) -> None:
+async def test_a_replaced_process_stops_when_another_has_its_job(harness: JobHarness, process: Process) -> None:
     await harness.kept(a_job())
     run = process.deliver()
     await harness.started()
@@ -185,7 +185,7 @@ async def test_process_that_missed_its_takeover_cannot_write(harness: JobHarness
     assert await harness.job() == other
 
 
-async def test_zombie_stops_at_its_next_report(harness: JobHarness, process: Process) -> None:
+async def test_a_replaced_process_stops_at_its_next_report(harness: JobHarness, process: Process) -> None:
     reports = asyncio.Event()
 
     async def script(run: ScriptedRun) -> ToolResult:
@@ -206,7 +206,7 @@ async def test_zombie_stops_at_its_next_report(harness: JobHarness, process: Pro
     assert await harness.job() == other
 
 
-async def test_zombie_never_reaches_its_effect(harness: JobHarness, process: Process) -> None:
+async def test_a_replaced_process_never_reaches_its_effect(harness: JobHarness, process: Process) -> None:
     async def script(run: ScriptedRun) -> ToolResult:
         await run.works()
         await run.begin()
@@ -224,7 +224,7 @@ async def test_zombie_never_reaches_its_effect(harness: JobHarness, process: Pro
     assert harness.world.effects["job-1"] == 0
 
 
-async def test_zombie_of_a_remote_job_asks_for_nothing(harness: JobHarness, process: Process) -> None:
+async def test_a_replaced_process_of_a_remote_job_asks_for_nothing(harness: JobHarness, process: Process) -> None:
     harness.world.script = remote
     await harness.kept(a_job())
     run = process.deliver()

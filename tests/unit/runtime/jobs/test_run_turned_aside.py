@@ -156,7 +156,7 @@ async def _left(run: asyncio.Task[None]) -> None:
 
 
 @pytest.mark.parametrize(("script", "end"), [(safe, JobState.QUEUED), (unsafe, LOST), (remote, JobState.QUEUED)])
-async def test_hand_over(
+async def test_a_job_is_handed_over(
     harness: JobHarness, process: Process, script: Callable[[ScriptedRun], Awaitable[ToolResult]], end: JobState
 ) -> None:
     harness.world.script = script

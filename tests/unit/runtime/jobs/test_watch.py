@@ -191,7 +191,7 @@ async def test_nothing_is_kept_of_a_job_that_nobody_watches(watched: WatchedJob)
     assert (watched.watch.watchers, watched.observer.watchers, len(watched.watch._topics)) == (0, 0, 0)
 
 
-async def test_news_of_jobs_that_nobody_watches_are_nothing(watched: WatchedJob) -> None:
+async def test_updates_of_unwatched_jobs_are_ignored(watched: WatchedJob) -> None:
     await watched.announce(JobNews("another", 7), await watched.report(), JobNews(""))
     assert len(watched.watch._topics) == 0
 
