@@ -246,12 +246,12 @@ class TestApprovalByDefault:
             ([rule("no", "DENY", tools=["core/*"])], DENY),
         ],
     )
-    def test_a_plan_requirement_is_lifted_by_an_allow_that_names_tool_or_capability_alone(
+    def test_the_default_approval_is_lifted_by_an_allow_that_names_tool_or_capability_alone(
         self, rules: list[dict[str, Any]], effect: Effect
     ) -> None:
         assert policy(rules=rules).decide(self.SEND).effect is effect
 
-    def test_the_document_sets_whether_destruction_needs_a_plan(self) -> None:
+    def test_the_document_sets_which_capabilities_need_approval_by_default(self) -> None:
         assert policy(approval_by_default=[]).decide(self.SEND).effect is ALLOW
         asking = policy(approval_by_default=["write:*"])
         assert asking.decide(self.SEND).effect is ALLOW
