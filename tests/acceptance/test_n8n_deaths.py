@@ -15,7 +15,7 @@ from tests.acceptance.real_n8n import RealN8n
 from tests.hub import channel_to, request
 from tests.processes import served
 from tests.rpc.real_servers import write_sources
-from tests.rpc.severed_wire import wire_to
+from tests.rpc.severable_proxy import wire_to
 from toolhub.v1 import error_pb2, job_pb2, result_pb2
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub

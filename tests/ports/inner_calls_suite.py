@@ -1,13 +1,13 @@
 """What all calls within a running call must do. Inherit `InnerCallsSuite` and give the handle of one.
 
-Fixture of the subclass: `calls`, of a call of `Probe` on a stage (tests/rpc/replaying.py), held until the test ends.
+Fixture of the subclass: `calls`, of a call of `HandleProbe` (tests/rpc/replay_harness.py), held until the test ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from tests.rpc.replaying import ASKED, EFFECT, NAP, NOW, ReplayHarness, TextOutput, text_of
+from tests.rpc.replay_harness import ASKED, EFFECT, NAP, NOW, ReplayHarness, TextOutput, text_of
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.ports import InnerCalls
 from toolhub_service.domain.result import Plan, ToolResult

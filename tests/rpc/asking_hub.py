@@ -10,11 +10,11 @@ import json
 import sys
 from pathlib import Path
 
-from tests.rpc.test_questions import an_asking_office
+from tests.rpc.test_questions import questions_harness
 
 
 async def main(folder: Path, names: tuple[str, ...]) -> None:
-    async with an_asking_office(folder, names) as office:
+    async with questions_harness(folder, names) as office:
         keys = {name: dict(office.by(name))["authorization"] for name in names}
         print(json.dumps({"address": office.running.address, "keys": keys}), flush=True)
         await asyncio.Event().wait()

@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.hub import request, running_hub
-from tests.rpc.props import Echo, SlowToCancel, Waits
+from tests.rpc.sample_tools import Echo, SlowToCancel, Waits
 from tests.rpc.statuses import failed
 from toolhub_service.domain.event import EventType
 from toolhub_service.transport.interceptors.admission import AdmissionLayer

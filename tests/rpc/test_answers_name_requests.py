@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub import OPEN_POLICY, RunningHub, request, running_hub
-from tests.rpc.props import Waits
+from tests.rpc.sample_tools import Waits
 from toolhub.v1 import job_state_pb2, tool_service_pb2
 
 WRITE, READ = "core/fs.writeText", "core/fs.readText"

@@ -98,14 +98,14 @@ class ApprovalsHarness:
 
 
 @asynccontextmanager
-async def an_office(tmp_path: Path, **fields: Any) -> AsyncIterator[ApprovalsHarness]:
+async def approvals_harness(tmp_path: Path, **fields: Any) -> AsyncIterator[ApprovalsHarness]:
     async with running_hub(tmp_path, policy=POLICY, settings=API_KEYS, **fields) as running:
         yield ApprovalsHarness(running)
 
 
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[ApprovalsHarness]:
-    async with an_office(tmp_path) as opened:
+    async with approvals_harness(tmp_path) as opened:
         yield opened
 
 
@@ -206,7 +206,7 @@ async def test_other_arguments_and_another_policy_need_another_yes(harness: Appr
 
 
 async def test_question_outlives_the_hub(tmp_path: Path) -> None:
-    async with an_office(tmp_path) as harness:
+    async with approvals_harness(tmp_path) as harness:
         approval_id = await harness.ask()
     async with running_hub(tmp_path, policy=POLICY, settings=API_KEYS) as running:
         again = ApprovalsHarness(running)
@@ -256,7 +256,7 @@ async def test_job_may_be_submitted_with_an_approval_that_was_granted(harness: A
 @pytest.mark.promise("jobs.handed-over")
 async def test_a_leaving_hub_ends_watches_with_a_retryable_status(tmp_path: Path) -> None:
     async with AsyncExitStack() as client:
-        async with an_office(tmp_path) as harness:
+        async with approvals_harness(tmp_path) as harness:
             channel = await client.enter_async_context(channel_to(harness.running.address))
             metadata, approval_id = harness.by("judge"), await harness.ask()
             stub: Any = ApprovalServiceStub(channel)

@@ -17,7 +17,7 @@ from tests.hub import channel_to
 from tests.processes import served
 from tests.rpc.comfy_hub import ComfyClient, comfy_hub, write_sources
 from tests.rpc.job_client import state
-from tests.rpc.sharing import is_gapless
+from tests.rpc.principals import is_gapless
 from toolhub.v1 import error_pb2, source_pb2
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.event import EventType

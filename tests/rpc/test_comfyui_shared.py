@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.comfyui import How, Op, fake_comfyui
 from tests.rpc.comfy_hub import IMPATIENT, POLICY, ComfyClient, write_sources
-from tests.rpc.sharing import hubs_of, merged
+from tests.rpc.principals import hubs_of, merged
 
 JOBS = 100
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.hub import RunningHub, request, running_hub
 from tests.rpc.contract_text import assert_comment
-from tests.rpc.props import Crashes, Echo
+from tests.rpc.sample_tools import Crashes, Echo
 from tests.rpc.statuses import failed
 from toolhub.v1 import artifact_service_pb2, error_pb2, job_state_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb

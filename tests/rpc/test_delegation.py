@@ -12,7 +12,7 @@ import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
 from tests.rpc.minting_issuer import MintingIssuer, minting_issuer
-from tests.rpc.sharing import Client, state
+from tests.rpc.principals import Client, state
 from tests.rpc.statuses import failed
 from tests.rpc.test_certificates import metric
 from toolhub.v1 import approval_pb2, error_pb2

@@ -12,7 +12,7 @@ import pytest
 
 from tests.hub import RunningHub, running_hub
 from tests.ports.catalog_suite import tool as a_tool
-from tests.rpc.props import Echo
+from tests.rpc.sample_tools import Echo
 from tests.rpc.statuses import failed
 from toolhub.v1 import registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb

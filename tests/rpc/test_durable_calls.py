@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.rpc.replaying import ASKED, AWAITING, EFFECT, NAP, NOW, SCRIPT, Effect, Marked, TextOutput, replay_harness
+from tests.rpc.replay_harness import (
+    ASKED,
+    AWAITING,
+    EFFECT,
+    NAP,
+    NOW,
+    SCRIPT,
+    Effect,
+    Marked,
+    TextOutput,
+    replay_harness,
+)
 from toolhub.v1 import job_service_pb2, job_state_pb2
 from toolhub_service.domain.inner_log import KeptCall, KeptState
 from toolhub_service.domain.json import JsonObject

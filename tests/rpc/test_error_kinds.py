@@ -16,7 +16,7 @@ from tests.fakes.http_server import RawServer, RecordedRequest, response, servin
 from tests.free_port import free_port
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.overtaken import overtaken
-from tests.rpc.props import BreaksItsSchema, Crashes, Echo, Waits, WaitsToWrite
+from tests.rpc.sample_tools import BreaksItsSchema, Crashes, Echo, Waits, WaitsToWrite
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub_service.domain.error_kinds import ERROR_KINDS
 from toolhub_service.domain.error_spec import COMMON_DETAILS

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from tests.hub import OPEN_POLICY, RunningHub, request, running_hub
-from tests.rpc.props import TextIn, TextOut, WaitsToWrite
+from tests.rpc.sample_tools import TextIn, TextOut, WaitsToWrite
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.event import EventType

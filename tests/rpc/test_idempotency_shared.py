@@ -13,8 +13,7 @@ import pytest
 
 from tests.hub import running_hub
 from tests.overtaken import overtaken
-from tests.rpc.severed_wire import SeverableProxy, wire_to
-from tests.rpc.sharing import (
+from tests.rpc.principals import (
     IMPATIENT,
     POLICY,
     WAIT,
@@ -28,6 +27,7 @@ from tests.rpc.sharing import (
     state,
     states,
 )
+from tests.rpc.severable_proxy import SeverableProxy, wire_to
 from toolhub.v1 import error_pb2
 from toolhub_service.runtime import idempotency
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports.inner_calls_suite import PROBE, HandleProbe, InnerCallsSuite
-from tests.rpc.replaying import ReplayHarness, replay_harness
+from tests.rpc.replay_harness import ReplayHarness, replay_harness
 from toolhub_service.domain.ports import InnerCalls
 
 

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.hub import RunningHub, request, running_hub
-from tests.rpc.props import Waits
+from tests.rpc.sample_tools import Waits
 from tests.rpc.statuses import FailedRpc, failed, failed_stream
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.errors import ErrorKind, HubFailure, refuse

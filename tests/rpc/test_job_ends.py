@@ -14,8 +14,7 @@ import pytest
 
 from tests.hub import channel_to, request
 from tests.overtaken import overtaken
-from tests.rpc.props import Crashes, CrashesMidway, Echo, SlowToCancel
-from tests.rpc.sharing import (
+from tests.rpc.principals import (
     IMPATIENT,
     POLICY,
     WAIT,
@@ -23,13 +22,14 @@ from tests.rpc.sharing import (
     Client,
     CountedWaits,
     CountedWrites,
-    People,
+    Principals,
     hubs_of,
     merged,
     state,
     states,
 )
-from tests.rpc.sharing import is_gapless as gapless
+from tests.rpc.principals import is_gapless as gapless
+from tests.rpc.sample_tools import Crashes, CrashesMidway, Echo, SlowToCancel
 from tests.rpc.statuses import failed, failed_stream
 from toolhub.v1 import artifact_service_pb2, call_pb2, error_pb2, job_pb2
 from toolhub.v1.approval_pb2 import APPROVAL_STATE_EXPIRED
@@ -60,7 +60,7 @@ class JobHarness:
         self.judge: Client
         self.boss: Client
 
-    def open(self, people: People, running: Any) -> JobHarness:
+    def open(self, people: Principals, running: Any) -> JobHarness:
         self.running, self.robot, self.judge = running, people.at(running), people.at(running, "judge")
         self.boss = people.at(running, "boss")
         return self
@@ -91,7 +91,7 @@ class JobHarness:
 async def harness(tmp_path: Path) -> AsyncIterator[JobHarness]:
     harness = JobHarness()
     async with hubs_of(tmp_path, merged(IMPATIENT, {"jobs": {"max_running": 1}}), harness.tools) as (running,):
-        yield harness.open(People(running), running)
+        yield harness.open(Principals(running), running)
 
 
 # Cancelled
@@ -286,7 +286,7 @@ async def test_decision_that_was_missed_is_found_however_many_jobs_still_wait(
 async def test_job_that_nobody_decides_about_fails_when_its_approval_expires(tmp_path: Path) -> None:
     policy = POLICY.replace("reason: Files are shared.", "approval: {expires_s: 0.2}")
     async with hubs_of(tmp_path, IMPATIENT, [], policy=policy) as (running,):
-        robot = People(running).at(running)
+        robot = Principals(running).at(running)
         job = await robot.submit(FILE, NOTE, request_id="work")
         last = (await robot.ended(job.job_id))[-1]
         assert (state(last), last.error.kind) == ("FAILED", error_pb2.ERROR_KIND_APPROVAL_REJECTED)
@@ -301,7 +301,7 @@ rules: [{id: look-first, effect: REQUIRE_PLAN, tools: [core/fs.deletePath]}]
 """
     tool, args = "core/fs.deletePath", {"path": "note.txt", "confirm": True}
     async with hubs_of(tmp_path, {}, [], policy=policy) as (running,):
-        robot = People(running).at(running)
+        robot = Principals(running).at(running)
         assert (await robot.call(FILE, NOTE, request_id="work")).ok
         unplanned = await robot.submit(tool, args, request_id="work")
         assert unplanned.status.error.kind == error_pb2.ERROR_KIND_PLAN_REQUIRED
@@ -323,7 +323,7 @@ async def test_leaving_hub_sends_watchers_elsewhere_and_hands_its_jobs_over(tmp_
     harness, later = JobHarness(), JobHarness()
     async with AsyncExitStack() as client:
         async with hubs_of(tmp_path, IMPATIENT, harness.tools) as (running,):
-            harness.open(People(running), running)
+            harness.open(Principals(running), running)
             channel = await client.enter_async_context(channel_to(running.address))
             running.channel, own = channel, running.channel
             safe, unsafe = await harness.robot.submit(WAIT), await harness.robot.submit(WRITE)
@@ -336,7 +336,7 @@ async def test_leaving_hub_sends_watchers_elsewhere_and_hands_its_jobs_over(tmp_
     assert (left.code, left.reason, left.retry_after_s) == (grpc.StatusCode.UNAVAILABLE, "DRAINING", 0.5)
     later.waits.let_go.set()
     async with hubs_of(tmp_path, IMPATIENT, later.tools) as (running,):
-        later.open(People(running), running)
+        later.open(Principals(running), running)
         history = await later.robot.ended(safe.job_id, last.sequence)
         assert history[0].sequence == last.sequence + 1
         assert gapless(history)

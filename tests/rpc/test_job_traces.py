@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.hub import RunningHub
-from tests.rpc.props import Echo
-from tests.rpc.sharing import WAIT, WRITE, Client, CountedWaits, CountedWrites, People, hubs_of, state
+from tests.rpc.principals import WAIT, WRITE, Client, CountedWaits, CountedWrites, Principals, hubs_of, state
+from tests.rpc.sample_tools import Echo
 from toolhub.v1 import error_pb2
 from toolhub_service.domain.event import EventType
 from toolhub_service.telemetry.tracing import Tracing
@@ -28,7 +28,7 @@ class TraceHarness:
         self.waits, self.writes = CountedWaits(), CountedWrites()
 
     def open(self, running: RunningHub) -> None:
-        self.running, people = running, People(running)
+        self.running, people = running, Principals(running)
         self.robot, self.other = people.at(running), people.at(running, "other")
 
 

@@ -13,8 +13,19 @@ import pytest
 
 from tests.fakes.clock import next_millisecond
 from tests.hub import RunningHub, request
-from tests.rpc.props import Crashes, Echo, TextIn, TextOut, Waits
-from tests.rpc.sharing import WAIT, WRITE, Client, CountedWrites, People, Status, hubs_of, is_gapless, state, states
+from tests.rpc.principals import (
+    WAIT,
+    WRITE,
+    Client,
+    CountedWrites,
+    Principals,
+    Status,
+    hubs_of,
+    is_gapless,
+    state,
+    states,
+)
+from tests.rpc.sample_tools import Crashes, Echo, TextIn, TextOut, Waits
 from tests.rpc.statuses import failed, failed_stream
 from toolhub.v1 import error_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1 import tool_service_pb2 as pb
@@ -52,7 +63,7 @@ class JobsHarness:
         self.waits, self.writes, self.renders, self.talks = Waits(), CountedWrites(), AlwaysJob(), ReportsAlways()
 
     def open(self, running: RunningHub) -> None:
-        self.running, self.people = running, People(running)
+        self.running, self.people = running, Principals(running)
 
     def by(self, name: str) -> Client:
         return self.people.at(self.running, name)

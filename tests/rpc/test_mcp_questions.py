@@ -95,7 +95,7 @@ def _approval_of(result: Any) -> str:
 
 
 @asynccontextmanager
-async def a_restaurant(
+async def mcp_questions_harness(
     home: Path,
     *,
     policy: str = POLICY,
@@ -105,7 +105,7 @@ async def a_restaurant(
     server: AskingServer | None = None,
     **settings: Any,
 ) -> AsyncIterator[McpQuestionsHarness]:
-    async with _kitchen(server, is_modern) as cooking:
+    async with _asking_server(server, is_modern) as cooking:
         sources = {"kitchen": {"url": cooking.url, "elicitation": elicitation}}
         async with sourced_hub(home, sources, policy=policy, settings={**API_KEYS, **settings}) as running:
             harness = McpQuestionsHarness(running, names)
@@ -114,7 +114,7 @@ async def a_restaurant(
 
 
 @asynccontextmanager
-async def _kitchen(server: AskingServer | None, is_modern: bool) -> AsyncIterator[AskingServer]:
+async def _asking_server(server: AskingServer | None, is_modern: bool) -> AsyncIterator[AskingServer]:
     if server is not None:
         yield server
         return
@@ -124,7 +124,7 @@ async def _kitchen(server: AskingServer | None, is_modern: bool) -> AsyncIterato
 
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[McpQuestionsHarness]:
-    async with a_restaurant(tmp_path) as opened:
+    async with mcp_questions_harness(tmp_path) as opened:
         yield opened
 
 
@@ -266,7 +266,7 @@ async def test_key_that_goes_along_gives_the_one_result_again(harness: McpQuesti
 
 
 async def test_rule_and_question_of_one_call_are_two_approvals(tmp_path: Path) -> None:
-    async with a_restaurant(tmp_path, policy=POLICY + RULE) as harness:
+    async with mcp_questions_harness(tmp_path, policy=POLICY + RULE) as harness:
         rules = await harness.asked()
         assert not (await harness.shown(rules)).HasField("question")
         await harness.decide(rules)
@@ -279,12 +279,12 @@ async def test_rule_and_question_of_one_call_are_two_approvals(tmp_path: Path) -
 
 async def test_answer_outlives_a_hub(tmp_path: Path) -> None:
     async with asking_server() as server:
-        async with a_restaurant(tmp_path, server=server) as harness:
+        async with mcp_questions_harness(tmp_path, server=server) as harness:
             approval_id = await harness.asked()
             job_id = await harness.submitted()
             waited = await harness.waiting(job_id)
             keys = harness._keys
-        async with a_restaurant(tmp_path, server=server, names=()) as harness:
+        async with mcp_questions_harness(tmp_path, server=server, names=()) as harness:
             harness._keys = keys
             ending = asyncio.create_task(harness.ended(job_id))
             await harness.answer(approval_id)
@@ -321,7 +321,7 @@ async def test_server_that_asks_otherwise_after_its_restart_is_answered_anew(har
 
 @pytest.mark.parametrize("is_modern", [True, False])
 async def test_defaults_answer_at_once_where_they_are_enough(tmp_path: Path, *, is_modern: bool) -> None:
-    async with a_restaurant(tmp_path, elicitation="defaults", is_modern=is_modern) as harness:
+    async with mcp_questions_harness(tmp_path, elicitation="defaults", is_modern=is_modern) as harness:
         assert json.loads((await harness.order(tool="agree")).result_json) == {"result": "yes"}
         refused = await harness.order()
         assert refused.error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR
@@ -333,7 +333,7 @@ async def test_no_approval_is_asked_for_where_nobody_can_decide(
     tmp_path: Path, elicitation: str, *, is_modern: bool
 ) -> None:
     """An older server holds the call open while it waits: it is told no."""
-    async with a_restaurant(tmp_path, elicitation=elicitation, is_modern=is_modern) as harness:
+    async with mcp_questions_harness(tmp_path, elicitation=elicitation, is_modern=is_modern) as harness:
         refused = await harness.order()
         assert refused.error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR
         assert harness.server.orders == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.hub import RunningHub, running_hub
-from tests.rpc.sharing import People, hubs_of
+from tests.rpc.principals import Principals, hubs_of
 from toolhub.v1 import error_pb2, result_pb2
 
 POLICY = """
@@ -129,7 +129,7 @@ async def test_another_principal_finds_nothing_and_another_agent_what_is_for_all
     if kind == "postgres":
         stores["postgres_url"] = request.getfixturevalue("postgres_url")
     async with hubs_of(tmp_path, {"stores": stores}, [], policy=POLICY) as (running,):
-        people = People(running)
+        people = Principals(running)
         alice, bob = people.at(running, "robot"), people.at(running, "other")
         ids = {
             agent: _value(await alice.call("core/memory.write", {"text": SECRET, "tags": ["vault"]}, agent_id=agent))

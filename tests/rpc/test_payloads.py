@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from tests.hub import RunningHub, request, running_hub
-from tests.rpc.props import Counts, Echo
+from tests.rpc.sample_tools import Counts, Echo
 from toolhub.v1 import call_pb2, error_pb2
 
 BEYOND = 2**53

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.missing import need_extra
-from tests.rpc.replaying import AWAITING, ReplayHarness, replay_harness
+from tests.rpc.replay_harness import AWAITING, ReplayHarness, replay_harness
 from toolhub.v1 import job_state_pb2
 
 need_extra("pydantic_monty", "programs")

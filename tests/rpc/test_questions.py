@@ -79,7 +79,7 @@ class QuestionsHarness(ApprovalsHarness):
 
 
 @asynccontextmanager
-async def an_asking_office(
+async def questions_harness(
     tmp_path: Path, names: tuple[str, ...] = ("robot", "judge")
 ) -> AsyncIterator[QuestionsHarness]:
     async with running_hub(tmp_path, policy=POLICY, settings=API_KEYS) as running:
@@ -93,7 +93,7 @@ async def an_asking_office(
 
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[QuestionsHarness]:
-    async with an_asking_office(tmp_path) as opened:
+    async with questions_harness(tmp_path) as opened:
         yield opened
 
 
@@ -169,10 +169,10 @@ async def test_job_waits_for_the_answer_and_goes_on_by_itself(harness: Questions
 
 @pytest.mark.promise("approval.job-goes-on")
 async def test_job_that_waits_survives_a_restart_with_its_question(tmp_path: Path) -> None:
-    async with an_asking_office(tmp_path) as harness:
+    async with questions_harness(tmp_path) as harness:
         job = await harness.submitted()
         approval_id = (await harness.waiting(job.job_id)).approval_id
-    async with an_asking_office(tmp_path, ("robot-2", "judge-2")) as harness:
+    async with questions_harness(tmp_path, ("robot-2", "judge-2")) as harness:
         approvals, jobs = harness.running.hub.stores.approvals, harness.running.hub.stores.jobs
         kept, waiting = await approvals.get(approval_id), await jobs.get(job.job_id)
         assert kept is not None

@@ -13,8 +13,7 @@ import grpc
 import pytest
 
 from tests.hub import RunningHub, request
-from tests.rpc.props import Echo
-from tests.rpc.sharing import (
+from tests.rpc.principals import (
     IMPATIENT,
     POLICY,
     WAIT,
@@ -22,13 +21,14 @@ from tests.rpc.sharing import (
     Client,
     CountedWaits,
     CountedWrites,
-    People,
+    Principals,
     hubs_of,
     is_gapless,
     merged,
     state,
     states,
 )
+from tests.rpc.sample_tools import Echo
 from tests.rpc.statuses import failed, failed_stream
 from toolhub.v1 import artifact_service_pb2, call_pb2, error_pb2
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
@@ -53,13 +53,13 @@ class TwoHubs:
         self.waits = (CountedWaits(), CountedWaits())
         self.writes = (CountedWrites(), CountedWrites())
         self.hubs: list[RunningHub]
-        self.people: People
+        self.people: Principals
 
     def tools(self, number: int) -> list[Any]:
         return [self.waits[number], self.writes[number], Echo(), LongOutput()]
 
     def open(self, hubs: list[RunningHub]) -> TwoHubs:
-        self.hubs, self.people = hubs, People(*hubs)
+        self.hubs, self.people = hubs, Principals(*hubs)
         return self
 
     def at(self, number: int, name: str = "robot") -> Client:
@@ -211,7 +211,7 @@ async def test_plan_of_one_hub_is_committed_at_the_other_that_has_its_key(tmp_pa
         folder.mkdir(parents=True)
         copy2(tmp_path / "plan.key", folder)
     async with hubs_of(tmp_path, settings, [], [], policy=policy) as hubs:
-        people = People(*hubs)
+        people = Principals(*hubs)
         here, there = people.at(hubs[0]), people.at(hubs[1])
         asked = request(FILE, NOTE, mode=call_pb2.INVOKE_MODE_DRY_RUN, request_id="work")
         plan = (await hubs[0].stub.Invoke(asked, metadata=here.metadata, timeout=60)).plan

@@ -11,14 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.rpc.sharing import (
+from tests.rpc.principals import (
     IMPATIENT,
     WAIT,
     WRITE,
     Client,
     CountedWaits,
     CountedWrites,
-    People,
+    Principals,
     hubs_of,
     hurry_links,
     is_gapless,
@@ -61,7 +61,7 @@ async def site_on(
     settings = merged(IMPATIENT, jobs, {"stores": {"redis_url": redis.url}})
     tools = [[wait, write] for wait, write in zip(harness.waits, harness.writes, strict=True)]
     async with hubs_of(folder, settings, *tools) as hubs:
-        people = People(*hubs)
+        people = Principals(*hubs)
         harness.here, harness.there = people.at(hubs[0]), people.at(hubs[1])
         yield harness
 

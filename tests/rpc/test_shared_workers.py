@@ -17,7 +17,7 @@ import pytest
 from tests.hub import OPEN_POLICY, RunningHub, channel_to
 from tests.processes import Served, ended, served
 from tests.rpc.held_tools import HoldOnce, HoldSafely
-from tests.rpc.sharing import Client, Status, is_gapless, state, states
+from tests.rpc.principals import Client, Status, is_gapless, state, states
 from tests.rpc.statuses import failed
 from toolhub.v1 import error_pb2, job_pb2
 

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.rpc.props import Echo
-from tests.rpc.sharing import WAIT, WRITE, Client, CountedWaits, CountedWrites, People, hubs_of
+from tests.rpc.principals import WAIT, WRITE, Client, CountedWaits, CountedWrites, Principals, hubs_of
+from tests.rpc.sample_tools import Echo
 from tests.rpc.statuses import failed_stream
 from toolhub.v1 import error_pb2
 
@@ -27,7 +27,7 @@ async def follow(client: Client, job_id: str, streams: AsyncExitStack) -> Any:
 async def test_one_principal_does_not_use_up_the_watches_of_a_hub(tmp_path: Path) -> None:
     waits, settings = CountedWaits(), {"server": {"max_watches": 4}}
     async with hubs_of(tmp_path, settings, [waits]) as (running,), AsyncExitStack() as streams:
-        people = People(running)
+        people = Principals(running)
         robot, other = people.at(running), people.at(running, "other")
         job, another = await robot.submit(WAIT), await other.submit(WAIT)
         await follow(robot, job.job_id, streams)
@@ -45,7 +45,7 @@ async def test_one_principal_does_not_use_up_the_idempotency_keys(tmp_path: Path
     writes, settings = CountedWrites(), {"idempotency": {"max_keys": 4}}
     writes.let_go.set()
     async with hubs_of(tmp_path, settings, [writes, Echo()]) as (running,):
-        people = People(running)
+        people = Principals(running)
         robot, other = people.at(running), people.at(running, "other")
         for key in ("k-1", "k-2"):
             assert (await robot.call(WRITE, idempotency_key=key)).ok

@@ -10,7 +10,7 @@ import pytest
 
 from tests.hub import request
 from tests.rpc import real_servers as real
-from tests.rpc.replaying import ASKED, AWAITING, EFFECT, NOW, SUCCEEDED, ReplayHarness, replay_harness
+from tests.rpc.replay_harness import ASKED, AWAITING, EFFECT, NOW, SUCCEEDED, ReplayHarness, replay_harness
 from tests.rpc.skill_runs import OBJECT, plan_skill, sidecar, source_of
 from tests.unit.adapters.skill.skill_folders import write_skill
 from toolhub.v1 import call_pb2, error_pb2, job_pb2

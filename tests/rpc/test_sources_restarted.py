@@ -15,7 +15,7 @@ from tests.fakes.mcp_servers.scripted import Script, serving, tool
 from tests.hub import RunningHub, channel_to, running_hub
 from tests.processes import Served, served
 from tests.rpc import real_servers as real
-from tests.rpc.sharing import state
+from tests.rpc.principals import state
 from tests.unit.adapters.mcp.links import PYTHON_PATH, ROOT
 from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, source_pb2, tool_pb2
 from toolhub.v1 import job_service_pb2 as jobs_pb

@@ -17,7 +17,7 @@ import pytest
 from tests.fakes.http_server import RecordedRequest, response, serving
 from tests.hub import OPEN_POLICY, RunningHub, channel_to, request, running_hub
 from tests.overtaken import overtaken
-from tests.rpc.props import Crashes, Echo, Waits, WaitsToWrite
+from tests.rpc.sample_tools import Crashes, Echo, Waits, WaitsToWrite
 from tests.rpc.statuses import in_time
 from toolhub.v1 import call_pb2, error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb

@@ -13,8 +13,8 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
-from tests.rpc.props import TextIn, TextOut, Waits
-from tests.rpc.sharing import BY_KEY, WAIT, People
+from tests.rpc.principals import BY_KEY, WAIT, Principals
+from tests.rpc.sample_tools import TextIn, TextOut, Waits
 from tests.rpc.statuses import failed
 from toolhub.v1 import artifact_service_pb2, artifact_service_pb2_grpc, error_pb2, tool_service_pb2
 from toolhub_service.app.paths import Paths
@@ -58,7 +58,7 @@ class BoundedHub:
 
     def __init__(self, hub: RunningHub, tool: RecordsOrder) -> None:
         self.hub, self.tool = hub, tool
-        self.people = People(hub, names=NAMES)
+        self.people = Principals(hub, names=NAMES)
 
     def as_(self, who: str) -> dict[str, Any]:
         return {"metadata": self.people.at(self.hub, who).metadata, "timeout": CALL_TIMEOUT_S}

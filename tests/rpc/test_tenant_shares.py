@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from tests.hub import running_hub
-from tests.rpc.props import Echo, Waits
-from tests.rpc.sharing import BY_KEY, WAIT, People
+from tests.rpc.principals import BY_KEY, WAIT, Principals
+from tests.rpc.sample_tools import Echo, Waits
 from tests.rpc.statuses import failed
 from toolhub.v1 import error_pb2
 
@@ -32,7 +32,7 @@ async def test_a_tenant_that_floods_holds_half_of_the_calls_and_no_other_is_refu
     waits = Waits()
     settings = {**BY_KEY, "server": {"max_in_flight": 8}}
     async with running_hub(tmp_path, policy=TENANTS, settings=settings, tools=[waits, Echo()]) as hub:
-        people = People(hub, names=NAMES)
+        people = Principals(hub, names=NAMES)
         flood = {asyncio.create_task(people.at(hub, NAMES[number % 2]).call(WAIT)) for number in range(24)}
         refused: set[asyncio.Task[Any]] = set()
         while len(refused) < 20:
@@ -52,7 +52,7 @@ async def test_a_tenant_that_floods_holds_half_of_the_calls_and_no_other_is_refu
 async def test_a_quota_and_a_metric_by_tenant_are_one_for_all_its_principals(tmp_path: Path) -> None:
     settings = {**BY_KEY, "metrics": {"max_principals": 1}}
     async with running_hub(tmp_path, policy=LIMITED, settings=settings, tools=[Echo()]) as hub:
-        people = People(hub, names=NAMES)
+        people = Principals(hub, names=NAMES)
         answers = [await people.at(hub, NAMES[number % 2]).call(ECHO) for number in range(4)]
         assert [answer.ok for answer in answers] == [True, True, True, False]
         assert answers[3].error.kind == error_pb2.ERROR_KIND_RATE_LIMITED

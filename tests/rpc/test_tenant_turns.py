@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
-from tests.rpc.props import READS, TextIn, TextOut, Waits
-from tests.rpc.sharing import BY_KEY, WAIT, People
+from tests.rpc.principals import BY_KEY, WAIT, Principals
+from tests.rpc.sample_tools import READS, TextIn, TextOut, Waits
 from tests.rpc.statuses import failed
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.budget import turns as turns_module
@@ -64,7 +64,7 @@ class TurnsHarness:
         self.notes = notes
         self.waits = waits
         self.turns = hub.hub.deps.turns
-        self.people = People(hub, names=("acme-one", "acme-two", "globex-bot"))
+        self.people = Principals(hub, names=("acme-one", "acme-two", "globex-bot"))
 
     def call(self, name: str, text: str, tool: str = NOTE) -> asyncio.Task[Any]:
         return asyncio.create_task(self.people.at(self.hub, name).call(tool, {"text": text}))

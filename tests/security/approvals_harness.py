@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
-from tests.rpc.sharing import BY_KEY, Client, People
+from tests.rpc.principals import BY_KEY, Client, Principals
 from toolhub.v1 import approval_pb2, error_pb2, result_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
@@ -35,7 +35,7 @@ class ApprovalsHarness:
     """A hub with a gateway, robots and approvers; alice is one of these and a customer of the gateway."""
 
     def __init__(self, running: RunningHub) -> None:
-        self.running, self.people = running, People(running, names=NAMES)
+        self.running, self.people = running, Principals(running, names=NAMES)
 
     def by(self, name: str) -> Client:
         return self.people.at(self.running, name)

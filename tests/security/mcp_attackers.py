@@ -167,7 +167,7 @@ async def same_ids(port: int, key: str, count: int) -> None:
         await _each(count, within)
 
 
-async def cancel_storm(port: int, key: str, count: int) -> None:
+async def cancel_flood(port: int, key: str, count: int) -> None:
     """Calls that are given up as soon as they are sent, and cancellations of what never was."""
 
     async def one(_number: int) -> None:
@@ -232,7 +232,7 @@ ATTACKS: dict[str, Attack] = {
     "bodies of 1 GB": endless_bodies,
     "answers that nobody reads": deaf_readers,
     "one id for all requests": same_ids,
-    "calls given up at once": cancel_storm,
+    "calls given up at once": cancel_flood,
     "heads and bodies that do not end": slow_heads,
     "sessions": sessions,
 }

@@ -17,7 +17,7 @@ import grpc.aio
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
-from tests.rpc.sharing import Client
+from tests.rpc.principals import Client
 from tests.security.test_canary_wire import CANARY, SHAPED, HubOutput, hub_output, spellings, trailers_of
 from toolhub.v1 import approval_service_pb2, artifact_service_pb2, job_service_pb2
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
@@ -45,7 +45,7 @@ RESULT = f"r3s{secrets.token_hex(12)}"
 class LeakyJob(Tool["LeakyJob.In", "LeakyJob.Out"]):
     """Long work that tells its secrets at every step."""
 
-    name = "acme/gossip.work"
+    name = "acme/leaks.work"
     description = "Work long and talk about it."
 
     class In(ToolInput, frozen=True):

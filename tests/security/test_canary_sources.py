@@ -183,14 +183,14 @@ async def test_secrets_given_to_langchain_code_come_out_nowhere(tmp_path: Path, 
     key, password = map(canary, ("key", "pass"))
     source = {
         "kind": "langchain",
-        "load": ["tests.fakes.langchain_gossip:gossips"],
+        "load": ["tests.fakes.langchain_leaks:leaking_tools"],
         "args": {"api_key": key, "url": f"postgres://me:{password}@db.example.com/x"},
         "processes": 1,
     }
-    async with hub_with(tmp_path, {"gossip": source}) as hub:
-        assert key in (await hub.value("gossip/answers"))["text"], "a result is its caller's"
+    async with hub_with(tmp_path, {"leaks": source}) as hub:
+        assert key in (await hub.value("leaks/answers"))["text"], "a result is its caller's"
         caller = SourceCaller(hub, hub_output)
-        assert len(await caller.call_all("gossip")) == 4
+        assert len(await caller.call_all("leaks")) == 4
         await caller.look()
         assert "RuntimeError" in hub_output.text.getvalue(), "operators find the failure in the log"
         assert await hub_output.leaks(hub, key, password) == []

@@ -16,7 +16,7 @@ from tests.fakes.http_server import RawServer, RecordedRequest, response, servin
 from tests.fakes.n8n import How
 from tests.fakes.remote_harness import RecordingSink
 from tests.overtaken import overtaken
-from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, SYNC, N8nHarness, against, staged
+from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, SYNC, N8nHarness, against, n8n_harness
 from toolhub_service.adapters.n8n.adapter import base_url
 from toolhub_service.adapters.n8n.client import N8nClient
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nSource
@@ -97,7 +97,7 @@ class TestItsAnswers:
         assert len(raw.asked) == 1
 
     async def test_an_answer_that_never_ends_is_left_at_the_deadline(self) -> None:
-        async with staged({"echo": SYNC}, with_api=False) as harness:
+        async with n8n_harness({"echo": SYNC}, with_api=False) as harness:
             harness.n8n.fails("/webhook/*", How.STALL)
             error = await overtaken(
                 lambda timeout_s: harness.failure("echo", timeout_s=timeout_s),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.hub import request
-from tests.rpc.replaying import ASKED, AWAITING, EFFECT, SCRIPT, ReplayHarness, TextOutput, replay_harness, text_of
+from tests.rpc.replay_harness import ASKED, AWAITING, EFFECT, SCRIPT, ReplayHarness, TextOutput, replay_harness, text_of
 from toolhub.v1 import error_pb2
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.tool import Annotations

@@ -18,8 +18,8 @@ import grpc
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
-from tests.rpc.props import Echo, Waits
-from tests.rpc.sharing import BY_KEY, WAIT, Client, People, merged, state
+from tests.rpc.principals import BY_KEY, WAIT, Client, Principals, merged, state
+from tests.rpc.sample_tools import Echo, Waits
 from tests.rpc.statuses import failed
 from toolhub.v1 import approval_service_pb2, artifact_service_pb2
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
@@ -51,7 +51,7 @@ class DamagedStore:
 
     def __init__(self, running: RunningHub, damage: Damage) -> None:
         self.running, self.damage = running, damage
-        self.people = People(running, names=("alice", "bob", "judge", "ops"))
+        self.people = Principals(running, names=("alice", "bob", "judge", "ops"))
 
     def by(self, name: str) -> Client:
         return self.people.at(self.running, name)
@@ -183,7 +183,7 @@ async def test_entries_of_strangers_in_the_feed_end_no_hub(tmp_path: Path, redis
     import redis
 
     async with a_hub(tmp_path, {"stores": {"redis_url": redis_url}}) as running:
-        alice = People(running, names=("alice",)).at(running, "alice")
+        alice = Principals(running, names=("alice",)).at(running, "alice")
         with redis.Redis.from_url(redis_url) as client:
             for fields in ({b"kind": b"job"}, {b"k": b"job", b"a": b"\xff"}, {b"k": b"approval", b"r": b"\xc1"}):
                 number = client.incr("toolhub:feed:count")
@@ -194,7 +194,7 @@ async def test_entries_of_strangers_in_the_feed_end_no_hub(tmp_path: Path, redis
 
 async def test_ids_that_name_other_keys_of_redis_are_unknown(tmp_path: Path, redis_url: str) -> None:
     async with a_hub(tmp_path, {"stores": {"redis_url": redis_url}}) as running:
-        people = People(running, names=("alice", "bob"))
+        people = Principals(running, names=("alice", "bob"))
         job = await people.at(running, "alice").submit(ECHO, {"text": "x"})
         bob = people.at(running, "bob")
         for job_id in (f"{job.job_id}:log", "x:log"):
@@ -208,7 +208,7 @@ async def test_hubs_with_prefixes_of_their_own_have_nothing_in_common(tmp_path: 
     one = {"stores": {"redis_url": redis_url, "redis_prefix": "one:"}}
     other = {"stores": {"redis_url": redis_url, "redis_prefix": "one:two:"}}
     async with a_hub(tmp_path / "a", one) as first, a_hub(tmp_path / "b", other) as second:
-        here, there = (People(running, names=("alice", "ops")) for running in (first, second))
+        here, there = (Principals(running, names=("alice", "ops")) for running in (first, second))
         job = await here.at(first, "alice").submit(WAIT, idempotency_key="k")
         same = await there.at(second, "alice").submit(ECHO, {"text": "x"}, idempotency_key="k")
         await there.at(second, "alice").ended(same.job_id)
@@ -225,7 +225,7 @@ async def test_no_key_of_redis_has_a_secret_in_its_name(tmp_path: Path, redis_ur
 
     secret = "ghp_" + "a1b2c3d4" * 5
     async with a_hub(tmp_path, {"stores": {"redis_url": redis_url}}) as running:
-        alice = People(running, names=("alice",)).at(running, "alice")
+        alice = Principals(running, names=("alice",)).at(running, "alice")
         job = await alice.submit(ECHO, {"text": f"password={secret}"}, idempotency_key=secret, purpose=secret)
         await alice.ended(job.job_id)
         await alice.call(ECHO, {"text": f"password={secret}"}, idempotency_key=secret)
@@ -240,7 +240,7 @@ async def test_no_key_of_redis_has_a_secret_in_its_name(tmp_path: Path, redis_ur
 
 async def test_files_of_the_embedded_store_are_their_owner_s_alone(tmp_path: Path) -> None:
     async with a_hub(tmp_path, {}) as running:
-        alice = People(running, names=("alice",)).at(running, "alice")
+        alice = Principals(running, names=("alice",)).at(running, "alice")
         await alice.ended((await alice.submit(ECHO, {"text": "x"})).job_id)
         file = Paths(running.hub.settings).stores
         kept = list(file.parent.glob(f"{file.name}*"))
@@ -251,7 +251,7 @@ async def test_files_of_the_embedded_store_are_their_owner_s_alone(tmp_path: Pat
 
 async def test_a_vanished_table_fails_a_request_as_a_whole(tmp_path: Path) -> None:
     async with a_hub(tmp_path, {}) as running:
-        alice = People(running, names=("alice",)).at(running, "alice")
+        alice = Principals(running, names=("alice",)).at(running, "alice")
         file = Paths(running.hub.settings).stores
         with sqlite3.connect(file) as connection:
             connection.execute("DROP TABLE job_args")

@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, request
-from tests.rpc.sharing import state
+from tests.rpc.principals import state
 from tests.rpc.statuses import failed
 from tests.security.approvals_harness import ARGS, POLICY, WRITE, ApprovalsHarness, approvals_harness, kind
 from toolhub.v1 import approval_service_pb2 as pb

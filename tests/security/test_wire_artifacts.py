@@ -15,8 +15,8 @@ import grpc.aio
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
-from tests.rpc.props import Echo
-from tests.rpc.sharing import BY_KEY, Client, People
+from tests.rpc.principals import BY_KEY, Client, Principals
+from tests.rpc.sample_tools import Echo
 from tests.rpc.statuses import failed, failed_stream
 from toolhub.v1 import artifact_pb2, error_pb2, result_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
@@ -40,7 +40,7 @@ LIMITS = {"quota_bytes": 64 * KIB, "max_bytes": 32 * KIB, "argument_max_bytes": 
 
 class ArtifactsHarness:
     def __init__(self, running: RunningHub) -> None:
-        self.running, self.people = running, People(running, names=NAMES)
+        self.running, self.people = running, Principals(running, names=NAMES)
 
     def by(self, name: str) -> Client:
         return self.people.at(self.running, name)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
-from tests.rpc.sharing import BY_KEY, state
+from tests.rpc.principals import BY_KEY, state
 from tests.security.approvals_harness import ApprovalsHarness, kind
 from toolhub_service.tools.files import AtomicFile
 

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
-from tests.rpc.props import Echo, Waits
-from tests.rpc.sharing import BY_KEY, WAIT, Client, People, state
+from tests.rpc.principals import BY_KEY, WAIT, Client, Principals, state
+from tests.rpc.sample_tools import Echo, Waits
 from tests.rpc.statuses import failed, failed_stream
 from tests.security.test_wire_access import forged_tokens
 from toolhub.v1 import error_pb2, job_service_pb2, job_state_pb2
@@ -37,7 +37,7 @@ UNKNOWN = "job_" + "0" * 32
 
 class JobsHarness:
     def __init__(self, running: RunningHub, waits: Waits) -> None:
-        self.running, self.waits, self.people = running, waits, People(running, names=NAMES)
+        self.running, self.waits, self.people = running, waits, Principals(running, names=NAMES)
 
     def by(self, name: str) -> Client:
         return self.people.at(self.running, name)

@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from tests.hub import OPEN_POLICY, RunningHub, request, running_hub
-from tests.rpc.sharing import BY_KEY, People
+from tests.rpc.principals import BY_KEY, Principals
 from toolhub.v1 import call_pb2, error_pb2, job_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.serve import SWITCH_INTERVAL_S
@@ -144,7 +144,7 @@ async def test_one_large_call_of_another_waits_for_its_turns_alone(tmp_path: Pat
     """Fails at befa727: it waited for all 16 that had come before it."""
     honest = {"text": {"a": "x" * 1_000_000}, "table": {"a": [[n, f"row {n}"] for n in range(20_000)]}}[shape]
     async with running_hub(tmp_path, policy=OPEN_POLICY, settings=BY_KEY) as hub:
-        people = People(hub, names=("attacker", "victim"))
+        people = Principals(hub, names=("attacker", "victim"))
         attack, answered = request(SELECT, args_json=NUMBERS), 0
 
         async def attacks() -> None:

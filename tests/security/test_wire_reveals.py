@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.rpc.sharing import state
+from tests.rpc.principals import state
 from tests.rpc.statuses import failed
 from tests.security.approvals_harness import ARGS, WRITE, ApprovalsHarness, approvals_harness, kind
 from toolhub.v1 import approval_pb2

@@ -13,8 +13,8 @@ import grpc.aio
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, OPEN_POLICY, RunningHub, request, running_hub
-from tests.rpc.props import Echo, Waits
-from tests.rpc.sharing import BY_KEY, Client, People
+from tests.rpc.principals import BY_KEY, Client, Principals
+from tests.rpc.sample_tools import Echo, Waits
 from tests.rpc.statuses import failed_stream
 from toolhub.v1 import error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
@@ -52,7 +52,7 @@ class Session:
 
 class SessionHarness:
     def __init__(self, running: RunningHub, waits: Waits) -> None:
-        self.running, self.waits, self.people = running, waits, People(running, names=NAMES)
+        self.running, self.waits, self.people = running, waits, Principals(running, names=NAMES)
 
     def by(self, name: str) -> Client:
         return self.people.at(self.running, name)

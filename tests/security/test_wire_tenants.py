@@ -18,8 +18,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tests.fakes.mcp_servers.scripted import Script, serving, tool
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
-from tests.rpc.props import Waits
-from tests.rpc.sharing import BY_KEY, WAIT, Client, People
+from tests.rpc.principals import BY_KEY, WAIT, Client, Principals
+from tests.rpc.sample_tools import Waits
 from tests.rpc.statuses import failure_of
 from toolhub.v1 import (
     approval_pb2,
@@ -113,7 +113,7 @@ class TenantsHarness:
 
     def __init__(self, hub: RunningHub, scripts: Mapping[str, Script]) -> None:
         self.hub, self.scripts = hub, scripts
-        self.people = People(hub, names=NAMES)
+        self.people = Principals(hub, names=NAMES)
         self.acme = NEVER
 
     def by(self, name: str) -> Client:

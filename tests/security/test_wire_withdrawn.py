@@ -16,8 +16,8 @@ import grpc.aio
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, request
-from tests.rpc.props import Echo
-from tests.rpc.sharing import WAIT, WRITE, Client, CountedWaits, CountedWrites, People, hubs_of, state
+from tests.rpc.principals import WAIT, WRITE, Client, CountedWaits, CountedWrites, Principals, hubs_of, state
+from tests.rpc.sample_tools import Echo
 from tests.rpc.statuses import FailedRpc, failed, failure_of
 from tests.rpc.test_registry import a_tool
 from toolhub.v1 import (
@@ -61,7 +61,7 @@ def boss_as(*roles: str) -> str:
 @dataclass
 class WithdrawalHarness:
     running: Any
-    people: People
+    people: Principals
     waits: CountedWaits
     writes: CountedWrites
 
@@ -80,7 +80,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[WithdrawalHarness]:
     tools = [waits, writes, Echo()]
     settings = {"jobs": {"max_running": 1}}
     async with hubs_of(tmp_path, settings, tools, policy=a_policy()) as (running,):
-        people = People(running, names=("robot", "judge", "boss", "other", "stranger"))
+        people = Principals(running, names=("robot", "judge", "boss", "other", "stranger"))
         yield WithdrawalHarness(running, people, waits, writes)
 
 

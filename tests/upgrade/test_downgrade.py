@@ -13,8 +13,8 @@ import pytest
 
 from tests.upgrade import kept
 from tests.upgrade.conftest import EVERY_STORE, KEPT, FormerData, Running
-from tests.upgrade.test_hub_goes_on import value
 from tests.upgrade.test_stored_records import differences
+from tests.upgrade.test_upgrade import value
 from tests.upgrade.wire import APPROVE
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.struct_pb2 import Struct
 
 from tests.hub import running_hub
-from tests.rpc.props import Echo
+from tests.rpc.sample_tools import Echo
 from toolhub.v1 import error_pb2, plan_pb2, result_pb2, step_pb2, tool_service_pb2
 from toolhub_client import (
     Answer,

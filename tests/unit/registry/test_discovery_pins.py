@@ -27,7 +27,7 @@ from toolhub_service.stores.memory import MemoryPins
 READ = definition("files", "read")
 WRITE = definition("files", "write", "Writes a thing.")
 OTHER_READ = definition("files", "read", "Reads another thing.")
-Staged = Callable[..., DiscoveryHarness]
+NewHarness = Callable[..., DiscoveryHarness]
 
 
 class FaultyPins(MemoryPins):
@@ -68,7 +68,7 @@ UNREADABLE = HubFailure(Reason.PIN_UNREADABLE, "what it holds cannot be read")
 
 
 @pytest_asyncio.fixture
-async def staged() -> AsyncIterator[Staged]:
+async def new_harness() -> AsyncIterator[NewHarness]:
     stages: list[DiscoveryHarness] = []
 
     def make(**settings: object) -> DiscoveryHarness:
@@ -87,25 +87,27 @@ async def begun(harness: DiscoveryHarness, source: ScriptedSource, **terms: obje
     return harness
 
 
-async def test_a_definition_written_by_the_operator_is_never_pinned(staged: Staged) -> None:
+async def test_a_definition_written_by_the_operator_is_never_pinned(new_harness: NewHarness) -> None:
     own = replace(WRITE, is_operators=True)
-    harness = await begun(staged(), ScriptedSource("files", READ, own, trust=Trust.APPROVAL))
+    harness = await begun(new_harness(), ScriptedSource("files", READ, own, trust=Trust.APPROVAL))
     assert harness.state("files/read") is ToolState.QUARANTINED
     assert harness.state("files/write") is ToolState.ACTIVE
     assert {pin.tool for pin in await harness.pins.of_source("files")} == {"files/read"}
 
 
-async def test_a_definition_written_by_the_operator_is_callable_while_pins_cannot_be_looked_up(staged: Staged) -> None:
+async def test_a_definition_written_by_the_operator_is_callable_while_pins_cannot_be_looked_up(
+    new_harness: NewHarness,
+) -> None:
     pins = FaultyPins()
     pins.failure = UNREADABLE
-    harness = await begun(staged(pins=pins), ScriptedSource("files", READ, replace(WRITE, is_operators=True)))
+    harness = await begun(new_harness(pins=pins), ScriptedSource("files", READ, replace(WRITE, is_operators=True)))
     assert harness.state("files/read") is ToolState.QUARANTINED
     assert harness.state("files/write") is ToolState.ACTIVE
 
 
-async def test_an_unusable_definition_of_the_operator_reports_its_problem(staged: Staged) -> None:
+async def test_an_unusable_definition_of_the_operator_reports_its_problem(new_harness: NewHarness) -> None:
     own = replace(WRITE, is_operators=True, problem="Its `webhook` is not active; activate the workflow.")
-    harness = await begun(staged(), ScriptedSource("files", own))
+    harness = await begun(new_harness(), ScriptedSource("files", own))
     assert harness.state("files/write") is ToolState.QUARANTINED
     assert harness.why("files/write") == "Its `webhook` is not active; activate the workflow."
 
@@ -122,9 +124,9 @@ async def decide(harness: DiscoveryHarness, pin: Pin, *, approve: bool = True) -
     return await harness.desk.decide(pin.source, pin.tool, pin.digest, approve=approve, by="ann", comment="seen")
 
 
-async def test_first_use_is_reported_and_drift_is_reported_once(staged: Staged) -> None:
+async def test_first_use_is_reported_and_drift_is_reported_once(new_harness: NewHarness) -> None:
     source = ScriptedSource("files", READ, WRITE)
-    harness = await begun(staged(), source)
+    harness = await begun(new_harness(), source)
     assert {(pin.tool, pin.decided_by) for pin in harness.witness.new} == {
         ("files/read", FIRST_USE),
         ("files/write", FIRST_USE),
@@ -135,9 +137,9 @@ async def test_first_use_is_reported_and_drift_is_reported_once(staged: Staged) 
     assert harness.state("files/write") is ToolState.ACTIVE
 
 
-async def test_a_decision_changes_the_catalog_before_it_is_answered(staged: Staged) -> None:
+async def test_a_decision_changes_the_catalog_before_it_is_answered(new_harness: NewHarness) -> None:
     source = ScriptedSource("files", READ)
-    harness = await begun(staged(), source)
+    harness = await begun(new_harness(), source)
     pin = await drifted(harness, source)
     approved = await decide(harness, pin)
     assert (approved.state, approved.decided_by, approved.comment) == (PinState.APPROVED, "ann", "seen")
@@ -148,24 +150,24 @@ async def test_a_decision_changes_the_catalog_before_it_is_answered(staged: Stag
     assert harness.state("files/read") is ToolState.QUARANTINED
 
 
-async def test_deciding_the_same_twice_is_no_error_and_reported_once(staged: Staged) -> None:
+async def test_deciding_the_same_twice_is_no_error_and_reported_once(new_harness: NewHarness) -> None:
     source = ScriptedSource("files", READ)
-    harness = await begun(staged(), source)
+    harness = await begun(new_harness(), source)
     pin = await drifted(harness, source)
     assert await decide(harness, pin) == await decide(harness, pin)
     assert len(harness.witness.decisions) == 1
 
 
-async def test_a_decision_on_what_nobody_has_seen_is_refused(staged: Staged) -> None:
-    harness = await begun(staged(), ScriptedSource("files", READ))
+async def test_a_decision_on_what_nobody_has_seen_is_refused(new_harness: NewHarness) -> None:
+    harness = await begun(new_harness(), ScriptedSource("files", READ))
     with pytest.raises(HubFailure) as caught:
         await harness.sources.decide("files", "files/read", "0" * 64, approve=True, by="ann", comment="")
     assert caught.value.reason.name == "PIN_NOT_FOUND"
 
 
-async def test_pins_can_be_paged_and_compared(staged: Staged) -> None:
+async def test_pins_can_be_paged_and_compared(new_harness: NewHarness) -> None:
     source = ScriptedSource("files", READ)
-    harness = await begun(staged(), source)
+    harness = await begun(new_harness(), source)
     harness.clock.advance(1)
     pin = await drifted(harness, source)
     pins, total = await harness.sources.pins(PinFilter(states=frozenset({PinState.PENDING})), after=None, limit=10)
@@ -176,10 +178,10 @@ async def test_pins_can_be_paged_and_compared(staged: Staged) -> None:
     assert await harness.desk.approved(before) is None
 
 
-async def test_a_difference_costs_no_reading_of_all_pins_of_its_source(staged: Staged) -> None:
+async def test_a_difference_costs_no_reading_of_all_pins_of_its_source(new_harness: NewHarness) -> None:
     pins = FaultyPins()
     source = ScriptedSource("files", READ)
-    harness = await begun(staged(pins=pins), source)
+    harness = await begun(new_harness(pins=pins), source)
     seen = await drifted(harness, source)
     pins.failure = AWAY
     before = await harness.desk.approved(seen)
@@ -189,9 +191,9 @@ async def test_a_difference_costs_no_reading_of_all_pins_of_its_source(staged: S
         await harness.desk.approved(structs.replace(seen, source="elsewhere"))
 
 
-async def test_a_decision_does_not_count_as_a_reading(staged: Staged) -> None:
+async def test_a_decision_does_not_count_as_a_reading(new_harness: NewHarness) -> None:
     source = ScriptedSource("files", READ)
-    harness = await begun(staged(), source)
+    harness = await begun(new_harness(), source)
     seen = await drifted(harness, source)
     readings = len(harness.witness.statuses)
     await decide(harness, seen)
@@ -200,10 +202,10 @@ async def test_a_decision_does_not_count_as_a_reading(staged: Staged) -> None:
 
 
 @pytest.mark.promise("pins.decision-is-exact")
-async def test_a_decision_in_another_process_is_followed_without_a_reading(staged: Staged) -> None:
+async def test_a_decision_in_another_process_is_followed_without_a_reading(new_harness: NewHarness) -> None:
     shared = MemoryPins()
     source, same = ScriptedSource("files", READ), ScriptedSource("files", READ)
-    here, there = await begun(staged(pins=shared), source), await begun(staged(pins=shared), same)
+    here, there = await begun(new_harness(pins=shared), source), await begun(new_harness(pins=shared), same)
     pin = await drifted(here, source)
     await drifted(there, same)
     await decide(there, pin)
@@ -213,29 +215,29 @@ async def test_a_decision_in_another_process_is_followed_without_a_reading(stage
     assert source.readings == 2
 
 
-async def test_two_that_read_a_new_source_at_once_agree(staged: Staged) -> None:
+async def test_two_that_read_a_new_source_at_once_agree(new_harness: NewHarness) -> None:
     shared = MemoryPins()
-    both = [staged(pins=shared) for _ in range(2)]
+    both = [new_harness(pins=shared) for _ in range(2)]
     await asyncio.gather(*(begun(harness, ScriptedSource("files", READ, WRITE)) for harness in both))
     assert [harness.state("files/read") for harness in both] == [ToolState.ACTIVE] * 2
     assert sorted(len(harness.witness.new) for harness in both) == [0, 2]
 
 
-async def test_the_first_of_two_readings_of_a_new_source_is_trusted(staged: Staged) -> None:
+async def test_the_first_of_two_readings_of_a_new_source_is_trusted(new_harness: NewHarness) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
-    other = await begun(staged(), ScriptedSource("files", OTHER_READ))
+    other = await begun(new_harness(), ScriptedSource("files", OTHER_READ))
     first = structs.replace(await other.pin("files/read"), seen_at_unix_ms=1)
     pins.before_put = lambda: [first]
-    harness = await begun(staged(pins=pins), source)
+    harness = await begun(new_harness(pins=pins), source)
     assert harness.state("files/read") is ToolState.QUARANTINED
     assert [pin.change for pin in harness.witness.drift] == [PinChange.CHANGED]
     states = {pin.state for pin in await pins.of_source("files") if pin.digest == first.digest}
     assert states == {PinState.APPROVED}
 
 
-async def test_the_slower_process_judges_anew_from_the_current_state(staged: Staged) -> None:
+async def test_the_slower_process_judges_anew_from_the_current_state(new_harness: NewHarness) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
-    harness = await begun(staged(pins=pins), source)
+    harness = await begun(new_harness(pins=pins), source)
     standing = await harness.pin("files/read")
     source.definitions = ()
     pins.before_put = lambda: [rejected(standing)]
@@ -245,26 +247,26 @@ async def test_the_slower_process_judges_anew_from_the_current_state(staged: Sta
 
 
 @pytest.mark.promise("pins.survive-restart")
-async def test_the_state_of_pins_survives_a_restart(staged: Staged) -> None:
+async def test_the_state_of_pins_survives_a_restart(new_harness: NewHarness) -> None:
     shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
-    harness = await begun(staged(pins=shared), source)
+    harness = await begun(new_harness(pins=shared), source)
     await drifted(harness, source)
     await harness.sources.close()
-    again = await begun(staged(pins=shared), ScriptedSource("files", OTHER_READ, WRITE))
+    again = await begun(new_harness(pins=shared), ScriptedSource("files", OTHER_READ, WRITE))
     assert again.state("files/read") is ToolState.QUARANTINED
     assert again.state("files/write") is ToolState.ACTIVE
 
 
-async def test_after_a_restart_approved_tools_are_unavailable_until_the_source_answers(staged: Staged) -> None:
+async def test_after_a_restart_approved_tools_are_unavailable_until_the_source_answers(new_harness: NewHarness) -> None:
     shared = MemoryPins()
     source = ScriptedSource("files", READ, WRITE)
-    harness = await begun(staged(pins=shared), source)
+    harness = await begun(new_harness(pins=shared), source)
     source.definitions = (OTHER_READ, WRITE)
     await harness.sources.refresh([])
     await harness.sources.close()
     source = ScriptedSource("files", READ, WRITE)
     source.failure = away()
-    again = await begun(staged(pins=shared), source, restored=restored("files"))
+    again = await begun(new_harness(pins=shared), source, restored=restored("files"))
     assert again.state("files/write") is ToolState.UNAVAILABLE
     assert "connection refused" in again.why("files/write")
     assert again.catalog.get("files/read") == READ.spec
@@ -273,9 +275,9 @@ async def test_after_a_restart_approved_tools_are_unavailable_until_the_source_a
     assert again.state("files/write") is ToolState.ACTIVE
 
 
-async def test_a_pin_that_cannot_be_restored_affects_no_other(staged: Staged) -> None:
+async def test_a_pin_that_cannot_be_restored_affects_no_other(new_harness: NewHarness) -> None:
     shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
-    await begun(staged(pins=shared), source)
+    await begun(new_harness(pins=shared), source)
     source.failure = away()
 
     def restore(remote: JsonObject) -> Definition:
@@ -283,26 +285,28 @@ async def test_a_pin_that_cannot_be_restored_affects_no_other(staged: Staged) ->
             raise ValueError("no longer understood")
         return WRITE
 
-    again = await begun(staged(pins=shared), source, restored=restore)
+    again = await begun(new_harness(pins=shared), source, restored=restore)
     assert [spec.name for spec in again.catalog.all()] == ["files/write"]
     assert [source for source, _ in again.witness.troubles] == ["files"]
 
 
-async def test_rejected_or_removed_pins_are_not_restored(staged: Staged) -> None:
+async def test_rejected_or_removed_pins_are_not_restored(new_harness: NewHarness) -> None:
     shared, source = MemoryPins(), ScriptedSource("files", READ, WRITE)
-    harness = await begun(staged(pins=shared), source)
+    harness = await begun(new_harness(pins=shared), source)
     source.definitions = (READ,)
     await harness.sources.refresh([])
     await decide(harness, await harness.pin("files/read"), approve=False)
     source = ScriptedSource("files")
     source.failure = away()
-    again = await begun(staged(pins=shared), source, restored=restored("files"))
+    again = await begun(new_harness(pins=shared), source, restored=restored("files"))
     assert again.catalog.all() == ()
 
 
-async def test_while_the_store_is_away_what_was_known_stays_callable_and_nothing_new_is(staged: Staged) -> None:
+async def test_while_the_store_is_away_what_was_known_stays_callable_and_nothing_new_is(
+    new_harness: NewHarness,
+) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ, WRITE)
-    harness = await begun(staged(pins=pins), source)
+    harness = await begun(new_harness(pins=pins), source)
     pins.failure = AWAY
     source.definitions = (OTHER_READ, WRITE)
     await harness.sources.refresh([])
@@ -315,10 +319,10 @@ async def test_while_the_store_is_away_what_was_known_stays_callable_and_nothing
     assert len(harness.witness.drift) == 1
 
 
-async def test_a_source_seen_first_while_the_store_is_away_is_not_trusted(staged: Staged) -> None:
+async def test_a_source_seen_first_while_the_store_is_away_is_not_trusted(new_harness: NewHarness) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
     pins.failure = AWAY
-    harness = await begun(staged(pins=pins), source)
+    harness = await begun(new_harness(pins=pins), source)
     assert harness.state("files/read") is ToolState.UNAVAILABLE
     pins.failure = None
     await harness.sources.refresh([])
@@ -328,21 +332,21 @@ async def test_a_source_seen_first_while_the_store_is_away_is_not_trusted(staged
         await decide(harness, harness.witness.new[0])
 
 
-async def test_a_definition_that_cannot_be_stored_now_is_not_trusted_on_first_use(staged: Staged) -> None:
+async def test_a_definition_that_cannot_be_stored_now_is_not_trusted_on_first_use(new_harness: NewHarness) -> None:
     class ReadOnly(FaultyPins):
         async def of_source(self, source: str) -> Sequence[Pin]:
             return await MemoryPins.of_source(self, source)
 
     pins = ReadOnly()
     pins.failure = AWAY
-    harness = await begun(staged(pins=pins), ScriptedSource("files", READ))
+    harness = await begun(new_harness(pins=pins), ScriptedSource("files", READ))
     assert harness.state("files/read") is ToolState.UNAVAILABLE
     assert harness.witness.new == []
 
 
-async def test_with_unreadable_pins_nothing_of_the_source_is_callable(staged: Staged) -> None:
+async def test_with_unreadable_pins_nothing_of_the_source_is_callable(new_harness: NewHarness) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
-    harness = await begun(staged(pins=pins), source)
+    harness = await begun(new_harness(pins=pins), source)
     pins.failure = UNREADABLE
     await harness.sources.refresh([])
     assert harness.state("files/read") is ToolState.QUARANTINED
@@ -350,16 +354,16 @@ async def test_with_unreadable_pins_nothing_of_the_source_is_callable(staged: St
     assert harness.witness.troubles[0] == ("files", UNREADABLE)
 
 
-async def test_a_source_that_is_trusted_always_needs_no_store(staged: Staged) -> None:
+async def test_a_source_that_is_trusted_always_needs_no_store(new_harness: NewHarness) -> None:
     pins = FaultyPins()
     pins.failure = UNREADABLE
-    harness = await begun(staged(pins=pins), ScriptedSource("files", READ, trust=Trust.ALWAYS))
+    harness = await begun(new_harness(pins=pins), ScriptedSource("files", READ, trust=Trust.ALWAYS))
     assert harness.state("files/read") is ToolState.ACTIVE
 
 
-async def test_an_outage_of_the_store_is_reported_once_and_followed_by_a_new_look(staged: Staged) -> None:
+async def test_an_outage_of_the_store_is_reported_once_and_followed_by_a_new_look(new_harness: NewHarness) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
-    harness = await begun(staged(pins=pins), source, refresh_s=1_000.0)
+    harness = await begun(new_harness(pins=pins), source, refresh_s=1_000.0)
     await harness.timer.until_left(POLL_S, 1_000.0)
     pins.failure = AWAY
     for seconds in (1, 2, 3):
@@ -421,18 +425,18 @@ def spec_of(own_name: str) -> ToolSpec:
 
 
 @pytest.mark.promise("pins.shadowing-waits")
-async def test_a_shadowing_tool_is_quarantined_and_its_siblings_are_not(staged: Staged) -> None:
+async def test_a_shadowing_tool_is_quarantined_and_its_siblings_are_not(new_harness: NewHarness) -> None:
     catalog = ToolCatalog(check_schema=compile_schema)
     catalog.register_builtins([tool("core/fs.readText", source="core")])
     source = ScriptedSource("files", READ, definition("files", "core/fs_readText"))
-    harness = await begun(staged(catalog=catalog), source)
+    harness = await begun(new_harness(catalog=catalog), source)
     assert harness.state("files/read") is ToolState.ACTIVE
     assert harness.state("files/core__fs_readText") is ToolState.QUARANTINED
     assert [pin.change for pin in harness.witness.new if pin.state is PinState.PENDING] == [PinChange.SHADOWED]
 
 
-async def test_a_registration_stands_although_nothing_old_can_be_removed(staged: Staged) -> None:
-    pins, harness = FaultyPins(), staged()
+async def test_a_registration_stands_although_nothing_old_can_be_removed(new_harness: NewHarness) -> None:
+    pins, harness = FaultyPins(), new_harness()
     old = (former(number) for number in range(FORMER_MAX + 1))
     assert await pins.put(list(old))
     pins.refuses_removal = True

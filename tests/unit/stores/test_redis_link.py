@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.overtaken import overtaken
-from tests.rpc.severed_wire import wire_to
+from tests.rpc.severable_proxy import wire_to
 from tests.services import RedisServer
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.error_spec import Code

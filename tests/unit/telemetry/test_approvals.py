@@ -51,7 +51,7 @@ class WebhookHarness:
 
 
 @asynccontextmanager
-async def a_scene(answer: Answer = ACCEPTING, url: str = "", **terms: Any) -> AsyncIterator[WebhookHarness]:
+async def started_harness(answer: Answer = ACCEPTING, url: str = "", **terms: Any) -> AsyncIterator[WebhookHarness]:
     async with serving(answer) as server:
         harness = an_approval_harness(redactor=Redactor([CANARY]))
         log, pauses_s = CapturingLogger(), list[float]()
@@ -102,7 +102,7 @@ def is_signed(asked: RecordedRequest, secret: bytes = SECRET) -> bool:
 
 @pytest.mark.promise("approval.webhook-signed")
 async def test_question_is_posted_with_a_signature_that_its_receiver_can_check() -> None:
-    async with a_scene() as webhook_harness:
+    async with started_harness() as webhook_harness:
         approval = await webhook_harness.ask("hello", purpose="tidy up")
         await webhook_harness.delivered()
         (asked,) = webhook_harness.server.asked
@@ -120,7 +120,7 @@ async def test_question_is_posted_with_a_signature_that_its_receiver_can_check()
 
 
 async def test_every_question_is_announced_once() -> None:
-    async with a_scene() as webhook_harness:
+    async with started_harness() as webhook_harness:
         for number in range(20):
             await webhook_harness.ask(str(number))
         await webhook_harness.ask("19", number=2)
@@ -131,7 +131,7 @@ async def test_every_question_is_announced_once() -> None:
 
 @pytest.mark.parametrize("status", [500, 503, 408, 429])
 async def test_endpoint_that_is_down_is_asked_again_with_growing_pauses_and_new_signatures(status: int) -> None:
-    async with a_scene(turns(response(status=status), response(status=status), TAKEN)) as webhook_harness:
+    async with started_harness(turns(response(status=status), response(status=status), TAKEN)) as webhook_harness:
         await webhook_harness.ask()
         await webhook_harness.delivered()
         assert len(webhook_harness.server.asked) == 3
@@ -142,7 +142,7 @@ async def test_endpoint_that_is_down_is_asked_again_with_growing_pauses_and_new_
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 410])
 async def test_refusal_and_redirect_are_final(status: int) -> None:
-    async with a_scene(always(response(status=status, location="/elsewhere"))) as webhook_harness:
+    async with started_harness(always(response(status=status, location="/elsewhere"))) as webhook_harness:
         approval = await webhook_harness.ask()
         await webhook_harness.delivered()
         assert len(webhook_harness.server.asked) == 1
@@ -151,7 +151,7 @@ async def test_refusal_and_redirect_are_final(status: int) -> None:
 
 
 async def test_an_endpoint_that_never_recovers_is_given_up_with_a_log_line_without_its_path() -> None:
-    async with a_scene(turns(response(status=500)), attempts=4) as webhook_harness:
+    async with started_harness(turns(response(status=500)), attempts=4) as webhook_harness:
         await webhook_harness.ask()
         await webhook_harness.delivered()
         assert len(webhook_harness.server.asked) == 4
@@ -162,14 +162,14 @@ async def test_an_endpoint_that_never_recovers_is_given_up_with_a_log_line_witho
 
 
 async def test_endpoint_that_is_not_there_is_given_up() -> None:
-    async with a_scene(url="http://127.0.0.1:1/hook", attempts=2) as webhook_harness:
+    async with started_harness(url="http://127.0.0.1:1/hook", attempts=2) as webhook_harness:
         await webhook_harness.ask()
         await webhook_harness.delivered()
         assert [logged["cause"] for logged in webhook_harness.given_up] == ["ConnectError"]
 
 
 async def test_a_lapsed_question_is_not_repeated_for_ever() -> None:
-    async with a_scene(turns(response(status=500))) as webhook_harness:
+    async with started_harness(turns(response(status=500))) as webhook_harness:
         await webhook_harness.ask()
         webhook_harness.harness.parts.clock.advance(10_000)
         await webhook_harness.delivered()
@@ -179,7 +179,7 @@ async def test_a_lapsed_question_is_not_repeated_for_ever() -> None:
 
 @pytest.mark.promise("approval.webhook-signed")
 async def test_endpoint_that_hangs_holds_up_no_call_and_no_more_than_a_bound_waits() -> None:
-    async with a_scene(silent_after(b""), max_waiting=3) as webhook_harness:
+    async with started_harness(silent_after(b""), max_waiting=3) as webhook_harness:
         for number in range(30):
             await webhook_harness.ask(str(number))  # each is answered at once
         dropped = len(webhook_harness.given_up)
@@ -191,7 +191,7 @@ async def test_endpoint_that_hangs_holds_up_no_call_and_no_more_than_a_bound_wai
 
 
 async def test_waiting_notifications_are_sent_when_the_hub_stops() -> None:
-    async with a_scene() as webhook_harness:
+    async with started_harness() as webhook_harness:
         for number in range(10):
             await webhook_harness.ask(str(number))
         await webhook_harness.hook.close(grace_s=20)
@@ -201,7 +201,7 @@ async def test_waiting_notifications_are_sent_when_the_hub_stops() -> None:
 
 @pytest.mark.promise("secrets.nowhere")
 async def test_the_canary_never_leaves_the_hub() -> None:
-    async with a_scene() as webhook_harness:
+    async with started_harness() as webhook_harness:
         await webhook_harness.ask(f"hello {CANARY}", purpose=f"use {CANARY}")
         await webhook_harness.delivered()
         (asked,) = webhook_harness.server.asked

@@ -167,7 +167,7 @@ async def against(
 
 
 @asynccontextmanager
-async def staged(
+async def n8n_harness(
     workflows: Mapping[str, N8nWorkflow] | None = None,
     *,
     flows: list[Flow] | None = None,

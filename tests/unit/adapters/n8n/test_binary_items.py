@@ -12,7 +12,7 @@ from typing import Any
 from tests.fakes.artifacts import ArtifactsHarness, kept_in
 from tests.fakes.n8n import How
 from tests.unit.adapters.n8n.flows import NAMES_ITSELF, code, flow
-from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, SYNC, N8nHarness, staged
+from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, SYNC, N8nHarness, n8n_harness
 from toolhub_service.adapters.n8n.answers import FILES_MAX
 from toolhub_service.domain.result import Outcome
 
@@ -35,7 +35,7 @@ async def giving(*items: dict[str, Any], kept: ArtifactsHarness | None = None) -
     """A workflow whose last node gives these items."""
     flows = [flow("made", "responseNode", NAMES_ITSELF, code("Make")), flow("asked", "lastNode", code("Make"))]
     artifacts = kept.artifacts if kept else None
-    async with staged({"made": ASYNC, "asked": SYNC}, flows=flows, artifacts=artifacts) as harness:
+    async with n8n_harness({"made": ASYNC, "asked": SYNC}, flows=flows, artifacts=artifacts) as harness:
         harness.n8n.code("Make", lambda _, __: list(items))
         yield harness
 

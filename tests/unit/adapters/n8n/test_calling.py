@@ -17,7 +17,7 @@ from tests.fakes.n8n import FOREVER, How
 from tests.fakes.remote_harness import RecordingSink
 from tests.overtaken import overtaken
 from tests.unit.adapters.n8n.flows import FLOWS, code, dedupes, flow, responds, sets
-from tests.unit.adapters.n8n.n8n_harness import KEY_HEADER, SYNC, N8nHarness, against, before, staged
+from tests.unit.adapters.n8n.n8n_harness import KEY_HEADER, SYNC, N8nHarness, against, before, n8n_harness
 from toolhub_service.adapters.n8n.kind import BusinessError, N8nWorkflow
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ErrorKind, ToolError
@@ -29,14 +29,14 @@ ALL = {**dict.fromkeys(NAMES, SYNC), "asks": N8nWorkflow(method="GET")}
 
 @pytest.fixture
 async def harness() -> AsyncIterator[N8nHarness]:
-    async with staged(ALL) as harness:
+    async with n8n_harness(ALL) as harness:
         yield harness
 
 
 @pytest.fixture
 async def blind() -> AsyncIterator[N8nHarness]:
     """Without an API key."""
-    async with staged(ALL, with_api=False) as harness:
+    async with n8n_harness(ALL, with_api=False) as harness:
         yield harness
 
 
@@ -84,7 +84,7 @@ async def test_evidence_states_what_ran_where(harness: N8nHarness) -> None:
 
 async def test_an_execution_that_the_answer_names_stands_in_evidence() -> None:
     flows = [flow("named", "lastNode", sets("{ executionId: $execution.id }"))]
-    async with staged({"named": SYNC}, flows=flows, with_api=False) as harness:
+    async with n8n_harness({"named": SYNC}, flows=flows, with_api=False) as harness:
         assert _facts(await harness.run("named"))["execution_id"] == "1"
 
 
@@ -113,14 +113,14 @@ class TestKeys:
 
     async def test_the_key_stands_in_the_body_where_it_is_wanted(self) -> None:
         terms = N8nWorkflow(idempotency_field="requestId")
-        async with staged({"echo": terms}, with_api=False) as harness:
+        async with n8n_harness({"echo": terms}, with_api=False) as harness:
             value = await harness.value("echo", {"a": 1}, key="k-1")
             (asked,) = harness.n8n.asked("POST", "/webhook/echo")
             assert value["echo"] == {"a": 1, "requestId": asked.headers[KEY_HEADER]}
 
     async def test_an_argument_in_the_keys_place_is_refused(self) -> None:
         terms = N8nWorkflow(idempotency_field="requestId")
-        async with staged({"echo": terms}, with_api=False) as harness:
+        async with n8n_harness({"echo": terms}, with_api=False) as harness:
             error = await harness.failure("echo", {"requestId": "mine"})
             assert error.kind is ErrorKind.INVALID_INPUT
             assert harness.n8n.starts("echo") == 0
@@ -129,7 +129,7 @@ class TestKeys:
 class TestAnswers:
     @pytest.mark.parametrize("name", ["nobody", "off"])
     async def test_an_unknown_webhook_is_not_retried_and_states_the_remedy(self, name: str) -> None:
-        async with staged({name: SYNC}, with_api=False) as harness:
+        async with n8n_harness({name: SYNC}, with_api=False) as harness:
             harness.n8n.add(flow("off", "lastNode"), active=False)
             error = await harness.failure(name)
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, False)
@@ -139,14 +139,14 @@ class TestAnswers:
         assert "hint" not in repr(error)
 
     async def test_a_wrong_method_is_distinguished(self) -> None:
-        async with staged({"echo": N8nWorkflow(method="PUT")}, with_api=False) as harness:
+        async with n8n_harness({"echo": N8nWorkflow(method="PUT")}, with_api=False) as harness:
             error = await harness.failure("echo")
         assert (error.kind, error.details["reason"]) == (ErrorKind.TOOL_UNAVAILABLE, "WEBHOOK_METHOD")
 
     async def test_a_wrong_credential_is_the_operators_to_correct(self) -> None:
         guarded = flow("guarded", "lastNode", webhook={"authentication": "headerAuth"})
         guarded["nodes"][0]["credentials"] = {"httpHeaderAuth": {"id": "cred", "name": "x"}}
-        async with staged({"guarded": SYNC}, flows=[guarded], with_api=False) as harness:
+        async with n8n_harness({"guarded": SYNC}, flows=[guarded], with_api=False) as harness:
             harness.n8n.world.credentials["cred"] = ("X-Hub-Token", "s3cret")
             error = await harness.failure("guarded")
             assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, False)
@@ -169,7 +169,7 @@ class TestAnswers:
     )
     async def test_an_error_answer_of_a_workflow_is_quoted(self, status: int, kind: ErrorKind) -> None:
         flows = [flow("says", "responseNode", responds('{"why":"s3cret reasons","stack":"at /opt/x"}', status))]
-        async with staged({"says": SYNC}, flows=flows, with_api=False) as harness:
+        async with n8n_harness({"says": SYNC}, flows=flows, with_api=False) as harness:
             error = await harness.failure("says")
         assert (error.kind, error.is_retryable) == (kind, False)
         assert error.upstream is not None
@@ -203,7 +203,7 @@ class TestAnswers:
         assert "ran" in error.message
 
     async def test_an_endless_answer_is_cut_and_states_that_the_call_ran(self) -> None:
-        async with staged({"echo": SYNC}, with_api=False, max_response_bytes=1_000) as harness:
+        async with n8n_harness({"echo": SYNC}, with_api=False, max_response_bytes=1_000) as harness:
             harness.n8n.fails("/webhook/*", How.HUGE, size_bytes=1_000_000)
             error = await harness.failure("echo")
         assert (error.kind, error.details["max_bytes"]) == (ErrorKind.HTTP_TOO_LARGE, 1_000)
@@ -278,7 +278,7 @@ class TestNoAnswer:
     @pytest.mark.parametrize("count", [1, 3])
     async def test_a_looked_up_result_has_the_shape_of_the_answer(self, kind: str, count: int) -> None:
         many = flow("many", "lastNode", code("Many"), webhook={"responseData": kind})
-        async with staged({"many": SYNC}, flows=[many]) as harness:
+        async with n8n_harness({"many": SYNC}, flows=[many]) as harness:
             harness.n8n.code("Many", lambda items, _: [{"json": {"n": n}} for n in range(count)])
             harness.n8n.fails("/webhook/*", How.LOSE_ANSWER)
             value = await harness.value("many")
@@ -290,7 +290,7 @@ class TestNoAnswer:
         assert "boom from workflow" in error.message
 
     async def test_a_running_execution_is_followed_to_its_end(self) -> None:
-        async with staged(ALL, time_scale=None) as harness:
+        async with n8n_harness(ALL, time_scale=None) as harness:
             call = await harness.call("slow", {"a": 1})
             running = asyncio.ensure_future(harness.ended(harness.adapter.execute(call, RecordingSink())))
             began = await harness.n8n.began("slow")
@@ -305,7 +305,7 @@ class TestNoAnswer:
     @pytest.mark.promise("workflow.never-twice")
     @pytest.mark.parametrize("how", [How.DROP, How.BAD_GATEWAY])
     async def test_an_execution_that_is_not_found_may_still_have_run(self, how: How) -> None:
-        async with staged(ALL, lookup_timeout_s=0.05) as harness:
+        async with n8n_harness(ALL, lookup_timeout_s=0.05) as harness:
             harness.n8n.fails("/webhook/*", how)
             error = await harness.failure("echo")
         assert (error.kind, error.is_retryable) == (ErrorKind.OUTCOME_UNKNOWN, False)
@@ -330,7 +330,7 @@ class TestNoAnswer:
 
     async def test_a_call_that_is_safe_to_repeat_may_be_called_again(self) -> None:
         tools = {"echo": ToolTerms(read_only=True)}
-        async with staged({"echo": SYNC}, with_api=False, tools=tools) as harness:
+        async with n8n_harness({"echo": SYNC}, with_api=False, tools=tools) as harness:
             harness.n8n.fails("/webhook/*", How.LOSE_ANSWER)
             call = await harness.call("echo")
             error = await harness.ended(harness.adapter.execute(call._replace(has_side_effects=False), RecordingSink()))
@@ -338,7 +338,7 @@ class TestNoAnswer:
         assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, True)
 
     async def test_time_that_runs_out_is_an_unknown_outcome_and_n8n_is_asked_to_stop(self) -> None:
-        async with staged(ALL, time_scale=None) as harness:
+        async with n8n_harness(ALL, time_scale=None) as harness:
 
             async def late(timeout_s: float) -> Outcome | ToolError:
                 call = await harness.call("slow", timeout_s=timeout_s)
@@ -359,7 +359,7 @@ class TestNoAnswer:
             assert error.details["execution_id"] == str(harness.n8n.starts("slow"))
 
     async def test_a_caller_that_leaves_has_the_execution_stopped(self) -> None:
-        async with staged(ALL, time_scale=None) as harness:
+        async with n8n_harness(ALL, time_scale=None) as harness:
             call = await harness.call("slow")
             running = asyncio.create_task(harness.adapter.execute(call, RecordingSink()))
             began = await harness.n8n.began("slow")
@@ -378,7 +378,7 @@ class TestNoAnswer:
 
     async def test_a_workflow_that_knows_its_keys_answers_with_its_first_run(self) -> None:
         terms = N8nWorkflow(deduplicates=True)
-        async with staged({"once": terms}, flows=[dedupes("once")]) as harness:
+        async with n8n_harness({"once": terms}, flows=[dedupes("once")]) as harness:
             first = await harness.value("once", {"a": 1}, key="k-1")
             assert first == {"executionId": "1"}
             assert await harness.value("once", {"a": 1}, key="k-1") == {"echo": {"a": 1}}
@@ -394,7 +394,7 @@ class TestBusinessErrors:
 
     @pytest.fixture
     async def harness(self) -> AsyncIterator[N8nHarness]:
-        async with staged({"echo": self.TERMS}, with_api=False) as harness:
+        async with n8n_harness({"echo": self.TERMS}, with_api=False) as harness:
             yield harness
 
     async def test_the_first_matching_sign_gives_the_reason(self, harness: N8nHarness) -> None:
@@ -414,11 +414,11 @@ class TestBusinessErrors:
 
 class TestById:
     async def test_the_webhook_is_looked_up(self) -> None:
-        async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
+        async with n8n_harness({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
             assert await harness.value("tool", {"a": 1}) == {"echo": {"a": 1}}
 
     async def test_a_webhook_that_has_moved_is_found_again_at_once(self) -> None:
-        async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
+        async with n8n_harness({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
             call = await harness.call("tool", {"a": 1})
             harness.n8n.workflows["echo"].node("Webhook")["parameters"]["path"] = "moved"
             outcome = await harness.ended(harness.adapter.execute(call, RecordingSink()))
@@ -426,13 +426,13 @@ class TestById:
             assert harness.n8n.starts("echo") == 1
 
     async def test_a_workflow_that_was_never_read_is_looked_up_when_it_is_called(self) -> None:
-        async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
+        async with n8n_harness({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
             call = await harness.call("tool")
             harness.server.workflows["tool"] = dataclasses.replace(harness.server.workflows["tool"], webhook=None)
             assert isinstance(await harness.ended(harness.adapter.execute(call, RecordingSink())), Outcome)
 
     async def test_a_call_that_cannot_be_looked_up_has_not_run(self) -> None:
-        async with staged({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
+        async with n8n_harness({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
             call = await harness.call("tool")
             harness.server.workflows["tool"] = dataclasses.replace(harness.server.workflows["tool"], webhook=None)
             harness.n8n.fails("/api/*", How.BAD_GATEWAY, times=FOREVER)

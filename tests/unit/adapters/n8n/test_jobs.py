@@ -14,7 +14,16 @@ from tests.fakes.n8n import FOREVER, Execution, How
 from tests.fakes.remote_harness import RecordingSink
 from tests.fakes.running_jobs import FakeRunningJobs
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, dedupes, flow, sets
-from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, KEY_HEADER, SYNC, WITHIN_S, N8nHarness, before, staged
+from tests.unit.adapters.n8n.n8n_harness import (
+    ASYNC,
+    JOB_ID,
+    KEY_HEADER,
+    SYNC,
+    WITHIN_S,
+    N8nHarness,
+    before,
+    n8n_harness,
+)
 from toolhub_service.adapters.n8n.job import MissingTerms
 from toolhub_service.adapters.n8n.kind import BusinessError
 from toolhub_service.domain.errors import ErrorKind, ToolError
@@ -61,13 +70,13 @@ def _attributes(outcome: Outcome) -> dict[str, str]:
 @asynccontextmanager
 async def holding(**more: Any) -> AsyncIterator[N8nHarness]:
     """n8n holds every wait until it is released."""
-    async with staged(ALL, flows=[*FLOWS, dedupes("once")], time_scale=None, **more) as harness:
+    async with n8n_harness(ALL, flows=[*FLOWS, dedupes("once")], time_scale=None, **more) as harness:
         yield harness
 
 
 @pytest.fixture
 async def harness() -> AsyncIterator[N8nHarness]:
-    async with staged(ALL, flows=[*FLOWS, dedupes("once")]) as harness:
+    async with n8n_harness(ALL, flows=[*FLOWS, dedupes("once")]) as harness:
         yield harness
 
 
@@ -100,7 +109,7 @@ async def test_its_key_is_that_of_its_mark(harness: N8nHarness) -> None:
 
 async def test_several_items_are_an_array_and_none_are_nothing() -> None:
     several = flow("several", "responseNode", NAMES_ITSELF, {**ECHO, "type": "n8n-nodes-base.code", "name": "Many"})
-    async with staged({"several": ASYNC}, flows=[several]) as harness:
+    async with n8n_harness({"several": ASYNC}, flows=[several]) as harness:
         harness.n8n.code("Many", lambda items, _: [{"json": {"n": n}} for n in range(3)])
         assert (await (await begun(harness, "several")).outcome()).value == [{"n": 0}, {"n": 1}, {"n": 2}]
 
@@ -140,14 +149,14 @@ class TestErrors:
         assert (error.kind, error.details["execution_status"]) == (ErrorKind.EXECUTION_ERROR, "crashed")
 
     async def test_an_error_before_it_could_answer_is_found(self) -> None:
-        async with staged({"breaks": ASYNC}) as harness:
+        async with n8n_harness({"breaks": ASYNC}) as harness:
             error = await (await begun(harness, "breaks")).error()
             assert "boom from workflow" in error.message
             assert harness.n8n.starts("breaks") == 1
 
     async def test_a_result_that_means_failure_is_one(self) -> None:
         terms = replace(ASYNC, fails_when=(BusinessError(at="/echo/ok", equals=False, message="/echo/why"),))
-        async with staged({"long": terms}) as harness:
+        async with n8n_harness({"long": terms}) as harness:
             error = await (await begun(harness, args={"ok": False, "why": "sold out"})).error()
         assert (error.kind, "sold out" in error.message) == (ErrorKind.EXECUTION_ERROR, True)
 
@@ -158,7 +167,7 @@ class TestErrors:
 
     async def test_a_result_that_is_too_large_is_reported_as_done(self) -> None:
         big = flow("big", "responseNode", NAMES_ITSELF, sets(f'{{ text: "{"x" * 20_000}" }}'))
-        async with staged({"big": ASYNC}, flows=[big], max_response_bytes=15_000) as harness:
+        async with n8n_harness({"big": ASYNC}, flows=[big], max_response_bytes=15_000) as harness:
             error = await (await begun(harness, "big")).error()
         assert error.kind is ErrorKind.HTTP_TOO_LARGE
         assert "Its effect is done" in error.message

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.n8n import FOREVER, How
 from tests.unit.adapters.n8n.flows import code, flow
-from tests.unit.adapters.n8n.n8n_harness import SYNC, N8nHarness, staged
+from tests.unit.adapters.n8n.n8n_harness import SYNC, N8nHarness, n8n_harness
 from toolhub_service.adapters.n8n.api import ApiError, Found
 from toolhub_service.adapters.n8n.execution import Execution
 
@@ -34,7 +34,7 @@ async def found_by(harness: N8nHarness, key: str, workflow_id: str = "echo") -> 
 
 
 async def test_an_execution_of_another_call_is_not_read_again() -> None:
-    async with staged({"echo": SYNC}) as harness:
+    async with n8n_harness({"echo": SYNC}) as harness:
         await called(harness, 5)
         assert await found_by(harness, "ours") is None
         assert reads(harness) == 5
@@ -47,7 +47,7 @@ async def test_an_execution_of_another_call_is_not_read_again() -> None:
 
 
 async def test_another_calls_execution_is_found_by_its_own_key() -> None:
-    async with staged({"echo": SYNC}) as harness:
+    async with n8n_harness({"echo": SYNC}) as harness:
         await called(harness, 3)
         assert await found_by(harness, "ours") is None
         key = harness.n8n.asked("POST", "/webhook/echo")[1].headers["x-idempotency-key"]
@@ -58,7 +58,7 @@ async def test_another_calls_execution_is_found_by_its_own_key() -> None:
 
 
 async def test_lists_are_asked_for_without_data() -> None:
-    async with staged({"echo": SYNC}) as harness:
+    async with n8n_harness({"echo": SYNC}) as harness:
         await called(harness, 1)
         await found_by(harness, "ours")
         lists = harness.n8n.asked("GET", "/api/v1/executions")
@@ -66,7 +66,7 @@ async def test_lists_are_asked_for_without_data() -> None:
 
 
 async def test_executions_that_no_call_began_are_not_read() -> None:
-    async with staged({"echo": SYNC}) as harness:
+    async with n8n_harness({"echo": SYNC}) as harness:
         await called(harness, 2)
         harness.n8n.executions.began[0].mode = "trigger"
         await found_by(harness, "ours")
@@ -75,7 +75,7 @@ async def test_executions_that_no_call_began_are_not_read() -> None:
 
 @pytest.mark.parametrize(("chars", "is_aside"), [(10, False), (200_000, True)])
 async def test_large_executions_are_read_beside_the_loop(chars: int, is_aside: bool) -> None:
-    async with staged({"much": SYNC}, flows=[MUCH]) as harness:
+    async with n8n_harness({"much": SYNC}, flows=[MUCH]) as harness:
         harness.n8n.code("Much", lambda items, _: [{"json": {"text": "x" * chars}}])
         await harness.value("much")
         (began,) = harness.n8n.executions.began
@@ -90,7 +90,7 @@ async def test_large_executions_are_read_beside_the_loop(chars: int, is_aside: b
 
 
 async def test_executions_with_the_same_id_after_a_reinstall_of_n8n_have_their_own_keys() -> None:
-    async with staged({"echo": SYNC}) as harness:
+    async with n8n_harness({"echo": SYNC}) as harness:
         await called(harness, 1)
         assert await found_by(harness, "ours") is None
         (began,) = harness.n8n.executions.began
@@ -100,7 +100,7 @@ async def test_executions_with_the_same_id_after_a_reinstall_of_n8n_have_their_o
 
 
 async def test_a_large_answer_that_is_no_json_is_trouble() -> None:
-    async with staged({"much": SYNC}, flows=[MUCH]) as harness:
+    async with n8n_harness({"much": SYNC}, flows=[MUCH]) as harness:
         harness.n8n.code("Much", lambda items, _: [{"json": {"text": "x" * 200_000}}])
         await harness.value("much")
         harness.n8n.fails("/api/v1/executions/*", How.TRUNCATED, times=FOREVER)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.fakes.n8n import FOREVER, How, fake_n8n
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, flow, wait
-from tests.unit.adapters.n8n.n8n_harness import ASYNC, SYNC, before, staged
+from tests.unit.adapters.n8n.n8n_harness import ASYNC, SYNC, before, n8n_harness
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nWorkflow
 from toolhub_service.adapters.n8n.workflow import published, webhooks_of
 from toolhub_service.adapters.source_config import ToolTerms
@@ -23,7 +23,7 @@ class TestNamed:
         terms = N8nWorkflow(
             description="Says it.", webhook="echo", input_schema=TEXT, output_schema={"type": "object"}, version="2.1.0"
         )
-        async with staged({"say": terms}, with_api=False, tags=("lab",), timeout_s=7.0) as harness:
+        async with n8n_harness({"say": terms}, with_api=False, tags=("lab",), timeout_s=7.0) as harness:
             made = (await harness.definitions())["say"]
         spec = made.spec
         assert (made.is_operators, made.problem) == (True, "")
@@ -35,7 +35,7 @@ class TestNamed:
         assert not spec.cost.is_async
 
     async def test_without_a_schema_it_takes_any_object_and_is_marked(self) -> None:
-        async with staged({"echo": SYNC}, with_api=False) as harness:
+        async with n8n_harness({"echo": SYNC}, with_api=False) as harness:
             spec = await harness.spec("echo")
         assert (spec.input_schema, "open-schema" in spec.tags) == ({"type": "object"}, True)
 
@@ -47,7 +47,7 @@ class TestNamed:
             "slow": SYNC,
             "once": N8nWorkflow(deduplicates=True),
         }
-        async with staged(named, with_api=False, tools=tools) as harness:
+        async with n8n_harness(named, with_api=False, tools=tools) as harness:
             made = {name: found.spec.annotations for name, found in (await harness.definitions()).items()}
         assert made.keys() == {"asks", "echo", "once"}
         assert (made["asks"].read_only, made["echo"].safe_to_repeat, made["once"].idempotent) == (True, False, True)
@@ -75,12 +75,12 @@ class TestNamed:
     async def test_terms_that_contradict_each_other_are_a_problem_with_its_remedy(
         self, terms: N8nWorkflow, words: str
     ) -> None:
-        async with staged({"tool": terms}, with_api=False) as harness:
+        async with n8n_harness({"tool": terms}, with_api=False) as harness:
             made = (await harness.definitions())["tool"]
         assert words in made.problem
 
     async def test_configured_workflow_is_offered_while_n8n_is_away(self) -> None:
-        async with staged({"echo": SYNC}) as harness:
+        async with n8n_harness({"echo": SYNC}) as harness:
             await harness.n8n.down()
             found = await harness.discover()
             await harness.n8n.up()
@@ -114,7 +114,7 @@ class TestCompared:
         ],
     )
     async def test_entry_that_does_not_fit_its_workflow_is_a_problem(self, terms: N8nWorkflow, words: str) -> None:
-        async with staged({"tool": terms}) as harness:
+        async with n8n_harness({"tool": terms}) as harness:
             harness.n8n.add(flow("off", "lastNode"), active=False)
             found = await harness.discover()
         (problem,) = found.problems
@@ -127,7 +127,7 @@ class TestCompared:
         twice = flow("twice", "lastNode", {**ECHO, "type": "n8n-nodes-base.webhook", "parameters": {"path": "b"}})
         hookless = flow("hookless", "lastNode")
         hookless["nodes"][0]["disabled"] = True
-        async with staged({"tool": N8nWorkflow(workflow_id=workflow_id)}, flows=[twice, hookless]) as harness:
+        async with n8n_harness({"tool": N8nWorkflow(workflow_id=workflow_id)}, flows=[twice, hookless]) as harness:
             (made,) = (await harness.discover()).definitions
         assert made.problem
 
@@ -137,17 +137,17 @@ class TestCompared:
 
     async def test_entry_that_fits_its_workflow_has_no_problem(self) -> None:
         named = {"echo": SYNC, "long": ASYNC, "by-id": N8nWorkflow(workflow_id="slow")}
-        async with staged(named) as harness:
+        async with n8n_harness(named) as harness:
             assert (await harness.discover()).problems == ()
 
 
 class TestDiscovered:
     async def _offered(self, *flows: dict[str, Any], **options: Any) -> dict[str, Any]:
-        async with staged(flows=list(flows), discover=N8nDiscovery(**options)) as harness:
+        async with n8n_harness(flows=list(flows), discover=N8nDiscovery(**options)) as harness:
             return await harness.definitions()
 
     async def test_active_workflows_with_a_webhook_are_offered_and_can_be_called(self) -> None:
-        async with staged({"mine": N8nWorkflow(webhook="slow")}, discover=N8nDiscovery()) as harness:
+        async with n8n_harness({"mine": N8nWorkflow(webhook="slow")}, discover=N8nDiscovery()) as harness:
             harness.n8n.add(flow("off", "lastNode"), active=False)
             made = await harness.definitions()
             assert made.keys() == {made_flow["name"] for made_flow in FLOWS} - {"slow"} | {"mine"}
@@ -192,25 +192,27 @@ class TestDiscovered:
 
     async def test_one_of_two_names_that_read_alike_is_left_out_and_reported(self) -> None:
         flows = [flow("same", "lastNode"), {**flow("b", "lastNode"), "name": "same"}]
-        async with staged(flows=flows, discover=N8nDiscovery()) as harness:
+        async with n8n_harness(flows=flows, discover=N8nDiscovery()) as harness:
             found = await harness.discover()
         assert len(found.definitions) == 1
         assert "too similar" in found.problems[0]
 
     async def test_all_pages_are_read(self) -> None:
-        async with staged(flows=[flow(f"w{n}", "lastNode") for n in range(120)], discover=N8nDiscovery()) as harness:
+        async with n8n_harness(
+            flows=[flow(f"w{n}", "lastNode") for n in range(120)], discover=N8nDiscovery()
+        ) as harness:
             assert len((await harness.discover()).definitions) == 120
             assert len(harness.n8n.asked("GET", "/api/v1/workflows")) == 3
 
     async def test_an_api_that_is_away_leaves_what_was_known(self) -> None:
-        async with staged(discover=N8nDiscovery()) as harness:
+        async with n8n_harness(discover=N8nDiscovery()) as harness:
             before_it = await harness.definitions()
             harness.n8n.fails("/api/*", How.BAD_GATEWAY, times=FOREVER)
             assert (await harness.definitions()).keys() == before_it.keys()
             assert await harness.value("echo", {"a": 1}) == {"echo": {"a": 1}}
 
     async def test_without_a_key_nothing_is_discovered_and_that_is_reported(self) -> None:
-        async with staged({"echo": SYNC}, with_api=False, discover=N8nDiscovery()) as harness:
+        async with n8n_harness({"echo": SYNC}, with_api=False, discover=N8nDiscovery()) as harness:
             found = await harness.discover()
         assert [made.spec.name for made in found.definitions] == ["flows/echo"]
         assert "api_key" in found.problems[0]
@@ -227,5 +229,5 @@ class TestDiscovered:
 
     @pytest.mark.parametrize("remote", [{}, {"name": "x"}, {"name": 1, "webhook": {"method": "GET", "path": "x"}}])
     async def test_remote_part_that_no_pin_kept_restores_nothing(self, remote: dict[str, Any]) -> None:
-        async with staged(discover=N8nDiscovery()) as harness:
+        async with n8n_harness(discover=N8nDiscovery()) as harness:
             assert harness.source.restored(remote) is None

@@ -13,7 +13,7 @@ from tests.ports.adapter_suite import AdapterSuite, Prepared
 from tests.ports.remote_job_suite import RemoteFault, RemoteJobSuite
 from tests.ports.tool_source_suite import ToolSourceSuite
 from tests.unit.adapters.n8n.flows import dedupes
-from tests.unit.adapters.n8n.n8n_harness import JOB_ID, QUICK_MISSING, SYNC, LoopClock, N8nHarness, redact, staged
+from tests.unit.adapters.n8n.n8n_harness import JOB_ID, QUICK_MISSING, SYNC, LoopClock, N8nHarness, n8n_harness, redact
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.job import N8nJob
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nWorkflow
@@ -47,7 +47,7 @@ class TestN8nAdapter(AdapterSuite):
     @pytest.fixture
     async def prepared(self) -> AsyncIterator[Prepared]:
         named = {"echo": SYNC, "breaks": SYNC, "slow": SYNC, "crashes": N8nWorkflow(webhook="echo")}
-        async with staged(named, time_scale=None) as harness:
+        async with n8n_harness(named, time_scale=None) as harness:
             harness.adapter._caller = CrashingCaller(redact, LoopClock(), pause_s=0.002)
             specs = {own: made.spec for own, made in (await harness.definitions()).items()}
             started, stopped, let_go = asyncio.Event(), asyncio.Event(), ReleasesWorkflow(harness.n8n)
@@ -75,7 +75,7 @@ async def _watch(n8n: FakeN8n, started: asyncio.Event, stopped: asyncio.Event) -
 class TestN8nToolSource(ToolSourceSuite):
     @pytest.fixture
     async def source(self) -> AsyncIterator[ToolSource]:
-        async with staged({"named": N8nWorkflow(webhook="echo")}, discover=N8nDiscovery()) as harness:
+        async with n8n_harness({"named": N8nWorkflow(webhook="echo")}, discover=N8nDiscovery()) as harness:
             yield harness.source
 
 
@@ -84,7 +84,7 @@ class TestConfiguredSource(ToolSourceSuite):
 
     @pytest.fixture
     async def source(self) -> AsyncIterator[ToolSource]:
-        async with staged({"named": N8nWorkflow(webhook="echo")}, with_api=False) as harness:
+        async with n8n_harness({"named": N8nWorkflow(webhook="echo")}, with_api=False) as harness:
             yield harness.source
 
 
@@ -129,5 +129,5 @@ class TestN8nJobs(RemoteJobSuite):
     @pytest.fixture
     async def harness(self) -> AsyncIterator[N8nSuiteHarness]:
         terms = N8nWorkflow(mode="async", deduplicates=True)
-        async with staged({"once": terms}, flows=[dedupes("once")], time_scale=None) as harness:
+        async with n8n_harness({"once": terms}, flows=[dedupes("once")], time_scale=None) as harness:
             yield N8nSuiteHarness(harness, await harness.call("once", {"a": 1}, job_id=JOB_ID))

@@ -7,7 +7,7 @@ import logging
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 
-def gossips(api_key: str, url: str) -> list[BaseTool]:
+def leaking_tools(api_key: str, url: str) -> list[BaseTool]:
     secrets = f"{api_key} at {url}"
 
     def refuses() -> str:
@@ -18,7 +18,7 @@ def gossips(api_key: str, url: str) -> list[BaseTool]:
         raise RuntimeError(f"401 for {secrets}")
 
     async def crashes_here() -> str:
-        logging.getLogger("gossip").warning("calling with %s", secrets)
+        logging.getLogger("leaks").warning("calling with %s", secrets)
         raise RuntimeError(f"401 for {secrets}")
 
     def answers() -> str:

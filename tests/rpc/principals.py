@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.hub import CALL_TIMEOUT_S, RunningHub, running_hub
-from tests.rpc.props import TextIn, TextOut, Waits
+from tests.rpc.sample_tools import TextIn, TextOut, Waits
 from toolhub.v1 import approval_pb2, job_pb2, job_service_pb2, result_pb2
 from toolhub.v1 import approval_service_pb2 as approvals_pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
@@ -146,7 +146,7 @@ def is_gapless(entries: Sequence[Status]) -> bool:
     return [entry.sequence for entry in entries] == list(range(first, first + len(entries)))
 
 
-class People:
+class Principals:
     """Principals with API keys that several hubs accept."""
 
     def __init__(self, *hubs: RunningHub, names: Sequence[str] = ("robot", "judge", "boss", "other")) -> None:
