@@ -49,7 +49,7 @@ async def cancelled_as_a_task(client: Wire, script: Script) -> None:
     assert over["_meta"]["toolhub/error"]["kind"] == "CANCELLED"
 
 
-WAYS: list[tuple[str, Callable[[Wire, Script], Awaitable[None]]]] = [
+CANCELLATIONS: list[tuple[str, Callable[[Wire, Script], Awaitable[None]]]] = [
     (OLDER, cancelled_by_notification),
     (NEWER, gone),
     (OLDER, cancelled_as_a_task),
@@ -63,7 +63,7 @@ async def test_a_call_given_up_in_any_way_stops_its_server_and_is_recorded(tmp_p
         write_sources(tmp_path, {"work": {"url": url}})
         async with mcp_hub(tmp_path, policy=POLICY) as hub:
             assert await hub.grpc.hub.sourcing.sources.settled(timeout_s=60)
-            for count, (era, way) in enumerate(WAYS, 1):
+            for count, (era, way) in enumerate(CANCELLATIONS, 1):
                 script.started.clear()
                 script.stopped.clear()
                 async with asyncio.timeout(60), wire(hub.url, era) as client:

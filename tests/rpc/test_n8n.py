@@ -150,7 +150,7 @@ async def test_a_workflow_that_hands_its_request_on_does_not_hand_on_the_sources
     assert secret not in text
 
 
-class TestDiscovered:
+class TestDiscoveredWorkflows:
     async def test_first_seen_may_be_called_and_later_ones_wait_for_a_person(self, tmp_path: Path) -> None:
         async with flows_hub(tmp_path, {}, discover={}) as (n8n, running, _):
             assert (await running.value(f"{SOURCE}/echo", {"a": 1})) == {"echo": {"a": 1}}

@@ -82,7 +82,7 @@ const hosts = name => inside.slice(0, heavy.includes(name) ? 2 : 9);
   await tell('everything');
 })();
 </script>"""
-WAYS = (
+ATTACKS = (
     "fetch post https xhr websocket wss events iframe image script style preconnect prefetch media object beacon popup "
     "redirect frame_redirect download worker"
 ).split()
@@ -156,7 +156,7 @@ async def test_no_page_leads_a_request_inside(tmp_path: Path, chromium: str, mon
         result = await hub.invoke("core/web.screenshot", args)
         assert result.ok, result.error.message
         reached = {asked.target.partition("?")[2] for asked in site.asked if asked.target.startswith("/told?")}
-        assert set(WAYS) <= reached
+        assert set(ATTACKS) <= reached
         assert "everything" in reached
         assert result.evidence[0].summary.split()[-5] != "0", "the proxy refused nothing"
         assert forbidden.connections == 0

@@ -18,7 +18,7 @@ from toolhub.v1 import error_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WAYS: Mapping[str, Mapping[str, Any]] = {
+TRANSPORTS: Mapping[str, Mapping[str, Any]] = {
     f"{over}-{generation}": {"hostile": ("calls",), "over": over, "generation": generation}
     for over in ("stdio", "http")
     for generation in ("legacy", "modern")
@@ -49,8 +49,8 @@ def attack(tool: str, kind: int, expected: str = "", within_s: float = ANSWERED_
 
 
 def garbage(what: str, kind: int, expected: str = "", **otherwise: int) -> Attack:
-    ways = {way.replace("_", "-"): other for way, other in otherwise.items()}
-    return Attack("garbage", kind, expected, SHORT_S, {"kind": what}, ways)
+    transports = {transport.replace("_", "-"): other for transport, other in otherwise.items()}
+    return Attack("garbage", kind, expected, SHORT_S, {"kind": what}, transports)
 
 
 ATTACKS = (
@@ -91,7 +91,7 @@ ATTACKS = (
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HostileHarness]:
-    async with hostile_hub(tmp_path_factory.mktemp("calls"), WAYS) as harness:
+    async with hostile_hub(tmp_path_factory.mktemp("calls"), TRANSPORTS) as harness:
         yield harness
 
 
@@ -108,28 +108,28 @@ def named(attack: Attack) -> str:
 async def test_a_tool_that_misbehaves_fails_typed_and_the_next_call_works(
     harness: HostileHarness, attack: Attack
 ) -> None:
-    async def on(way: str) -> None:
-        expected = attack.otherwise.get(way, attack.kind)
+    async def on(transport: str) -> None:
+        expected = attack.otherwise.get(transport, attack.kind)
 
         async def result_of(timeout_s: float) -> Any:
-            return await harness.call(f"{way}/{attack.tool}", dict(attack.args), timeout_s)
+            return await harness.call(f"{transport}/{attack.tool}", dict(attack.args), timeout_s)
 
         if expected == UNKNOWN:
             result = await overtaken(result_of, lambda it: attack.message in it.error.message, first_s=attack.within_s)
         else:
             result = await result_of(ANSWERED_S)
-        assert (way, result.error.kind) == (way, expected), result.error.message
+        assert (transport, result.error.kind) == (transport, expected), result.error.message
         assert result.ok == (expected == OK)
         assert attack.message in result.error.message
-        assert (await harness.call(f"{way}/add", {"a": 2, "b": 3})).result_json == b'{"sum":5}'
-        assert (await harness.call(f"{way}/echo", {"text": "é"})).result_json == '{"text":"é"}'.encode()
+        assert (await harness.call(f"{transport}/add", {"a": 2, "b": 3})).result_json == b'{"sum":5}'
+        assert (await harness.call(f"{transport}/echo", {"text": "é"})).result_json == '{"text":"é"}'.encode()
 
-    await asyncio.gather(*map(on, WAYS))
+    await asyncio.gather(*map(on, TRANSPORTS))
 
 
 async def test_a_result_that_is_too_large_for_an_answer_is_cut_and_kept_whole(harness: HostileHarness) -> None:
-    for way in WAYS:
-        result = await harness.call(f"{way}/huge_result", {"megabytes": 2})
+    for transport in TRANSPORTS:
+        result = await harness.call(f"{transport}/huge_result", {"megabytes": 2})
         assert result.truncated
         (artifact,) = result.artifacts
         assert artifact.size_bytes > 2_000_000
@@ -137,12 +137,12 @@ async def test_a_result_that_is_too_large_for_an_answer_is_cut_and_kept_whole(ha
 
 async def test_an_answer_of_no_text_leaves_the_others_of_the_same_moment_alone(harness: HostileHarness) -> None:
     """Half a line stands before the next answer in the same pipe."""
-    for way in WAYS:
+    for transport in TRANSPORTS:
 
-        async def together(within_s: float, way: str = way) -> list[Any]:
+        async def together(within_s: float, transport: str = transport) -> list[Any]:
             return await asyncio.gather(
-                harness.call(f"{way}/garbage", {"kind": "half"}, within_s),
-                *(harness.call(f"{way}/echo", {"text": str(number)}) for number in range(20)),
+                harness.call(f"{transport}/garbage", {"kind": "half"}, within_s),
+                *(harness.call(f"{transport}/echo", {"text": str(number)}) for number in range(20)),
             )
 
         _, *others = await overtaken(together, lambda results: results[0].error.kind == UNKNOWN, first_s=SHORT_S)
@@ -151,7 +151,7 @@ async def test_an_answer_of_no_text_leaves_the_others_of_the_same_moment_alone(h
 
 async def test_attacks_without_end_leave_no_task_no_descriptor_and_no_process_behind(tmp_path: Path) -> None:
     names = ("stdio-modern", "http-legacy", "http-modern")
-    async with hostile_hub(tmp_path, {name: WAYS[name] for name in names}) as harness:
+    async with hostile_hub(tmp_path, {name: TRANSPORTS[name] for name in names}) as harness:
         for name in names:
             await harness.call(f"{name}/echo", {"text": "hi"})
         (tasks, files), programs = await settled(), len(children(tmp_path))

@@ -16,7 +16,7 @@ from toolhub_service.domain.event import EventType
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WAYS: Mapping[str, Mapping[str, Any]] = {
+TRANSPORTS: Mapping[str, Mapping[str, Any]] = {
     "pipe": {"over": "stdio", "generation": "modern"},
     "web": {"over": "http", "generation": "legacy"},
     "new": {"over": "http", "generation": "modern"},
@@ -27,8 +27,8 @@ NOTICED_S = 60.0
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HostileHarness]:
     sources = {
-        f"{way}-{part}": {"hostile": ("calls",), **terms}
-        for way, terms in WAYS.items()
+        f"{transport}-{part}": {"hostile": ("calls",), **terms}
+        for transport, terms in TRANSPORTS.items()
         for part in ("changed", "schema", "renamed", "added", "shadow", "removed", "told", "storm")
     }
     async with hostile_hub(tmp_path_factory.mktemp("pins"), sources) as harness:
@@ -61,11 +61,11 @@ async def audited(harness: HostileHarness, tool: str) -> list[EventType]:
 
 
 @pytest.mark.parametrize(("part", "word"), [("changed", "changed"), ("schema", "changed-schema")])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_changed_definition_is_not_called_before_it_is_approved(
-    harness: HostileHarness, way: str, part: str, word: str
+    harness: HostileHarness, transport: str, part: str, word: str
 ) -> None:
-    source = f"{way}-{part}"
+    source = f"{transport}-{part}"
     await become(harness, source, word)
     tools = await harness.tools(source)
     assert tools["echo"].state == QUARANTINED
@@ -91,9 +91,9 @@ async def test_a_changed_definition_is_not_called_before_it_is_approved(
     assert events[:3] == [EventType.PIN_CREATED, EventType.PIN_DRIFTED, EventType.PIN_DECIDED]
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_renamed_tool_does_not_get_around_its_pin(harness: HostileHarness, way: str) -> None:
-    source = f"{way}-renamed"
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_renamed_tool_does_not_get_around_its_pin(harness: HostileHarness, transport: str) -> None:
+    source = f"{transport}-renamed"
     await become(harness, source, "renamed")
     tools = await harness.tools(source)
     assert "echo" not in tools
@@ -108,7 +108,7 @@ async def test_a_renamed_tool_does_not_get_around_its_pin(harness: HostileHarnes
     assert EventType.PIN_DRIFTED in await audited(harness, f"{source}/echo_2")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize(
     ("word", "tool", "change", "why"),
     [
@@ -117,9 +117,9 @@ async def test_a_renamed_tool_does_not_get_around_its_pin(harness: HostileHarnes
     ],
 )
 async def test_a_tool_that_appears_later_waits_and_its_siblings_do_not(
-    harness: HostileHarness, way: str, word: str, tool: str, change: int, why: str
+    harness: HostileHarness, transport: str, word: str, tool: str, change: int, why: str
 ) -> None:
-    source = f"{way}-{word}"
+    source = f"{transport}-{word}"
     assert (await harness.call(f"{source}/become", {"words": ["calls", word]})).ok
     await harness.read(source)
     found = (await harness.tools(source))[tool]
@@ -132,11 +132,11 @@ async def test_a_tool_that_appears_later_waits_and_its_siblings_do_not(
     assert core.source != source
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_removed_tool_is_gone_and_callable_when_it_comes_back_as_it_was(
-    harness: HostileHarness, way: str
+    harness: HostileHarness, transport: str
 ) -> None:
-    source = f"{way}-removed"
+    source = f"{transport}-removed"
     await become(harness, source, "removed")
     assert "echo" not in await harness.tools(source)
     assert not (await harness.call(f"{source}/echo", {"text": "x"})).ok
@@ -144,9 +144,9 @@ async def test_a_removed_tool_is_gone_and_callable_when_it_comes_back_as_it_was(
     assert (await harness.call(f"{source}/echo", {"text": "x"})).ok
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_change_is_noticed_without_anybody_asking(harness: HostileHarness, way: str) -> None:
-    source = f"{way}-told"
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_change_is_noticed_without_anybody_asking(harness: HostileHarness, transport: str) -> None:
+    source = f"{transport}-told"
     assert (await harness.call(f"{source}/become", {"words": ["calls", "changed"]})).ok
     changed = asyncio.Event()
     stop = harness.hub.hub.toolbox.catalog.subscribe(lambda _: changed.set())

@@ -54,7 +54,7 @@ def _is_api(asked: RecordedRequest) -> bool:
     return asked.target.startswith("/api/")
 
 
-class TestItsAnswers:
+class TestHostileAnswers:
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
     async def test_no_redirect_is_followed(self, status: int) -> None:
         async with serving(_nothing) as elsewhere:
@@ -124,7 +124,7 @@ class TestItsAnswers:
         assert len(repr(error)) < 10_000
 
 
-class TestItsExecutions:
+class TestHostileExecutions:
     @pytest.mark.parametrize(
         "name", ["../workflows/1", "1/stop", "1?x=y", "", " ", "1\r\nx: y", "x" * 65, 1.5, True, {}]
     )
@@ -196,7 +196,7 @@ class TestItsExecutions:
         assert (error.kind, error.details["cause"]) == (ErrorKind.OUTCOME_UNKNOWN, "RESULT_UNCLEAR")
 
 
-class TestItsWorkflows:
+class TestHostileWorkflows:
     async def _found(self, *rows: Any, **page: Any) -> Any:
         def respond(asked: RecordedRequest) -> bytes:
             if "/workflows/" in asked.target:

@@ -54,7 +54,7 @@ def called(n8n: FakeN8n) -> list[str]:
     return [seen.path for seen in n8n.requests if seen.path.startswith("/webhook/")]
 
 
-class TestOtherPeoplesExecutions:
+class TestForeignExecutions:
     @pytest.mark.parametrize("victims", ["parrot", "long"])
     async def test_naming_one_neither_brings_its_result_nor_stops_it(self, tmp_path: Path, victims: str) -> None:
         tools = {"parrot": ASYNC, "long": ASYNC}
@@ -139,7 +139,7 @@ class TestArgumentsOfWorkflows:
         assert len(value["echo"]["requestId"]) == 36
 
 
-class TestDiscovered:
+class TestDiscoveredWorkflows:
     async def test_a_moved_server_is_not_followed_before_it_is_approved(self, tmp_path: Path) -> None:
         async with hub_over(tmp_path, [flow("pay", "lastNode", ECHO)], {}, discover={}) as (n8n, hub, _):
             assert (await hub.invoke(f"{SOURCE}/pay", {"a": 1})).ok
@@ -187,7 +187,7 @@ async def refreshed(hub: RunningHub) -> Any:
     return (await hub.registry.RefreshSources(asked)).sources[0]
 
 
-class TestStrangersAtAComfyUi:
+class TestForeignPrompts:
     async def test_bytes_that_know_an_earlier_frame_stay_one_file(self, tmp_path: Path) -> None:
         async with comfy_harness(tmp_path) as harness:
             picture = encoded(Picture(8, 8))

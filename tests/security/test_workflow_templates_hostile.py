@@ -88,7 +88,7 @@ class TestFilesOfAFolder:
         assert "s3cret" not in "\n".join(problems(tmp_path, workflow={"file": "credentials.json"}))
 
 
-class TestWhatAnAuthorMayNotMean:
+class TestHostileTemplates:
     @pytest.mark.parametrize("prefix", ["../x", "/abs", "a/../../b", "a\\..\\b", "\\\\host\\x", "a\u202eb", "a\nb"])
     def test_prefixes_that_lead_out_of_the_output_folder_are_refused(self, tmp_path: Path, prefix: str) -> None:
         (problem,) = problems(tmp_path, forced=[{"to": "/3/inputs/filename_prefix", "value": prefix}])

@@ -29,7 +29,7 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-class TestCoreAdapterIsAnAdapter(AdapterSuite):
+class TestCoreAdapter(AdapterSuite):
     @pytest.fixture
     async def prepared(self, tmp_path: Path) -> Prepared:
         waits = Waits()

@@ -155,7 +155,7 @@ def test_a_healthy_agent_always_passes_whatever_another_does(steps: list[tuple[s
             run(breaker, "ann", ".", now_s)
 
 
-class TestOfALedger:
+class TestBreakerInLedger:
     @pytest.mark.promise("breaker.per-upstream")
     def test_an_upstream_that_fails_is_given_a_rest_and_the_others_are_not(self) -> None:
         harness = LedgerHarness()

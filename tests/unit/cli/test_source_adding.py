@@ -62,7 +62,7 @@ def refused(server: dict[str, Any]) -> str:
     return str(answer["refused"]["server"])
 
 
-class TestForms:
+class TestFileFormats:
     @pytest.mark.parametrize(
         "document",
         [
@@ -211,7 +211,7 @@ class TestSecrets:
         assert (home / "data" / "secrets" / "server.GITHUB_TOKEN").read_text() == TOKEN + "x"
 
 
-class TestWhatTheHubDoesNot:
+class TestUnsupportedSettings:
     @pytest.mark.parametrize(
         ("server", "why"),
         [
@@ -343,7 +343,7 @@ class TestFile:
         assert [item.value for item in completer.get_completions(["sources", "remove"], "m")] == ["memory"]
 
 
-class TestReport:
+class TestReports:
     """What people are told on a terminal."""
 
     @pytest.fixture(autouse=True)

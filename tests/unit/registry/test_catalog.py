@@ -30,7 +30,7 @@ def refusal_of(catalog: ToolCatalog, name: str, **fields: object) -> HubFailure:
     return caught.value
 
 
-class TestToolCatalogIsACatalog(CatalogSuite):
+class TestToolCatalog(CatalogSuite):
     @pytest.fixture
     def catalog(self) -> ToolCatalog:
         return empty()

@@ -45,7 +45,7 @@ async def begun(harness: DiscoveryHarness, *sources: ScriptedSource, **terms: ob
     return harness
 
 
-class TestTheScriptedSourceIsASource(ToolSourceSuite):
+class TestScriptedSource(ToolSourceSuite):
     @pytest.fixture
     def source(self) -> ScriptedSource:
         return ScriptedSource("files", READ, WRITE)

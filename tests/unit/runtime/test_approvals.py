@@ -215,7 +215,7 @@ class TestUse:
         assert "Nobody has decided yet" in error.message
 
 
-class TestExactly:
+class TestExactMatch:
     @pytest.mark.promise("approval.exact-call")
     async def test_other_arguments_are_another_call(self) -> None:
         harness = an_approval_harness()

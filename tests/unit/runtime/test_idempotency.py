@@ -205,7 +205,7 @@ class TestConflict:
         assert "definition changed" in error.message
 
 
-class TestAtOnce:
+class TestConcurrentCalls:
     @pytest.mark.promise("idempotency.runs-once")
     async def test_fifty_calls_with_one_key_run_the_adapter_once(self) -> None:
         harness = a_keyed_harness()

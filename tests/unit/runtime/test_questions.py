@@ -240,7 +240,7 @@ class TestAnswering:
         assert it.adapter.done == []
 
 
-class TestExactly:
+class TestExactMatch:
     @pytest.mark.promise("approval.exact-call")
     @pytest.mark.parametrize(
         ("fields", "differs"),
@@ -308,7 +308,7 @@ class TestExactly:
         assert "already been used" in (await it.refused(approval_id, number=2, job_id="job-1")).message
 
 
-class TestBesidesARule:
+class TestQuestionAndRule:
     """A rule asks whether the call may run; its tool asks, too."""
 
     async def test_rule_asks_first_and_once(self) -> None:

@@ -166,7 +166,7 @@ async def pid_of(connection: AsyncConnection) -> int:
     return connection.info.backend_pid
 
 
-class TestNews:
+class TestNotifications:
     async def test_own_entries_arrive_whole_and_others_are_read_from_the_store(
         self, link: PostgresLink, other_link: PostgresLink
     ) -> None:
@@ -256,7 +256,7 @@ class TestTexts:
         await store.close()
 
 
-class TestLane:
+class TestBatchWriter:
     async def test_waiting_changes_go_together_and_those_of_one_key_in_turn(self, link: PostgresLink) -> None:
         await link.start()
         groups: list[list[str]] = []

@@ -158,7 +158,7 @@ class TestTwoHubs:
         assert await store.forget(now_unix_ms + 600 * MINUTE_MS, 9) == 0
 
 
-class TestNews:
+class TestNotifications:
     async def test_record_of_any_size_is_reported_whole_and_in_its_place(
         self, link: PostgresLink, other_link: PostgresLink
     ) -> None:

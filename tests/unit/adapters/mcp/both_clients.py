@@ -15,7 +15,7 @@ from tests.unit.adapters.mcp.test_http import Answer, elicitation_callback, http
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.requests import FastClient
 
-WAYS = ["fast", "sdk"]
+CLIENT_KINDS = ["fast", "sdk"]
 
 
 async def by(harness: McpHarness, way: str) -> McpHarness:

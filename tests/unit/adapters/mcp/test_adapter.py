@@ -27,15 +27,15 @@ from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome
 
-WAYS = ["stdio-modern", "stdio-legacy", "http-modern", "http-legacy"]
+TRANSPORTS = ["stdio-modern", "stdio-legacy", "http-modern", "http-legacy"]
 
 
-def at(way: str) -> AbstractAsyncContextManager[McpHarness]:
-    transport, generation = way.split("-")
-    return over_stdio(generation) if transport == "stdio" else over_http(Script(generation=generation))
+def at(transport: str) -> AbstractAsyncContextManager[McpHarness]:
+    carrier, generation = transport.split("-")
+    return over_stdio(generation) if carrier == "stdio" else over_http(Script(generation=generation))
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=TRANSPORTS)
 async def harness(request: pytest.FixtureRequest) -> AsyncIterator[McpHarness]:
     async with at(request.param) as harness:
         yield harness
@@ -95,9 +95,9 @@ async def test_an_unknown_tool_and_refused_arguments_are_upstream_errors(harness
 
 
 @pytest.mark.promise("mcp.deadline-reaches-the-server")
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_deadline_ends_the_call_here_and_upstream(way: str) -> None:
-    async with at(way) as harness:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_deadline_ends_the_call_here_and_upstream(transport: str) -> None:
+    async with at(transport) as harness:
         await harness.run("echo", {"text": "warm"})
 
         async def late(timeout_s: float) -> bool:
@@ -111,9 +111,9 @@ async def test_a_deadline_ends_the_call_here_and_upstream(way: str) -> None:
 
 
 @pytest.mark.promise("mcp.deadline-reaches-the-server")
-@pytest.mark.parametrize("way", WAYS)
-async def test_cancelling_the_call_cancels_it_upstream(way: str) -> None:
-    async with at(way) as harness:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_cancelling_the_call_cancels_it_upstream(transport: str) -> None:
+    async with at(transport) as harness:
         await harness.run("echo", {"text": "warm"})
         running = asyncio.create_task(harness.adapter.execute(harness.call("hangs"), SILENT))
         await until_started(harness)

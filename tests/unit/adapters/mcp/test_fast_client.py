@@ -16,7 +16,16 @@ from tests.fakes.artifacts import kept_in
 from tests.fakes.mcp_harness import McpHarness, stage_of, started
 from tests.fakes.mcp_servers.scripted import Script, serving
 from tests.overtaken import overtaken
-from tests.unit.adapters.mcp.both_clients import WAYS, answered, by, events, modern, over, response, text_content
+from tests.unit.adapters.mcp.both_clients import (
+    CLIENT_KINDS,
+    answered,
+    by,
+    events,
+    modern,
+    over,
+    response,
+    text_content,
+)
 from tests.unit.adapters.mcp.links import plain_http, soon, until, within
 from tests.unit.adapters.mcp.test_http import elicitation_callback, http
 from toolhub_service.adapters.mcp.kind import HttpTerms, OAuthTerms
@@ -66,7 +75,7 @@ def summary(outcome: Outcome) -> tuple[object, ...]:
 async def test_sent_messages_equal_those_of_the_sdk_but_for_the_id() -> None:
     script = Script()
     async with serving(script) as url:
-        for way in WAYS:
+        for way in CLIENT_KINDS:
             async with over(url, way, headers={"Authorization": "Bearer t0ken", "X-Team": "core"}) as harness:
                 await harness.run("mirrors", {"at": "Ωhere", "n": [1, 2.5, None]}, key="key-1", input_schema=PLACE)
     fast, sdk = script.headers
@@ -92,7 +101,7 @@ async def test_every_kind_of_content_gives_the_same_outcome_both_ways(
         return events(answer) if as_events else http(answer)
 
     found = []
-    for way in WAYS:
+    for way in CLIENT_KINDS:
         async with answered(tool, way, artifacts=kept_in(tmp_path).artifacts, keep_raw=True) as harness:
             found.append(summary(await harness.run("any")))
     assert found[0] == found[1]
@@ -101,7 +110,7 @@ async def test_every_kind_of_content_gives_the_same_outcome_both_ways(
 @pytest.mark.parametrize("result", FAILINGS)
 async def test_a_result_that_is_no_success_gives_the_same_failure_both_ways(result: dict[str, Any]) -> None:
     found = []
-    for way in WAYS:
+    for way in CLIENT_KINDS:
         async with answered(lambda message: http(response(message, result)), way) as harness:
             found.append(await failure_of(harness))
     assert found[0] == found[1]
@@ -154,7 +163,7 @@ def always(data: bytes) -> Reply_:
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_failures_are_reported_alike_by_both_clients(reply: Reply_, read_only: bool) -> None:
     found = []
-    for way in WAYS:
+    for way in CLIENT_KINDS:
         async with answered(reply, way) as harness:
             found.append(await failure_of(harness, read_only=read_only))
             assert harness.link.is_connected

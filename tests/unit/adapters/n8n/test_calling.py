@@ -412,7 +412,7 @@ class TestBusinessErrors:
         assert await harness.value("echo", args) == {"echo": args}
 
 
-class TestById:
+class TestCallById:
     async def test_the_webhook_is_looked_up(self) -> None:
         async with n8n_harness({"tool": N8nWorkflow(workflow_id="echo")}) as harness:
             assert await harness.value("tool", {"a": 1}) == {"echo": {"a": 1}}

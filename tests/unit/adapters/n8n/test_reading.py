@@ -50,7 +50,7 @@ def _whole(text: str) -> Any:
         return None
 
 
-class TestRecorded:
+class TestRecordedExecutions:
     def test_executions_are_read(self) -> None:
         answers = [_whole(one["resp"]) for one in _recorded("GET /api/v1/executions/") if one["status"] == 200]
         read_ones = [execution_of(one) for one in answers if one is not None]
@@ -149,7 +149,7 @@ class TestExecutions:
         assert unix_ms("yesterday") is None
 
 
-class TestWords:
+class TestMessages:
     @pytest.mark.parametrize(
         ("text", "shown"),
         [

@@ -18,7 +18,7 @@ from toolhub_service.domain.tool import IdempotencyMode
 TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": False}
 
 
-class TestNamed:
+class TestNamedWorkflows:
     async def test_configured_words_replace_those_of_n8n(self) -> None:
         terms = N8nWorkflow(
             description="Says it.", webhook="echo", input_schema=TEXT, output_schema={"type": "object"}, version="2.1.0"
@@ -98,8 +98,8 @@ class TestNamed:
         assert "does not accept the `api_key`" in found.problems[0]
 
 
-class TestCompared:
-    """With an API, whatever would keep a call from working is told."""
+class TestApiChecks:
+    """With an API, what would keep a call from working is reported."""
 
     @pytest.mark.parametrize(
         ("terms", "words"),
@@ -141,7 +141,7 @@ class TestCompared:
             assert (await harness.discover()).problems == ()
 
 
-class TestDiscovered:
+class TestDiscoveredWorkflows:
     async def _offered(self, *flows: dict[str, Any], **options: Any) -> dict[str, Any]:
         async with n8n_harness(flows=list(flows), discover=N8nDiscovery(**options)) as harness:
             return await harness.definitions()

@@ -152,7 +152,7 @@ class TestTampering:
         await log.close()
 
 
-class TestMachines:
+class TestSeveralMachines:
     async def test_both_write_and_each_verifies_the_chains_of_both(
         self, postgres_url: str, tmp_path: Path, log: PostgresAuditLog
     ) -> None:
