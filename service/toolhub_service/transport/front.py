@@ -27,7 +27,7 @@ from toolhub_service.identity.tokens import KeysNeeded
 from toolhub_service.transport.interceptors.admission import Refusals
 from toolhub_service.transport.interceptors.auth import entered_again
 from toolhub_service.transport.receipts import COUNTED_FROM_BYTES, LARGE_BYTES, MAX_FIELDS, Receipts, has_more_fields
-from toolhub_service.transport.rpc import CALLER, HOOKS, Layer, MessageCount, Method, ServicerContext, caller_share
+from toolhub_service.transport.rpc import CALLER, Layer, MessageCount, Method, ServicerContext, caller_share
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 Behaviour = Callable[..., Any]
@@ -214,7 +214,7 @@ class Hooks:
         self.sent: list[MessageCount] = []
         self._failures: list[Any] = []
         for layer in layers:
-            does = {hook: partial(getattr(layer, hook), method) for hook in HOOKS if layer.concerns(hook, method)}
+            does = {hook: partial(getattr(layer, hook), method) for hook in layer.hooks if layer.concerns(hook, method)}
             place = 0
             if "enter" in does or "leave" in does:
                 self.entries.append(does.get("enter", _nothing))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import grpc.aio
 import msgspec
@@ -79,9 +79,15 @@ class MessageCount(Protocol):
 class Layer:
     """Subclasses override what concerns them; what `enter` returns comes back in the other hooks. Hooks never wait."""
 
+    hooks: ClassVar[tuple[str, ...]] = ()
+    """Those of `HOOKS` that the class overrides."""
+
+    def __init_subclass__(cls) -> None:
+        cls.hooks = tuple(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Layer, hook))
+
     def concerns(self, hook: str, method: Method) -> bool:
-        """Whether the layer has something to do at one of `HOOKS` of the method's RPCs; asked once."""
-        return getattr(type(self), hook) is not getattr(Layer, hook)
+        """Whether the layer has something to do at one of its `hooks` in the method's RPCs; asked once."""
+        return hook in self.hooks
 
     def counters(self, hook: str, method: Method) -> Sequence[MessageCount]:
         """What counts the messages that come, at the hook `received`, or leave, at `sent`; asked once. The front counts
