@@ -94,6 +94,7 @@ test: services ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto)
 chaos: services ## kill hubs while jobs run, and servers and workers under calls, 50 times each; rotate certificates; minutes
 	@TOOLHUB_CHAOS_ROTATIONS=$${TOOLHUB_CHAOS_ROTATIONS:-60} TOOLHUB_CHAOS_KILLS=$${TOOLHUB_CHAOS_KILLS:-50} TOOLHUB_CHAOS_OUTAGE_S=$${TOOLHUB_CHAOS_OUTAGE_S:-10} pytest tests/chaos tests/upgrade/test_side_by_side.py
 	@TOOLHUB_TEST_KILLS=$${TOOLHUB_TEST_KILLS:-50} pytest -k many_kills_leave tests/rpc/test_real_servers_killed.py tests/unit/adapters
+	@TOOLHUB_TEST_KILLS=$${TOOLHUB_TEST_KILLS:-50} pytest tests/security/test_cancelled_starts.py
 	@TOOLHUB_CHAOS_ROLLS=$${TOOLHUB_CHAOS_ROLLS:-10} TOOLHUB_CHAOS_CALLS_PER_S=$${TOOLHUB_CHAOS_CALLS_PER_S:-200} \
 		pytest tests/chaos/test_rolling_restart.py
 
