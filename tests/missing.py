@@ -1,4 +1,4 @@
-"""What this machine lacks for a test: a skip that says how to get it, or a failure where all is required, as in CI.
+"""What this machine lacks for a test: a skip with how to get it, or a failure where all is required, as in CI.
 
 Public data (`tests/corpora.py`, `tests/fixtures.py`) and what a kernel can or cannot do are the only skips in CI.
 """

@@ -1,4 +1,4 @@
-"""What a call comes to when the hub, n8n or the wire between them dies: found again, or told truly; begun once."""
+"""Calls when the hub, n8n or the connection between them fails: found again or reported as unknown, and begun once."""
 
 from __future__ import annotations
 

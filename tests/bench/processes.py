@@ -1,4 +1,4 @@
-"""Processes under load: start, processor time, memory, and how much of the machine somebody else took."""
+"""Processes under load: start, processor time, memory, and how much of the machine other processes took."""
 
 from __future__ import annotations
 

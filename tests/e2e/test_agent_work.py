@@ -1,4 +1,4 @@
-"""A real piece of an agent's work: fetch, select, render, write, prove, read; and an audit log that nobody can bend."""
+"""An agent's work end to end: fetch, select, render, write, evidence, read; and a tamper-evident audit log."""
 
 from __future__ import annotations
 

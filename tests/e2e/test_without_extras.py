@@ -1,4 +1,4 @@
-"""A hub whose optional libraries are not installed: it starts, and says of each tool what would bring it."""
+"""A hub whose optional libraries are not installed: it starts, and names for each tool the extra that brings it."""
 
 from __future__ import annotations
 

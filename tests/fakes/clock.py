@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move, and a randomness whose answers are chosen."""
+"""A clock that stands still until a test advances it, and a randomness whose answers are chosen."""
 
 from __future__ import annotations
 

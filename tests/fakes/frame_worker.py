@@ -1,4 +1,4 @@
-"""A worker without LangChain, quick to start: does what it is told in each message. Run as a program."""
+"""A worker without LangChain, quick to start: each message names its behaviour. Run as a program."""
 
 from __future__ import annotations
 

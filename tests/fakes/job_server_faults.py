@@ -1,4 +1,4 @@
-"""What the scripted job server can be told to do wrong."""
+"""Faults of the scripted job server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub with API keys, three people with different rights, and nobody careful about file modes."""
+"""A hub with API keys and three people with different rights."""
 
 from __future__ import annotations
 

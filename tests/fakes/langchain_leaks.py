@@ -1,4 +1,4 @@
-"""LangChain tools that repeat what they were made with wherever they can speak."""
+"""LangChain tools that repeat the secrets they were made with in every output."""
 
 from __future__ import annotations
 

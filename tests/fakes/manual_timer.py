@@ -1,4 +1,4 @@
-"""Waiting by hand: nobody wakes but by an event or by a clock that a test moves."""
+"""A timer that fires only by an event or by a clock that a test advances."""
 
 from __future__ import annotations
 

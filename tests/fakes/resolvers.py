@@ -1,4 +1,4 @@
-"""Resolvers that answer what a test says and count how often they were asked."""
+"""Resolvers with the answers of a test, which count how often they were asked."""
 
 from __future__ import annotations
 

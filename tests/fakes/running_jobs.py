@@ -1,4 +1,4 @@
-"""Jobs of a process, in memory: `RunningJobs` for tests of adapters, and lives that end between two lines.
+"""Jobs of a process, in memory: `RunningJobs` for tests of adapters, and process lives that end at a chosen contact.
 
 `KeptMarks` is what outlives a process. A `Life` counts every contact of a run with the world (each call of RunningJobs
 and of the RemoteJob, before and after it) and ends at the chosen one: as by kill -9 (`Died`; nothing gets through

@@ -1,4 +1,4 @@
-"""A source whose every word is scripted, and somebody who remembers what was told of sources."""
+"""A scripted source, and an observer that records the events of sources."""
 
 from __future__ import annotations
 

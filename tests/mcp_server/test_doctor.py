@@ -1,4 +1,4 @@
-"""What `toolhub doctor` says of the MCP endpoint: asked, not only looked for."""
+"""The report of `toolhub doctor` on the MCP endpoint, which it calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every adapter must do. A test class inherits `AdapterSuite` and says how its adapter is made to behave."""
+"""What every adapter must do. A test class inherits `AdapterSuite` and provides an adapter with each behaviour."""
 
 from __future__ import annotations
 

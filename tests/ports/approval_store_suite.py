@@ -1,4 +1,4 @@
-"""What every store of approvals must do, whoever shares it. Inherit `ApprovalStoreSuite` and give an empty store.
+"""What every store of approvals must do, for all processes. Inherit `ApprovalStoreSuite` and give an empty store.
 
 Fixtures of the subclass: `store` (not started), `other` (a second instance on the same storage, as another process has
 it, not started either; None where nothing is shared).

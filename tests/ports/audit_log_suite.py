@@ -1,4 +1,4 @@
-"""What every audit log must do, whatever it is made of."""
+"""What every audit log must do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store of credentials must do, whoever shares it. Inherit `CredentialStoreSuite` and give an empty store.
+"""What every store of credentials must do, for all processes. Inherit `CredentialStoreSuite` and give an empty store.
 
 Fixtures of the subclass: `store` (not started), `other` (a second instance on the same storage, as another process has
 it, not started either; None where nothing is shared).

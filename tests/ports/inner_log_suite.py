@@ -1,4 +1,4 @@
-"""What every store of logs of inner calls must do, whoever shares it. Inherit `InnerLogSuite` and give an empty store.
+"""What every store of logs of inner calls must do, for all processes. Inherit `InnerLogSuite` and give an empty store.
 
 Fixtures of the subclass: `store` (not started), `other` (a second instance on the same storage, as another process has
 it, not started either; None where nothing is shared).

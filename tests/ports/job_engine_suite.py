@@ -1,4 +1,4 @@
-"""What every engine must do, whoever else serves the same jobs. Inherit `JobEngineSuite` and give engines.
+"""What every engine must do, alone or beside others. Inherit `JobEngineSuite` and give engines.
 
 The fixture `engines` is the subclass's: it makes an engine with room for so many runs, and closes it at the end.
 """

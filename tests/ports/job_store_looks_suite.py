@@ -1,4 +1,4 @@
-"""Finding jobs, and being told of them: the part of `JobStoreSuite` about pages and listeners."""
+"""Finding jobs and listening for changes: the part of `JobStoreSuite` about pages and listeners."""
 
 from __future__ import annotations
 

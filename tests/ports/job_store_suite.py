@@ -1,4 +1,4 @@
-"""What every store of jobs must do, whoever shares it. Inherit `JobStoreSuite` and give an empty store.
+"""What every store of jobs must do, for all processes. Inherit `JobStoreSuite` and give an empty store.
 
 Fixtures of the subclass: `store` (not started yet, so that a test may listen first), `other` (a second instance on the
 same storage, as another process has it, not started either; None where nothing is shared). The suite closes both.

@@ -1,4 +1,4 @@
-"""What every store of idempotency keys must do, whoever shares it. Inherit `KeyStoreSuite` and give an empty store.
+"""What every store of idempotency keys must do, for all processes. Inherit `KeyStoreSuite` and give an empty store.
 
 The fixtures `store` (room for CAPACITY keys) and `clock` (the store's own) are the subclass's. `SharedKeysSuite` is for
 stores whose keys several processes share, and wants `keys` and `others`: the stores of two such processes.

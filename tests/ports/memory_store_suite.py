@@ -1,4 +1,4 @@
-"""What every `MemoryStore` must do, whoever shares it. Inherit `MemoryStoreSuite` and give an empty store.
+"""What every `MemoryStore` must do, for all processes. Inherit `MemoryStoreSuite` and give an empty store.
 
 Fixtures of the subclass: `store` (not started), `other` (a second instance on the same storage, as another process has
 it, not started either; None where nothing is shared), `kept` (every column of everything that is stored, as text).

@@ -1,4 +1,4 @@
-"""What every policy source must do. A test class inherits `PolicySourceSuite` and says which source and which calls."""
+"""What every policy source must do. A test class inherits `PolicySourceSuite` and provides the source and the calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every `RecordStore` must do, whoever shares it. Inherit `RecordStoreSuite` and give empty stores.
+"""What every `RecordStore` must do, for all processes. Inherit `RecordStoreSuite` and give empty stores.
 
 Fixtures of the subclass: `approvals`, `artifacts` and `pins` (stores of those tables, not started), and `other_pins`: a
 second instance on the same storage, as another process has it; the same once more where nothing is shared.

@@ -1,4 +1,4 @@
-"""A listener of a store that keeps what it hears and lets a test wait for it."""
+"""A listener of a store that keeps what it receives and lets a test wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording of ComfyUI as it is read for a replay: what was really sent, and what had been heard by then.
+"""A recording of ComfyUI as it is read for a replay: the requests sent, and the events received by then.
 
 Two traps of the recorder are undone here. It kept request bodies by reference and changed some of them later: the graph
 that was sent is the one that the server shows in its queue or history. And it wrote a request down when the answer was

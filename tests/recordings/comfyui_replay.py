@@ -1,4 +1,4 @@
-"""Does again what a recording did, against the fake, and says where the fake did something else.
+"""Replays a recording against the fake, and reports where the fake differs.
 
 Nothing is timed. Nodes of a long graph are held, and one is let go on only when the next recorded message cannot come
 otherwise: when everything that was sent has been heard and nothing more happens of itself.

@@ -1,4 +1,4 @@
-"""Says to the fake n8n, entry by entry, what was said to the real one, and keeps what it answers.
+"""Sends the recorded requests to the fake n8n, entry by entry, and keeps its answers.
 
 What the recordings do not hold is told here: headers that were redacted or not noted, bodies that are no JSON, and at
 which entries time had passed (an execution went on) or something had happened outside of the recording.

@@ -1,4 +1,4 @@
-"""Compares what a fake says with what was recorded of the real server: the same keys, types and fixed texts.
+"""Compares the answers of a fake with those recorded of the real server: the same keys, types and fixed texts.
 
 Times, ids and the like differ from run to run: a string that reads like one is compared by its kind, and so is what
 stands under a key named as loose. Of a stack trace the first line counts. A recording that was cut at some length is

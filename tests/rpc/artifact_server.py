@@ -1,4 +1,4 @@
-"""A server of ArtifactService alone: the real interceptors, servicer, records and disk; `x-who` says who calls."""
+"""A server of ArtifactService alone: the real interceptors, servicer, records and disk; `x-who` names the caller."""
 
 from __future__ import annotations
 

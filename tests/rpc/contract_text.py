@@ -1,4 +1,4 @@
-"""What the comments of the contract say."""
+"""The comments of the contract, as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools for hubs in processes of their own: each tells who runs it, and waits until a file is there."""
+"""Tools for hubs in processes of their own: each records its process, and waits until a file exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An issuer on a port of loopback: its keys over HTTP, and tokens that say whatever a test wants."""
+"""An issuer on a port of loopback: its keys over HTTP, and tokens with any claims."""
 
 from __future__ import annotations
 

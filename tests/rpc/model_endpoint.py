@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint on loopback that says what a test has written for it, in the real streaming format."""
+"""An OpenAI-compatible endpoint on loopback with scripted answers, in the real streaming format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an RPC that failed tells its client: the rich error model of AIP-193, unpacked."""
+"""The status of a failed RPC: the rich error model of AIP-193, unpacked."""
 
 from __future__ import annotations
 

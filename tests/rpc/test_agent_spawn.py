@@ -1,4 +1,4 @@
-"""core/agent.spawn through a whole hub, with a model's endpoint that says what the test has written for it."""
+"""core/agent.spawn through a whole hub, with a scripted model endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comments of the contract say of plans, events, filters and pages, held against a hub over the wire."""
+"""The contract's comments on plans, events, filters and pages, held against a hub over the wire."""
 
 from __future__ import annotations
 

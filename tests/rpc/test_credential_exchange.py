@@ -1,4 +1,4 @@
-"""Callers' own tokens are exchanged where the source says so, and go nowhere else."""
+"""Callers' own tokens are exchanged where the source is configured so, and go nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts that the built-in HTTP tools ask with their caller's own credential, and with nobody else's, anywhere else."""
+"""The built-in HTTP tools send a caller's own credential to its configured hosts, and to no other."""
 
 from __future__ import annotations
 

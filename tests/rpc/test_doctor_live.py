@@ -1,4 +1,4 @@
-"""What the doctor is told by a running hub."""
+"""The doctor's report of a running hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/mcp_servers and examples/langchain_files: each does, behind its policy, what its README says."""
+"""examples/mcp_servers and examples/langchain_files: each works, behind its policy, as its README states."""
 
 from __future__ import annotations
 

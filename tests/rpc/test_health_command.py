@@ -1,4 +1,4 @@
-"""`toolhub health --self`: a hub is asked as its own configuration says, with TLS, mutual TLS or neither."""
+"""`toolhub health --self`: a hub is called as its own configuration states, with TLS, mutual TLS or neither."""
 
 from __future__ import annotations
 

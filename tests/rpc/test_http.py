@@ -1,4 +1,4 @@
-"""The HTTP tools through a whole hub: what they must be told, what they cut, and what they prove."""
+"""The HTTP tools through a whole hub: arguments, limits and evidence."""
 
 from __future__ import annotations
 

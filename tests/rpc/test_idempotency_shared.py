@@ -1,4 +1,4 @@
-"""A hub that dies, or is cut off from the store that it shares: its keys and its jobs in the hands of the other."""
+"""A hub that dies, or is cut off from the shared store: another hub takes over its keys and jobs."""
 
 from __future__ import annotations
 

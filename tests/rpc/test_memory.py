@@ -1,4 +1,4 @@
-"""core/memory.* through the wire: what an agent remembers is found after a restart, by nobody else, and really gone."""
+"""core/memory.* through the wire: items survive a restart, belong to their owner alone, and are gone once forgotten."""
 
 from __future__ import annotations
 

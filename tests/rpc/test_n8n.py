@@ -1,4 +1,4 @@
-"""Workflows of n8n through a whole hub: granted, called, told truly."""
+"""Workflows of n8n through a whole hub: granted, called, and reported truthfully."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of original names, held to a running hub: what it publishes, refuses and sends is what the table says."""
+"""The table of original names, held to a running hub: it publishes, refuses and sends what the table states."""
 
 from __future__ import annotations
 

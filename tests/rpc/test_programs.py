@@ -1,4 +1,4 @@
-"""core/program.run through a whole hub: what a program gets, what it is told, what is kept of it."""
+"""core/program.run through a whole hub: its inputs, its errors and its stored output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as models send them by mistake: what comes back tells what to send instead."""
+"""Requests as models send them by mistake: each refusal states what to send instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redis stops under two hubs at work and comes back: calls say so, watchers stay, and nothing that ran is lost."""
+"""Redis stops under two hubs at work and comes back: calls report it, watchers stay, and nothing that ran is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams and deadlines: progress and chunks as they happen, one answer at the end, and an end that is always told."""
+"""Streams and deadlines: progress and chunks as they happen, one answer at the end, and always an end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tenant may hold, in which order jobs of tenants start, and who is told whose tenant somebody is."""
+"""What a tenant may hold, in which order jobs of tenants start, and who sees the tenant of a caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""core/web.search over the wire, against servers on loopback that speak the published formats of Brave and SearXNG."""
+"""core/web.search over the wire, against servers on loopback with the published formats of Brave and SearXNG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who calls through a proxy that forwards its client's certificate, and who only says so."""
+"""Callers behind a proxy that forwards their client's certificate, and forged headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub over hostile servers, and what must hold of anything it says about them."""
+"""A hub over hostile servers, and what its reports of them must never contain."""
 
 from __future__ import annotations
 

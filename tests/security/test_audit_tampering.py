@@ -1,4 +1,4 @@
-"""Whoever can write the audit files, but does not hold the key, is found; the first bad sequence is named."""
+"""Changes of the audit files by anybody without the key are found; the first bad sequence is named."""
 
 from __future__ import annotations
 

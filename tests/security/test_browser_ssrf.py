@@ -1,4 +1,4 @@
-"""Addresses inside, asked for by a page in the browser of core/web.screenshot: what listens there hears nothing."""
+"""Internal addresses, requested by a page in the browser of core/web.screenshot: no request arrives there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ComfyUI that lies, floods, stalls or leads elsewhere: typed ends, within bounds; none of its names is a path."""
+"""A hostile ComfyUI that lies, floods, stalls or redirects: typed ends, within bounds; none of its names is a path."""
 
 from __future__ import annotations
 

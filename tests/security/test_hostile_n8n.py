@@ -1,4 +1,4 @@
-"""An n8n that means harm, or whoever has taken its place: it costs bounded memory, time and trust."""
+"""A hostile n8n, or a server in its place: it costs bounded memory, time and trust."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Skills of somebody who means harm: what they may not reach, hide, or make the hub do while they are loaded."""
+"""Hostile skills: what they may not reach, hide, or make the hub do while they are loaded."""
 
 from __future__ import annotations
 

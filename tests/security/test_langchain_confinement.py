@@ -1,4 +1,4 @@
-"""LangChain's file tools without bounds see the machine, as their operator said, but nothing of the data folder."""
+"""LangChain's file tools without bounds see the machine, as configured, but nothing of the data folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in the stores, attacked: damaged records, foreign hands, who may read it, and hubs that must not meet.
+"""Attacks on the stores: damaged records, foreign writers, readers without rights, and hubs with separate prefixes.
 
 Whoever can write to a store is trusted as the hub is. What must hold all the same: one damaged record costs nobody else
 anything, and hubs with prefixes of their own have nothing in common.

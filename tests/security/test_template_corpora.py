@@ -1,4 +1,4 @@
-"""Template injection: a template is text with names in it, whatever other engines would make of it."""
+"""Template injection: a template is text with names in it, and no expression of another engine runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log says for whom a call was made, and what came back, as the caller said it and without secrets.
+"""The audit log records the user and the result of a call, as the caller named them and without secrets.
 
 All fail at befa727, whose events know neither these fields nor anything of a call's context but its request.
 """

@@ -1,4 +1,4 @@
-"""Commands that no policy can allow, and refusals that tell an agent nothing to allow itself with."""
+"""Commands that no policy can allow, and refusals that do not show an agent how to allow itself more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers that ask too much: full hubs, streams nobody reads, bombs, deep and huge messages, and many calls at once."""
+"""Excessive callers: full hubs, unread streams, bombs, deep and huge messages, and many calls at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two tenants at one hub: of what the other has, no RPC says more than of what never was."""
+"""Two tenants at one hub: no RPC distinguishes resources of the other tenant from unknown ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL of one's own: a fresh cluster on the loopback that trusts whoever connects, fast rather than durable."""
+"""A PostgreSQL of its own: a fresh cluster on loopback that trusts every connection, fast rather than durable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server as a process of its own: started until it says that it is ready, killed, and started again."""
+"""A server as a process of its own: started until it is ready, killed, and started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake ComfyUI does wrong what it is told to, and as often."""
+"""The fake ComfyUI has the faults that were set, as often as they were set."""
 
 from __future__ import annotations
 

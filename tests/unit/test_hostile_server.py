@@ -1,4 +1,4 @@
-"""The hostile server speaks MCP well enough to be believed, in both generations and over both transports."""
+"""The hostile server is valid MCP where it has to be, in both generations and over both transports."""
 
 from __future__ import annotations
 

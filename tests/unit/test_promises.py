@@ -1,4 +1,4 @@
-"""No promise without a test, no test that claims a promise nobody made."""
+"""Every promise has a test, and every claim of a test names a promise."""
 
 from __future__ import annotations
 

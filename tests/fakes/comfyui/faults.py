@@ -1,4 +1,4 @@
-"""What the fake can be told to do wrong, request by request."""
+"""Faults of the fake, set request by request."""
 
 from __future__ import annotations
 

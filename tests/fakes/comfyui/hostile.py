@@ -1,4 +1,4 @@
-"""What a server may say it has made that nobody should believe; for `comfy.claim("SaveImage", {"images": …})`."""
+"""Outputs that a hostile server may claim; for `comfy.claim("SaveImage", {"images": …})`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node class: what `/object_info` says of it, and what it does."""
+"""A node class: its entry in `/object_info`, and its behaviour."""
 
 from __future__ import annotations
 

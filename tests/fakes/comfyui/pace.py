@@ -1,4 +1,4 @@
-"""How fast nodes run: at once, on a scale, or one at a time as the test says."""
+"""How fast nodes run: at once, on a scale, or one at a time as the test releases them."""
 
 from __future__ import annotations
 

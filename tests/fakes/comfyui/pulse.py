@@ -1,4 +1,4 @@
-"""Waiting for something to be true, woken by whoever changes it: no polling, no sleeping."""
+"""Waits for a condition, woken by each change: no polling, no sleeping."""
 
 from __future__ import annotations
 

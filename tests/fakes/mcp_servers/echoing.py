@@ -1,4 +1,4 @@
-"""An MCP server that repeats the secrets it was given wherever it can speak: `Echoing` by hand, or this as a program.
+"""An MCP server that repeats its secrets in every output: `Echoing` in a test, or this module as a program.
 
 The program reads them from its own arguments and environment: every argument after `--secrets`, and every variable
 whose name begins with `LEAK`. It speaks 2026-07-28, so that it may ask.

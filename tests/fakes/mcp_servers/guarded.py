@@ -1,4 +1,4 @@
-"""A server of the SDK that lets nobody in without a credential it knows, and knows its users by them.
+"""A server of the SDK that refuses unknown credentials and identifies its users by them.
 
 In the test's own process. It keeps every request that came, so that a test can look for what must not have been sent.
 """

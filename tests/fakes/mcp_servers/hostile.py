@@ -1,4 +1,4 @@
-"""An MCP server that means harm: our own JSON-RPC, so that it can say what no SDK would let it say.
+"""A hostile MCP server: its own JSON-RPC, so that it can send what no SDK would.
 
 Over stdio (`stdio_command(*words)` gives the words that start it) or over HTTP in the test's own process
 (`async with hostile_http("storm") as (server, url)`); both generations, the handshake of 2025-11-25 and server/discover

@@ -1,4 +1,4 @@
-"""What the hostile server says its tools are, by the words it was given: see `hostile` for what each word does."""
+"""The tools of the hostile server, by the words it was given: see `hostile` for what each word does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An MCP server by hand, in either generation, that does what its tools' names say: right, wrong or not at all.
+"""A scripted MCP server, in either generation: the names of its tools state their behaviour, right, wrong or none.
 
 Standard library only, so that it starts in a blink, and nothing of the SDK stands between a test and the wire. It
 speaks on standard input and output when run as a program (`python scripted.py modern|legacy [UNLISTED …]`), or on a

@@ -1,4 +1,4 @@
-"""What goes back over HTTP, and how n8n words what went wrong: with a stack trace that tells paths of its machine."""
+"""HTTP answers, and how n8n words errors: with a stack trace that contains paths of its machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executions as n8n keeps them, the shapes in which it tells of them, and the quirks of its list.
+"""Executions as n8n keeps them, the shapes in which its API returns them, and the quirks of its list.
 
 Measured on 2.8.4: a list without `status` leaves out what runs or waits, `status=waiting` is always empty, and an
 execution that has just ended may be missing for a moment. `finished` stays false on anything but success. One at work

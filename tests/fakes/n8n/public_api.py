@@ -1,4 +1,4 @@
-"""`/api/v1`: workflows, tags and executions, for whoever holds a key.
+"""`/api/v1`: workflows, tags and executions, for callers with a key.
 
 Two different 404: `not found` is a route that this version does not have, `Not Found` a thing that does not exist.
 Not measured, and as the source of n8n reads: 400 over the limit of a page, 403 for a missing scope, 405 for a wrong

@@ -1,4 +1,4 @@
-"""Workflows as n8n keeps them, and the different shapes in which its API tells of one and the same.
+"""Workflows as n8n keeps them, and the different shapes in which its API returns one and the same.
 
 Version 2 knows drafts and what is published: `versionId` is the draft, `activeVersionId` what answers calls.
 """

@@ -1,4 +1,4 @@
-"""FastMCP's client, which is told of servers in the form that clients' files have."""
+"""FastMCP's client, configured in the form that clients' files have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of a remote job keeps, tells and leaves behind; what can go wrong stands in test_remote_faults.py."""
+"""What a run of a remote job stores, reports and leaves behind; failures are in test_remote_faults.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that the hub keeps is forgotten by a backup: whoever adds a file to the data folder decides here."""
+"""Every file of the data folder is part of a backup or excluded on purpose: a new one has to be decided here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which embedder a configuration deps, and what is told of one that cannot be had."""
+"""Which embedder a configuration selects, and how one that cannot be loaded is reported."""
 
 from __future__ import annotations
 

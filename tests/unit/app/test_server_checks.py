@@ -1,4 +1,4 @@
-"""Which servers answer the doctor, and what it says of those that do not."""
+"""The doctor's report on servers that answer and on those that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refreshing by operators: the file as it stands now is what is read, and what is wrong with it is told to them."""
+"""Refreshing by operators: the file is read as it is now, and its problems are reported to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that sources.yaml names are looked for where it lies, not where the hub was started."""
+"""Files that sources.yaml names are resolved from its folder, not from the working directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sources.yaml: what is meant is read, and what cannot be meant is told by its place."""
+"""sources.yaml: valid entries are read, and invalid ones are reported by their place."""
 
 from __future__ import annotations
 

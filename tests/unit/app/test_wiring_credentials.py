@@ -1,4 +1,4 @@
-"""Keys that a KMS's command prints, and what doctor says of keys: how they fail, and that no key is told."""
+"""Keys that a KMS's command prints, and the doctor's report on keys: failures, and that no key is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Breakers: what opens one, what a rest is, how it closes, and what says nothing about an upstream."""
+"""Breakers: what opens one, how long it stays open, how it closes, and which outcomes do not count."""
 
 from __future__ import annotations
 

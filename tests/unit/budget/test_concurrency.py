@@ -1,4 +1,4 @@
-"""Slots: handed over in turn, lost by nobody, however a wait ends."""
+"""Slots: handed over in turn, and none lost however a wait ends."""
 
 from __future__ import annotations
 

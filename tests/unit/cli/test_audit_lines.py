@@ -1,4 +1,4 @@
-"""One line an event: arguments of a call, and of a job or an approval what became of it and why."""
+"""One line an event: arguments of a call, and the outcome of a job or an approval with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says when no hub answers, and how long a watch waits before it connects again."""
+"""The command line's message when no hub answers, and how long a watch waits before it connects again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JobWatch a job through whatever a hub can do to a watch."""
+"""Following a job through every interruption of its watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolhub jobs …` against a whole hub: what is submitted, listed, followed, stopped and told."""
+"""`toolhub jobs …` against a whole hub: submitting, listing, following, stopping and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolhub keys`: what is typed, what is printed, and what lies in the files."""
+"""`toolhub keys`: input, output, and the content of the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolhub policy import`: what it prints and writes, and what it says of files that it cannot take."""
+"""`toolhub policy import`: what it prints and writes, and how it refuses other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search tells a person: why each hit stands where it does, and nothing that hides."""
+"""The output of a search: why each hit ranks where it does, with hidden characters escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolhub sources list|show|refresh`: how sources fare, told to people and to programs."""
+"""`toolhub sources list|show|refresh`: the state of sources, for people and for programs."""
 
 from __future__ import annotations
 

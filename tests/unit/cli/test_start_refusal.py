@@ -1,4 +1,4 @@
-"""What `toolhub serve` says when a hub cannot start: one line, with the file or server, and what to do."""
+"""The message of `toolhub serve` when a hub cannot start: one line, with the file or server, and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python client against a real server on a free port that says what a scenario wants it to say."""
+"""The Python client against a scripted server on a free port."""
 
 from __future__ import annotations
 

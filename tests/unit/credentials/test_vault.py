@@ -1,4 +1,4 @@
-"""The vault over a store in which somebody else writes, too."""
+"""The vault over a store that another writer changes, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands under deploy/ speaks of things that exist: metrics, settings, services, probes."""
+"""What deploy/ names exists: metrics, settings, services, probes."""
 
 from __future__ import annotations
 

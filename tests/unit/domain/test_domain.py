@@ -1,4 +1,4 @@
-"""The common language: standard library and msgspec, immutable, and a digest that speaks of what callers rely on."""
+"""The domain: standard library and msgspec, immutable, and a digest over what callers rely on."""
 
 from __future__ import annotations
 

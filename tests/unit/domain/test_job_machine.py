@@ -1,4 +1,4 @@
-"""The state machine of jobs: whatever is tried in whatever order, histories have no gap and what is final stays."""
+"""The state machine of jobs: in any order of attempts, histories have no gap and final states stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a broken YAML file, which may hold a password on the very line that is broken."""
+"""The report of a broken YAML file, which may hold a password on the very line that is broken."""
 
 from __future__ import annotations
 

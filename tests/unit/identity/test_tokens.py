@@ -1,4 +1,4 @@
-"""Tokens of an issuer: which are believed, what they say, and how long keys and verifications are kept."""
+"""Tokens of an issuer: which are accepted, what they claim, and how long keys and verifications are kept."""
 
 from __future__ import annotations
 

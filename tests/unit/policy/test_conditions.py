@@ -1,4 +1,4 @@
-"""Conditions: what they see, and that whatever goes wrong in one denies."""
+"""Conditions: what they see, and that any failure in one denies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents that are no policy, and what the operator is told; documents that are, and what they mean."""
+"""Invalid documents and how they are reported; valid documents and what they mean."""
 
 from __future__ import annotations
 

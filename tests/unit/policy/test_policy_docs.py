@@ -1,4 +1,4 @@
-"""docs/policy.md: every key stands there with its default, and every example does what is said of it."""
+"""docs/policy.md: every key is there with its default, and every example has its documented effect."""
 
 from __future__ import annotations
 

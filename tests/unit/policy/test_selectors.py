@@ -1,4 +1,4 @@
-"""Whom entries of a policy speak of, and that a call for others never has more rights than each of them."""
+"""Whom entries of a policy select, and that a call for others never has more rights than each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work that lets others run, and what it is said to have cost."""
+"""Long work that lets others run, and the cost that is charged for it."""
 
 from __future__ import annotations
 

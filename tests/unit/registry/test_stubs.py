@@ -1,4 +1,4 @@
-"""Stubs of tools: what they say of a schema, that they are code in their language, and that no description gets out."""
+"""Stubs of tools: how they express a schema, that they are valid code, and that no description leaves its comment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may say yes or no, to what, and how often; who may see what."""
+"""Who may decide what, and how often; who may see what."""
 
 from __future__ import annotations
 

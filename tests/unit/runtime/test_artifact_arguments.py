@@ -1,4 +1,4 @@
-"""`{"$artifact": id}` in arguments: replaced by text, bounded, told apart, and shown to the audit log as a digest."""
+"""`{"$artifact": id}` in arguments: replaced by text, bounded, distinguished, and in the audit log as a digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expiry: records go first, bytes when nobody else has them, and never those of a keep that is under way."""
+"""Expiry: records go first, bytes when no record has them, and never those of a keep that is under way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One key, one effect: who runs, who waits, who is answered from store, and what nobody can know."""
+"""One key, one effect: who runs, who waits, who is answered from store, and which outcome stays unknown."""
 
 from __future__ import annotations
 

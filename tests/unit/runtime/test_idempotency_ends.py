@@ -1,4 +1,4 @@
-"""How a keyed call ends, and what becomes of its key: failure, death, derived keys, a store that breaks."""
+"""How a keyed call ends, and its key with it: failure, death, derived keys, a store that breaks."""
 
 from __future__ import annotations
 

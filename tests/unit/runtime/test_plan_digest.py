@@ -1,4 +1,4 @@
-"""Plan digests commit exactly what was shown, and say what differs when it does."""
+"""Plan digests commit exactly what was shown, and name the difference otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps one by one: what each refuses, and what it says."""
+"""The steps one by one: what each refuses, and with which error."""
 
 from __future__ import annotations
 

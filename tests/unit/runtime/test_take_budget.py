@@ -1,4 +1,4 @@
-"""Step 5 as the pipeline takes it: what it tells the books of a call, and that it waits where the lease says so."""
+"""Step 5 as the pipeline takes it: what it charges for a call, and that it waits where the lease states it."""
 
 from __future__ import annotations
 

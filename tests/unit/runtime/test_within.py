@@ -1,4 +1,4 @@
-"""`within` must be told from `asyncio.timeout_at` by its price alone."""
+"""`within` behaves as `asyncio.timeout_at` and differs by its price alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite, and what is the disk's own: places, links, what killed processes leave, a disk that says no."""
+"""The suite, and what is the disk's own: places, links, leftovers of killed processes, a failing disk."""
 
 from __future__ import annotations
 

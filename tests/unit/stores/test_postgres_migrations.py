@@ -1,4 +1,4 @@
-"""The tables come up once, whoever starts first, and a hub that is too old says so."""
+"""The tables are created once by the first process, and a hub that is too old refuses to start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One link a process: many callers, outages of every kind, and what is told of them."""
+"""One link a process: many callers, outages of every kind, and how they are reported."""
 
 from __future__ import annotations
 

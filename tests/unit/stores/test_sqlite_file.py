@@ -1,4 +1,4 @@
-"""The file that the embedded stores share: groups, neighbours, processes, and what an operator is told."""
+"""The file that the embedded stores share: groups, neighbours, processes, and reports to the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of an earlier version of the hub opens, and keeps what lies in it."""
+"""A file of an earlier version of the hub opens, and keeps its content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tally says what the library's own child would say."""
+"""A tally equals the library's own child."""
 
 from __future__ import annotations
 

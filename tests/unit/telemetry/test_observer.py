@@ -1,4 +1,4 @@
-"""What metrics, traces and logs tell of long work."""
+"""Metrics, traces and logs of long work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plans say of changes of files: what would happen now, or why it would fail."""
+"""Plans of changes of files: what would happen now, or why it would fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""core/job.*: what a model may ask about its own jobs, and nobody else's."""
+"""core/job.*: a model sees and cancels its own jobs, and no other."""
 
 from __future__ import annotations
 

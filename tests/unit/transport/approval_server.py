@@ -1,4 +1,4 @@
-"""ApprovalService on a real server of loopback, before an `ApprovalHarness`; callers are who their metadata says."""
+"""ApprovalService on a real server of loopback, before an `ApprovalHarness`; metadata names the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody finds the watches of a hub taken by one principal."""
+"""One principal cannot take all watches of a hub."""
 
 from __future__ import annotations
 

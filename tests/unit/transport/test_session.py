@@ -1,4 +1,4 @@
-"""A session with calls that end when the test says so: who leads, what runs at once, what is read, what is answered."""
+"""A session with calls that end when the test releases them: order, concurrency, reading and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of templates against a ComfyUI that does what real ones do: once each, watched, collected, told truly."""
+"""Runs of templates against a ComfyUI that behaves as real ones: once each, watched, collected, reported truthfully."""
 
 from __future__ import annotations
 

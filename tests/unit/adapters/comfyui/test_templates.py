@@ -1,4 +1,4 @@
-"""Templates from files: what stands in them, what is refused, and that each refusal says where, what and what to do."""
+"""Templates from files: their content, what is refused, and that each refusal states place, problem and remedy."""
 
 from __future__ import annotations
 

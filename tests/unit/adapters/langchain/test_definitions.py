@@ -1,4 +1,4 @@
-"""What the hub says of a LangChain tool: its contract closed, its risk as the operator says."""
+"""The definition of a LangChain tool: its contract closed, its risk as the operator declares."""
 
 from __future__ import annotations
 

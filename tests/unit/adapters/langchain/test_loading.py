@@ -1,4 +1,4 @@
-"""Where LangChain tools may come from, and what becomes of what cannot be loaded."""
+"""Where LangChain tools may be loaded from, and how failures to load are reported."""
 
 from __future__ import annotations
 

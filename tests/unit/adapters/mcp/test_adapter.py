@@ -1,4 +1,4 @@
-"""Calls of MCP tools, in both generations and on both transports, against a server that does what it is told."""
+"""Calls of MCP tools, in both generations and on both transports, against a scripted server."""
 
 from __future__ import annotations
 

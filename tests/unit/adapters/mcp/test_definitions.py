@@ -1,4 +1,4 @@
-"""What becomes of a tool as a server tells of it."""
+"""Tool definitions made of a server's descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls over a program's pipes: each gets its own answer, and nobody waits for one that cannot come."""
+"""Calls over a program's pipes: each gets its own answer, and none waits for one that cannot come."""
 
 from __future__ import annotations
 

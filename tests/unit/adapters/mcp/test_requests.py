@@ -1,4 +1,4 @@
-"""Requests as plain JSON: what each says of the hub, and how its progress is reported."""
+"""Requests as plain JSON: how each identifies the hub, and how its progress is reported."""
 
 from __future__ import annotations
 

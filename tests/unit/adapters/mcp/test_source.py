@@ -1,4 +1,4 @@
-"""What reading a server's list of tools gives, whatever the server does."""
+"""Reading a server's list of tools, for any behaviour of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a workflow's result: artifacts where n8n hands them out, told where it does not."""
+"""Files of a workflow's result: artifacts where n8n serves them, reported where it does not."""
 
 from __future__ import annotations
 

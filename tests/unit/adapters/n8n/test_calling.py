@@ -1,4 +1,4 @@
-"""Workflows that answer with their results, and what is known of those whose answers do not tell."""
+"""Workflows that answer with their results, and outcomes of calls without a clear answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows that go on after they have answered: begun once, whatever breaks, and not told as done until they are."""
+"""Workflows that go on after they have answered: begun once despite failures, and not reported as done too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real servers said, and what is made of it."""
+"""Recorded answers of real servers, and what is read from them."""
 
 from __future__ import annotations
 

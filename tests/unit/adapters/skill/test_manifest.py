@@ -1,4 +1,4 @@
-"""A skill's toolhub.json: what is accepted, and what is said about each thing that is not."""
+"""A skill's toolhub.json: what is accepted, and how each refusal is worded."""
 
 from __future__ import annotations
 

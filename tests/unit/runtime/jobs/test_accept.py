@@ -1,4 +1,4 @@
-"""Submissions: there is a durable job before anybody hears of it, and none that nobody hears of and runs unseen."""
+"""Submissions: a job is durable before anybody is notified of it, and none runs without a notification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a job is where it is, as the audit log tells it."""
+"""Why a job is in its state, as the audit log records it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an idempotency key when the run of a job ends, and what runs on a remote side may go on."""
+"""The idempotency key of a job when its run ends, also while remote work may go on."""
 
 from __future__ import annotations
 

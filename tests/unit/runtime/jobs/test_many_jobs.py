@@ -1,4 +1,4 @@
-"""Many jobs and several processes on one store: each effect once, each job to its end, whoever dies."""
+"""Many jobs and several processes on one store: each effect once, each job to its end, although processes die."""
 
 from __future__ import annotations
 

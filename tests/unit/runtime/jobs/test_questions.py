@@ -1,4 +1,4 @@
-"""A job whose tool asks: it gives its runner back, waits for the answer whatever dies, and goes on by itself."""
+"""A job whose tool asks: it releases its runner, waits for the answer across failures, and goes on by itself."""
 
 from __future__ import annotations
 

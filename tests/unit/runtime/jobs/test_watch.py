@@ -1,4 +1,4 @@
-"""Watchers: each sees every entry once and in order, whatever is told of it, how slowly it reads and when it came."""
+"""Watchers: each sees every entry once and in order, however slowly it reads and whenever it came."""
 
 from __future__ import annotations
 

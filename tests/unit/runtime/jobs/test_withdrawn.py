@@ -1,4 +1,4 @@
-"""Nobody is asked for a job that has ended: its question is taken back, at once or by the sweep."""
+"""An ended job leaves no question open: it is withdrawn at once or by the sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log in PostgreSQL: shared by machines, through outages and kills, and against whoever has the password."""
+"""The audit log in PostgreSQL: shared by machines, through outages and kills, against a writer with the password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log's file: made once, where a log begins, and never again whatever vanishes of it."""
+"""The audit log's file: created once, where a log begins, and never again after a part of it vanished."""
 
 from __future__ import annotations
 
