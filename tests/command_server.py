@@ -180,7 +180,7 @@ async def _reader(descriptor: int) -> tuple[asyncio.StreamReader, asyncio.BaseTr
 def _forked(
     words: Sequence[str], stdin: int, env: Mapping[str, str], cwd: Path, *, path: Sequence[str]
 ) -> tuple[socket.socket, int, int]:
-    """What tells its process id and then its exit code, a line each, and the pipes of what it writes."""
+    """What prints its process id and then its exit code, a line each, and the pipes of what it writes."""
     ours, theirs = socket.socketpair()
     (out, to_out), (err, to_err) = os.pipe(), os.pipe()
     asked = json.dumps({"words": words, "env": dict(env), "cwd": str(cwd), "path": path}).encode()
@@ -219,7 +219,7 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _watch(request: Mapping[str, Any], status: int, *streams: int) -> None:
-    """Fork the command, and tell its process id and how it ended."""
+    """Fork the command, and report its process id and how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if (pid := os.fork()) == 0:
         os.close(status)

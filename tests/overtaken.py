@@ -30,7 +30,7 @@ async def overtaken(
 
 
 async def overdue(work: Coroutine[Any, Any, Result], after_s: float) -> Result:
-    """What becomes of work when so many seconds pass at once, as soon as it waits; it must run in this loop alone."""
+    """The outcome of work when so many seconds pass at once, as soon as it waits; it must run in this loop alone."""
     loop, running = asyncio.get_running_loop(), asyncio.ensure_future(work)
     time_s = loop.time
     for _ in range(_STEPS):

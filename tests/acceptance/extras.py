@@ -218,7 +218,7 @@ async def langchain(place: ExtraEnvironment) -> None:
 
 
 async def comfyui(place: ExtraEnvironment) -> None:
-    """What the server tells over its WebSocket: which nodes ran."""
+    """What the server sends over its WebSocket: which nodes ran."""
     async with fake_comfyui() as comfy:
         templates = comfyui_templates.write(place.folder / "templates")
         source = {"kind": "comfyui", "backends": {"gpu": {"url": comfy.url}}, "templates": [str(templates)]}

@@ -95,7 +95,7 @@ def kind(result: result_pb2.ToolResult) -> str:
 
 
 async def at_work(hub: RunningHub, job_id: str) -> None:
-    """Wait until n8n has told how its execution fares."""
+    """Wait until n8n has reported the state of its execution."""
     watch = hub.jobs.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=JOB_S)
     async for answer in watch:
         if state(answer.status) == "RUNNING" and answer.status.progress.message:
@@ -105,7 +105,7 @@ async def at_work(hub: RunningHub, job_id: str) -> None:
 
 
 async def history(hub: RunningHub, job_id: str) -> list[job_pb2.JobStatus]:
-    """What a watch tells, from start to end."""
+    """What a watch sends, from start to end."""
     watch = hub.jobs.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=JOB_S)
     return [answer.status async for answer in watch]
 

@@ -89,7 +89,7 @@ def check_node(version: str, engines: str) -> None:
 
 
 def node_headers(node: str) -> Mapping[str, str]:
-    """What tells node-gyp of the headers beside this Node; without it they are downloaded."""
+    """What points node-gyp to the headers beside this Node; without it they are downloaded."""
     prefix = Path(node).resolve().parent.parent
     return {"npm_config_nodedir": str(prefix)} if (prefix / "include" / "node" / "node_api.h").is_file() else {}
 

@@ -94,7 +94,7 @@ class RealN8n:
         return sorted(found.values(), key=lambda execution: -int(execution["id"]))
 
     async def began(self, webhook: str, count: int) -> None:
-        """Wait until there are so many executions; n8n tells of nothing by itself."""
+        """Wait until there are so many executions; n8n sends no event."""
         async with asyncio.timeout(_BEGUN_S):
             while len(await self.executions(webhook)) < count:  # noqa: ASYNC110 - nobody here who could set an event
                 await asyncio.sleep(_LOOK_S)

@@ -78,7 +78,7 @@ async def test_agent_of_pydantic_ai_calls_tools_of_a_hub(tmp_path: Path) -> None
 
 @asynccontextmanager
 async def model_that_calls(tool: str, arguments: dict[str, Any]) -> AsyncIterator[str]:
-    """The base URL of a model (OpenAI's Responses API) that calls a tool and then repeats what it was told."""
+    """The base URL of a model (OpenAI's Responses API) that calls a tool and then repeats its result."""
 
     async def respond(request: web.Request) -> web.Response:
         asked = await request.json()

@@ -29,7 +29,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory, n8n: RealN8n) -> AsyncIt
 
 
 async def refused(hub: RunningHub, tool: str, args: dict[str, Any] | None = None, **more: Any) -> result_pb2.ToolResult:
-    """The result of a call that must fail, and that tells nothing of n8n's machine."""
+    """The result of a call that must fail, and that discloses nothing of n8n's machine."""
     result = await hub.invoke(tool, args, **more)
     assert not result.ok
     everything = str(result)

@@ -72,7 +72,7 @@ class FaultyProxy:
         task.add_done_callback(self._serving.discard)
 
     async def close(self) -> None:
-        """Whoever reads from a connection comes to its end."""
+        """Readers of a connection come to its end."""
         while self._serving:
             for writer in self._open:
                 writer.transport.abort()

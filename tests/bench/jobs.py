@@ -3,7 +3,7 @@
     python -m tests.bench.jobs [--seconds 8] [--rounds 3] [--write]
 
 The call is `core/util.time.now`. A client process keeps 32 of them on their way: each is submitted, watched to its end,
-and followed by the next. Then one job that tells 20 steps a second is watched: delivery is from the entry's own time,
+and followed by the next. Then one job that reports 20 steps a second is watched: delivery is from the entry's own time,
 when it was made to be put into the store, to its arrival at the client.
 """
 
@@ -107,7 +107,7 @@ async def _watched(stub: Any, seconds: float) -> Sequence[float]:
     watcher = Watcher(stub, job_id)
     await watcher.begin()
     await watcher.ended()
-    return watcher.delays_ms[1:]  # the first one tells what was there already
+    return watcher.delays_ms[1:]  # the first one is the state at the start
 
 
 def as_table(found: dict[str, Any]) -> str:

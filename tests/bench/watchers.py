@@ -2,7 +2,7 @@
 
     python -m tests.bench.watchers [--watchers 2000] [--jobs 200] [--seconds 20] [--rounds 10] [--write]
 
-Each job tells five steps a second. Delivery is from the entry's own time, when it was made to be put into the store, to
+Each job reports five steps a second. Delivery is from the entry's own time, when it was made for the store, to
 its arrival at the client; both run on one machine and share its cores. Then the streams are cancelled and opened again,
 round after round, and the hub's memory is read after each.
 """

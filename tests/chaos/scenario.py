@@ -53,7 +53,7 @@ class ChaosResult:
 async def run_scenario(
     scenario: ChaosScenario, replicas: Sequence[Replica], ledger: Path, disturb: Disturbance
 ) -> ChaosResult:
-    """Say what came of all the jobs that were submitted while `disturb` ran."""
+    """Return the outcome of all the jobs that were submitted while `disturb` ran."""
     async with gathered([replica.port for replica in replicas], Random(scenario.seed)) as fleet:
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(fleet.keep_open(scenario.open_jobs))

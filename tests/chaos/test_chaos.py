@@ -32,7 +32,7 @@ Report = Callable[[str, ChaosResult], None]
 
 @pytest.fixture
 def report(capsys: pytest.CaptureFixture[str]) -> Report:
-    """Print what came of a scenario, for whoever tunes it."""
+    """Print the result of a scenario, for tuning."""
 
     def print_result(name: str, result: ChaosResult) -> None:
         with capsys.disabled():

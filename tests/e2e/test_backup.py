@@ -53,7 +53,7 @@ class HubLoad:
                     with self.progress:
                         self.rounds += 1
                         self.progress.notify_all()
-        except BaseException as failure:  # noqa: BLE001 - told where it is waited for
+        except BaseException as failure:  # noqa: BLE001 - reported where it is awaited
             with self.progress:
                 self.failure = failure
                 self.progress.notify_all()

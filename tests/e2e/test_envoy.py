@@ -114,7 +114,7 @@ REFUSED = {
     "[" * 200 + "]" * 200: "nested",
     "": "intent: value is required",
 }
-"""Bodies that a lenient reader would run as a plain call, and what their senders are told."""
+"""Bodies that a lenient reader would run as a plain call, and how they are answered."""
 
 
 @pytest.mark.promise("deploy.envoy")

@@ -43,5 +43,5 @@ class FixedRandomness:
 async def next_millisecond() -> None:
     """Until the wall clock shows another one: what is stamped now is older than what is stamped from then on."""
     shown_ms = time.time_ns() // 1_000_000
-    while time.time_ns() // 1_000_000 <= shown_ms:  # noqa: ASYNC110 - clocks tell nobody
+    while time.time_ns() // 1_000_000 <= shown_ms:  # noqa: ASYNC110 - a clock has no event
         await asyncio.sleep(0)

@@ -16,7 +16,7 @@ class Work:
     steps: int = 2
     """How often it is looked at until it is done; or steps of its `seconds`."""
     seconds: float = 0.0
-    """More than 0: it takes so long, whoever looks."""
+    """More than 0: it takes so long for any caller."""
     holds: bool = False
     """Whether it stays where it is until it is let go."""
     fails: bool = False
@@ -41,7 +41,7 @@ class RemoteTask:
         return self.state in {"succeeded", "failed", "cancelled"}
 
     def look(self, let_go: bool) -> dict[str, Any]:
-        """Move on, and tell."""
+        """Move on, and notify."""
         if not self.has_ended:
             self._move(let_go)
         state = {"id": self.id, "key": self.key, "state": self.state, "step": self.step, "total": self.work.steps}

@@ -33,20 +33,20 @@ from pydantic import BaseModel, Field, field_validator
 
 @dataclass(slots=True)
 class CallEvents:
-    """What tests and async tools tell one another; put anew by each test."""
+    """Events between tests and async tools; made anew by each test."""
 
     started: asyncio.Event = field(default_factory=asyncio.Event)
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-stage = CallEvents()
+call_events = CallEvents()
 
 
-def new_stage() -> CallEvents:
-    global stage  # noqa: PLW0603 - tools are module-level objects, as everybody writes them
-    stage = CallEvents()
-    return stage
+def new_call_events() -> CallEvents:
+    global call_events  # noqa: PLW0603 - tools are module-level objects, as everybody writes them
+    call_events = CallEvents()
+    return call_events
 
 
 # --- on the event loop
@@ -81,7 +81,7 @@ async def crashes(text: str = "") -> str:
 @tool
 async def waits() -> str:
     """Wait until it is let go."""
-    mine = stage
+    mine = call_events
     mine.started.set()
     try:
         await mine.let_go.wait()
@@ -314,7 +314,7 @@ def leaves_a_daemon(door: str) -> str:
 
 @tool
 def holds_on(door: str) -> str:
-    """Tell the test that it runs, then wait for a word or for ever."""
+    """Notify the test that it runs, then wait for a word or for ever."""
     return report(door, str(os.getpid()))
 
 

@@ -13,7 +13,7 @@ from toolhub_service.domain.tool import ToolKind, ToolSpec
 
 
 def definition(source: str, own_name: str, description: str = "Reads a thing.", **changes: Any) -> Definition:
-    """A tool as an MCP server would tell of it; `problem` and `schema` may be given."""
+    """A tool as an MCP server would list it; `problem` and `schema` may be given."""
     schema: JsonObject = changes.get("schema", {"type": "object", "properties": {"path": {"type": "string"}}})
     name = f"{source}/" + own_name.replace("/", "__")
     return Definition(
@@ -41,7 +41,7 @@ def restored(source: str) -> Callable[[JsonObject], Definition]:
 
 
 class ScriptedSource:
-    """Implements `ToolSource`: offers what it is told to, when it is told to."""
+    """Implements `ToolSource`: offers what a test sets, when it is set."""
 
     def __init__(
         self, name: str = "files", *definitions: Definition, trust: Trust = Trust.FIRST_USE, **discovery: Any

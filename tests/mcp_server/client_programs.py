@@ -38,7 +38,7 @@ _PACKAGES: Final = {
 
 
 class HeldTool(Tool["HeldTool.In", "HeldTool.Out"]):
-    """Tells how far it has come, then works until it is released, or cancelled."""
+    """Reports its progress, then works until it is released, or cancelled."""
 
     name = "held/work.on"
     description = "Work until released."

@@ -90,7 +90,7 @@ async def entered_as(hub: McpHub, who: list[Principal]) -> AsyncIterator[McpHub]
 
 
 class HeldTool(Tool["HeldTool.In", "HeldTool.Out"]):
-    """Tells how far it has come, then works until it is cancelled, or told to go on."""
+    """Reports its progress, then works until it is cancelled or released."""
 
     name = "held/work.on"
     description = "Work until told to go on."

@@ -116,7 +116,7 @@ async def test_a_listener_gets_nothing_more_once_its_key_is_revoked(tmp_path: Pa
                 notices.append(line)
                 if "list_changed" in line:
                     hub.grpc.hub.keys.replace({})
-                if line.startswith("data"):  # it is open, or has told of the change before
+                if line.startswith("data"):  # it is open, or has sent the change before
                     hub.grpc.hub.policy.replace(f"{POLICY}# {len(notices)}")
     assert sum("list_changed" in line for line in notices) == 1, notices
 

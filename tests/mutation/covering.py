@@ -40,7 +40,7 @@ def measure(map_file: Path) -> None:
 
 def environment(package_parent: Path | None = None) -> dict[str, str]:
     """Of a run of tests: a changed copy of the server is found before the installed one."""
-    # Bytecode may be written: a run takes longer than the second by which Python tells whether a file has changed.
+    # Bytecode may be written: a run takes longer than the second by which Python detects a changed file.
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | ({"PYTHONPATH": str(package_parent)} if package_parent else {})
 

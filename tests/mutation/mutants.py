@@ -124,7 +124,7 @@ def _changes(node: ast.stmt | ast.expr) -> Iterator[tuple[str, str]]:
 
 def _changed_statement(node: ast.stmt) -> Iterator[tuple[str, str]]:
     match node:
-        # None is as false as False, and mypy tells them apart; that False becomes True is another mutant.
+        # None is as false as False, and mypy distinguishes them; that False becomes True is another mutant.
         case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
             yield "return", "return None"
         case ast.Raise() | ast.AugAssign() | ast.Continue() | ast.Break() | ast.Delete():

@@ -1,4 +1,4 @@
-"""What every store of artifacts' records must do, whoever shares it. Inherit `ArtifactRecordsSuite`; the fixtures
+"""What every store of artifacts' records must do, for all processes. Inherit `ArtifactRecordsSuite`; the fixtures
 `store` and `other` (a second instance on the same storage, or None where nothing is shared) are the subclass's."""
 
 from __future__ import annotations

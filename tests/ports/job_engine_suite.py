@@ -22,7 +22,7 @@ AT_ONCE_S = 0.0
 
 @dataclass(slots=True)
 class FakeRunner:
-    """What an engine delivers to: keeps each run until it is let go, and tells what has happened."""
+    """What an engine delivers to: keeps each run until it is let go, and records its events."""
 
     held: bool = False
     begun: Counter[str] = field(default_factory=Counter)

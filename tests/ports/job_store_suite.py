@@ -4,7 +4,7 @@ Fixtures of the subclass: `store` (not started yet, so that a test may listen fi
 same storage, as another process has it, not started either; None where nothing is shared). The suite closes both.
 
 job_store_changes_suite.py   creating and changing: compare-and-set, histories
-job_store_looks_suite.py     finding, and being told
+job_store_looks_suite.py     finding and listening
 job_store_care_suite.py      runners, sweeps, expiry, counts
 """
 

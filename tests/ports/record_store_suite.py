@@ -147,7 +147,7 @@ class RecordStoreSuite:
 
 
 class ListenerSuite:
-    """Of tables whose changes are told. `store`: not started."""
+    """Of tables that notify of changes. `store`: not started."""
 
     async def test_listener_gets_every_change_in_order_and_no_refused_one(self, store: RecordStore[Approval]) -> None:
         received: list[Approval | None] = []

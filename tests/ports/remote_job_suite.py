@@ -1,5 +1,5 @@
 """What every `RemoteJob` must do. Inherit `RemoteJobSuite` and give a `RemoteHarness`: a driver and a remote side that
-misbehaves when it is told to.
+misbehaves on request.
 
 The suite is about what is told apart: refused (nothing runs), unclear (nobody can tell) and still to be asked.
 """

@@ -1,4 +1,4 @@
-"""What every store of uses must do, whoever shares it. Inherit `UsageStoreSuite` and give an empty store that keeps
+"""What every store of uses must do, for all processes. Inherit `UsageStoreSuite` and give an empty store that keeps
 `KEEP` uses of each tenant and tool.
 
 Fixtures of the subclass: `store` (not started), `other` (a second instance on the same storage, as another process has

@@ -64,7 +64,7 @@ class Recording:
         """Just after the message that the node before the interrupted one executes.
 
         An interrupt takes effect when the busy event loop gets to it, up to a third of a second after it was sent; an
-        interrupted run tells by its last node when that was.
+        interrupted run shows by its last node when that was.
         """
         seen: list[int] = []
         for at, event in enumerate(self.events):

@@ -41,7 +41,7 @@ class ModelEndpoint:
         return [tool["function"]["name"] for tool in self.asked[-1].get("tools", [])]
 
     def tool_outputs(self) -> list[dict[str, Any]]:
-        """What tools have answered, as the last request tells it."""
+        """What tools have answered, as in the last request."""
         contents = [message["content"] for message in self.asked[-1]["messages"] if message["role"] == "tool"]
         return [json.loads(content) if content.endswith("}") else {"cut": content} for content in contents]
 

@@ -105,7 +105,7 @@ class Client:
         return self.running.jobs.WatchJobs(asked, metadata=self.metadata, timeout=CALL_TIMEOUT_S)
 
     async def seen(self, job_id: str, fits: Callable[[Status], bool], after_sequence: int = 0) -> list[Status]:
-        """What a watch tells until an entry fits."""
+        """What a watch sends until an entry fits."""
         entries: list[Status] = []
         watch = self.watch(job_id, after_sequence)
         async for answer in watch:
@@ -116,11 +116,11 @@ class Client:
         raise AssertionError(f"it ended as {states(entries)}: {entries[-1].error.message if entries else ''}")
 
     async def reached(self, job_id: str, name: str, after_sequence: int = 0) -> list[Status]:
-        """What a watch tells until the job is in the state."""
+        """What a watch sends until the job is in the state."""
         return await self.seen(job_id, lambda status: state(status) == name, after_sequence)
 
     async def ended(self, job_id: str, after_sequence: int = 0) -> list[Status]:
-        """What a watch tells until it ends by itself."""
+        """What a watch sends until it ends by itself."""
         return [answer.status async for answer in self.watch(job_id, after_sequence)]
 
     async def decide(self, approval_id: str, *, yes: bool = True, comment: str = "") -> approval_pb2.Approval:
@@ -135,7 +135,7 @@ def state(status: Status) -> str:
 
 
 def states(entries: Sequence[Status]) -> list[str]:
-    """Without repeats: progress is told under the same state."""
+    """Without repeats: progress is sent under the same state."""
     names = [state(entry) for entry in entries]
     return [name for at, name in enumerate(names) if at == 0 or names[at - 1] != name]
 

@@ -193,7 +193,7 @@ class ReplayHarness:
 
     async def forgotten(self, job_id: str) -> None:
         """Once nothing is left of the job's log: right after its end."""
-        while await self.running.hub.stores.inner_log.of_job(job_id):  # noqa: ASYNC110 - nobody tells
+        while await self.running.hub.stores.inner_log.of_job(job_id):  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)
 
     async def pending(self) -> list[approval_pb2.Approval]:

@@ -328,7 +328,7 @@ async def test_any_behaviour_of_the_endpoint_is_bounded_and_has_a_reason(
         broken = [(NOW, "{not json"), (NOW, "[1]"), ("rm_rf", "{}"), (NOW, ""), (NOW, '{"unknown": 1}')]
         model.script(ask(*broken), status(400))
         failed = (await spawned(hub)).result
-        assert "artifact art_" in failed.error.message, "what was done before is told"
+        assert "artifact art_" in failed.error.message, "what was done before is reported"
         problems = [outcomes.get("error", {}).get("kind") for outcomes in model.tool_outputs()]
         assert problems == ["INVALID_INPUT"] * 3 + [None, "INPUT_SCHEMA_INVALID"]
 

@@ -65,7 +65,7 @@ async def answers_over_mcp(
 
 
 def put(path: Path, content: bytes) -> None:
-    """As whoever rotates files does: whole, or not there."""
+    """As a rotation of files does it: whole, or not there."""
     draft = path.with_suffix(".new")
     draft.write_bytes(content)
     draft.replace(path)
@@ -168,7 +168,7 @@ async def test_a_broken_partial_or_loose_file_keeps_the_old_certificate_and_is_c
         for count, (what, (certificate, key)) in enumerate(broken.items(), start=1):
             put(tmp_path / "hub.pem", certificate)
             put(tmp_path / "hub.key", key)
-            for _ in range(2):  # told once, not at each look
+            for _ in range(2):  # reported once, not at each check
                 await reload_certificates(running.hub, asked=False)
             assert await reaches(running, trusting(authority)), what
             assert metric(running, "toolhub_certificate_reloads_total", ok="false") == count, what

@@ -228,7 +228,7 @@ async def test_a_login_is_completed_by_who_began_it_with_what_came_back_and_for_
             answer = await failed(there.ask("alice", "BeginLogin", source="shop", redirect_uri=uri))
             assert answer.reason == "LOGIN_REFUSED"
         elsewhere = await failed(there.ask("alice", "BeginLogin", source="unnamed", redirect_uri=BACK))
-        assert issuer.url in elsewhere.message, "the operator is told which origin to name"
+        assert issuer.url in elsewhere.message, "the operator sees which origin to name"
 
         begun = await there.ask("alice", "BeginLogin", source="shop", redirect_uri=BACK)
         query = parse_qs(urlsplit(begun.authorization_url).query)

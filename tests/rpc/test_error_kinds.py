@@ -66,7 +66,7 @@ class ErrorsHarness:
         return await self.running.invoke(tool, args, **fields)
 
     async def late(self, tool: str) -> result_pb2.ToolResult:
-        """What becomes of a call that has begun and does not end in time."""
+        """The result of a call that has begun and does not end in time."""
 
         def has_begun(result: result_pb2.ToolResult) -> bool:
             return "default_timeout_s" in result.error.details or "cause" in result.error.details
@@ -236,7 +236,7 @@ CASES: dict[ErrorKind, Case] = {
 
 NOT_RAISABLE_YET = {
     ErrorKind.APPROVAL_REJECTED: "nobody can decide an approval before ApprovalService is built",
-    ErrorKind.CANCELLED: "who cancels a unary call or a stream is told by gRPC's CANCELLED; the audit log has the kind",
+    ErrorKind.CANCELLED: "a cancelled unary call or stream ends with gRPC's CANCELLED; the audit log has the kind",
 }
 
 

@@ -66,7 +66,7 @@ class JobHarness:
         return self
 
     async def facts(self, job_id: str, type: EventType) -> list[Any]:
-        """What the audit log tells of a job besides, by events of a type."""
+        """What else the audit log records of a job, by events of a type."""
         events = [chained.event for chained in await self.running.events(types=frozenset({type}))]
         return [event.attributes for event in events if event.attributes.get("job_id") == job_id]
 

@@ -45,7 +45,7 @@ class AlwaysJob(Waits):
 
 
 class ReportsAlways(Waits):
-    """Tells of itself all the time until it is let go."""
+    """Reports progress all the time until it is let go."""
 
     name = "test/text.talk"
 
@@ -194,7 +194,7 @@ async def test_hundred_watchers_of_one_job_see_the_same(harness: JobsHarness, ro
 async def test_slow_watcher_holds_up_neither_the_job_nor_the_others(
     harness: JobsHarness, robot: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More is told than a connection takes that nobody reads."""
+    """More is sent than a connection takes that nobody reads."""
     monkeypatch.setattr(settle, "INTERVAL_S", 0.0)
     monkeypatch.setattr(settle, "_JOB_S", 0.0)
     job = await robot.submit(harness.talks.name)

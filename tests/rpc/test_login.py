@@ -37,7 +37,7 @@ TOKEN = r"ey[\w-]+\.[\w-]+"
 
 @dataclass(slots=True)
 class LoginUser:
-    """Whoever sits before the browser."""
+    """The person at the browser."""
 
     home: Path
     monkeypatch: pytest.MonkeyPatch

@@ -332,7 +332,7 @@ async def test_defaults_answer_at_once_where_they_are_enough(tmp_path: Path, *, 
 async def test_no_approval_is_asked_for_where_nobody_can_decide(
     tmp_path: Path, elicitation: str, *, is_modern: bool
 ) -> None:
-    """An older server holds the call open while it waits: it is told no."""
+    """An older server holds the call open while it waits: it is answered with a refusal."""
     async with mcp_questions_harness(tmp_path, elicitation=elicitation, is_modern=is_modern) as harness:
         refused = await harness.order()
         assert refused.error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR

@@ -53,7 +53,7 @@ class TaskClient(JobClient):
 
 
 def _check_made(agent: TaskClient, end: job_pb2.JobStatus) -> None:
-    """Done, once, and told truly."""
+    """Done, once, and reported truthfully."""
     assert state(end) == "SUCCEEDED", end.result.error.message
     assert json.loads(end.result.result_json) == {"text": "made"}
     assert agent.script.asked.count("tools/call") == 1

@@ -33,7 +33,7 @@ USERS: dict[str, Any] = {
 
 
 async def allowed(client: Hub, user: str, tool: str, **args: Any) -> bool:
-    """Whether policy lets the call pass, whatever becomes of it then."""
+    """Whether policy lets the call pass, whatever its result."""
     answer = await client.face("local-tools").run({"tool": tool, "args": {"user_id": user, **args}})
     if answer["success"]:
         return True

@@ -366,7 +366,7 @@ async def test_progress_is_seen_on_a_job(harness: RealServerHarness) -> None:
 
 
 async def test_task_of_a_server_is_a_job(harness: RealServerHarness) -> None:
-    """And the job of another task is cancelled: its server is told."""
+    """And the job of another task is cancelled: its server is notified."""
     answer = await harness.hub.invoke("everything/simulate-research-query", {"topic": "tool hubs"})
     other = await harness.hub.invoke("everything/simulate-research-query", {"topic": "nothing"})
     assert answer.job.job_id

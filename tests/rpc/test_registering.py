@@ -33,7 +33,7 @@ roles: [{principals: [local], roles: [agent, operator, approver, auditor]}]
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 LISTED: Mapping[str, Any] = program(sys.executable, "-S", str(SERVERS / "scripted.py"), "modern")
 UNLISTED: Mapping[str, Any] = {**LISTED, "args": [*LISTED["args"], "echo", "add"]}
-"""`echo` and `add` can be called and are not told of."""
+"""`echo` and `add` can be called and are not listed."""
 
 
 def a_tool(name: str = "desk/echo", **fields: Any) -> tool_pb2.ToolSpec:

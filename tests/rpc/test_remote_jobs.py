@@ -36,12 +36,12 @@ class RemoteJobClient(JobClient):
         return str(answer.result.job.job_id)
 
     async def works(self, job_id: str) -> None:
-        """Wait until the remote side has told of progress."""
+        """Wait until the remote side has reported progress."""
         await self.seen(job_id, lambda status: status.progress.message.startswith("step"))
 
 
 def _check_made(server: JobServer, end: job_pb2.JobStatus) -> None:
-    """Done, once, and told truly."""
+    """Done, once, and reported truthfully."""
     assert state(end) == "SUCCEEDED", end.error.message
     assert json.loads(end.result.result_json) == {"value": "made"}
     assert [task.state for task in server.memory.tasks.values()] == ["succeeded"]

@@ -55,7 +55,7 @@ async def call(hub: RunningHub, method: MethodDescriptor) -> None:
         await started
         return
     waits = asyncio.ensure_future(started.read())
-    metadata = asyncio.ensure_future(started.initial_metadata())  # all that a stream with nothing to tell sends at once
+    metadata = asyncio.ensure_future(started.initial_metadata())  # all that a stream without events sends at once
     await asyncio.wait({waits, metadata}, return_when=asyncio.FIRST_COMPLETED)
     if waits.done():
         await waits

@@ -86,7 +86,7 @@ async def test_reflection_lists_services_and_describes_them(hub: RunningHub, ver
 async def test_reflection_can_be_switched_off(tmp_path: Path) -> None:
     async with running_hub(tmp_path, settings={"server": {"reflection": False}}) as running:
         channel: Any = running.channel
-        # As one message: the write of a stream may meet its end, which grpc.aio's client tells as INTERNAL.
+        # As one message: the write of a stream may meet its end, which grpc.aio's client reports as INTERNAL.
         reflect = channel.unary_unary("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await reflect(b"", timeout=60)

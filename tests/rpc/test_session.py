@@ -225,7 +225,7 @@ async def test_name_in_flight_is_refused_a_second_time_without_its_own_name(harn
     assert refused.error.kind == error_pb2.ERROR_KIND_INVALID_INPUT
     assert refused.error.details["call_id"] == "x"
     answers = [event for event in client.events["x"] if event.WhichOneof("event") == "result"]
-    assert not answers, "whoever waits for the first one goes on waiting"
+    assert not answers, "callers of the first one go on waiting"
     harness.waits.let_go.set()
     await client.rest()
     answers = [event for event in client.events["x"] if event.WhichOneof("event") == "result"]

@@ -184,7 +184,7 @@ async def cancel_flood(port: int, key: str, count: int) -> None:
 
 
 async def slow_heads(port: int, key: str, count: int) -> None:
-    """Heads and bodies that do not end, from whoever can connect."""
+    """Heads and bodies that do not end, from any peer."""
 
     async def one(number: int) -> None:
         async with connected(port) as (_, writer):

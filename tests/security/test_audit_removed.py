@@ -95,7 +95,7 @@ POSTGRES_ATTACKS = {
     "rule": ["CREATE RULE r AS ON INSERT TO audit_events DO INSTEAD NOTHING"],
 }
 REFUSED_AT_START = set(POSTGRES_ATTACKS) - {"row deleted", "last row deleted"}
-"""A log that lacks some events of runs that are over is told by verification alone: so does one that was restored."""
+"""A log that lacks some events of runs that are over is found by verification alone: so does one that was restored."""
 
 
 @asynccontextmanager

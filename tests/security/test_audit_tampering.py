@@ -193,7 +193,7 @@ async def test_a_cut_tail_with_a_cut_checkpoint_file_is_found(closed_log: Path) 
     assert len(lines) == 4  # open, at 5, at 10, close at 12
     checkpoints.write_bytes(b"".join(lines[:2]))
     tamper(closed_log, "DELETE FROM events WHERE sequence > 7")
-    assert first_bad(closed_log) == [6]  # Attested by the file: 5. The copy in the database tells of 10.
+    assert first_bad(closed_log) == [6]  # Attested by the file: 5. The copy in the database has 10.
 
 
 async def rolled_back(folder: Path) -> str:
@@ -216,7 +216,7 @@ async def rolled_back(folder: Path) -> str:
 
 async def test_rolling_back_both_files_together_is_found_by_a_line_that_was_carried_elsewhere(tmp_path: Path) -> None:
     witness = await rolled_back(tmp_path)
-    assert verified(tmp_path).ok  # Nothing in these two files can tell; the threat model says so.
+    assert verified(tmp_path).ok  # Nothing in these two files shows it; the threat model says so.
     assert first_bad(tmp_path, witnesses=[witness]) == [1]
     assert not verified(tmp_path, witnesses=[witness.replace('"count":3', '"count":2')]).ok
 

@@ -26,7 +26,7 @@ egress:
   - {hosts: ["rebind.example"], ports: [%(inside)d], cidrs: [127.0.0.2/32], schemes: [http, https]}
   - {hosts: ["*"], ports: [%(inside)d], schemes: [http, https]}
 """
-# Each way by which a page makes a browser connect, tried with each spelling of what is inside. A try tells that it was
+# Each way by which a page makes a browser connect, tried with each internal address. A try reports that it was
 # made, and the last of all that all were.
 ATTACK = """<!doctype html><title>attack</title><body><img src="/until-all-is-tried"><script>
 const inside = %(inside)s, port = %(port)d, udp = %(udp)d;

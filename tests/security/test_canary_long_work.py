@@ -43,7 +43,7 @@ RESULT = f"r3s{secrets.token_hex(12)}"
 
 
 class LeakyJob(Tool["LeakyJob.In", "LeakyJob.Out"]):
-    """Long work that tells its secrets at every step."""
+    """Long work that reports its secrets at every step."""
 
     name = "acme/leaks.work"
     description = "Work long and talk about it."
@@ -121,7 +121,7 @@ async def approve(hub: RunningHub, approval_id: str, comment: str) -> None:
 
 
 def decoded(status: Any) -> Any:
-    """An entry without what its owner is owed: the value, and what is told to the caller alone."""
+    """An entry without what its owner is owed: the value, and what is for the caller alone."""
     shown = type(status)()
     shown.CopyFrom(status)
     if shown.HasField("result"):

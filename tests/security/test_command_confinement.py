@@ -145,7 +145,7 @@ async def finished_command(
 
 @dataclass(slots=True)
 class ForbiddenResources:
-    """What a prisoner must not reach: made by the test, given to the probes by name."""
+    """What a confined program must not reach: made by the test, given to the probes by name."""
 
     key: Path
     outside: Path
@@ -279,7 +279,7 @@ async def test_a_hub_warns_at_start_that_commands_are_not_confined(
     bubblewrap: str,
     warnings: int,
 ) -> None:
-    """`told`: warnings. Nothing was told at befa727."""
+    """`told`: warnings. There were none at befa727."""
     if not bubblewrap:
         confinement_of("bubblewrap")
     monkeypatch.setattr(confinement, "landlock_abi", lambda: abi)

@@ -166,7 +166,7 @@ answer
 
 
 def _refusal(error: MCPError) -> Answer:
-    """Of what is hidden and of what is not there an error of the protocol tells no more than that."""
+    """Of what is hidden and of what is not there an error of the protocol discloses no more than that."""
     return (error.error.data or {}).get("toolhub/error", {"kind": "TOOL_NOT_FOUND"})["kind"], None
 
 

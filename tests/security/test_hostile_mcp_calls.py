@@ -36,12 +36,12 @@ OUTPUT = error_pb2.ERROR_KIND_OUTPUT_SCHEMA_INVALID
 class Attack(NamedTuple):
     tool: str
     kind: int
-    """What becomes of the call: a kind of error, or OK."""
+    """The result of the call: a kind of error, or OK."""
     message: str
     within_s: float
     args: Mapping[str, Any]
     otherwise: Mapping[str, int]
-    """What becomes of it where the SDK, and not the hub, reads the answer, or matches it to its call."""
+    """The result where the SDK, and not the hub, reads the answer, or matches it to its call."""
 
 
 def attack(tool: str, kind: int, expected: str = "", within_s: float = ANSWERED_S, **args: Any) -> Attack:
@@ -174,7 +174,7 @@ async def test_attacks_without_end_leave_no_task_no_descriptor_and_no_process_be
 
 async def settled() -> tuple[int, int]:
     """Tasks and descriptors, once they do not change any more: what a source listens with comes after its first answer,
-    and nobody tells when."""
+    and there is no event for it."""
     seen = -1, -1
     async with asyncio.timeout(60):
         while (now := (len(asyncio.all_tasks()), descriptors())) != seen:
@@ -197,7 +197,7 @@ async def test_a_server_that_does_not_want_to_end_is_ended_with_the_hub(tmp_path
 
 
 def children(folder: Path) -> set[int]:
-    """Processes of the harness in this folder, whoever their parent is by now; other tests have theirs."""
+    """Processes of the harness in this folder, with any parent; other tests have theirs."""
     mark, found = f"{STAGE}={folder}\0".encode(), set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

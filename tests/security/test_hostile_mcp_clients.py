@@ -62,7 +62,7 @@ async def held(level: HeldResources | None) -> HeldResources:
             if is_level or now[:2] == seen[:2]:
                 return now
             seen = now
-            await asyncio.sleep(0.2)  # what a connection leaves ends in turns of the loop that nobody tells of
+            await asyncio.sleep(0.2)  # what a connection leaves ends in turns of the loop without an event
 
 
 async def test_an_id_that_is_used_again_while_its_request_runs_leaves_nobody_waiting(tmp_path: Path) -> None:

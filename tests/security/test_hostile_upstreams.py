@@ -42,7 +42,7 @@ class UpstreamHarness(NamedTuple):
     sent: asyncio.Event
 
     async def attacked(self, tool: str, answer: str) -> tuple[result_pb2.ToolResult, int]:
-        """What became of the call, and how many turns others had of the event loop once all had been sent."""
+        """The result of the call, and how many turns others had of the event loop once all had been sent."""
         self.sent.clear()
         call = asyncio.create_task(self.hub.invoke(tool, {"url": self.server.url(f"/{answer}")}))
         await asyncio.wait({call, asyncio.create_task(self.sent.wait())}, return_when=asyncio.FIRST_COMPLETED)

@@ -25,7 +25,7 @@ from toolhub_service.telemetry.tracing import Tracing
 
 KNOWN = 'can"ary/+\\ known 5f3a91'
 UNKNOWN = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
-"""Nobody told the redactor; its shape gives it away."""
+"""Not known to the redactor; found by its shape."""
 NAMED = "n4med-c4nary"
 """Neither known nor of a telling shape; the names it stands under give it away."""
 

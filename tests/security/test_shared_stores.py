@@ -1,6 +1,6 @@
 """Attacks on the stores: damaged records, foreign writers, readers without rights, and hubs with separate prefixes.
 
-Whoever can write to a store is trusted as the hub is. What must hold all the same: one damaged record costs nobody else
+A writer of a store is trusted as the hub is. What must hold all the same: one damaged record costs nobody else
 anything, and hubs with prefixes of their own have nothing in common.
 """
 

@@ -28,7 +28,7 @@ from toolhub_service.app.paths import Paths
 from toolhub_service.runtime import route
 
 GRANTED_S = 1.0
-"""A stream that may be read, and has nothing to tell, is read for so long."""
+"""A stream that may be read, and has no events, is read for so long."""
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ async def test_good_key_passes_beside_a_flood_of_bad_ones_from_its_address(watch
 
 
 async def test_a_peer_that_is_refused_repeatedly_has_to_wait(watched: KeyedHub) -> None:
-    """Fails at befa727: nothing tells a client in a loop to slow down."""
+    """Fails at befa727: nothing slows down a client in a loop."""
     waits = [(await watched.invoke("thk_00000000_bad")).retry_after_s for _ in range(21)]
     assert waits == [None] * 20 + [60.0]
 

@@ -73,7 +73,7 @@ def interval_of_a_served_hub() -> Iterator[None]:
 
 
 async def victims_beside(hub: RunningHub, attack: Callable[[], Any]) -> tuple[Any, int]:
-    """What came of the attack, and how many calls of another were answered in the meantime."""
+    """The result of the attack, and how many calls of another were answered in the meantime."""
     small = request(SELECT, {"path": "a", "json": {"a": 1}})
     attacking = asyncio.ensure_future(attack())
     answered = 0
@@ -330,7 +330,7 @@ def test_the_fields_of_a_message_are_counted_with_those_inside_of_it() -> None:
 async def test_a_session_message_of_too_many_calls_is_refused_by_its_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails at befa727: each of the empty calls was judged and told apart, 57 us each: 1.8 s for 64 KiB."""
+    """Fails at befa727: each of the empty calls was judged and distinguished, 57 us each: 1.8 s for 64 KiB."""
     judged: list[Any] = []
     monkeypatch.setattr(envelope, "_place", judged.append)
     message = pb.InvokeSessionRequest.FromString(b"\x0a\x00" * 30_000)

@@ -51,7 +51,7 @@ class GatedTool(Tool["GatedTool.In", "GatedTool.Out"]):
 
 
 class FloodingTool(Tool["FloodingTool.In", "FloodingTool.Out"]):
-    """Tells 512 MiB while it runs."""
+    """Sends 512 MiB while it runs."""
 
     name = "acme/flood.tell"
     description = "Tell a lot."

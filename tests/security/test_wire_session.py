@@ -131,7 +131,7 @@ async def test_one_name_in_flight_is_one_call(harness: SessionHarness) -> None:
     line = Session(harness.by("alice"))
     await line.send(call("x", WAIT), *(call("x", WAIT) for _ in range(20)))
     await line.read(20)
-    assert "x" not in line.results, "whoever waits for the first one goes on waiting"
+    assert "x" not in line.results, "callers of the first one go on waiting"
     assert {kind(result) for result in line.results[""]} == {"INVALID_INPUT"}
     await until(lambda: harness.waits.running == 1)
     await line.send(cancel=("x",))
@@ -209,5 +209,5 @@ async def _send_all(line: Session, calls: list[pb.SessionCall]) -> None:
 
 async def until(holds: Any) -> None:
     async with asyncio.timeout(CALL_TIMEOUT_S):
-        while not holds():  # noqa: ASYNC110 - what it waits for is many things, and the hub tells of none
+        while not holds():  # noqa: ASYNC110 - what it waits for is many things, and the hub has an event for none
             await asyncio.sleep(0.01)

@@ -308,7 +308,7 @@ FOLLOWED: Final = frozenset(
         "ToolService.WatchTools",
     }
 )
-"""RPCs that tell of what happens: see the test of watches."""
+"""RPCs that stream events: see the test of watches."""
 
 
 async def test_every_rpc_of_the_contract_is_asked_for_what_another_tenant_has() -> None:
@@ -403,7 +403,7 @@ async def test_shared_resources_are_changed_by_operators_of_the_whole_hub_alone(
 
 
 async def _messages_until(call: Any, answer: type[Message], mark: bytes) -> list[bytes]:
-    """What a stream tells up to the first message that has the mark."""
+    """What a stream sends up to the first message that has the mark."""
     seen: list[bytes] = []
     while mark not in (seen[-1] if seen else b""):
         read = await call.read()
@@ -489,7 +489,7 @@ async def test_a_narrower_key_leaves_no_tenant_and_one_of_another_tenant_is_no_k
     file = Paths(harness.hub.hub.settings).key_file()
 
     async def tried(name: str, **narrowed: Any) -> tuple[str, str]:
-        """What becomes of a call by a new key: its error's rule, or why the key is refused."""
+        """The result of a call by a new key: its error's rule, or why the key is refused."""
         key = file.create(name, Wanted(**narrowed))
         reload_keys(harness.hub.hub, file)
         try:

@@ -85,7 +85,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[WithdrawalHarness]:
 
 
 async def broken(read: Any) -> FailedRpc:
-    """What a stream that must not tell more tells instead."""
+    """What a stream that must send no more sends instead."""
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await read
     return failure_of(refused.value)

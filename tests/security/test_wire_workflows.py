@@ -1,7 +1,7 @@
 """Callers and strangers against workflows, through whole hubs: what one principal sends never reaches another's run,
-and what n8n or a ComfyUI tells of itself opens nothing.
+and what n8n or a ComfyUI states of itself opens nothing.
 
-n8n has no tenants and a ComfyUI has none either: whoever may call one tool shares executions, queue and files with
+n8n has no tenants and a ComfyUI has none either: callers of one tool share executions, queue and files with
 everybody, and only what the hub believes keeps them apart.
 """
 
@@ -85,7 +85,7 @@ class TestForeignExecutions:
         assert "of somebody" not in str(theft)
 
     def test_a_key_in_a_callers_text_does_not_claim_the_execution_of_another_caller(self) -> None:
-        """A workflow that hands its body on would let whoever knows a key pass off a run of theirs."""
+        """A workflow that hands its body on would let anybody who knows a key pass off a run of theirs."""
 
         def run(item: dict[str, Any], *source: str) -> list[Any]:
             return [{"source": [{"previousNode": name} for name in source], "data": {"main": [[{"json": item}]]}}]
@@ -224,7 +224,7 @@ class TestForeignPrompts:
 
     @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 4_000])
     async def test_an_unknown_place_in_the_queue_affects_nobody_else(self, tmp_path: Path, number: str) -> None:
-        """Whoever reaches the server may choose it, and everybody's queue shows it."""
+        """Any client of the server may choose it, and everybody's queue shows it."""
         async with fake_comfyui("0.3.64") as comfy, comfy_hub(tmp_path, comfy.url) as (agent, _):
             comfy.hold("SaveImage")
             job_id = await agent.submit("blur")

@@ -167,7 +167,7 @@ class FormerHub:
         self.artifacts["result"] = cut["artifacts"][0]["artifact_id"]
         upload = await robot.write(kept.UPLOAD, name="bytes.bin", media_type="application/x-kept", task_id="task-1")
         self.artifacts["upload"] = upload["artifact_id"]
-        while not await robot.found("herons"):  # noqa: ASYNC110  learnt within seconds; nothing tells when
+        while not await robot.found("herons"):  # noqa: ASYNC110  learnt within seconds; there is no event for it
             await asyncio.sleep(0.1)
 
     async def make_jobs(self, robot: Client, boss: Client) -> None:

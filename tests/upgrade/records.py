@@ -60,7 +60,7 @@ async def read_records(
 
 
 async def _standing(stores: Any, key: tuple[str, str, str]) -> object:
-    """What a claim is told that comes second."""
+    """The answer to a second claim."""
     second = KeyRecord(
         owner="nobody", call_id="none", args_digest="", tool_digest="", lease_until_unix_ms=0, expires_at_unix_ms=1
     )

@@ -2,7 +2,7 @@
 
 The former version is taken out of the repository's history and runs as it was, beside the one of today. Both see one
 another's jobs, keys, approvals and artifacts; what one leaves, by a drain or by a kill, the other one finishes; and
-whoever watches a job is told every state once, whichever of them it asks.
+a watcher of a job gets every state once, from either of them.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ async def _share(one: Client, other: Client, judge: Client, mark: str = "there")
 
 
 def _assert_whole(history: list[dict[str, Any]]) -> None:
-    """No entry is missing and none is told twice, from the one that the watch began with."""
+    """No entry is missing and none is sent twice, from the one that the watch began with."""
     sequences = [int(status["sequence"]) for status in history]
     assert sequences == list(range(sequences[0], sequences[0] + len(sequences))), history
 

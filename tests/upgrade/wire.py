@@ -68,7 +68,7 @@ class Client:
     async def history(
         self, job_id: str, until: Callable[[dict[str, Any]], bool] = lambda status: False
     ) -> list[dict[str, Any]]:
-        """What a watch tells until an entry fits, or to the end of the job."""
+        """What a watch sends until an entry fits, or to the end of the job."""
         entries: list[dict[str, Any]] = []
         asked = jobs_pb.WatchJobRequest(job_id=job_id)
         watch = JobServiceStub(self.channel).WatchJob(asked, metadata=self._metadata, timeout=TIMEOUT_S)

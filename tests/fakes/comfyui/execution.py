@@ -49,7 +49,7 @@ class ServerState:
     client_id: str | None = None
     """Of the running prompt."""
     last_node: str | None = None
-    """The node that executes, as told to a client that reconnects."""
+    """The node that executes, as sent to a client that reconnects."""
 
 
 class Run:

@@ -147,7 +147,7 @@ class Routes:
         return web.json_response(self._comfy.queue.page(int(most) if most is not None else None, offset))
 
     async def history(self, request: web.Request) -> web.Response:
-        """`{}` for what is pending, running or unknown: nobody can tell which."""
+        """`{}` for what is pending, running or unknown: the answer is the same."""
         prompt_id = request.match_info["prompt_id"]
         entry = self._comfy.queue.history.get(prompt_id)
         return web.json_response({} if entry is None else {prompt_id: entry})

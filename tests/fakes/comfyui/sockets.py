@@ -49,7 +49,7 @@ class Sockets:
         self.opened: list[Socket] = []
         """Every connection there has been, in order."""
         self.muted = False
-        """Nobody is sent anything any more, and nobody is told."""
+        """Messages are dropped without an error."""
 
     @property
     def all_sent(self) -> bool:

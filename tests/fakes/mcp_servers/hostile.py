@@ -4,7 +4,7 @@ Over stdio (`stdio_command(*words)` gives the words that start it) or over HTTP 
 (`async with hostile_http("storm") as (server, url)`); both generations, the handshake of 2025-11-25 and server/discover
 of 2026-07-28. What it does is said by words, at its start, by `server.become(...)`, by a file (`--control PATH`, read
 anew at each list; words divided by spaces) or by its tool `become` with `{"words": [...]}`; `become` replaces all
-words and tells who listens that the list has changed.
+words and notifies listeners that the list has changed.
 
 Words about the list (`echo` and `add` are always good tools, and `calls` adds those that misbehave)
     changed, changed-schema, renamed, removed, added    `echo` is another, has another name, is gone; one more tool
@@ -16,7 +16,7 @@ Words about the list (`echo` and `add` are always good tools, and `calls` adds t
     leaves          each tool on a page of its own
     list-never, list-error, list-garbage, list-half    instead of a list; page-error: from the second page on
 Words about the rest
-    storm           1,000 list_changed notifications a second to whoever listens
+    storm           1,000 list_changed notifications a second to every listener
     deaf            goes on with calls that were cancelled; undead: survives the end of its input and SIGTERM
     hello-never, hello-garbage, hello-exit, hello-version, hello-flood    instead of a handshake
     http-redirect, http-401, http-500, http-html, http-half, http-no-head    instead of any HTTP answer
@@ -67,7 +67,7 @@ class HostileServer:
         self.called: list[tuple[str, Any]] = []
         """Tools and arguments."""
         self.listening = asyncio.Event()
-        """Somebody has asked to be told of changes."""
+        """A client has subscribed to changes."""
         self._era = generation
         self._ref_url = ref_url
         self._control = Path(control) if control else None
@@ -75,7 +75,7 @@ class HostileServer:
         self._take(words)
 
     async def become(self, *words: str) -> None:
-        """Have these words and no others, and tell who listens."""
+        """Have these words and no others, and notify listeners."""
         self._take(words)
         for wire, meta in list(self._listeners.items()):
             await _notify_changed(wire, meta)

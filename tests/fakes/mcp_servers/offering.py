@@ -71,7 +71,7 @@ class Offering(Script):
         return await super()._result(method, params, send)
 
     async def _listened(self, params: dict[str, Any], send: Send) -> dict[str, Any]:
-        """A stream of 2026-07-28, which tells what it was asked to until it is closed."""
+        """A stream of 2026-07-28, which sends what was subscribed to until it is closed."""
         asked = params["notifications"]
         meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": self.answering}}
         ack = {"notifications": asked, **meta}
@@ -96,7 +96,7 @@ class Offering(Script):
         return await super().answer(message, send)
 
     async def _tool_touch(self, params: dict[str, Any], args: dict[str, Any], send: Send) -> dict[str, Any]:
-        """Tells of a change on the way (2025-11-25)."""
+        """Notifies of a change on the stream (2025-11-25)."""
         notification = {"jsonrpc": "2.0", "method": f"notifications/{args['method']}", "params": args.get("params", {})}
         await send(notification)
         return text("touched")

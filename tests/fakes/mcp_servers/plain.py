@@ -26,7 +26,7 @@ _SLEEPS = {"begun": 0, "cancelled": 0}
 
 class Plain(MCPServer):
     unlisted: frozenset[str] = frozenset()
-    """Tools that can be called and are not told of."""
+    """Tools that can be called and are not listed."""
 
     async def list_tools(self) -> list[Tool]:
         return [tool for tool in await super().list_tools() if tool.name not in self.unlisted]

@@ -42,7 +42,7 @@ TOOLS: list[dict[str, Any]] = [
 
 
 def listed(*unlisted: str) -> list[list[Any]]:
-    """The pages of a server that does not tell of some of its tools; they can be called all the same."""
+    """The pages of a server that does not list some of its tools; they can be called all the same."""
     return [[each for each in TOOLS if each["name"] not in unlisted]]
 
 

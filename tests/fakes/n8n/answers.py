@@ -45,7 +45,7 @@ def problem(
         status: of HTTP.
         text: the message.
         frames: `function (file:line:column)`, innermost first.
-        hint: what n8n would tell a person at the editor.
+        hint: what n8n would show a person at the editor.
         kind: the class of the error.
         code: -1: the status.
     """

@@ -23,7 +23,7 @@ Todo = tuple[str, list[Item], list[Source]]
 
 
 class ChangeSignal:
-    """Whoever waits for something to become true looks again at each piece of news."""
+    """Waiters for a condition check it again at each change."""
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []
@@ -103,7 +103,7 @@ class Engine:
         self._tasks.pop(execution.id, None)
 
     async def _step(self, execution: Execution, name: str, items: list[Item], sources: list[Source]) -> list[Todo]:
-        """Run one node, note what came of it, and say what is next."""
+        """Run one node, record its result, and return the next."""
         node = execution.workflow.node(name)
         began_ms, execution.last_node = epoch_ms(), name
         noted: dict[str, Any] = {"startTime": began_ms, "executionIndex": execution.steps, "source": sources}

@@ -2,7 +2,7 @@
 
 Measured on 2.8.4: a list without `status` leaves out what runs or waits, `status=waiting` is always empty, and an
 execution that has just ended may be missing for a moment. `finished` stays false on anything but success. One at work
-is told of as it was begun: nothing has run, and what it began with is yet to run. One that waits has a `stoppedAt`.
+is returned as it was begun: nothing has run, and what it began with is yet to run. One that waits has a `stoppedAt`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Execution:
     """Whether its waits are over, whatever the clock says."""
     has_ended: asyncio.Event = field(default_factory=asyncio.Event)
     answer: asyncio.Future[Answer] = field(default_factory=asyncio.Future)
-    """To whoever called the webhook."""
+    """To the caller of the webhook."""
 
     @property
     def id(self) -> str:

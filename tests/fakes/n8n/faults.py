@@ -96,7 +96,7 @@ class Fault:
 
 
 class Faults:
-    """In the order in which they were told; the first that fits is it."""
+    """In the order in which they were added; the first that fits applies."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []

@@ -32,7 +32,7 @@ _STOPPED_AT = "ExecuteContext.execute (~/n8n-nodes-base/nodes/StopAndError/StopA
 
 
 class NodeError(Exception):
-    """A node failed; `told` is how n8n keeps it."""
+    """A node failed; `told` is the form that n8n stores."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         super().__init__(fields["message"])

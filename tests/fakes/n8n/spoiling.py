@@ -136,7 +136,7 @@ async def _cut(request: web.Request, answer: Answer) -> web.StreamResponse:
 
 
 async def _huge(request: web.Request, size_bytes: int) -> web.StreamResponse:
-    """A JSON string; whoever stops reading closes the connection, and that ends it."""
+    """A JSON string; a reader that stops closes the connection, and that ends it."""
     response = await _started(request, Answer(200), size_bytes)
     try:
         await response.write(b'"')

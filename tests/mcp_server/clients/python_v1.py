@@ -33,7 +33,7 @@ class Connection:
         return itinerary.answer(await self._session.call_tool(name, dict(arguments), progress_callback=on_progress))
 
     async def cancel(self, call: asyncio.Task[itinerary.Answer]) -> None:
-        """This line of the SDK tells the server of no call that is given up: an application has to."""
+        """This line of the SDK notifies the server of no call that is given up: an application has to."""
         params = types.CancelledNotificationParams(requestId=self._session._request_id - 1, reason="enough")
         await self._session.send_notification(types.ClientNotification(types.CancelledNotification(params=params)))
         call.cancel()

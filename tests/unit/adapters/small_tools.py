@@ -107,7 +107,7 @@ class Crashes(Tool[TextIn, TextOut]):
 
 
 class Waits(Tool[TextIn, TextOut]):
-    """Waits until it is let go, and tells what became of it."""
+    """Waits until it is let go, and records its end."""
 
     name = "test/text.wait"
     description = "Wait."

@@ -376,8 +376,8 @@ async def test_a_defect_is_internal_and_states_that_the_call_may_still_run(harne
 
 async def test_a_remote_side_that_knows_keys_runs_two_hasty_runs_of_one_job_once(client: httpx.AsyncClient) -> None:
     async with job_server(honours_keys=True) as server:
-        stages = [RemoteJobHarness(server, client) for _ in range(5)]
-        outcomes = await asyncio.gather(*(harness.run() for harness in stages))
+        harnesses = [RemoteJobHarness(server, client) for _ in range(5)]
+        outcomes = await asyncio.gather(*(harness.run() for harness in harnesses))
         assert all(isinstance(outcome, Outcome) for outcome in outcomes)
         assert list(server.effects.values()) == [1]
 

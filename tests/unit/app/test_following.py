@@ -16,7 +16,7 @@ DENY = "rules: [{id: %s, effect: DENY, reason: Not now.}]"
 
 
 class ObservedPolicyFile(PolicyFile):
-    """Tells of each load."""
+    """Notifies of each load."""
 
     def __init__(self, path: Path, policy: LivePolicy) -> None:
         super().__init__(path, policy, required=False)
@@ -29,7 +29,7 @@ class ObservedPolicyFile(PolicyFile):
         return change
 
     async def loaded(self, rule: str, reload: asyncio.Event) -> Change:
-        """What the hub makes of a new file that it was told of."""
+        """What the hub makes of a new file of which it was notified."""
         self._where.write_text(DENY % rule)
         reload.set()
         return await asyncio.wait_for(self.loads.get(), 60)

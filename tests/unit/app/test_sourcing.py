@@ -163,7 +163,7 @@ async def test_nothing_of_a_removed_source_is_shown_or_binds_its_successor_of_th
         await hub.read()
         hanging = [asyncio.create_task(hub.running.invoke("files/hangs", timeout_s=20)) for _ in range(2)]
         async with asyncio.timeout(60):
-            while hub.running.hub.budgets.in_flight("mcp:files") < 2:  # noqa: ASYNC110 - budgets tell nobody
+            while hub.running.hub.budgets.in_flight("mcp:files") < 2:  # noqa: ASYNC110 - budgets have no event
                 await asyncio.sleep(0)
         for call in hanging:
             call.cancel()

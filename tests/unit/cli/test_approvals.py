@@ -228,7 +228,7 @@ class TestWatch:
         assert [line["state"].rpartition("_")[2] for line in changes] == ["PENDING", "REJECTED"]
 
     async def test_watch_goes_on_when_the_hub_was_started_again(self) -> None:
-        """What stayed as it was is not repeated; what was decided meanwhile, also without having been seen, is told."""
+        """What stayed as it was is not repeated; what was decided meanwhile, also without having been seen, is sent."""
         harness, is_back, lost = an_approval_harness(), threading.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
 

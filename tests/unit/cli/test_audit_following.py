@@ -26,7 +26,7 @@ LEAVING = RpcFailure(Reason.DRAINING, "Leaving.", retry_after_s=0.5)
 
 @dataclass
 class ScriptedHub(AuditServiceServicer):
-    """Each tail tells the next events, then leaves; the last one stays."""
+    """Each tail sends the next events, then leaves; the last one stays."""
 
     tails: list[list[int]]
     asked_after: list[str] = field(default_factory=list)

@@ -19,7 +19,7 @@ from toolhub_service.cli.job_watch import JobWatch
 
 RUNNING, SUCCEEDED = job_state_pb2.JOB_STATE_RUNNING, job_state_pb2.JOB_STATE_SUCCEEDED
 Watch = Callable[[grpc.ServicerContext], Iterator[int]]
-"""The sequences that a watch tells; a negative one is that of the end."""
+"""The sequences that a watch sends; a negative one is that of the end."""
 
 
 @dataclass

@@ -83,7 +83,7 @@ class CliHarness:
         return result
 
     async def submit(self, *words: str) -> str:
-        """No two in the same millisecond: of those which of them is the newer nobody can tell."""
+        """No two in the same millisecond: their order would be undefined."""
         done = await self("submit", *words)
         assert done.exit_code == 0, done.output
         await next_millisecond()

@@ -344,7 +344,7 @@ class TestFile:
 
 
 class TestReports:
-    """What people are told on a terminal."""
+    """Output for people on a terminal."""
 
     @pytest.fixture(autouse=True)
     def terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:

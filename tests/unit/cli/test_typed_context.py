@@ -27,7 +27,7 @@ class NeverDone(tool_service_pb2_grpc.ToolServiceServicer):
     """Answers a call with a piece of output, and then with nothing more."""
 
     def __init__(self, call_id: str) -> None:
-        """`call_id`: empty as of a hub that does not tell it."""
+        """`call_id`: empty as of a hub that does not send it."""
         self.call_id = call_id
         self.cancelled = Event()
         self.task_id = ""

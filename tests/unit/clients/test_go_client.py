@@ -92,7 +92,7 @@ def encrypted_settings(folder: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def encrypted_hub(folder: Path) -> AsyncIterator[dict[str, str]]:
-    """A hub that wants TLS and a certificate of its caller's; what tests of clients are told of it."""
+    """A hub that wants TLS and a certificate of its caller's; its settings for tests of clients."""
     async with running_hub(folder, settings=encrypted_settings(folder)) as running:
         address = f"https://localhost:{running.hub.server.port}"
         yield {"TOOLHUB_ENCRYPTED": address, "TOOLHUB_ENCRYPTED_FILES": str(folder)}

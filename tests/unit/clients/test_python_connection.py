@@ -50,7 +50,7 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class FailingToolService(ToolServiceServicer):
-    """Fails as it is told to, then answers."""
+    """Fails as scripted, then answers."""
 
     failures: list[RpcFailure | grpc.StatusCode]
     metadata: list[dict[str, str | bytes]] = field(default_factory=list)

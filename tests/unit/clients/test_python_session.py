@@ -48,7 +48,7 @@ async def test_refusal_in_a_session_is_an_answer_of_its_call_alone(running: Runn
 
 
 class BreakingToolService(ToolServiceServicer):
-    """Answers the calls of the first message; then breaks, or waits until it is told which call to cancel."""
+    """Answers the calls of the first message; then breaks, or waits until a test names the call to cancel."""
 
     def __init__(self, *, breaks: bool) -> None:
         self.breaks = breaks

@@ -229,7 +229,7 @@ async def test_a_hub_that_is_started_from_the_manifests_allows_the_first_key_a_f
 
 
 def test_keys_cross_a_network_unencrypted_only_where_configured_with_a_reason() -> None:
-    """The image by itself says nothing: whoever runs it decides."""
+    """The image by itself says nothing: the operator decides."""
     assert load_settings(DEPLOY / "kubernetes" / "toolhub.yaml", {}).server.allow_plaintext
     (compose,) = documents(DEPLOY / "compose.yaml")
     hub = compose["services"]["toolhub"]
@@ -279,7 +279,7 @@ def test_the_image_runs_as_nobody_in_particular_from_files_that_are_there_and_ho
 
 
 def test_a_volume_of_the_cluster_is_not_opened_to_its_group_at_each_start() -> None:
-    """Fails at befa727: the kubelet adds group write to every file of a volume unless told otherwise."""
+    """Fails at befa727: the kubelet adds group write to every file of a volume by default."""
     (pod,) = documents(DEPLOY / "kubernetes" / "statefulset.yaml")
     assert pod["spec"]["template"]["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 

@@ -220,7 +220,7 @@ async def test_run_that_ends_in_the_moment_in_which_redis_is_lost_is_not_confuse
     engine = make(4)
     await engine.start(run)
     async with asyncio.timeout(LONG_S):
-        while engine._docket.session is None:  # noqa: ASYNC110 - docket tells nobody
+        while engine._docket.session is None:  # noqa: ASYNC110 - docket has no event
             await asyncio.sleep(0)
     session, lost = engine._docket.session, asyncio.get_running_loop().create_future()
     engine._docket.session = lost

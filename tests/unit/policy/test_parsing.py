@@ -120,7 +120,7 @@ def test_an_invalid_document_is_refused_with_its_line(name: str) -> None:
 def test_text_that_is_no_yaml_is_reported_with_its_place_and_without_the_parsers_tokens(
     text: str, expected: str
 ) -> None:
-    """At 178792e it was told as `expected the node content, but found '<stream end>'`."""
+    """At 178792e it was reported as `expected the node content, but found '<stream end>'`."""
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy(text)
     assert str(caught.value) == expected

@@ -31,7 +31,7 @@ NewHarness = Callable[..., DiscoveryHarness]
 
 
 class FaultyPins(MemoryPins):
-    """Fails when it is told to, and lets a test come in between a look and a change."""
+    """Fails on request, and lets a test come in between a look and a change."""
 
     def __init__(self) -> None:
         super().__init__()

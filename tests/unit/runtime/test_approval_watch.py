@@ -69,7 +69,7 @@ async def taken(tail: ApprovalTail, count: int) -> list[tuple[str, ApprovalState
 
 
 async def is_idle(tail: ApprovalTail) -> bool:
-    """Whether nothing is left to be told. Ends the watch."""
+    """Whether nothing is left to be sent. Ends the watch."""
     waiting = asyncio.create_task(_next(tail))
     for _ in range(20):
         await asyncio.sleep(0)
@@ -147,7 +147,7 @@ async def test_a_repeated_change_is_reported_once(watched: WatchHarness) -> None
         await taken(tail, 1)
         approval = await watched.store.get(approval_id)
         assert approval is not None
-        tail.offer(approval)  # a store may tell a change twice
+        tail.offer(approval)  # a store may send a change twice
         tail.offer(None)
         assert await is_idle(tail)
 

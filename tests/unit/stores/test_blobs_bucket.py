@@ -39,7 +39,7 @@ class TestBucketInAFolder(BlobsSuite):
 class TestBucketOfS3(BlobsSuite):
     @pytest.fixture
     def blobs(self, s3: FakeS3) -> Blobs:
-        return open_bucket(URL, s3.environment(), settle_s=-1.0)  # S3 tells times in whole seconds
+        return open_bucket(URL, s3.environment(), settle_s=-1.0)  # S3 has times in whole seconds
 
 
 async def test_small_content_is_put_at_once_and_large_content_leaves_nothing_temporary(s3: FakeS3) -> None:

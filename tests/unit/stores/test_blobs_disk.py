@@ -196,7 +196,7 @@ async def test_cancelled_writing_can_be_aborted_and_publishes_nothing(blobs: Dis
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     finishing.cancel()
-    await asyncio.sleep(0)  # told to stop before it is let go
+    await asyncio.sleep(0)  # stopped before it is let go
     os.close(lock)
     with pytest.raises(asyncio.CancelledError):
         await finishing

@@ -227,7 +227,7 @@ def open_descriptors() -> set[str]:
 
 
 class NotifyingSink(RecordingSink):
-    """Tells when the first output has come."""
+    """Notifies of the first output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -348,7 +348,7 @@ LEAVING = "sleep 600 & (trap '' TERM HUP; setsid sleep 600 || sleep 600) & echo 
 @pytest.mark.promise("exec.dies-in-time", "sandbox.dies-with-the-hub")
 def test_a_command_does_not_outlive_a_hub_that_is_killed(folder: Path, level: str) -> None:
     seconds = f"600{os.getpid()}"
-    # By limits alone what a command leaves behind lives on: only the command itself is told of the hub's end.
+    # By limits alone what a command leaves behind lives on: only the command itself is ended with the hub.
     started = "echo up; exec sleep 600" if level == "rlimits" else LEAVING
     arguments = [str(folder), confinement_of(level).bubblewrap, seconds, started]
     root = str(Path(__file__).parents[3])

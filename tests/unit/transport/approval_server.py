@@ -45,7 +45,7 @@ class NameAuthenticator:
 
 
 class EndedRpcs(Layer):
-    """Tells of RPCs that have ended."""
+    """Notifies of ended RPCs."""
 
     def __init__(self, left: asyncio.Queue[str]) -> None:
         self._left = left

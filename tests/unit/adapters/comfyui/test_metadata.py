@@ -189,15 +189,15 @@ async def test_memory_of_a_finished_run_is_freed_where_possible_and_the_evidence
     tmp_path: Path, data: bytes, media_type: str, is_taken_out: bool
 ) -> None:
     output = {**BLUR["sidecar"]["outputs"][0], "mime": ["image/*", "video/*"]}
-    async with comfy_harness(tmp_path, templates=(changed(BLUR, outputs=[output]),)) as stage:
-        stage.comfy.hold_history()
-        running = stage.begin("blur")
-        await stage.comfy.until(lambda: bool(stage.comfy.folders.outputs()))
-        stage.comfy.replace_outputs(data)
-        stage.comfy.release_history()
+    async with comfy_harness(tmp_path, templates=(changed(BLUR, outputs=[output]),)) as harness:
+        harness.comfy.hold_history()
+        running = harness.begin("blur")
+        await harness.comfy.until(lambda: bool(harness.comfy.folders.outputs()))
+        harness.comfy.replace_outputs(data)
+        harness.comfy.release_history()
         outcome = await running
         value: Any = outcome.value
-        kept = await stage.bytes_of(value["image"][0]["artifact"])
+        kept = await harness.bytes_of(value["image"][0]["artifact"])
     assert value["image"][0]["media_type"] == media_type
     assert (b"class_type" not in kept) is is_taken_out
     (note,) = (proof.attributes["metadata"] for proof in outcome.evidence if "metadata" in proof.attributes)

@@ -49,7 +49,7 @@ INFO: dict[str, Any] = {
 
 
 def info(node_class: str, name: str, terms: Any) -> dict[str, Any]:
-    """The same server, with one input told otherwise; None takes it out."""
+    """The same server, with one input described otherwise; None takes it out."""
     changed = copy.deepcopy(INFO)
     inputs = changed[node_class]["input"]["required"]
     inputs.pop(name, None)

@@ -14,7 +14,7 @@ from tests.ports import adapter_suite
 from tests.ports.adapter_suite import AdapterSuite, Prepared
 from tests.ports.remote_job_suite import MINTED, RemoteFault, RemoteJobSuite
 from tests.ports.tool_source_suite import ToolSourceSuite
-from tests.unit.adapters.comfyui import comfy_harness as stages
+from tests.unit.adapters.comfyui import comfy_harness as harness_module
 from tests.unit.adapters.comfyui.comfy_harness import ComfyHarness, comfy_harness
 from toolhub_service.domain.call import GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.job_ports import RemoteJob
@@ -141,7 +141,7 @@ class TestAdapter(AdapterSuite):
                 raise RuntimeError(text)
             return text
 
-        monkeypatch.setattr(stages, "redact", breaking)
+        monkeypatch.setattr(harness_module, "redact", breaking)
         async with comfy_harness(tmp_path, "0.33.0", "0.33.0") as harness:
             started, let_go, stopped = asyncio.Event(), asyncio.Event(), asyncio.Event()
             for server in harness.servers:

@@ -33,20 +33,20 @@ async def desk() -> AsyncIterator[OpenedSource]:
 class TestAdapter(AdapterSuite):
     @pytest.fixture
     def prepared(self, desk: OpenedSource) -> Prepared:
-        stage = langchain_tools.new_stage()
+        call_events = langchain_tools.new_call_events()
         return Prepared(
             adapter=desk.adapter,
             echo=desk.spec("echo"),
             refuses=desk.spec("refuses"),
             crashes=desk.spec("crashes"),
             waits=desk.spec("waits"),
-            started=stage.started,
-            let_go=stage.let_go,
-            stopped=stage.stopped,
+            started=call_events.started,
+            let_go=call_events.let_go,
+            stopped=call_events.stopped,
         )
 
     async def test_an_unforeseen_error_is_internal_and_keeps_its_text_to_itself(self, prepared: Prepared) -> None:
-        """An exception of a LangChain tool is told instead, by its type and its redacted text."""
+        """An exception of a LangChain tool is reported instead, by its type and its redacted text."""
         text = "hunter2-known in /srv/desk/orders.db"
         with pytest.raises(ToolFailure) as caught:
             await prepared.adapter.execute(granted(prepared.crashes, {"text": text}), SILENT)
@@ -217,11 +217,11 @@ async def test_a_tool_of_a_source_that_went_away_is_unavailable(desk: OpenedSour
 
 
 async def test_a_source_may_be_replaced_while_a_call_runs(desk: OpenedSource) -> None:
-    stage = langchain_tools.new_stage()
+    call_events = langchain_tools.new_call_events()
     running = asyncio.create_task(desk("waits"))
-    await asyncio.wait_for(stage.started.wait(), 60)
+    await asyncio.wait_for(call_events.started.wait(), 60)
     desk.adapter.remove("desk")
-    stage.let_go.set()
+    call_events.let_go.set()
     assert await running == {"text": "let go"}
 
 

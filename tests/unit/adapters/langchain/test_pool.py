@@ -162,7 +162,7 @@ async def test_a_worker_that_dies_between_calls_is_replaced_without_a_failed_cal
     first = (await asked(pool))["pid"]
     os.kill(first, signal.SIGKILL)
     async with asyncio.timeout(60):
-        while pool.pids:  # noqa: ASYNC110  the loop hears of it soon, and tells nobody
+        while pool.pids:  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0)
     assert (await asked(pool))["pid"] != first
 

@@ -58,7 +58,7 @@ async def test_a_request_describes_its_client_as_the_sdk_does(elicitation: Elici
 
 
 class CountingSink:
-    """`EventSink` that keeps progress, and tells of the last."""
+    """`EventSink` that keeps progress, and notifies of the last."""
 
     def __init__(self, last: float) -> None:
         self.seen: list[Progress] = []

@@ -27,7 +27,7 @@ ON_DISK = {
     "fileSize": "12 kB",
     "bytes": 12_000,
 }
-"""As n8n 2.8.4 keeps files unless it is told otherwise."""
+"""As n8n 2.8.4 keeps files by default."""
 
 
 @asynccontextmanager

@@ -263,7 +263,7 @@ class TestErrorsInWorkflows:
 
 
 class TestNoAnswer:
-    """The request was sent, and what came back tells nothing."""
+    """The request was sent, and the answer leaves the outcome open."""
 
     @pytest.mark.parametrize("how", [How.LOSE_ANSWER, How.CUT])
     async def test_an_execution_that_is_found_is_the_answer(self, harness: N8nHarness, how: How) -> None:

@@ -48,7 +48,7 @@ def ref(pointer: str, **default: Any) -> dict[str, Any]:
 
 
 class FakeInnerCalls:
-    """Answers calls of `t/echo` with their arguments, and of others as they are told."""
+    """Answers calls of `t/echo` with their arguments, and of others as scripted."""
 
     depth = 0
 

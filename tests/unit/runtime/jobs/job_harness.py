@@ -41,7 +41,7 @@ MARK = RemoteMark("key-1", "r-1", accepted=True)
 
 
 async def turn() -> None:
-    """Let whoever is ready run."""
+    """Let ready tasks run."""
     await asyncio.sleep(0)
 
 

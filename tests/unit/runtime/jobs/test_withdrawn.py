@@ -173,7 +173,7 @@ CALL = Call("call-1", SPEC.name, {"text": "hi"}, AGENT, ExecContext("r-1"), idem
 async def test_submission_that_comes_again_for_a_job_that_is_over_asks_nobody(
     harness: JobHarness, process: Process, waiting: Job
 ) -> None:
-    """Its key still stands for that job, so whoever would answer would answer for nothing."""
+    """Its key still stands for that job, so an answer would have no effect."""
     first = await process.acceptance.keep_waiting(CALL, SPEC, _asked("apr-1"))
     assert first.job_id == waiting.job_id
     assert (await approval(process)).state is PENDING, "it waits for that"

@@ -22,7 +22,7 @@ NEVER_BY_ITSELF = WriterTiming(linger_s=3_600.0)
 
 
 class RecordingObserver:
-    """What the log tells its observer, and in which thread."""
+    """What the log reports to its observer, and in which thread."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.events = 0
