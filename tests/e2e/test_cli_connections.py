@@ -15,7 +15,7 @@ grants: [{principals: [research-agent], capabilities: ["read:fs", "write:fs"]}]
 """
 
 
-def test_a_key_opens_the_door_for_its_principal_and_nobody_gets_in_without(tmp_path: Path) -> None:
+def test_a_key_admits_its_principal_and_nobody_is_admitted_without(tmp_path: Path) -> None:
     cli = CommandLine(tmp_path)
     key = cli("keys", "create", "research-agent").out.strip()
     (cli.data_dir / "policy.yaml").write_text(POLICY)

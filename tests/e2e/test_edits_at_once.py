@@ -72,7 +72,7 @@ def test_sources_and_audit_keys_that_are_added_at_once_are_all_there(cli: Comman
     assert len((cli.data_dir / "audit.key").read_text().splitlines()) == 4
 
 
-def test_an_editor_that_is_killed_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_killed_editor_delays_nobody(tmp_path: Path) -> None:
     path = tmp_path / "api-keys.yaml"
     holder = begun(sys.executable, "-c", HOLDS, str(path))
     assert holder.stdout is not None
@@ -82,7 +82,9 @@ def test_an_editor_that_is_killed_holds_up_nobody(tmp_path: Path) -> None:
     assert KeyFile(path).create("robot")
 
 
-def test_a_file_that_another_command_keeps_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_command_keeps_is_refused_with_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "_WAIT_S", 0.0)
     with files.edited(tmp_path / "api-keys.yaml"), pytest.raises(OSError, match="another command is editing"):
         KeyFile(tmp_path / "api-keys.yaml").create("robot")
@@ -97,7 +99,7 @@ def test_an_edited_file_keeps_its_mode_and_stays_a_link(tmp_path: Path) -> None:
     assert (real.read_text(), stat.S_IMODE(real.stat().st_mode)) == ("b", 0o640)
 
 
-def test_a_policy_is_begun_for_its_owner_alone_whatever_the_umask(cli: CommandLine) -> None:
+def test_a_policy_is_begun_for_its_owner_alone_with_any_umask(cli: CommandLine) -> None:
     """Fails at befa727: 0664 under a umask of 002."""
     before = os.umask(0o002)
     try:

@@ -246,7 +246,7 @@ async def test_no_call_fails_while_a_hub_leaves_on_sigterm(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-async def test_a_hub_that_is_killed_costs_those_calls_alone_that_it_had_and_might_have_run(tmp_path: Path) -> None:
+async def test_a_killed_hub_loses_only_the_calls_that_it_had_and_might_have_run(tmp_path: Path) -> None:
     async with (
         two_hubs(tmp_path) as (killed, staying),
         envoy(tmp_path, [killed.address, staying.address]) as proxy,

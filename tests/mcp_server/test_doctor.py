@@ -28,7 +28,7 @@ async def findings(hub: McpHub, listen: str, workers: int = 1, **mcp: Any) -> di
     return {finding.name: finding for finding in found if finding.name.startswith("mcp")}
 
 
-async def test_a_hub_that_serves_is_asked_in_both_versions_and_another_program_is_none(hub: McpHub) -> None:
+async def test_a_serving_hub_is_asked_in_both_versions_and_another_program_is_refused(hub: McpHub) -> None:
     listen = hub.url.removeprefix("http://").removesuffix("/mcp")
     found = await findings(hub, listen)
     assert found["mcp port"].text == f"{listen}: a hub serves there"

@@ -119,7 +119,7 @@ async def test_a_search_replaces_a_long_list_and_states_whether_it_is_complete(t
             assert refused.meta["toolhub/error"]["kind"] == kind
 
 
-async def test_a_job_is_started_followed_cancelled_and_nobody_elses(hub: McpHub, working: HeldTool) -> None:
+async def test_a_job_is_started_followed_and_cancelled_by_its_owner_alone(hub: McpHub, working: HeldTool) -> None:
     keys = keys_of(hub)
     async with hub.client(ERAS[1], keys["alice"]) as alice, hub.client(ERAS[0], keys["bob"]) as bob:
         started = structured(await alice.call_tool("job_start", {"name": "held__work_on"}))

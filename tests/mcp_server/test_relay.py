@@ -183,7 +183,7 @@ async def test_a_waiting_call_is_joined_by_its_own_principal_alone_once_and_so_m
         assert (await alice.session.call_tool(name, {}, allow_input_required=True)).result_type == "input_required"
 
 
-async def test_a_request_of_an_older_server_while_several_calls_run_there_is_put_to_nobody(
+async def test_a_request_of_an_older_server_is_put_to_nobody_while_several_calls_run_there(
     hub: McpHub, keys: dict[str, str]
 ) -> None:
     person, other = ClientUser(), ClientUser()

@@ -67,7 +67,7 @@ def test_code_for_type_checkers_and_of_modules_is_left_alone() -> None:
     assert list(mutants_of("a.py", "LIMIT = 5\nif TYPE_CHECKING:\n    x = 1 < 2\n")) == []
 
 
-def test_nearest_tests_bear_the_name_of_the_file_and_far_ones_are_one_of_each_function_first() -> None:
+def test_nearest_tests_have_the_name_of_the_file_and_far_ones_are_one_of_each_function_first() -> None:
     tests = [
         "tests/rpc/test_policy.py::test_wire[a]",
         "tests/rpc/test_policy.py::test_wire[b]",

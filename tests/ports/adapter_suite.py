@@ -139,7 +139,7 @@ class AdapterSuite:
         for number, outcome in enumerate(outcomes):
             assert f"text-{number}" in _texts(outcome.value)
 
-    async def test_a_waiting_call_holds_up_no_other(self, prepared: Prepared) -> None:
+    async def test_a_waiting_call_delays_no_other(self, prepared: Prepared) -> None:
         waiting = asyncio.create_task(prepared.adapter.execute(granted(prepared.waits), SILENT))
         await asyncio.wait_for(prepared.started.wait(), WITHIN_S)
         outcome = await asyncio.wait_for(

@@ -84,7 +84,7 @@ class BlobsSuite:
         await blobs.remove(name)
 
     @pytest.mark.parametrize("size_bytes", [10, len(LARGE)])
-    async def test_aborted_writing_leaves_no_trace(self, blobs: Blobs, size_bytes: int) -> None:
+    async def test_aborted_writing_leaves_nothing_behind(self, blobs: Blobs, size_bytes: int) -> None:
         writer = await blobs.writer()
         await poured(writer, LARGE[:size_bytes])
         await writer.abort()

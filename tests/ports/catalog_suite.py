@@ -27,7 +27,7 @@ class CatalogSuite:
     def catalog(self) -> Catalog:
         raise NotImplementedError
 
-    def test_an_unknown_tool_is_none(self, catalog: Catalog) -> None:
+    def test_an_unknown_tool_is_not_found(self, catalog: Catalog) -> None:
         assert catalog.get("test/no.such") is None
         assert list(catalog.all()) == []
 
@@ -72,7 +72,7 @@ class CatalogSuite:
         catalog.all()
         assert catalog.revision == seen[-1]
 
-    def test_equal_tools_give_an_equal_revision_whatever_the_way_there(self, catalog: Catalog) -> None:
+    def test_equal_tools_give_an_equal_revision_by_any_history(self, catalog: Catalog) -> None:
         catalog.register(tool("test/a.run"))
         before = catalog.revision
         catalog.register(tool("test/b.run"))

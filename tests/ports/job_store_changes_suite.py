@@ -169,7 +169,7 @@ class JobStoreChangesSuite:
         assert list(answers[1:]) == [True, False]
 
     @pytest.mark.promise("watch.gapless")
-    async def test_history_has_no_gap_whoever_writes(self, started: JobStore, another: JobStore) -> None:
+    async def test_history_has_no_gap_for_any_writers(self, started: JobStore, another: JobStore) -> None:
         await kept(started, a_job(), running(a_job()))
 
         async def report(store: JobStore, times: int) -> None:

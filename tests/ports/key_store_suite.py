@@ -161,9 +161,7 @@ class KeyStoreSuite:
         clock.advance(1)
         assert await store.claim(KEY, a_record(clock, "owner-2")) is None
 
-    async def test_claim_that_nobody_ended_is_forgotten_when_it_expires(
-        self, store: KeyStore, clock: ManualClock
-    ) -> None:
+    async def test_an_abandoned_claim_is_forgotten_when_it_expires(self, store: KeyStore, clock: ManualClock) -> None:
         await store.claim(KEY, a_record(clock))
         clock.advance(LEASE_S + TTL_S)
         assert not await store.settle(KEY, "owner-1", RESULT, in_ttl(clock))

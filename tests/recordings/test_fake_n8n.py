@@ -249,7 +249,7 @@ async def test_a_node_whose_parameters_make_no_sense_fails_the_workflow(
     assert (await client.post("/webhook/broken", json={})).json() == {"message": "Error in workflow"}
 
 
-async def test_a_server_that_stays_down_closes_all_the_same() -> None:
+async def test_a_server_that_stays_down_closes_anyway() -> None:
     async with fake_n8n(workflows=_WORKFLOWS, time_scale=None) as n8n:
         await n8n.down()
     assert n8n.requests == []

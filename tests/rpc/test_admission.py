@@ -134,7 +134,7 @@ async def test_work_that_was_cut_off_is_in_the_log_before_the_log_is_closed(tmp_
     assert [event.event.outcome for event in events] == ["CANCELLED"]
 
 
-async def test_a_leaving_hub_waits_until_nobody_comes_any_more_and_not_for_ever() -> None:
+async def test_a_leaving_hub_waits_until_no_caller_arrives_any_more_and_not_for_ever() -> None:
     async def waited(busy_turns: int, within_s: float) -> int:
         admission, turns = AdmissionLayer(1), 0
         admission.draining = True

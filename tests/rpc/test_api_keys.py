@@ -235,7 +235,7 @@ async def test_the_last_use_of_a_key_is_written_once_in_five_minutes_and_at_the_
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-async def test_the_last_use_that_cannot_be_written_costs_no_call(keyed: KeyedHub, tmp_path: Path) -> None:
+async def test_the_last_use_that_cannot_be_written_loses_no_call(keyed: KeyedHub, tmp_path: Path) -> None:
     _, metadata = keyed.made("robot")
     (tmp_path / "used.json").mkdir()
     care = KeyCare(keyed.running.hub.keys, KeyUses(tmp_path / "used.json"), keyed.running.hub.observing, SetClock())

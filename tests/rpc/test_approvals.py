@@ -269,7 +269,7 @@ async def test_a_leaving_hub_ends_watches_with_a_retryable_status(tmp_path: Path
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_secret_of_an_argument_is_shown_to_nobody(harness: ApprovalsHarness) -> None:
+async def test_a_secret_of_an_argument_is_never_shown(harness: ApprovalsHarness) -> None:
     secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
     approval_id = await harness.ask({"path": "a.txt", "text": f"token: {secret}"})
     asked = pb.GetApprovalRequest(approval_id=approval_id)

@@ -160,7 +160,7 @@ async def test_reference_that_cannot_be_resolved_is_refused_before_the_tool(
     assert result.attempts == 0
 
 
-async def test_escaped_spelling_is_a_reference_all_the_same(hub: RunningHub) -> None:
+async def test_escaped_spelling_is_a_reference_anyway(hub: RunningHub) -> None:
     artifact = await uploaded(hub, b"spelt")
     raw = f'{{"text": {{"\\u0024artifact": "{artifact.artifact_id}"}}}}'.encode()
     assert (await hub.value("test/text.repeat", args_json=raw))["text"] == "spelt"

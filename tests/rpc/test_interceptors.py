@@ -159,7 +159,7 @@ async def test_unary_call_meets_every_hook_once(harness: ServerHarness) -> None:
 
 
 @pytest.mark.parametrize(("name", "sends"), [("yields", ["sent", "sent"]), ("writes", [])])
-async def test_stream_reaches_its_client_whole_however_it_is_written(
+async def test_a_stream_reaches_its_client_whole_in_any_pieces(
     harness: ServerHarness, name: str, sends: list[str]
 ) -> None:
     assert [part async for part in harness.call(name, "unary_stream")(b"")] == [b"one", b"two"]

@@ -244,7 +244,7 @@ async def test_approved_job_goes_on_by_itself(harness: JobHarness) -> None:
 
 
 @pytest.mark.promise("jobs.lost-is-honest")
-async def test_crash_of_a_side_effect_leaves_its_outcome_unknown_however_it_is_called(harness: JobHarness) -> None:
+async def test_a_crash_of_a_side_effect_leaves_its_outcome_unknown_in_any_kind_of_call(harness: JobHarness) -> None:
     tool, args = "test/text.crashMidway", {"text": "s3cret"}
     job = await harness.robot.submit(tool, args)
     last = (await harness.robot.ended(job.job_id))[-1]
@@ -270,7 +270,7 @@ async def test_a_rejected_job_fails_with_the_persons_comment(harness: JobHarness
 
 
 @pytest.mark.promise("approval.expires")
-async def test_decision_that_was_missed_is_found_however_many_jobs_still_wait(
+async def test_a_missed_decision_is_found_among_any_number_of_waiting_jobs(
     harness: JobHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconcile, "_BATCH", 2)

@@ -119,7 +119,7 @@ async def test_refused_submission_is_a_job_that_failed_at_once(
 
 
 @pytest.mark.promise("jobs.any-tool")
-async def test_asynchronous_tool_becomes_a_job_however_it_is_called(harness: JobsHarness, robot: Client) -> None:
+async def test_an_asynchronous_tool_becomes_a_job_in_any_kind_of_call(harness: JobsHarness, robot: Client) -> None:
     tool, stub = harness.renders.name, harness.running.stub
     invoked = await robot.call(tool)
     assert invoked.ok
@@ -191,7 +191,7 @@ async def test_hundred_watchers_of_one_job_see_the_same(harness: JobsHarness, ro
 
 
 @pytest.mark.promise("watch.slow-holds-up-nobody")
-async def test_slow_watcher_holds_up_neither_the_job_nor_the_others(
+async def test_slow_watcher_delays_neither_the_job_nor_the_others(
     harness: JobsHarness, robot: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More is sent than a connection takes that nobody reads."""
@@ -388,7 +388,7 @@ async def test_several_named_jobs_are_followed_in_one_stream_to_the_last_end(
 
 
 @pytest.mark.promise("watch.many-jobs")
-async def test_jobs_that_match_are_followed_with_those_to_come_and_nobody_elses(
+async def test_matching_jobs_are_followed_with_later_ones_and_none_of_others(
     harness: JobsHarness, robot: Client
 ) -> None:
     early = await robot.submit(WAIT, request_id="r-1")

@@ -44,7 +44,7 @@ def kind(result: result_pb2.ToolResult) -> str:
 
 
 @pytest.mark.promise("budget.rate-and-quota")
-async def test_quota_of_ten_gives_ten_in_all_however_they_come(tmp_path: Path, stores: Mapping[str, str]) -> None:
+async def test_a_quota_of_ten_gives_ten_in_all_in_any_order(tmp_path: Path, stores: Mapping[str, str]) -> None:
     async with two_hubs(tmp_path, stores) as hubs:
         results = await asyncio.gather(*(hub.invoke(LIMITED) for _ in range(20) for hub in hubs))
         assert Counter(map(kind, results)) == {"OK": 10, "RATE_LIMITED": 30}

@@ -114,14 +114,14 @@ async def test_jobs_end_and_watchers_miss_nothing_although_redis_was_away(
 
 @pytest.mark.slow
 @pytest.mark.promise("store.outage")
-async def test_ten_seconds_without_redis_cost_no_job(own_redis: RedisServer, tmp_path: Path) -> None:
+async def test_ten_seconds_without_redis_lose_no_job(own_redis: RedisServer, tmp_path: Path) -> None:
     """As hubs are by default, and as impatient as they are."""
     async with site_on(own_redis, tmp_path, "docket", dead_after_s=5.0) as harness:
         await _through(harness, own_redis, away_s=10.0)
         assert harness.runs == (JOBS // 2 + 1, JOBS // 2), "nothing ran twice"
 
 
-async def test_redis_that_stands_still_for_a_moment_costs_no_call(own_redis: RedisServer, tmp_path: Path) -> None:
+async def test_redis_that_stands_still_for_a_moment_loses_no_call(own_redis: RedisServer, tmp_path: Path) -> None:
     async with site_on(own_redis, tmp_path, "inprocess", dead_after_s=0.5) as harness:
         job = await harness.here.submit(WRITE)
         await harness.here.reached(job.job_id, "RUNNING")

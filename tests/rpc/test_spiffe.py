@@ -94,7 +94,7 @@ async def spiffe_harness(
 
 
 @pytest.mark.promise("identity.spiffe")
-async def test_an_svid_makes_its_id_the_principal_by_whatever_way_its_bundle_vouches_for_it(tmp_path: Path) -> None:
+async def test_an_svid_makes_its_id_the_principal_for_any_source_of_its_bundle(tmp_path: Path) -> None:
     async with spiffe_harness(tmp_path) as given:
         assert await given.whoami(svid(given.own, WORKLOAD)) == WORKLOAD
         assert await given.whoami(svid(given.partner, PARTNER)) == PARTNER

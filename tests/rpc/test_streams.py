@@ -224,7 +224,7 @@ async def test_cancelling_a_stream_midway_kills_the_command(harness: StreamHarne
 
 
 @pytest.mark.promise("stream.bounded")
-async def test_reader_that_does_not_read_holds_up_no_command_and_still_gets_the_result(harness: StreamHarness) -> None:
+async def test_reader_that_does_not_read_delays_no_command_and_still_gets_the_result(harness: StreamHarness) -> None:
     args = {"argv": ["script", "-c", "yes | head -c 8000000"]}
     call = harness.stream("core/exec.run", args)
     await until_recorded(harness, "core/exec.run")

@@ -151,7 +151,7 @@ async def test_charsets_come_from_the_header_the_page_or_the_bytes(tmp_path: Pat
 
 
 @pytest.mark.promise("web.hostile-pages")
-async def test_hostile_and_huge_pages_end_in_time_and_hold_up_nobody(tmp_path: Path) -> None:
+async def test_hostile_and_huge_pages_end_in_time_and_delay_nobody(tmp_path: Path) -> None:
     pages = {**HOSTILE, "broken": BROKEN, "5MB": paragraphs(5_000_000)}
     answers = {f"/{name}": response(body, content_type=HTML) for name, body in pages.items()}
     async with site(tmp_path, answers) as (hub, server):

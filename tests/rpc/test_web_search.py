@@ -103,7 +103,7 @@ async def test_a_searxng_in_a_private_network_is_asked_for_json(tmp_path: Path) 
             assert refused.error.kind == error_pb2.ERROR_KIND_INPUT_SCHEMA_INVALID
 
 
-async def test_the_engines_answer_leads_nowhere_else(tmp_path: Path) -> None:
+async def test_the_engines_answer_is_not_followed_elsewhere(tmp_path: Path) -> None:
     async with serving(always(json_answer(SEARXNG))) as forbidden:
         away = response(status=302, location=forbidden.url("/search"))
         async with searching(tmp_path, away, provider="searxng") as (hub, _):

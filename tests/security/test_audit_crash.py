@@ -173,7 +173,7 @@ async def test_a_lost_key_is_not_replaced_while_events_need_it(tmp_path: Path) -
     assert caught.value.reason.name == "AUDIT_KEY_MISSING"
 
 
-def test_checking_while_processes_write_start_and_checkpoint_blames_nobody(tmp_path: Path) -> None:
+def test_a_check_while_processes_write_start_and_checkpoint_reports_nothing(tmp_path: Path) -> None:
     victims = [start_victim(VICTIM, str(tmp_path))]
     assert victims[0].stdout is not None
     victims[0].stdout.readline()

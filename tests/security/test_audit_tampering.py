@@ -138,7 +138,7 @@ async def test_an_event_added_after_the_end_is_found(closed_log: Path) -> None:
     assert first_bad(closed_log) == [13]
 
 
-async def test_a_chain_that_nobody_opened_is_found(closed_log: Path) -> None:
+async def test_a_chain_without_an_opening_is_found(closed_log: Path) -> None:
     rest = COLUMNS.replace("writer, sequence, ", "")
     tamper(
         closed_log,

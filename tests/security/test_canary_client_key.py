@@ -20,9 +20,7 @@ NOWHERE = "http://127.0.0.1:9/token"
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_the_key_of_a_client_comes_out_nowhere_whether_it_is_one_or_not(
-    tmp_path: Path, hub_output: HubOutput
-) -> None:
+async def test_the_key_of_a_client_is_disclosed_nowhere_in_any_form(tmp_path: Path, hub_output: HubOutput) -> None:
     key = rsa.generate_private_key(65537, 2048)
     whole = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     lines = [line for line in whole.splitlines()[1:-1] if len(line) >= 16]

@@ -130,13 +130,13 @@ def decoded(status: Any) -> Any:
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_a_canary_in_long_work_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
+async def test_a_canary_in_long_work_is_disclosed_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
     async with a_hub(tmp_path) as hub:
         await work(hub, hub_output)
         assert await hub_output.leaks(hub, CANARY, SHAPED, RESULT) == []
 
 
-async def test_a_canary_in_what_is_asked_of_jobs_and_artifacts_comes_out_nowhere(
+async def test_a_canary_in_what_is_asked_of_jobs_and_artifacts_is_disclosed_nowhere(
     tmp_path: Path, hub_output: HubOutput
 ) -> None:
     async with a_hub(tmp_path) as hub:

@@ -214,7 +214,7 @@ ARGUMENTS: list[tuple[str, Mapping[str, Any]]] = [
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_a_canary_in_arguments_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
+async def test_a_canary_in_arguments_is_disclosed_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
     async with talkative_hub(tmp_path) as hub:
         for tool, args in ARGUMENTS:
             await invoke(hub, hub_output, tool, args)
@@ -222,7 +222,7 @@ async def test_a_canary_in_arguments_comes_out_nowhere(tmp_path: Path, hub_outpu
         assert await hub_output.leaks(hub, CANARY, SHAPED, HUB_KEY) == []
 
 
-async def test_a_canary_in_urls_headers_and_bodies_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
+async def test_a_canary_in_urls_headers_and_bodies_is_disclosed_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
     angry = {"error": f"bad key {SHAPED}", "token": CANARY, "you_sent": {"authorization": f"Bearer {CANARY}"}}
     failing = always(response(json.dumps(angry).encode(), status=401, www_authenticate=f"Bearer {CANARY}"))
     moving = always(response(status=302, location=f"http://me:{CANARY}@127.0.0.1:1/?access_token={CANARY}"))
@@ -258,7 +258,9 @@ async def test_a_canary_in_urls_headers_and_bodies_comes_out_nowhere(tmp_path: P
         assert await hub_output.leaks(hub, CANARY, SHAPED) == []
 
 
-async def test_a_canary_in_metadata_labels_and_purpose_comes_out_nowhere(tmp_path: Path, hub_output: HubOutput) -> None:
+async def test_a_canary_in_metadata_labels_and_purpose_is_disclosed_nowhere(
+    tmp_path: Path, hub_output: HubOutput
+) -> None:
     async with talkative_hub(tmp_path) as hub:
         for metadata in (
             [("authorization", f"Bearer {CANARY}")],
@@ -297,7 +299,7 @@ async def test_a_canary_in_failures_of_a_custom_tool_comes_out_nowhere(tmp_path:
         assert await hub_output.leaks(hub, CANARY, SHAPED, CONFIGURED) == []
 
 
-async def test_a_secret_of_the_environment_comes_out_nowhere_even_under_an_innocent_name(
+async def test_a_secret_of_the_environment_is_disclosed_nowhere_even_under_an_innocent_name(
     tmp_path: Path, hub_output: HubOutput
 ) -> None:
     async with talkative_hub(tmp_path) as hub:

@@ -80,7 +80,7 @@ async def test_a_path_with_climbs_reaches_the_program_as_it_was_judged(tmp_path:
 
 
 @pytest.mark.parametrize("level", ["landlock", "bubblewrap"])
-async def test_a_link_that_appears_after_the_judgement_leads_nowhere(tmp_path: Path, level: str) -> None:
+async def test_a_link_that_appears_after_the_judgement_is_not_followed(tmp_path: Path, level: str) -> None:
     """The race, won by the attacker: the link is there when the program starts. Fails at befa727 without bubblewrap."""
     workspace = workspace_in(tmp_path)
     (workspace / "won").symlink_to("../../..")
@@ -253,7 +253,7 @@ async def test_no_escape_of_the_corpus_leads_out(
         assert all([await gone(pid) for pid in of_marker(around.given["marker"])])
 
 
-def test_a_serving_hub_shows_its_memory_and_environment_to_nobody_of_its_user(tmp_path: Path) -> None:
+def test_a_serving_hub_hides_its_memory_and_environment_from_other_processes_of_its_user(tmp_path: Path) -> None:
     """Fails at befa727: any program of the hub's user reads the environment. Both run without capabilities."""
     bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
     serve = [sys.executable, "-m", "toolhub_service", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]

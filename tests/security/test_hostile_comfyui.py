@@ -170,7 +170,7 @@ async def test_a_server_at_a_metadata_address_is_never_dialled() -> None:
         assert caught.value.was_sent is False
 
 
-async def test_a_flood_of_news_delays_nobody_and_moves_nothing_back() -> None:
+async def test_a_flood_of_updates_delays_nobody_and_moves_nothing_back() -> None:
     reported: list[Progress] = []
     over = asyncio.Event()
     nodes = {"1": {"value": 1, "max": 2, "state": "running"}}

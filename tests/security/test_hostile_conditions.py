@@ -17,7 +17,7 @@ CONDITIONS = {
 
 
 @pytest.mark.parametrize("what", CONDITIONS)
-async def test_arguments_cannot_make_a_condition_hold_everybody_up(tmp_path: Path, what: str) -> None:
+async def test_arguments_cannot_make_a_condition_delay_everybody(tmp_path: Path, what: str) -> None:
     """Fails at befa727: the condition runs, for seconds with these 5,000 elements and for minutes with 100,000, and
     nobody else is served meanwhile."""
     rule = f"\nrules: [{{id: look, effect: DENY, tools: ['core/util.json.select'], when: '{CONDITIONS[what]}'}}]\n"

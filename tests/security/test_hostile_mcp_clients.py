@@ -65,7 +65,7 @@ async def held(level: HeldResources | None) -> HeldResources:
             await asyncio.sleep(0.2)  # what a connection leaves ends in turns of the loop without an event
 
 
-async def test_an_id_that_is_used_again_while_its_request_runs_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_an_id_that_is_used_again_while_its_request_runs_leaves_no_caller_waiting(tmp_path: Path) -> None:
     working = HeldTool()
     async with mcp_hub(tmp_path, tools=[working]) as hub:
         port = urlsplit(hub.url).port

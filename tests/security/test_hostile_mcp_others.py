@@ -63,7 +63,7 @@ async def calls_answered_during(attack: Callable[[], Awaitable[object]], harness
 
 
 @pytest.mark.parametrize("tool", ATTACKS)
-async def test_a_call_that_attacks_holds_up_no_other(harness: HostileHarness, tool: str) -> None:
+async def test_a_call_that_attacks_delays_no_other(harness: HostileHarness, tool: str) -> None:
     async def attack() -> None:
         for _ in range(2):
             await harness.call(f"bad/{tool.strip()}", ATTACKS[tool], 0.5)
@@ -72,7 +72,7 @@ async def test_a_call_that_attacks_holds_up_no_other(harness: HostileHarness, to
 
 
 @pytest.mark.parametrize("word", LISTS)
-async def test_a_list_that_attacks_holds_up_no_other(harness: HostileHarness, word: str) -> None:
+async def test_a_list_that_attacks_delays_no_other(harness: HostileHarness, word: str) -> None:
     calm = await harness.become("list", "calls")
 
     async def attack() -> None:

@@ -157,7 +157,7 @@ class TestHostileExecutions:
             await asyncio.wait({running})
 
     @pytest.mark.promise("workflow.never-false-done")
-    async def test_a_status_that_nobody_knows_is_never_taken_for_done(self) -> None:
+    async def test_an_unknown_status_is_never_taken_for_done(self) -> None:
         def respond(asked: RecordedRequest) -> bytes:
             if _is_api(asked):
                 return _json({"id": "1", "status": "SUCCEEDED!", "finished": True, "data": {}})

@@ -69,7 +69,7 @@ async def test_a_worker_does_not_start_where_nothing_can_hide_the_folder(
 
 @pytest.mark.promise("sandbox.hub-out-of-reach")
 @pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
-async def test_a_hub_keeps_its_files_from_sync_and_async_tools_however_they_lie(tmp_path: Path, level: str) -> None:
+async def test_a_hub_keeps_its_files_from_sync_and_async_tools_in_any_layout(tmp_path: Path, level: str) -> None:
     """At befa727 an answer was the key of the audit log, and at 7aafec6 still that of an async tool."""
     bubblewrap = confinement_of(level).bubblewrap
     for name in ("elsewhere", "conf", "papers"):

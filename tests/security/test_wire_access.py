@@ -275,7 +275,7 @@ def forged_tokens() -> list[str]:
 
 
 @pytest.mark.parametrize("token", forged_tokens())
-async def test_a_forged_page_token_is_refused_in_words(keyed: KeyedHub, token: str) -> None:
+async def test_a_forged_page_token_is_refused_with_a_message(keyed: KeyedHub, token: str) -> None:
     for ask in (
         keyed.hub.stub.ListTools(pb.ListToolsRequest(page_token=token), metadata=keyed.of("alice")),
         keyed.hub.stub.SearchTools(pb.SearchToolsRequest(query="file", page_token=token), metadata=keyed.of("alice")),

@@ -222,7 +222,7 @@ HOSTILE_NAMES = [
 ]
 
 
-async def test_hostile_names_in_references_are_refused_in_words(harness: ArtifactsHarness) -> None:
+async def test_hostile_names_in_references_are_refused_with_a_message(harness: ArtifactsHarness) -> None:
     for hostile in HOSTILE_NAMES:
         result = await harness.echo("alice", {"$artifact": hostile})
         assert kind(result) in ("NOT_FOUND", "INVALID_INPUT")

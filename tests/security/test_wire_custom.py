@@ -129,7 +129,7 @@ async def test_bounds_that_no_double_holds_are_reported(misbehaving_hub: Running
 
 
 @pytest.mark.parametrize("depth", [10, 20, 23, 24, 26, 28, 30, 31])
-async def test_a_deep_answer_arrives_whatever_encoding_was_asked_for(open_hub: RunningHub, depth: int) -> None:
+async def test_a_deep_answer_arrives_in_any_encoding(open_hub: RunningHub, depth: int) -> None:
     value: dict[str, Any] = {}
     for _ in range(depth):
         value = {"a": value}

@@ -160,7 +160,7 @@ async def test_page_token_of_an_overseer_gives_nobody_what_is_not_theirs(harness
         assert page.total_size == 1
 
 
-async def test_forged_page_token_of_jobs_is_refused_in_words(harness: JobsHarness) -> None:
+async def test_forged_page_token_of_jobs_is_refused_with_a_message(harness: JobsHarness) -> None:
     for token in forged_tokens():
         assert (await failed(harness.by("bob").page(page_token=token))).code is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -219,7 +219,7 @@ async def test_the_id_of_a_keyed_job_can_be_computed_and_opens_nothing(harness: 
     assert (await harness.by("alice").submit(WAIT, idempotency_key="k")).job_id == job.job_id
 
 
-async def test_one_key_stands_for_one_job_however_often_it_is_sent(harness: JobsHarness) -> None:
+async def test_one_key_stands_for_one_job_at_any_number_of_submissions(harness: JobsHarness) -> None:
     jobs = await asyncio.gather(*(harness.by("alice").submit(WAIT, idempotency_key="k") for _ in range(50)))
     assert len({job.job_id for job in jobs}) == 1
     assert (await harness.by("auditor").page()).total_size == 1
@@ -255,7 +255,7 @@ async def test_one_principal_s_flood_of_jobs_leaves_room_for_others(tmp_path: Pa
         waits.let_go.set()
 
 
-async def test_a_watch_that_nobody_reads_holds_up_neither_its_job_nor_other_watches(harness: JobsHarness) -> None:
+async def test_an_unread_watch_delays_neither_its_job_nor_other_watches(harness: JobsHarness) -> None:
     job = await harness.by("alice").submit(WAIT)
     unread = [harness.by("alice").watch(job.job_id) for _ in range(50)]
     await asyncio.wait_for(harness.waits.started.wait(), CALL_TIMEOUT_S)

@@ -280,7 +280,7 @@ async def test_references_to_artifacts_are_sought_in_many_values_beside_other_ca
     assert threading.main_thread() not in sought_in
 
 
-async def test_an_answer_of_many_values_leaves_as_json_whatever_was_asked_for(tmp_path: Path) -> None:
+async def test_an_answer_of_many_values_leaves_as_json_in_any_encoding(tmp_path: Path) -> None:
     """Fails at befa727: a Struct of 130,000 values was made on the event loop, for 0.4 s."""
     encoding = call_pb2.RESULT_ENCODING_STRUCT
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:

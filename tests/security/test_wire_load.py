@@ -128,7 +128,7 @@ async def test_callers_that_hang_up_give_their_slots_back(small_hub: tuple[Runni
 
 
 @pytest.mark.promise("stream.bounded")
-async def test_a_stream_that_nobody_reads_holds_a_bounded_amount(tmp_path: Path) -> None:
+async def test_an_unread_stream_holds_a_bounded_amount(tmp_path: Path) -> None:
     flood = FloodingTool()
     async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[flood]) as hub:
         before_mib = resident_mib()
@@ -172,7 +172,7 @@ def nested(depth: int) -> Struct:
 
 
 @pytest.mark.parametrize("depth", [30, 90, 2_000])
-async def test_deep_arguments_are_refused_in_words(open_hub: RunningHub, depth: int) -> None:
+async def test_deep_arguments_are_refused_with_a_message(open_hub: RunningHub, depth: int) -> None:
     deep = b'{"json":' + b"[" * depth + b"]" * depth + b',"path":"@"}'
     result = await open_hub.invoke("core/util.json.select", args_json=deep)
     assert result.ok == (depth < 60)

@@ -225,7 +225,7 @@ async def test_oldest_receipts_are_cut_off_for_who_waits() -> None:
     assert all(isinstance(one, RpcFailure) and one.reason.name == "REQUEST_TOO_SLOW" for one in outcomes)
 
 
-async def test_slow_sender_is_cut_off_though_nobody_waits() -> None:
+async def test_a_slow_sender_is_cut_off_without_any_waiter() -> None:
     receipts = Receipts(longest_s=0.0)
     with pytest.raises(RpcFailure):
         await (await begun(receipts, "mallory", SlowSender()))

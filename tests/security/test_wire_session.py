@@ -113,7 +113,7 @@ HOSTILE_CALLS: tuple[dict[str, Any], ...] = (
 )
 
 
-async def test_a_malformed_call_never_runs_and_costs_no_other(harness: SessionHarness) -> None:
+async def test_a_malformed_call_never_runs_and_affects_no_other(harness: SessionHarness) -> None:
     line = Session(harness.by("alice"))
     for number, broken in enumerate(HOSTILE_CALLS):
         bad = call("bad", **{name: value for name, value in broken.items() if name in ("request_id", "purpose")})

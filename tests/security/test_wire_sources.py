@@ -127,7 +127,7 @@ async def test_where_a_tool_runs_is_shown_to_operators_alone(harness: SourceHarn
     assert all(tool.endpoint.startswith("http://127.0.0.1:") for tool in await shown_to(harness, "boss"))
 
 
-async def test_words_that_nobody_has_accepted_reach_no_agent(harness: SourceHarness) -> None:
+async def test_unapproved_descriptions_reach_no_agent(harness: SourceHarness) -> None:
     await harness.drift()
     stub, by = harness.hub.stub, harness.by("robot")
     both = tool_pb2.ToolFilter(states=[QUARANTINED, ACTIVE])

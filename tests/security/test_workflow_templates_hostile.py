@@ -44,7 +44,7 @@ class TestFilesOfAFolder:
         ],
         ids=lambda text: text[:20],
     )
-    def test_a_file_that_means_harm_takes_no_other_with_it(self, tmp_path: Path, text: str) -> None:
+    def test_a_hostile_file_affects_no_other(self, tmp_path: Path, text: str) -> None:
         write(tmp_path)
         (tmp_path / "evil.yaml").write_text(text)
         found, problems_found = load_templates([str(tmp_path)])

@@ -146,7 +146,7 @@ def test_a_broken_tool_is_listed_with_the_class_of_its_error(packages: Packages,
 
 
 @pytest.mark.promise("custom.trusted-only")
-def test_a_broken_tool_holds_up_no_other(packages: Packages) -> None:
+def test_a_broken_tool_delays_no_other(packages: Packages) -> None:
     packages.module("acme.good", GOOD.format(name="acme/good.run"))
     packages.module("acme.bad", "raise ValueError")
     references = [ToolReference("acme.bad:Good"), ToolReference("acme.good:Good")]

@@ -236,7 +236,7 @@ async def test_at_the_deadline_one_that_has_ended_is_not_asked_to_stop(harness: 
 
 
 @pytest.mark.parametrize("how", [How.HOLD, How.DROP])
-async def test_a_remote_side_that_does_not_answer_holds_the_deadline_up_for_a_bounded_time(
+async def test_a_remote_side_that_does_not_answer_delays_the_deadline_for_a_bounded_time(
     harness: RemoteJobHarness, client: httpx.AsyncClient, how: How
 ) -> None:
     harness.server.script.add(Op.CANCEL, how)
@@ -245,7 +245,7 @@ async def test_a_remote_side_that_does_not_answer_holds_the_deadline_up_for_a_bo
     assert "could not be asked to stop" in hasty.sink.progresses[-1].message
 
 
-async def test_before_anything_was_sent_a_deadline_asks_nobody(harness: RemoteJobHarness) -> None:
+async def test_a_deadline_before_anything_was_sent_cancels_nothing(harness: RemoteJobHarness) -> None:
     harness.kept.outage = 1_000_000
     await _until_deadline(harness, asyncio.sleep(0))
     assert not harness.server.asked
@@ -260,7 +260,7 @@ async def test_a_process_that_stops_leaves_the_remote_side_alone(harness: Remote
     assert harness.server.asked[Op.CANCEL] == 0
 
 
-async def test_a_job_store_that_is_away_for_a_while_costs_nothing(harness: RemoteJobHarness) -> None:
+async def test_a_job_store_that_is_away_for_a_while_loses_nothing(harness: RemoteJobHarness) -> None:
     harness.kept.outage = 3
     harness.server.script.add(Op.START, How.HOLD)
     running = harness.begin()

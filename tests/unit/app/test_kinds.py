@@ -22,7 +22,7 @@ touch for a new one (CONTRIBUTING.md)."""
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_the_section_of_a_kind_bears_its_name_and_so_does_the_wire(kind: SourceKind[Any]) -> None:
+def test_the_section_of_a_kind_has_its_name_in_settings_and_on_the_wire(kind: SourceKind[Any]) -> None:
     assert msgspec.to_builtins(kind.config())["kind"] == kind.name
     assert f"TOOL_KIND_{kind.name.upper()}" in [value.name for value in tool_pb2.ToolKind.DESCRIPTOR.values]
     assert ("trust" in kind.config.__struct_fields__) is kind.has_trust

@@ -58,7 +58,7 @@ class TestRunnerLocks:
         )
         locks.let_go()
 
-    def test_folder_that_cannot_be_made_costs_nothing_but_the_knowledge(self, tmp_path: Path) -> None:
+    def test_a_folder_that_cannot_be_made_reports_no_dead_runner(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         locks = RunnerLocks(tmp_path / "file" / "runners")
         locks.hold("runner_1")

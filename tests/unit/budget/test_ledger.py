@@ -101,7 +101,7 @@ class TestLimits:
         assert harness.refused(a_call(a_tool("other/tool"))).kind is ErrorKind.RATE_LIMITED
 
     @pytest.mark.promise("budget.refused-costs-nothing")
-    def test_a_call_that_one_limit_refuses_costs_no_other(self) -> None:
+    def test_a_call_that_one_limit_refuses_spends_no_other(self) -> None:
         generous, strict = Limit("generous", quota=2), Limit("strict", quota=1, quota_window_s=10.0)
         harness = LedgerHarness(generous, strict)
         harness.take().release()

@@ -46,7 +46,7 @@ def test_calls_are_counted_by_request_and_the_oldest_request_is_forgotten_first(
     assert len(calls) == 2
 
 
-def test_a_call_given_back_leaves_no_trace() -> None:
+def test_a_call_given_back_leaves_nothing_behind() -> None:
     calls = RequestCalls(max_requests=2)
     calls.take(("ann", "r1"))
     calls.take(("ann", "r1"))

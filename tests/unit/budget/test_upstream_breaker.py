@@ -116,7 +116,7 @@ def test_half_open_a_probe_without_a_verdict_makes_room() -> None:
     assert breaker.state_at(5.0) is BreakerState.CLOSED
 
 
-def test_a_call_is_heard_once() -> None:
+def test_a_call_counts_once() -> None:
     breaker = UpstreamBreaker(TERMS)
     for _ in range(20):
         breaker.settle("ann", SPENT, Health.ILL, 0.0)
@@ -208,7 +208,7 @@ class TestBreakerInLedger:
         assert harness.state() is BreakerState.OPEN
 
 
-def test_breaker_whose_rest_is_over_is_reported_as_half_open_though_nobody_calls() -> None:
+def test_a_breaker_whose_pause_is_over_is_reported_as_half_open_without_a_call() -> None:
     harness = LedgerHarness()
     harness.fail(2)
     harness.clock.advance(4.9)

@@ -32,7 +32,7 @@ class TestWaiting:
         assert harness.budgets.in_flight("up") == 0
 
     @pytest.mark.promise("breaker.per-upstream")
-    async def test_a_slow_upstream_never_holds_up_another(self) -> None:
+    async def test_a_slow_upstream_never_delays_another(self) -> None:
         harness = LedgerHarness()
         held = [harness.take(upstream="slow"), harness.take(upstream="slow")]
         assert harness.take(upstream="slow").is_pending

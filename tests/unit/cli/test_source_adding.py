@@ -245,7 +245,7 @@ class TestUnsupportedSettings:
         added(home, {"command": "x"}, "core")
         assert list(sources(home)) == ["core-mcp"]
 
-    def test_others_of_the_list_are_added_all_the_same(self, home: Path) -> None:
+    def test_others_of_the_list_are_added_anyway(self, home: Path) -> None:
         listed = {"mcpServers": {**SERVERS, "old": {"type": "sse", "url": "https://a.example/sse"}}}
         answer = run("add", "-", stdin=json.dumps(listed), code=1)
         assert [shown["name"] for shown in answer["added"]] == ["memory"]

@@ -256,7 +256,7 @@ def test_the_image_is_built_from_a_base_that_can_be_pinned_by_its_digest() -> No
     assert first.startswith("ARG PYTHON_IMAGE=python:3.11"), "before the first stage, so that each may use it"
 
 
-def test_the_image_runs_as_nobody_in_particular_from_files_that_are_there_and_holds_no_secret() -> None:
+def test_the_image_runs_as_an_unprivileged_user_from_existing_files_and_holds_no_secret() -> None:
     """What a builder would find out, which CI has none of."""
     text = re.sub(r"\\\n\s*", " ", DOCKERFILE.read_text())
     steps = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
@@ -284,7 +284,7 @@ def test_a_volume_of_the_cluster_is_not_opened_to_its_group_at_each_start() -> N
     assert pod["spec"]["template"]["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
-def test_compose_with_tls_sends_nothing_in_the_clear_and_is_probed_all_the_same() -> None:
+def test_compose_with_tls_sends_nothing_in_the_clear_and_is_probed_anyway() -> None:
     (compose,), (tls,) = documents(DEPLOY / "compose.yaml"), documents(DEPLOY / "compose.tls.yaml")
     hub = tls["services"]["toolhub"]
     settings = load_settings(

@@ -165,9 +165,7 @@ async def test_waiting_jobs_outlive_all_processes(make: Make, runner: FakeRunner
     assert set(runner.ended) == set(ids(10))
 
 
-async def test_connections_are_bounded_however_many_jobs_come_and_go(
-    make: Make, redis_url: str, runner: FakeRunner
-) -> None:
+async def test_connections_are_bounded_for_any_number_of_jobs(make: Make, redis_url: str, runner: FakeRunner) -> None:
     engine = make(300)
     await engine.start(runner.run)
     await asyncio.gather(*(engine.enqueue(job_id) for job_id in ids(400)))

@@ -215,7 +215,7 @@ def test_long_text_is_reported_and_text_without_end_is_serious() -> None:
     assert is_serious(findings_of("word " * 100_000))
 
 
-def test_the_work_is_bounded_whatever_is_sent() -> None:
+def test_the_work_is_bounded_for_any_input() -> None:
     deep: Any = "x"
     for _ in range(50_000):
         deep = [deep]

@@ -37,7 +37,7 @@ credential_id password_policy cookie_policy sequence_key config kube_context con
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_a_name_that_announces_a_secret_is_known_however_it_is_spelt(name: str) -> None:
+def test_a_name_that_announces_a_secret_is_known_in_any_spelling(name: str) -> None:
     assert is_secret_name(name)
 
 
@@ -188,7 +188,7 @@ def test_json_is_hidden_by_name_at_any_depth() -> None:
     }
 
 
-def test_pair_counts_as_a_name_with_its_value_whatever_type_the_value_is_of() -> None:
+def test_a_pair_counts_as_a_name_with_its_value_of_any_type() -> None:
     pairs = [["password", 1234], ["refresh_tokens", 100], ["password", None], [1234, "password=hunter2"]]
     assert REDACTOR.value(pairs) == [
         ["password", MARK],

@@ -77,7 +77,7 @@ FAULTY = {
 @pytest.mark.promise("policy.fault-is-deny")
 @pytest.mark.parametrize("effect", ["DENY", "REQUIRE_APPROVAL", "REQUIRE_PLAN", "ALLOW"])
 @pytest.mark.parametrize("what", FAULTY)
-def test_a_condition_that_fails_denies_whatever_the_rule_says(what: str, effect: str) -> None:
+def test_a_condition_that_fails_denies_under_any_rule(what: str, effect: str) -> None:
     source = PolicySnapshot.load({"rules": [{"id": "odd", "effect": effect, "when": FAULTY[what]}]})
     verdict = source.decide(a_call(TIME_NOW, ARGS))
     assert (verdict.effect, verdict.rule_id) == (Effect.DENY, "odd")

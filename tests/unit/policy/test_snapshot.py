@@ -135,7 +135,7 @@ def test_a_message_cannot_choose_its_caller(field: str) -> None:
 
 
 @pytest.mark.promise("policy.deny-overrides")
-def test_rules_are_asked_in_order_of_precedence_whatever_their_order_in_the_file() -> None:
+def test_rules_are_asked_in_order_of_precedence_for_any_order_in_the_file() -> None:
     rules = [rule("a", "ALLOW"), rule("p", "REQUIRE_PLAN"), rule("q", "REQUIRE_APPROVAL"), rule("d", "DENY")]
     call = a_call(READ_TEXT, {"path": "a"})
     for expected in ("d", "q", "p", "a"):

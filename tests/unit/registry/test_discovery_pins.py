@@ -158,7 +158,7 @@ async def test_deciding_the_same_twice_is_no_error_and_reported_once(new_harness
     assert len(harness.witness.decisions) == 1
 
 
-async def test_a_decision_on_what_nobody_has_seen_is_refused(new_harness: NewHarness) -> None:
+async def test_a_decision_on_an_unseen_definition_is_refused(new_harness: NewHarness) -> None:
     harness = await begun(new_harness(), ScriptedSource("files", READ))
     with pytest.raises(HubFailure) as caught:
         await harness.sources.decide("files", "files/read", "0" * 64, approve=True, by="ann", comment="")

@@ -147,7 +147,7 @@ def test_exports_are_ordered_and_equal_from_run_to_run() -> None:
     assert list(export.names.values()) == sorted(spec.name for spec in specs)
 
 
-def test_a_tool_has_one_exported_name_whatever_is_exported_with_it() -> None:
+def test_a_tool_has_one_exported_name_in_any_export() -> None:
     specs = [tool("a/" + "x" * 100), tool("a/y")]
     exporter = Exporter(catalog_of(*specs))
     alone = exporter.export(Dialect.MCP, specs[:1]).names
@@ -273,7 +273,7 @@ def test_real_catalogues_are_exported_whole(corpus: str) -> None:
         assert all(ACCEPTED.fullmatch(name) for name in export.names)
 
 
-def test_names_without_their_prefix_belong_to_one_tool_alone_and_with_it_they_are_understood_all_the_same() -> None:
+def test_names_without_their_prefix_belong_to_one_tool_alone_and_with_it_they_are_understood_anyway() -> None:
     names = ["core/fs.read", "web/search", "shop/search", "shop/core__fs_read", "shop/job_start", f"shop/{'x' * 90}"]
     names += ["shop/order", "shop/pay.now"]
     shop = [name for name in names if name.startswith("shop/")]

@@ -62,7 +62,7 @@ def test_members_whose_names_redaction_made_equal_are_all_shown_and_numbers_hidd
     assert seen == {name: "first", f"{name}'": "[a number of 2 characters]"}
 
 
-def test_secret_is_hidden_wherever_it_stands() -> None:
+def test_secret_is_hidden_at_any_place() -> None:
     args: dict[str, Any] = {
         "headers": {"Authorization": CANARY},
         "text": f"token={CANARY} " + "x" * 40_000,

@@ -108,7 +108,7 @@ class TestAsking:
         await harness.ask(number=2)
         assert len(harness.asked) == len(harness.events(EventType.APPROVAL_ASKED)) == 1
 
-    async def test_caller_who_leaves_while_the_disk_is_slow_has_asked_all_the_same(self) -> None:
+    async def test_caller_who_leaves_while_the_disk_is_slow_has_asked_anyway(self) -> None:
         harness = an_approval_harness()
         harness.parts.audit.gate = asyncio.Event()
         asking = asyncio.create_task(harness.call())

@@ -33,7 +33,7 @@ async def error(kept: ArtifactsHarness, args: Any) -> ToolError:
     return failure.value.error
 
 
-async def test_reference_becomes_the_text_wherever_it_stands(kept: ArtifactsHarness) -> None:
+async def test_reference_becomes_the_text_at_any_place(kept: ArtifactsHarness) -> None:
     art = await uploaded(kept)
     args: dict[str, Any] = {"text": {"$artifact": art}, "list": [1, {"deep": [{"$artifact": art}]}], "plain": None}
     resolved = await kept.artifacts.resolve(args, "agent-a")

@@ -122,7 +122,7 @@ async def test_read_that_outlives_its_deadline_is_timeout() -> None:
 @pytest.mark.parametrize(
     "answer", [HANG, ToolError(ErrorKind.HTTP_TIMEOUT, "Too slow."), ToolError(ErrorKind.TIMEOUT, "Late.")]
 )
-async def test_side_effect_whose_end_nobody_saw_is_outcome_unknown(answer: object) -> None:
+async def test_a_side_effect_without_an_observed_end_is_outcome_unknown(answer: object) -> None:
     harness = a_pipeline_harness(answer)
     result = await overdue(harness.result(WRITE, budget=MINUTE), 61.0)
     assert result.error is not None

@@ -137,7 +137,7 @@ async def test_a_piece_whose_caller_left_while_it_ran_keeps_its_turn_to_the_end(
     assert harness.done == ["held", "following"]
 
 
-async def test_a_piece_that_is_refused_at_its_turn_passes_it_on_and_costs_nothing(harness: LargeWorkHarness) -> None:
+async def test_a_piece_that_is_refused_at_its_turn_passes_it_on_and_is_not_charged(harness: LargeWorkHarness) -> None:
     def refuse() -> None:
         raise PermissionError
 
@@ -165,7 +165,7 @@ async def test_a_principal_is_asked_to_wait_once_its_allowance_and_what_it_may_w
     harness.large.admit("b", 1)
 
 
-async def test_a_piece_beyond_the_share_waits_until_it_is_due_and_holds_nobody_else_up(
+async def test_a_piece_beyond_the_share_waits_until_it_is_due_and_delays_nobody_else(
     harness: LargeWorkHarness,
 ) -> None:
     await harness.read("a", "a0", cost_s=ALLOWANCE_S + 0.005)

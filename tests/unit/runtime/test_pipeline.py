@@ -192,7 +192,7 @@ def test_the_whole_walk_is_read_on_one_page() -> None:
 
 
 @pytest.mark.promise("pipeline.always-a-result")
-async def test_an_answer_is_a_tool_result_whatever_goes_wrong() -> None:
+async def test_an_answer_is_a_tool_result_for_any_failure() -> None:
     harness = a_pipeline_harness(RuntimeError("one"), KeyError("two"), ToolError(ErrorKind.IO_ERROR, "three"))
     for _ in range(3):
         answer = await harness.ask(READ)

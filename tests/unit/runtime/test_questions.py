@@ -409,7 +409,7 @@ class TestEvidence:
         results = it.harness.events(EventType.TOOL_RESULT)
         assert [event.outcome for event in results] == ["APPROVAL_REQUIRED", "ok"]
 
-    async def test_continuation_is_nowhere_to_be_seen(self) -> None:
+    async def test_continuation_is_shown_nowhere(self) -> None:
         it = asking()
         error = await it.refused()
         approval_id = str(error.details["approval_id"])

@@ -170,7 +170,7 @@ async def test_work_that_is_dropped_is_closed() -> None:
 
 
 @pytest.mark.parametrize("wait", [lambda: asyncio.sleep(0), lambda: asyncio.to_thread(int)])
-async def test_many_waits_cost_no_result(wait: Callable[[], Awaitable[object]]) -> None:
+async def test_many_waits_lose_no_result(wait: Callable[[], Awaitable[object]]) -> None:
     async def work() -> int:
         for _ in range(20):
             await wait()

@@ -45,7 +45,7 @@ print(json.dumps({
 
 
 @pytest.mark.parametrize("level", LEVELS)
-async def test_a_program_sees_what_its_request_names_and_is_nobody(level: Level, tmp_path: Path) -> None:
+async def test_a_program_sees_what_its_request_names_and_runs_as_nobody(level: Level, tmp_path: Path) -> None:
     ladder = await ladder_of(level, tmp_path)
     with ladder.run_folder() as folder, ladder.run_folder() as shown:
         written = Path(folder, "out.txt")

@@ -29,7 +29,7 @@ def test_different_values_have_different_texts() -> None:
     assert len(texts) == 12
 
 
-def test_integers_beyond_64_bits_are_written_exactly_wherever_they_stand() -> None:
+def test_integers_beyond_64_bits_are_written_exactly_at_any_place() -> None:
     large = 10**40 + 1
     assert dumps({"b": [large], "a": -large, "c": 1e16}) == f'{{"a":-{large},"b":[{large}],"c":1e+16}}'.encode()
     assert dumps(1e16) == b"1e+16"

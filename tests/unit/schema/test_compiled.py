@@ -24,7 +24,7 @@ def test_a_valid_value_has_no_violations_and_an_invalid_one_has() -> None:
     assert not schema.is_valid({})
 
 
-def test_equal_schemas_are_compiled_once_whatever_the_order_of_their_members() -> None:
+def test_equal_schemas_are_compiled_once_in_any_order_of_their_members() -> None:
     assert compile_schema({"type": "string", "maxLength": 3}) is compile_schema({"maxLength": 3, "type": "string"})
     assert compile_schema({"maxLength": 4}) is not compile_schema({"maxLength": 5})
 

@@ -32,7 +32,7 @@ def test_absent_properties_are_filled_and_reported() -> None:
 
 @pytest.mark.promise("defaults.by-the-hub")
 @pytest.mark.parametrize("present", [None, 0, False, "", [], {}])
-def test_present_values_are_kept_whatever_they_are(present: Any) -> None:
+def test_present_values_of_any_kind_are_kept(present: Any) -> None:
     assert _fill({"properties": {"a": {"default": 1}}}, {"a": present}) == ({"a": present}, ())
 
 
@@ -227,7 +227,7 @@ def test_untouched_parts_are_shared_and_touched_ones_are_new() -> None:
     assert completed["page"] is not args["page"]
 
 
-def test_a_property_that_is_called_default_is_none() -> None:
+def test_a_property_named_default_is_no_default() -> None:
     assert _plan({"properties": {"default": {"type": "string"}}}).is_empty
     assert _fill({"properties": {"default": {"default": "x"}}}, {}) == ({"default": "x"}, ("/default",))
 

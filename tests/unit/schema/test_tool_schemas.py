@@ -28,7 +28,7 @@ def test_input_and_output_are_judged_by_their_own_schemas() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_a_refused_schema_is_refused_wherever_it_stands(position: int) -> None:
+def test_a_refused_schema_is_refused_at_any_place(position: int) -> None:
     schemas: list[dict[str, Any]] = [{}, {}]
     schemas[position] = {"$ref": "http://example.org/x"}
     with pytest.raises(SchemaRefused):

@@ -186,7 +186,7 @@ def test_a_public_value_is_shown_but_at_most_64_characters_of_it() -> None:
     assert "x" * 65 not in _of({"type": "integer"}, "x" * 500).message
 
 
-def test_messages_stay_short_whatever_the_input() -> None:
+def test_messages_stay_short_for_any_input() -> None:
     violation = _one({"additionalProperties": False}, {"k" * 10_000: 1})
     assert len(violation.message) < 200
     assert len(_one({"additionalProperties": {"type": "string"}}, {"k" * 10_000: 1}).path) <= 256

@@ -51,7 +51,7 @@ async def test_chinese_and_english_queries_find_their_item_among_five() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2_999, 50_000])
-def test_a_search_reads_a_bounded_number_of_postings_however_many_items_there_are(count: int) -> None:
+def test_a_search_reads_a_bounded_number_of_postings_for_any_number_of_items(count: int) -> None:
     question = Question(ALICE, " ".join(f"word{n}" for n in range(100)) + "会" * 5_000, ("tag",))
     ranking = Ranking(question, dict.fromkeys(question.all_terms(), count))
     assert sum(min(most, count) for _, most in ranking.driving) <= 2 * DRIVING_MAX

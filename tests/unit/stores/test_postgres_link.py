@@ -94,7 +94,7 @@ class TestOutages:
             assert await store.put(running(job))
         await store.close()
 
-    async def test_connections_that_died_unseen_cost_no_answer(
+    async def test_connections_that_died_unseen_lose_no_answer(
         self, own_postgres: PostgresServer, own_link: PostgresLink
     ) -> None:
         store = PostgresJobs(own_link)
@@ -182,7 +182,7 @@ class TestNotifications:
         await store.close()
         await other.close()
 
-    async def test_lost_connection_is_reported_as_a_gap_and_news_go_on(
+    async def test_lost_connection_is_reported_as_a_gap_and_updates_go_on(
         self, own_postgres: PostgresServer, own_link: PostgresLink
     ) -> None:
         store, listener = PostgresJobs(own_link), JobListener()
@@ -272,7 +272,7 @@ class TestBatchWriter:
         assert answers == [1, 2, 1, 3]
         await writer.close()
 
-    async def test_cancelled_caller_is_left_out_and_holds_nobody_up(self, link: PostgresLink) -> None:
+    async def test_cancelled_caller_is_left_out_and_delays_nobody(self, link: PostgresLink) -> None:
         await link.start()
         written: list[str] = []
         begun, go_on = asyncio.Event(), asyncio.Event()

@@ -16,7 +16,7 @@ def test_migrations_are_numbered_without_a_gap() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-async def test_each_is_applied_once_however_many_start_together(postgres_url: str) -> None:
+async def test_each_migration_is_applied_once_by_processes_that_start_together(postgres_url: str) -> None:
     async def start() -> list[str]:
         async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
             return await migrate(connection)

@@ -187,7 +187,7 @@ class TestNotifications:
         assert listener.news == [None, an_approval()], "what reads like a record and is none is a gap"
         await store.close()
 
-    async def test_lost_connection_is_announced_as_a_gap_and_news_go_on(self, own_postgres: PostgresServer) -> None:
+    async def test_lost_connection_is_announced_as_a_gap_and_updates_go_on(self, own_postgres: PostgresServer) -> None:
         link = PostgresLink(own_postgres.url, patience_s=2.0)
         store, listener = PostgresApprovals(link), ApprovalListener()
         store.listen(listener)

@@ -71,7 +71,7 @@ async def test_nothing_is_left_of_forgotten_jobs(link: RedisLink) -> None:
     assert await link.run("XLEN", link.key("feed")) == 0, "what was told of them is gone, too"
 
 
-async def test_news_of_open_jobs_outlives_the_forgetting_of_older_ones(link: RedisLink) -> None:
+async def test_updates_of_open_jobs_outlive_the_forgetting_of_older_ones(link: RedisLink) -> None:
     store = RedisJobs(link)
     await kept(store, a_job("old"), ended(a_job("old")))
     await kept(store, a_job("new"))

@@ -104,7 +104,7 @@ async def test_reads_do_not_wait_for_a_writer(file: SqliteFile) -> None:
     assert await file.read(names) == ["a", "b"]
 
 
-async def test_slow_read_holds_up_neither_the_loop_nor_another_read(file: SqliteFile) -> None:
+async def test_slow_read_delays_neither_the_loop_nor_another_read(file: SqliteFile) -> None:
     notes = NameWriter()
     await file.change(notes.change, "a")
     go = threading.Event()

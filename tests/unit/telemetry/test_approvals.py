@@ -178,7 +178,7 @@ async def test_a_lapsed_question_is_not_repeated_for_ever() -> None:
 
 
 @pytest.mark.promise("approval.webhook-signed")
-async def test_endpoint_that_hangs_holds_up_no_call_and_no_more_than_a_bound_waits() -> None:
+async def test_endpoint_that_hangs_delays_no_call_and_no_more_than_a_bound_waits() -> None:
     async with started_harness(silent_after(b""), max_waiting=3) as webhook_harness:
         for number in range(30):
             await webhook_harness.ask(str(number))  # each is answered at once

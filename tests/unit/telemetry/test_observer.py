@@ -253,7 +253,7 @@ def test_a_source_that_flaps_fills_no_log() -> None:
     assert recorded.value('toolhub_pins_total{event="drifted",source="files"}') == 1_001
 
 
-def test_a_broken_audit_log_is_reported_and_holds_nothing_up() -> None:
+def test_a_broken_audit_log_is_reported_and_delays_nothing() -> None:
     recorded = RecordedSources()
     recorded.audit.broken = True
     recorded.telemetry.decided(PIN)

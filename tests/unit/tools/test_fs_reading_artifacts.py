@@ -84,7 +84,7 @@ async def test_hub_without_artifacts_cuts_as_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("terms", "why"), [({"max_bytes": 1_000_000}, "FILE_TOO_LARGE"), ({"quota_bytes": 1_000_000}, "BUDGET_EXCEEDED")]
 )
-async def test_file_beyond_cap_or_quota_is_read_all_the_same(tmp_path: Path, terms: dict[str, int], why: str) -> None:
+async def test_file_beyond_cap_or_quota_is_read_anyway(tmp_path: Path, terms: dict[str, int], why: str) -> None:
     kept = kept_in(tmp_path / "blobs", **terms)
     context = context_of(kept, tmp_path)
     out = await read(context, tmp_path, LARGE, maxBytes=1024)

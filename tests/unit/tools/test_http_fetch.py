@@ -42,7 +42,7 @@ async def json_error(services: HttpServices, raw: bytes, **args: Any) -> ToolErr
     return caught.value.error
 
 
-async def test_text_comes_with_status_and_headers_whatever_the_status(services: HttpServices) -> None:
+async def test_text_comes_with_status_and_headers_for_any_status(services: HttpServices) -> None:
     out = await text_from(services, response("grüß".encode(), status=503, content_type="text/plain"))
     assert (out.status, out.text, out.bytes) == (503, "grüß", 6)
     assert out.headers["content-type"] == "text/plain"

@@ -89,7 +89,7 @@ async def test_deciding_takes_the_role_of_an_approver(hub: ApprovalHub) -> None:
         assert failure.metadata["role"] == "approver"
 
 
-async def test_nobody_decides_for_themselves_whatever_their_roles(hub: ApprovalHub) -> None:
+async def test_nobody_decides_for_themselves_under_any_role(hub: ApprovalHub) -> None:
     approval_id = await hub.harness.ask(principal="both")
     failure = await failed(decide(hub, approval_id, BOTH))
     assert (failure.code, failure.reason) == (grpc.StatusCode.PERMISSION_DENIED, "OWN_REQUEST")

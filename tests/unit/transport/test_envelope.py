@@ -104,7 +104,7 @@ def test_ordinary_requests_are_seen_to_keep_every_rule(request_: Any) -> None:
     ],
     ids=str,
 )
-def test_request_that_breaks_a_rule_is_never_let_pass(request_: Any) -> None:
+def test_request_that_breaks_a_rule_never_passes(request_: Any) -> None:
     assert VALIDATOR.collect_violations(request_)
     assert not RULES.keeps(request_)
 
@@ -204,7 +204,7 @@ def variants(message: Any, depth: int = 3) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("descriptor", REQUESTS, ids=lambda descriptor: descriptor.name)
-def test_at_every_edge_of_every_field_what_is_let_pass_keeps_the_rules(descriptor: Descriptor) -> None:
+def test_a_message_accepted_at_any_edge_of_any_field_keeps_the_rules(descriptor: Descriptor) -> None:
     book = RuleBook()
     for message in chain(variants(filled(made(descriptor))), variants(made(descriptor))):
         if book.keeps(message):

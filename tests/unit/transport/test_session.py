@@ -154,7 +154,7 @@ async def test_calls_that_never_wait_are_run_by_one_task_and_answered_in_one_mes
     assert len(set(harness.tasks)) == 1
 
 
-async def test_call_that_waits_holds_up_neither_the_rest_of_its_message_nor_reading(harness: SessionHarness) -> None:
+async def test_call_that_waits_delays_neither_the_rest_of_its_message_nor_reading(harness: SessionHarness) -> None:
     harness.send("slow", "a=quick")
     harness.send("b=quick")
     assert set(await harness.results(2)) == {"a", "b"}
@@ -335,7 +335,7 @@ async def test_large_message_lets_others_have_their_turn() -> None:
     await harness.session.end()
 
 
-async def test_reader_that_never_reads_holds_up_the_caller_and_nothing_is_lost() -> None:
+async def test_reader_that_never_reads_delays_the_caller_and_nothing_is_lost() -> None:
     harness = SessionHarness(max_in_flight=8)
     for number in range(20):
         harness.send(f"c{number}=quick", f"d{number}=quick")

@@ -171,7 +171,7 @@ def test_answers_that_nobody_reads_leave_no_room_even_for_a_first_call() -> None
     assert not limiter.has_room()
 
 
-def test_every_session_has_room_for_one_call_whatever_others_do() -> None:
+def test_every_session_has_room_for_one_call_beside_any_others() -> None:
     shared = SharedLimit(2)
     busy, late = a_limiter(shared), a_limiter(shared)
     for _ in range(3):

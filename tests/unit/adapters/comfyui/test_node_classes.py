@@ -180,7 +180,7 @@ def test_a_literal_that_every_call_replaces_is_not_judged(tmp_path: Path) -> Non
     )
 
 
-def test_inputs_that_a_node_grows_by_itself_are_let_pass(tmp_path: Path) -> None:
+def test_inputs_that_a_node_grows_by_itself_pass(tmp_path: Path) -> None:
     grown = {"class_type": "Noise", "inputs": {"image": ["1", 0], "seed": 7, "text": "", "strength.a": 3}}
     assert problem_text(tmp_path, None, graph(n4=grown)) == ""
 

@@ -49,7 +49,7 @@ def test_an_empty_file_has_no_media_type() -> None:
 
 
 @given(st.text(max_size=40))
-def test_no_name_of_a_file_leads_anywhere(name: str) -> None:
+def test_no_name_of_a_file_leads_outside(name: str) -> None:
     if is_file_name(name):
         assert name not in {".", ".."}
         assert not set(name) & {"/", "\\", "\0", "\n", "\r", ":"}
@@ -107,7 +107,7 @@ async def test_a_job_of_no_known_status_leaves_the_outcome_unknown(status: Any) 
 
 
 @pytest.mark.parametrize("version", ["v0.33.0", "v0.3.64"])
-def test_the_recorded_news_of_a_run_go_from_nothing_to_all(version: str) -> None:
+def test_the_recorded_updates_of_a_run_go_from_nothing_to_all(version: str) -> None:
     events = fixtures.load_json("comfyui", "transcripts", version, "c05_long_progress.json")["events"]
     sent = next(event["body"] for event in events if event["kind"] == "http" and event["path"] == "/prompt")
     reported: list[Progress] = []

@@ -241,7 +241,7 @@ async def test_a_cancelled_prompt_ends_when_the_server_has_stopped_it(harness: C
 
 
 @pytest.mark.promise("workflow.cancel-is-confirmed")
-async def test_a_waiting_prompt_that_we_have_had_removed_is_cancelled_however_slow_the_server_is(
+async def test_a_waiting_prompt_that_the_hub_removed_is_cancelled_however_slow_the_server_is(
     tmp_path: Path,
 ) -> None:
     async with comfy_harness(tmp_path, "0.3.64", lost_after_s=0.0) as harness:

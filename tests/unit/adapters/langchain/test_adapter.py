@@ -111,7 +111,7 @@ async def test_results_and_artifacts_are_bounded() -> None:
         assert artifact == {"type": "builtins.str", "omitted": "larger than 1000 bytes", "bytes": 10_002}
 
 
-async def test_text_that_is_not_unicode_becomes_json_all_the_same(desk: OpenedSource) -> None:
+async def test_text_that_is_not_unicode_becomes_json_anyway(desk: OpenedSource) -> None:
     assert (await desk("broken_text")) == {"text": "a?b"}
 
 

@@ -268,7 +268,7 @@ async def test_text_blocks_become_one_text() -> None:
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [1, 2], 3, "x", False])
-async def test_structured_content_is_the_value_whatever_json_it_is(value: Any) -> None:
+async def test_structured_content_of_any_json_is_the_value(value: Any) -> None:
     outcome = await read({"content": text_blocks("same"), "structuredContent": value})
     assert outcome.value == value
     assert outcome.evidence[0].attributes["structured"] == "true"

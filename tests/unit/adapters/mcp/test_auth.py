@@ -208,7 +208,7 @@ async def test_a_malformed_token_is_not_sent() -> None:
     assert await within(30, post(client)) == 401
 
 
-async def test_secrets_stand_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_appear_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
     world = AuthHarness()
     with caplog.at_level(logging.DEBUG):
         client = transport(world)

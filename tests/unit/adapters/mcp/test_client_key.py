@@ -159,7 +159,7 @@ def test_a_key_that_is_none_is_refused_without_a_word_of_it(
 
 
 @pytest.mark.promise("secrets.nowhere")
-async def test_the_key_and_its_assertions_stand_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_key_and_its_assertions_appear_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
     world = SignedAuthHarness()
     with caplog.at_level(logging.DEBUG):
         client = signing(world)

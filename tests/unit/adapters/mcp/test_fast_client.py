@@ -353,7 +353,7 @@ async def test_a_fast_client_ends_with_its_connection() -> None:
     assert not session.requests.fast.is_open
 
 
-async def test_calls_bear_the_sources_token_and_go_out_again_with_another_one_when_it_is_refused() -> None:
+async def test_calls_have_the_sources_token_and_go_out_again_with_another_one_when_it_is_refused() -> None:
     good, runs = ["none yet"], []
 
     def answer(verb: str, headers: dict[str, str], body: bytes) -> bytes:

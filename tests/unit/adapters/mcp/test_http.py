@@ -287,7 +287,7 @@ async def test_many_kills_leave_nothing_behind(generation: str) -> None:
         await until(lambda: len(asyncio.all_tasks()) <= tasks + 1)
 
 
-async def test_a_server_that_is_stopped_holds_no_deadline_up() -> None:
+async def test_a_server_that_is_stopped_delays_no_deadline() -> None:
     async with plain_http() as server, linked(at(server.url)) as link:
         session = await link.session(soon())
         assert server.process is not None

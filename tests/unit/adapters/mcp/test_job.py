@@ -202,7 +202,7 @@ async def test_a_task_that_asks_a_person_is_found_again_with_the_reply() -> None
         assert harness.script.asked.count("tools/call") == 1
 
 
-async def test_a_task_that_asks_and_is_to_be_stopped_asks_nobody() -> None:
+async def test_a_task_that_is_to_be_stopped_asks_nobody() -> None:
     async with tasks("modern", elicitation="ask") as harness:
         with pytest.raises(QuestionAsked):
             await harness.run("perhaps", {"wants": {"who": question("Who?", _NAMED)}}, job_id=JOB)

@@ -173,7 +173,7 @@ async def test_a_cancelled_request_closes_its_connection_whenever_it_is_cancelle
         await until(lambda: descriptors() <= before + 2)
 
 
-async def test_a_response_that_nobody_reads_is_not_held_in_memory() -> None:
+async def test_an_unread_response_is_not_held_in_memory() -> None:
     sent = 0
 
     async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

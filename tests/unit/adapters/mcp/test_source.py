@@ -42,7 +42,7 @@ async def test_a_server_that_keeps_nothing_names_no_time() -> None:
 
 @pytest.mark.promise("sources.broken-tool-alone")
 @pytest.mark.parametrize("generation", ["modern", "legacy"])
-async def test_a_broken_tool_costs_nothing_but_itself(generation: str) -> None:
+async def test_a_broken_tool_affects_only_itself(generation: str) -> None:
     broken = {"name": "broken", "inputSchema": "not a schema", "annotations": 7}
     found = await discovered([tool("a"), broken, None, {"no": "name"}, tool("z")], generation=generation)
     assert [each.spec.resource_id for each in found.definitions] == ["a", "broken", "z"]
@@ -101,7 +101,7 @@ async def test_problems_are_reported_up_to_a_bound() -> None:
     assert found.problems[-1] == "And 151 more."
 
 
-async def test_a_server_without_tools_is_read_all_the_same() -> None:
+async def test_a_server_without_tools_is_read_anyway() -> None:
     class Toolless(Script):
         def _page(self, params: dict[str, Any]) -> dict[str, Any]:
             raise Refusal(-32601, "Method not found")

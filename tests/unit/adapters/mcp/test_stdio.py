@@ -40,7 +40,7 @@ from toolhub_service.adapters.mcp.reaper import REAPER
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
 
-def test_lines_come_whole_however_they_are_cut() -> None:
+def test_lines_arrive_whole_in_any_pieces() -> None:
     text = b'{"a":1}\n\n{"b":2}\r\nlast'
     for size in (1, 2, 5, 100):
         lines = Lines(1_000)
@@ -75,7 +75,7 @@ def test_a_line_that_is_too_long_is_dropped_and_fails_the_call_it_answered(
     assert following == b'{"next":1}'
 
 
-def test_the_tail_of_standard_error_is_bounded_whatever_is_written() -> None:
+def test_the_tail_of_standard_error_is_bounded_for_any_output() -> None:
     tail = Tail()
     for _ in range(50):
         tail.feed(b"z" * 1_000_000)
@@ -307,7 +307,7 @@ asyncio.run(main())
 
 
 @pytest.mark.promise("mcp.no-orphans")
-async def test_a_hub_that_is_killed_leaves_no_server_behind_even_one_that_heeds_nothing(tmp_path: Path) -> None:
+async def test_a_hub_that_is_killed_leaves_no_server_behind_even_one_that_ignores_signals(tmp_path: Path) -> None:
     script = tmp_path / "hub.py"
     script.write_text(_HUB)
     hub = await asyncio.create_subprocess_exec(

@@ -67,7 +67,7 @@ async def test_nested_arguments_of_get_are_refused_before_anything_is_sent(blind
 
 
 @pytest.mark.parametrize("how", [How.WRONG_TYPE, How.DRIP])
-async def test_json_is_known_by_its_content_however_it_comes(blind: N8nHarness, how: How) -> None:
+async def test_json_is_recognised_by_its_content_under_any_media_type(blind: N8nHarness, how: How) -> None:
     blind.n8n.fails("/webhook/echo", how, every_s=0.0)
     assert await blind.value("echo", {"a": 1}) == {"echo": {"a": 1}}
 
@@ -82,7 +82,7 @@ async def test_evidence_states_what_ran_where(harness: N8nHarness) -> None:
     assert facts["duration_ms"].isdecimal()
 
 
-async def test_an_execution_that_the_answer_names_stands_in_evidence() -> None:
+async def test_an_execution_that_the_answer_names_is_in_the_evidence() -> None:
     flows = [flow("named", "lastNode", sets("{ executionId: $execution.id }"))]
     async with n8n_harness({"named": SYNC}, flows=flows, with_api=False) as harness:
         assert _facts(await harness.run("named"))["execution_id"] == "1"
@@ -106,7 +106,7 @@ class TestKeys:
         keys = await self._keys(blind)
         assert len(set(keys)) == 4
 
-    async def test_a_key_that_would_break_a_header_does_no_harm(self, blind: N8nHarness) -> None:
+    async def test_a_key_that_would_break_a_header_is_harmless(self, blind: N8nHarness) -> None:
         await blind.value("echo", key="k\r\nx-evil: 1\x00ü")
         (asked,) = blind.n8n.asked("POST", "/webhook/echo")
         assert "x-evil" not in asked.headers
@@ -244,7 +244,7 @@ class TestErrorsInWorkflows:
 
     @pytest.mark.promise("workflow.never-false-done")
     @pytest.mark.parametrize("name", ["breaks-before", "silent"])
-    async def test_an_empty_success_that_nobody_can_look_up_is_no_success(self, blind: N8nHarness, name: str) -> None:
+    async def test_an_empty_success_that_cannot_be_looked_up_is_no_success(self, blind: N8nHarness, name: str) -> None:
         error = await blind.failure(name)
         assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
         assert "answered nothing" in error.message

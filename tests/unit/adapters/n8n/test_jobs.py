@@ -219,7 +219,7 @@ class TestDoubtfulStarts:
         assert (await job.outcome()).value == {"echo": {"a": 1}}
         assert len(held.n8n.asked("POST", "/webhook/*")) == 1
 
-    async def test_a_workflow_that_does_not_name_its_execution_is_followed_all_the_same(self, held: N8nHarness) -> None:
+    async def test_a_workflow_that_does_not_name_its_execution_is_followed_anyway(self, held: N8nHarness) -> None:
         job = await begun(held, "fires", {"a": 1})
         execution = await job.began("fires")
         held.n8n.release(execution.id)

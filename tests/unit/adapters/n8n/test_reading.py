@@ -72,7 +72,7 @@ class TestRecordedExecutions:
             "workflowId": "hubAsync00000001",
         }
 
-    def test_the_beginning_of_an_execution_bears_the_key(self) -> None:
+    def test_the_beginning_of_an_execution_carries_the_key(self) -> None:
         (one,) = _recorded("GET /api/v1/executions/15?includeData=true")
         webhook = one["resp"].partition('"Webhook":')[2].partition(',"Respond":')[0]
         execution = _execution({"resultData": {"runData": {"Webhook": json.loads(webhook)}}})

@@ -108,7 +108,7 @@ async def test_engine_that_is_away_costs_no_job_and_no_second_one(harness: JobHa
     assert len(process.observer.troubles) == 1
 
 
-async def test_job_whose_confirmation_was_lost_is_accepted_all_the_same(harness: JobHarness, process: Process) -> None:
+async def test_job_whose_confirmation_was_lost_is_accepted_anyway(harness: JobHarness, process: Process) -> None:
     harness.store.faults = {2: Fault.AFTER}
     job = await _submission(process).submit(_call())
     assert harness.store.asked[:2] == ["tally", "create"]

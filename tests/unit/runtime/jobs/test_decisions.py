@@ -143,7 +143,7 @@ async def test_missed_decision_is_found_by_the_sweep(
     assert (await harness.job()).state is then
 
 
-async def test_job_whose_approval_nobody_here_knows_is_given_up_at_its_deadline(
+async def test_a_job_with_an_unknown_approval_is_given_up_at_its_deadline(
     harness: JobHarness, process: Process
 ) -> None:
     """Until then another hub, which shares the jobs and not the approvals, may decide."""

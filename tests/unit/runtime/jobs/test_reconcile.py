@@ -95,7 +95,7 @@ async def test_running_job_of_this_process_is_left_alone_when_its_beats_were_not
     await harness.check()
 
 
-async def test_job_that_cannot_be_looked_after_holds_up_no_other(harness: JobHarness, process: Process) -> None:
+async def test_job_that_cannot_be_looked_after_delays_no_other(harness: JobHarness, process: Process) -> None:
     await harness.kept(*in_state(a_job("job-0"), JobState.AWAITING_APPROVAL))
     await harness.kept(*in_state(a_job("job-2"), JobState.AWAITING_APPROVAL))
     seen = []
@@ -118,9 +118,7 @@ async def test_job_that_cannot_be_looked_after_holds_up_no_other(harness: JobHar
     assert len(process.observer.tallies) == 1
 
 
-async def test_engine_that_is_away_holds_up_nobody_who_waits_for_a_person(
-    harness: JobHarness, process: Process
-) -> None:
+async def test_engine_that_is_away_delays_nobody_who_waits_for_a_person(harness: JobHarness, process: Process) -> None:
     seen = []
 
     async def awaiting(job: Job) -> None:
@@ -215,7 +213,7 @@ async def _hangs(*_: object) -> int:
 
 
 @pytest.mark.parametrize("part", ["each_time", "tidy"])
-async def test_signs_of_life_go_on_however_long_a_sweep_takes(harness: JobHarness, process: Process, part: str) -> None:
+async def test_heartbeats_go_on_however_long_a_sweep_takes(harness: JobHarness, process: Process, part: str) -> None:
     running = asyncio.create_task(_reconciler(process, **{part: [_hangs]}).run())
     await harness.until(lambda: harness.store.asked.count("beat") > 20)
     running.cancel()
@@ -287,7 +285,7 @@ async def test_processes_that_were_suspended_together_judge_nobody_dead(harness:
     assert (await harness.job()).state is JobState.RUNNING
 
 
-async def test_wall_clock_that_jumps_kills_nobody(harness: JobHarness, process: Process) -> None:
+async def test_a_wall_clock_that_jumps_declares_no_process_dead(harness: JobHarness, process: Process) -> None:
     await process.steady()
     process.clock._unix_ms += 86_400_000
     assert not process.heartbeat.may_judge

@@ -125,7 +125,7 @@ async def test_crash_after_the_effect_began_leaves_the_job_lost(harness: JobHarn
 
 
 @pytest.mark.parametrize(("script", "then"), [(unsafe, LOST), (safe, FAILED)])
-async def test_result_that_no_store_can_keep_ends_the_job_all_the_same(
+async def test_result_that_no_store_can_keep_ends_the_job_anyway(
     harness: JobHarness, process: Process, script: Script, then: JobState
 ) -> None:
     harness.world.script = script
@@ -234,7 +234,7 @@ async def test_a_replaced_process_of_a_remote_job_asks_for_nothing(harness: JobH
     assert harness.world.stops["job-1"] == 0
 
 
-async def test_job_that_has_gone_is_nobodys(harness: JobHarness, process: Process) -> None:
+async def test_a_forgotten_job_belongs_to_nobody(harness: JobHarness, process: Process) -> None:
     await harness.kept(a_job())
     run = process.deliver()
     await harness.started()

@@ -357,7 +357,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_every_watcher_sees_each_entry_once_whatever_happens(steps: list[tuple[str, int | str]]) -> None:
+def test_every_watcher_sees_each_entry_once_through_any_failures(steps: list[tuple[str, int | str]]) -> None:
     group = asyncio.run(_group_after(steps))
     last = group.watched.job.status.sequence
     assert [watcher.seen for watcher in group.watchers] == [

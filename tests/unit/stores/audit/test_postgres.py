@@ -115,7 +115,7 @@ class TestTampering:
         )
         assert first_bad(postgres_url, closed_log) == [13]
 
-    async def test_a_chain_that_nobody_opened_is_found(self, postgres_url: str, closed_log: Path) -> None:
+    async def test_a_chain_without_an_opening_is_found(self, postgres_url: str, closed_log: Path) -> None:
         execute(
             postgres_url,
             f"INSERT INTO audit_events ({COLUMNS}) SELECT 'ghost', 1, {REST} FROM audit_events WHERE sequence = 1",
@@ -260,7 +260,7 @@ class TestVanishedTables:
 
 
 class TestOutages:
-    async def test_a_connection_that_died_while_nobody_wrote_costs_no_event(
+    async def test_a_connection_that_died_while_nobody_wrote_loses_no_event(
         self, own_postgres: PostgresServer, tmp_path: Path
     ) -> None:
         log = await started_postgres_log(own_postgres.url, tmp_path, timing=AT_ONCE)

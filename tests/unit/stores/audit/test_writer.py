@@ -71,7 +71,7 @@ async def test_durable_append_commits_the_events_queued_before_it(tmp_path: Path
     assert verified(tmp_path).events_checked == 41
 
 
-async def test_plain_append_waits_however_much_another_log_writes(tmp_path: Path) -> None:
+async def test_a_plain_append_waits_however_much_another_log_writes(tmp_path: Path) -> None:
     observer = RecordingObserver()
     log = await started_log(tmp_path, timing=NEVER_BY_ITSELF, observer=observer)
     other = await started_log(tmp_path / "other")
@@ -85,7 +85,7 @@ async def test_plain_append_waits_however_much_another_log_writes(tmp_path: Path
     await log.close()
 
 
-async def test_chain_follows_the_order_of_appending_whoever_seals(tmp_path: Path) -> None:
+async def test_the_chain_follows_the_order_of_appending_for_any_sealer(tmp_path: Path) -> None:
     dice = random.Random(7)
     log = await started_log(tmp_path, timing=WriterTiming(linger_s=0.0005, group_limit=7))
     waiting: list[asyncio.Task[None]] = []

@@ -29,7 +29,7 @@ def cuts(raw: bytes) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize(("one", "other"), cuts(HEAD + b"hello" + MORE))
-async def test_counted_response_ends_where_it_ends_however_it_arrives(one: bytes, other: bytes) -> None:
+async def test_a_counted_response_ends_where_it_ends_in_any_pieces(one: bytes, other: bytes) -> None:
     stream = await stream_of(one, other)
     assert await read_until(stream, len(HEAD)) == HEAD
     stream.body_follows("GET", 200, [(b"Content-Length", b"5")])
@@ -37,7 +37,7 @@ async def test_counted_response_ends_where_it_ends_however_it_arrives(one: bytes
 
 
 @pytest.mark.parametrize(("one", "other"), cuts(b"5;x\r\nhel\n\n\r\n0\r\nA: b\r\n\r\n" + MORE))
-async def test_chunked_response_ends_where_it_ends_however_it_arrives(one: bytes, other: bytes) -> None:
+async def test_a_chunked_response_ends_where_it_ends_in_any_pieces(one: bytes, other: bytes) -> None:
     stream, body = await stream_of(HEAD, one, other), b"5;x\r\nhel\n\n\r\n0\r\nA: b\r\n\r\n"
     await read_until(stream, len(HEAD))
     stream.body_follows("GET", 200, [(b"Transfer-Encoding", b"chunked")])
