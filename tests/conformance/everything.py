@@ -1,7 +1,7 @@
 """The MCP server that the suite's server scenarios are written for, upstream of the hub: its tools, prompts and
 resources have the names that the suite asks for (SEP numbers are those of its scenarios).
 
-On the SDK's low-level server, in the test's own process, in either era. What a tool asks of the client is an
+On the SDK's low-level server, in the test's own process, by either protocol. What a tool asks of the client is an
 `input_required` result in 2026-07-28 and a request of the server's own in 2025-11-25.
 """
 

@@ -1,4 +1,4 @@
-"""A hub that serves MCP over HTTP, and the SDK's own client of it, in either era."""
+"""A hub that serves MCP over HTTP, and the SDK's own client of it, by either protocol."""
 
 from __future__ import annotations
 

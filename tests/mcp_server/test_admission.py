@@ -186,7 +186,7 @@ async def test_connections_heads_bodies_and_sessions_are_bounded(tmp_path: Path)
                 session = {"mcp-session-id": opened[0].headers["mcp-session-id"]}
                 assert (await http.delete(url, headers=session)).status_code == 200
                 assert (await http.post(url, json=INITIALIZE)).status_code == 200
-                # In the newer era there are no sessions: ids that are named there open none, and end none.
+                # In the newer protocol there are no sessions: ids that are named there open none, and end none.
                 for named in ("made-up-1", "made-up-2", opened[1].headers["mcp-session-id"]):
                     for method, status in (("tools/list", 200), ("nothing/here", 404)):
                         answer = await http.post(url, json=newer(method), headers=newer_headers(method, named))

@@ -1,4 +1,4 @@
-"""MCP over HTTP: lists, calls, errors, progress and cancellation, as the SDK's client of either era sees them."""
+"""MCP over HTTP: lists, calls, errors, progress and cancellation, as the SDK's client of either protocol sees them."""
 
 from __future__ import annotations
 

@@ -298,7 +298,7 @@ async def test_clients_of_both_eras_are_notified_of_a_changed_catalog(hub: McpHu
         assert old.server_capabilities.tools.list_changed
         async with new.listen(tools_list_changed=True) as changes, asyncio.timeout(60):
             catalog = hub.grpc.hub.toolbox.catalog
-            while not changed.is_set():  # the standing stream of the older era opens beside its first requests
+            while not changed.is_set():  # the standing stream of the older protocol opens beside its first requests
                 catalog.register(spec_of(ADDED_TOOL, source="custom"), replace=True)
                 await anext(aiter(changes))
                 with suppress(TimeoutError):

@@ -287,7 +287,7 @@ async def test_changes_of_resources_and_prompts_reach_who_subscribed_in_both_era
         await old.session.subscribe_resource("old://a")
         await old.session.subscribe_resource("doc://a")
         assert (legacy.subscribed, modern.subscribed) == (["old://a"], ["doc://a"])
-        while uris.empty():  # the standing stream of the older era opens beside its first requests
+        while uris.empty():  # the standing stream of the older protocol opens beside its first requests
             await touch(hub, "resources/updated", uri="old://a")
             with suppress(TimeoutError):
                 await asyncio.wait_for(received("old://a"), 1.0)

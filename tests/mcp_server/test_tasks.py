@@ -1,4 +1,4 @@
-"""Long work as the protocol's tasks, in either era: the same jobs that everybody else follows, and their owner's."""
+"""Long work as the protocol's tasks, by either protocol: the jobs that everybody else follows, and their owner's."""
 
 from __future__ import annotations
 

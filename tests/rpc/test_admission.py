@@ -144,7 +144,7 @@ async def test_a_leaving_hub_waits_until_no_caller_arrives_any_more_and_not_for_
             turns += 1
             admission.refused += turns <= busy_turns
 
-        await admission.quiet(0.25, within_s, turn)
+        await admission.wait_until_quiet(0.25, within_s, turn)
         return turns
 
     assert [await waited(busy, 5.0) for busy in (0, 3, 1_000)] == [1, 4, 20]

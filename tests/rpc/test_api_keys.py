@@ -217,13 +217,13 @@ async def test_the_last_use_of_a_key_is_written_once_in_five_minutes_and_at_the_
     uses, keys = KeyUses(file), keyed.running.hub.keys
     keys.take_used()
     care = KeyCare(keys, uses, keyed.running.hub.observing, clocked)
-    await care.look()
+    await care.check()
     assert not file.exists(), "nothing was used"
     written: list[int] = []
     for seconds in (0, 2, USES_KEPT_EVERY_S - 4, 4):
         clock.now_s += seconds
         assert (await keyed.running.invoke(TOOL, metadata=metadata)).ok
-        await care.look()
+        await care.check()
         written.append(uses.read()[key_id])
     first = written[0]
     assert written == [first, first, first, first + USES_KEPT_EVERY_S + 2]
@@ -240,5 +240,5 @@ async def test_the_last_use_that_cannot_be_written_loses_no_call(keyed: KeyedHub
     (tmp_path / "used.json").mkdir()
     care = KeyCare(keyed.running.hub.keys, KeyUses(tmp_path / "used.json"), keyed.running.hub.observing, SetClock())
     assert (await keyed.running.invoke(TOOL, metadata=metadata)).ok
-    await care.look()
+    await care.check()
     assert (await keyed.running.invoke(TOOL, metadata=metadata)).ok

@@ -1,4 +1,4 @@
-"""Callers of sources with credentials of their own, as adapters ask for them; a secret does not come back by them."""
+"""Callers' own credentials of sources, as adapters ask for them; their secrets are removed from what comes back."""
 
 from __future__ import annotations
 

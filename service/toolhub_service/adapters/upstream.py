@@ -176,7 +176,7 @@ def without_paths(text: str) -> str:
 
 
 def in_its_words(excerpt: str) -> str:
-    """The sentence that hands on what was quoted."""
+    """A sentence with the excerpt of the upstream's answer."""
     return f"It says: {excerpt}" if excerpt else "It gave no reason."
 
 

@@ -33,7 +33,7 @@ _NAMED: Final = {
 """Attributes, and the places of their values in a row; those that are empty are left out."""
 
 
-class CollectorAway(Exception):
+class CollectorUnavailable(Exception):
     """It has not taken the batch; the message says the code, never what was sent."""
 
 
@@ -71,7 +71,7 @@ class OtlpSink:
             answer = self._stub.Export(request, timeout=_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as away:
             # The code alone: gRPC's own message may repeat parts of the request.
-            raise CollectorAway(f"the collector answered {away.code().name}") from None
+            raise CollectorUnavailable(f"the collector answered {away.code().name}") from None
         # Rejected for good, as OTLP says: to send them again would not help.
         return int(answer.partial_success.rejected_log_records)
 

@@ -69,7 +69,7 @@ _FOLDER_MODE = 0o700
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 # Another editor needs milliseconds; one that was stopped by Ctrl-Z must not hold up others without a word.
 _WAIT_S = 30.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 @contextmanager
@@ -100,7 +100,8 @@ def _wait_for(descriptor: int, path: Path) -> None:
             if time.monotonic() > until_s:
                 advice = "another command is editing it; see to that one, and try again"
                 raise OSError(errno.EDEADLK, advice, str(path)) from None
-            time.sleep(_LOOK_S)
+            # flock waits without a bound, or not at all.
+            time.sleep(_POLL_S)
 
 
 def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
@@ -149,7 +150,7 @@ class RunnerLocks:
             fcntl.flock(self._own[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
             draft.rename(path)  # seen once it is locked, not before
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         own, self._own = self._own, None  # once: by then another file may have the number of a closed descriptor
         if own is not None:
             path, descriptor = own

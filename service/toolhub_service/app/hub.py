@@ -114,6 +114,7 @@ class Hub:
     async def close(self) -> None:
         """Drain, then close what calls have used, each whatever the others raise; audit log late: calls are in it."""
         async with AsyncExitStack() as last_first:
+            # Pushed first, closed last: what the others report while they close is still counted and logged.
             last_first.push_async_callback(self.observing.close)
             if self.deps.svids is not None:
                 last_first.push_async_callback(self.deps.svids.close)
@@ -127,6 +128,7 @@ class Hub:
             last_first.push_async_callback(self.credentials.tokens.close)
             if self.webhook is not None:
                 last_first.push_async_callback(self.webhook.close)
+            # A hub that never served is in no load balancer that would have to notice.
             notice_s = self.settings.server.drain_notice_s if self.is_serving else 0.0
             drain_s = self.settings.server.drain_s
             last_first.push_async_callback(self.mcp.listener.close, drain_s)
@@ -167,6 +169,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         mcp = make_mcp(deps, engine, McpAccess(credentials.mcp, access))
         on_refusal.push_async_callback(mcp.listener.close, 0.0)
         await stores.start()
+        # From here on nothing refuses: whoever gets the hub closes it, in an order of its own.
         on_refusal.pop_all()
     return Hub(
         deps,

@@ -1,4 +1,4 @@
-"""What a serving hub does about its API keys besides: it keeps when they were used, warns before they expire."""
+"""Upkeep of API keys while a hub serves: it keeps when each was used last, and warns before one expires."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class KeyCare:
         self._kept_s = 0
         self._warned_s: dict[str, int] = {}
 
-    async def look(self) -> None:
-        """To be called every few seconds."""
+    async def check(self) -> None:
+        """Note which keys were used, and warn of those that expire soon; to be called every few seconds."""
         now_s = self._clock.unix_ms() // 1_000
         self._used |= dict.fromkeys(self._keys.take_used(), now_s)
         # Below 0 the clock was set back, and waiting for it would keep nothing for as long.

@@ -117,7 +117,7 @@ class KeyFile:
         now_s = self._now_s()
         with edited(self._path):
             keys = self.read()
-            old_id = _meant(keys, target, now_s)
+            old_id = _key_id_of(keys, target, now_s)
             if old_id is None:
                 return None
             old = keys[old_id]
@@ -164,7 +164,7 @@ class KeyFile:
         replace_text(self._path, yaml.safe_dump(data, sort_keys=False), mode=_MODE)
 
 
-def _meant(keys: Mapping[str, StoredKey], target: str, now_s: float) -> str | None:
+def _key_id_of(keys: Mapping[str, StoredKey], target: str, now_s: float) -> str | None:
     if target in keys:
         return target
     current = [key_id for key_id, key in keys.items() if key.name == target and not key.replaced_by]

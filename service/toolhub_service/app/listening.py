@@ -9,7 +9,7 @@ import ssl
 from urllib.parse import urlsplit
 
 from toolhub_service.app.certificates import CertificateInvalid, LiveCertificates
-from toolhub_service.identity.workload_api import AgentAway, AnswerUnusable, fetch
+from toolhub_service.identity.workload_api import AgentUnavailable, AnswerUnusable, fetch
 from toolhub_service.settings.document import Settings
 from toolhub_service.transport.server import Listening
 
@@ -38,7 +38,7 @@ def open_certificates(settings: Settings, wait_s: float = SVID_WAIT_S) -> LiveCe
         return LiveCertificates(settings, fetch(endpoint, wait_s) if endpoint else None)
     except CertificateInvalid as invalid:
         raise ListenRefused(str(invalid)) from invalid
-    except (AgentAway, AnswerUnusable, ValueError) as none:
+    except (AgentUnavailable, AnswerUnusable, ValueError) as none:
         raise ListenRefused(
             f"auth.spiffe.workload_api: {endpoint} gives no SVID: {none}. Start the agent, and register this workload "
             "with it (`spire-server entry create`); or set server.tls and bundle_file."

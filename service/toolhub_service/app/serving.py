@@ -61,12 +61,12 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
                     await reload_certificates(hub, asked=asked)
                     await _reload_policy(hub, shadow, asked=asked)
                     sources.begin(asked=asked)
-                await care.look()
+                await care.check()
                 for upstream, state in hub.budgets.breaker_states():
                     hub.observing.metrics.breaker_state(upstream, _GAUGE[state])
                 hub.observing.metrics.oldest_call(hub.pipeline.oldest_call_s())
                 hub.mcp.engine.telemetry.open_now(*hub.mcp.listener.open_now())
-                await hub.server.tell_effects(are_possible=hub.audit.is_well)
+                await hub.server.report_effects(are_possible=hub.audit.is_well)
             except Exception as error:  # noqa: BLE001 - revoked keys must be refused at the next reload, whatever this met
                 hub.observing.reload_failed(error)
     finally:
@@ -195,6 +195,7 @@ async def serve(settings: Settings, *, worker: int | None = None, ready: Callabl
 
 async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> None:
     change = hub.policy_file.load()
+    # While a hub runs an invalid file keeps the policy in force; at the start there is none that could be kept.
     if not change.applied:
         raise StartRefused(change.problem)
     hub.observing.policy_reloaded(change)

@@ -1,4 +1,4 @@
-"""Follows the Workload API while the hub serves: what it streams comes into force, and what is missing is said."""
+"""Follows the Workload API while the hub serves: what it streams comes into force, and outages are reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from toolhub_service.app.certificates import CERTIFICATE, WORKLOAD_API, Change, LiveCertificates
 from toolhub_service.app.wiring_telemetry import Observing
 from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.identity.workload_api import AgentAway, AnswerUnusable, X509Context, contexts
+from toolhub_service.identity.workload_api import AgentUnavailable, AnswerUnusable, X509Context, contexts
 
 _PAUSE_S: Final = 1.0
 """Before the agent is asked again; doubled each time, up to _PAUSE_MAX_S."""
@@ -29,7 +29,7 @@ class Svids:
         self._randomness = randomness
         self._task: asyncio.Task[None] | None = None
         self._problem: str | None = None
-        """Why there is no stream; empty: there is one; None: nothing has been said yet."""
+        """Why there is no stream; empty: there is one; None: neither was reported yet."""
         self._has_expired = False
 
     def start(self) -> None:
@@ -47,8 +47,8 @@ class Svids:
                 async for context in contexts(self._endpoint):
                     pause_s = _PAUSE_S
                     await self._take(context)
-            except AgentAway as away:
-                self._away(str(away))
+            except AgentUnavailable as away:
+                self._stream_ended(str(away))
             except Exception as defect:  # noqa: BLE001 - the stream must be opened again, whatever this one met
                 self._observing.reload_failed(defect)
             await asyncio.sleep(self._randomness.uniform(pause_s / 2, pause_s))
@@ -63,19 +63,19 @@ class Svids:
             self._observing.certificate_changed(change)
         if self._problem != "":
             self._problem = ""
-            self._tell()
+            self._report()
         self._has_expired = False
 
-    def _away(self, problem: str) -> None:
-        """Said once, and once more when what is served has expired."""
+    def _stream_ended(self, problem: str) -> None:
+        """Reported once, and once more when the certificate that is served has expired."""
         if not self._problem:
             self._problem = problem
-            self._tell()
+            self._report()
         is_over = self._certificates.validities[CERTIFICATE].end_s * 1_000 <= self._clock.unix_ms()
         if is_over and not self._has_expired:
             self._has_expired = True
             self._observing.svid_expired(self._certificates.spiffe_id, problem)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         end_s = self._certificates.validities[CERTIFICATE].end_s
         self._observing.workload_api_is(self._certificates.spiffe_id, self._problem or "", end_s)

@@ -1,4 +1,4 @@
-"""Judges one token as the hub would, check by check, and says of each what came of it: never the token itself."""
+"""Judges one token as the hub would, check by check, and reports the result of each: never the token itself."""
 
 from __future__ import annotations
 

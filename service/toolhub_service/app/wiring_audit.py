@@ -1,4 +1,4 @@
-"""What is done to the audit log beside writing it, as the settings want it: retention, and places it is carried to."""
+"""Wires the upkeep of the audit log as the settings want it: retention, and export to a file, a collector, a bucket."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class LongWork:
             await asyncio.wait({self._reconciling})
             # Only now: whoever sees that the process has left takes over what it holds.
             await self.heartbeat.leave()
-            self.locks.let_go()
+            self.locks.release()
 
 
 def make_long_work(
@@ -257,6 +257,7 @@ def make_pipeline(
     """Raises OSError or ValueError when the key of plans can be neither read nor made."""
     calls = deps.observing.calls
     recorder = Recorder(audit, calls, deps.clock, deps.redactor)
+    # Kept in a file: a plan that was shown can be committed after a restart, and by another worker.
     plan_key = read_or_make_key(deps.paths.plan_key)
     keys = Idempotency(
         stores.keys,

@@ -124,6 +124,7 @@ def make_server(
     )
     listening = listening_of(deps.settings, deps.certificates)
     registry = RegistryServicer(catalog, audit, deps.clock, sources, alone=alone)
+    # Which tools a watcher may see hangs on the policy: after a reload each of them has to list anew.
     policy.subscribe(registry.news.reset)
     return Server(
         listening,
@@ -187,6 +188,9 @@ def _server_info(settings: Settings, listening: Listening) -> ServerInfo:
 
 def _layers(deps: Deps, auth: AuthLayer, access: AccessObserver, admission: AdmissionLayer) -> list[Layer]:
     """Outermost first."""
+    # Tracing and metrics see the status that errors become. Admission stands before identity, so that a flood costs no
+    # verification of credentials; access is outside of the layers whose refusals it records; policy needs the
+    # principal; and the message is read, and validated, only for who may ask (decision 0023).
     return [
         TracingLayer(deps.observing.tracing),
         MetricsLayer(deps.observing.metrics),

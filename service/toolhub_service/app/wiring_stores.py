@@ -93,6 +93,8 @@ class Stores:
                 last_first.push_async_callback(each.close)
 
     def _all(self) -> Sequence[Opened]:
+        # What others lie on is first, so that it is started first and closed last. Keys and counts have nothing of
+        # their own to start or close.
         return (
             *self.beneath,
             self.jobs,

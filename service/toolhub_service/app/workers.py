@@ -179,6 +179,7 @@ async def _supervise(
     supervisor = Supervisor(
         command,
         settings.server.workers,
+        # Workers are started without `--workers`, and must know all the same that they share port and stores.
         {**os.environ, MULTIPROCESS_VARIABLE: str(folder), "TOOLHUB_SERVER_WORKERS": str(settings.server.workers)},
         ended=lambda pid: mark_process_dead(pid, str(folder)),  # type: ignore[no-untyped-call]  # the library has no types there
         all_ready=lambda: greet(int(address.rpartition(":")[2]) if ":" in address else 0, metrics_port),

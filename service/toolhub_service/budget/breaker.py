@@ -23,7 +23,8 @@ _FAILURES = frozenset(
     }
 )
 _TIMEOUTS = frozenset({ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT, ErrorKind.OUTCOME_UNKNOWN})
-_SAY_NOTHING = frozenset(
+# The hub's own refusals and defects: the upstream was not asked, or is not to blame.
+_OF_THIS_SIDE = frozenset(
     {
         *(ErrorKind.CANCELLED, ErrorKind.BUDGET_EXCEEDED, ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN),
         *(ErrorKind.INTERNAL, ErrorKind.POLICY_DENIED),
@@ -62,7 +63,7 @@ def health(outcome: ErrorKind | ToolError | None, had_fair_time: bool = True) ->
         return Health.WELL
     kind = outcome.kind if isinstance(outcome, ToolError) else outcome
     error = outcome if isinstance(outcome, ToolError) else None
-    if kind in _SAY_NOTHING or (error and error.details.get("cause") == _DEFECT):
+    if kind in _OF_THIS_SIDE or (error and error.details.get("cause") == _DEFECT):
         return Health.SILENT
     if kind not in _FAILURES:
         return Health.WELL

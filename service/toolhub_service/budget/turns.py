@@ -79,7 +79,7 @@ class Turns:
             self._is_taken = True
             self._quiet_rounds = self._busy_rounds = 0
             self._begin(share, max(self._now, self._ends.get(share, 0)), calls)
-            asyncio.get_running_loop().call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._check_round)
             return
         turn = asyncio.get_running_loop().create_future()
         waiting = self._waiting.get(share)
@@ -97,8 +97,8 @@ class Turns:
                 self.waiting -= 1
             raise
 
-    def _look(self) -> None:
-        """In each round of the loop while a turn is taken: whether the next one may begin."""
+    def _check_round(self) -> None:
+        """Called in each round of the event loop while a turn is taken: begins the next one when it is time."""
         if self.arrivals != self._seen and self._busy_rounds < _BUSY_ROUNDS_MAX:
             self._seen = self.arrivals
             self._busy_rounds += 1
@@ -109,7 +109,7 @@ class Turns:
             self._quiet_rounds = self._busy_rounds = 0
             self._is_taken = self._next()
         if self._is_taken:
-            asyncio.get_running_loop().call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._check_round)
 
     def _next(self) -> bool:
         """Whether there was anybody to begin."""

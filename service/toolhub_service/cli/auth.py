@@ -1,4 +1,4 @@
-"""`toolhub auth …`: who one is to a hub, the token that one calls with, and what becomes of one."""
+"""`toolhub auth …`: whom a hub takes the caller for, the token that calls are made with, and the check of a token."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def backup(
       toolhub backup --verify /backups/hub-monday.tar.gz --trust hub.pub
     """
     from toolhub_service.app.backup.parts import BackupRefused
-    from toolhub_service.app.backup.restoring import look_through
+    from toolhub_service.app.backup.restoring import inspect_backup
     from toolhub_service.app.backup.signing import trust_of
     from toolhub_service.app.backup.taking import take
     from toolhub_service.app.paths import Paths
@@ -76,7 +76,7 @@ def backup(
         if only_verify:
             paths = Paths(settings)
             trust = trust_of(paths, trust_file, allows_unsigned=allow_unsigned)
-            found = look_through(target, paths.audit_key, trust)
+            found = inspect_backup(target, paths.audit_key, trust)
             _show(target, found.manifest, found.checked, found.signed_by, as_json, "is whole")
             return
         taken = take(settings, target, workspaces=workspaces, with_secrets=not without_secrets, verify=not unchecked)

@@ -1,4 +1,4 @@
-"""Options that say which hub and who calls, and whose word goes before whose.
+"""Options that say which hub and who calls, and which source of an option takes precedence.
 
 Every command imports this module, and the contexts only where there are any: it is a tenth of their time.
 """

@@ -1,7 +1,7 @@
 """MCP on standard input and output, carried to a hub's endpoint over HTTP: what a client that starts programs speaks.
 
 The messages pass as they are, so the hub judges each under the key that it comes with, as any other client's. Only what
-HTTP needs is added: headers, the session of the older era (opened again after a restart of the hub), and the streams.
+HTTP needs is added: headers, streams, and the session of older protocol versions (opened again after a restart).
 Arguments that a tool's schema wants in headers too (`x-mcp-header`, 2026-07-28) are copied there.
 """
 
@@ -63,7 +63,7 @@ class Bridge:
         self._running: dict[Any, asyncio.Task[None]] = {}
         self._others: set[asyncio.Task[None]] = set()
         self._initialize: Message | None = None
-        """Of the older era: sent again when its session is gone."""
+        """Of the older protocol: sent again when its session is gone."""
         self._session: dict[str, str] = {}
         self._opening = asyncio.Lock()
         self._listening: asyncio.Task[None] | None = None
@@ -89,7 +89,7 @@ class Bridge:
         except ValueError:
             message = None
         if not isinstance(message, dict):
-            self._tell({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}})
+            self._write_message({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}})
             return
         method, request_id = message.get("method"), message.get("id")
         if method == "initialize":
@@ -99,7 +99,7 @@ class Bridge:
         if method == "notifications/cancelled" and not self._session:
             task = self._running.pop(_param(message, "requestId"), None)
             if task is not None:
-                task.cancel()  # in the newer era the end of the stream is what cancels
+                task.cancel()  # in the newer protocol the end of the stream is what cancels
             return
         task = asyncio.create_task(self._send(message, line))
         if method is not None and isinstance(request_id, str | int):
@@ -167,7 +167,7 @@ class Bridge:
             result = message.get("result")
             for tool in result.get("tools", ()) if isinstance(result, dict) else ():
                 self._mirrored[tool["name"]] = _mirrored(tool["inputSchema"])
-        self._tell(message)
+        self._write_message(message)
 
     async def _learn(self, call: Message) -> None:
         """Which arguments of the tool go into headers: its client may never have listed it, or before it changed."""
@@ -195,7 +195,7 @@ class Bridge:
             await self._http.post(self._url, json=ready, headers=self._session)
 
     async def _listen(self) -> None:
-        """What the hub says by itself in the older era."""
+        """What the hub says by itself in the older protocol."""
         while True:
             # A stream that breaks (a proxy that cuts idle ones) is opened again.
             with suppress(httpx.HTTPError):
@@ -226,9 +226,9 @@ class Bridge:
 
     def _refuse(self, asked: Message, code: int, problem: str) -> None:
         if asked.get("method") is not None and asked.get("id") is not None:
-            self._tell({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": problem}})
+            self._write_message({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": problem}})
 
-    def _tell(self, message: Message) -> None:
+    def _write_message(self, message: Message) -> None:
         self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
 

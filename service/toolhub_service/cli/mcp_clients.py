@@ -47,7 +47,7 @@ class ClientForm:
     file_on_macos: str = ""
     url_member: str = "url"
     """What an entry calls the address of a server over HTTP."""
-    says_type: bool = True
+    names_type: bool = True
     key_form: str = "KEY"
     """How the client takes a key from its environment; KEY: it cannot, write the key there."""
 
@@ -70,9 +70,9 @@ CLIENTS: Final[Mapping[str, ClientForm]] = {
         file_on_macos="Library/Application Support/Code/User/mcp.json",
         key_form=f"${{env:{_KEY}}}",
     ),
-    "codex": ClientForm(".codex/config.toml", "mcp_servers", is_toml=True, says_type=False),
+    "codex": ClientForm(".codex/config.toml", "mcp_servers", is_toml=True, names_type=False),
     "gemini": ClientForm(
-        ".gemini/settings.json", "mcpServers", url_member="httpUrl", says_type=False, key_form=f"${_KEY}"
+        ".gemini/settings.json", "mcpServers", url_member="httpUrl", names_type=False, key_form=f"${_KEY}"
     ),
     "inspector": ClientForm(None, "mcpServers"),
 }
@@ -94,7 +94,7 @@ def entry_of(
     url = mcp_url(settings)
     if form.is_toml:
         return {"url": url, **({"bearer_token_env_var": _KEY} if needs_key else {})}
-    entry = {"type": "http"} if form.says_type else {}
+    entry = {"type": "http"} if form.names_type else {}
     entry[form.url_member] = url
     if needs_key:
         entry["headers"] = {"Authorization": f"Bearer {form.key_form}"}
@@ -114,7 +114,7 @@ def entry_of_context(form: ClientForm, name: str, context: Context, url: str) ->
         return {"type": "stdio", **entry} if form.servers == "servers" else entry
     if form.is_toml:
         return {"url": url, **({"bearer_token_env_var": variable} if needs_key else {})}
-    entry = {"type": "http"} if form.says_type else {}
+    entry = {"type": "http"} if form.names_type else {}
     entry[form.url_member] = url
     if needs_key:
         entry["headers"] = {"Authorization": f"Bearer {key_form}"}

@@ -146,7 +146,7 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
             data_dir,
             greet=lambda port, metrics: greet(settings, port, metrics, *_shared_mcp(settings)),
         )
-        _tell_stopped(settings)
+        _print_stopped(settings)
         return
 
     def ready(hub: Hub) -> None:
@@ -161,7 +161,7 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     asyncio.run(serve_hub(settings, worker=worker, ready=ready))
     if worker is None:
-        _tell_stopped(settings)
+        _print_stopped(settings)
 
 
 def greet(
@@ -204,7 +204,7 @@ def _mcp_words(settings: Settings, port: int, problem: str) -> str:
     return f"{url}  to paste into a client: {json.dumps({'mcpServers': {'tool-hub': entry}})}"
 
 
-def _tell_stopped(settings: Settings) -> None:
+def _print_stopped(settings: Settings) -> None:
     """For a person at a terminal, where the log is for one too."""
     if not sys.stderr.isatty() or settings.logs.format == "json":
         return

@@ -1,1 +1,1 @@
-"""Values and ports: the common language of the hub. Standard library only, no I/O."""
+"""Values and ports: the common language of the hub. Standard library and msgspec only, no I/O."""

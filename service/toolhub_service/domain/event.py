@@ -1,4 +1,4 @@
-"""What the audit log remembers."""
+"""Events of the audit log, their place in its chains, and what verifying it finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long work: a call that outlives its RPC, and the history of what became of it (AIP-216)."""
+"""Long work: a call that outlives its RPC, and the history of its states (AIP-216)."""
 
 from __future__ import annotations
 

@@ -132,8 +132,8 @@ class RunningJobs(Protocol):
     def suspends(self, job_id: str, approval_id: str) -> None:
         """The run ends here, for a call that it makes waits for a person; it runs again after the decision."""
 
-    def goes_on_elsewhere(self, job_id: str) -> bool:
-        """Whether this run is being cut off and another one continues it: what it began is not to be stopped."""
+    def continues_elsewhere(self, job_id: str) -> bool:
+        """Whether this run is being cut off and another one continues it, so that what it began must not be stopped."""
 
     def stopping(self, job_id: str) -> asyncio.Event:
         """Set when the job is to be cancelled.

@@ -1,4 +1,4 @@
-"""Idempotency keys: whose they are, who holds one now, and what came of the call that held it."""
+"""Idempotency keys: whose they are, who holds one now, and the answer of the call that held it."""
 
 from __future__ import annotations
 

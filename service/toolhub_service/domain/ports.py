@@ -1,4 +1,4 @@
-"""Ports: what the inside needs from the outside. Each owns a conformance suite in tests/ports/."""
+"""Ports: the interfaces of adapters, stores, clocks and observers. Each owns a conformance suite in tests/ports/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call leaves as: a result or an error, always with evidence."""
+"""The answer to a call: a result or an error, always with evidence; and what it reports on the way."""
 
 from __future__ import annotations
 

@@ -260,9 +260,9 @@ class DocketEngine:
             await asyncio.wait([self._serving])
 
     async def _enqueue(self, job_id: str) -> None:
-        lane = 0
+        number = 0
         while True:
-            key = f"{lane}:{job_id}"
+            key = f"{number}:{job_id}"
             execution = await self._docket.add(_TASK, key=key)()
             if execution.disposition is not Disposition.ALREADY_SCHEDULED:
                 return
@@ -270,9 +270,10 @@ class DocketEngine:
                 state = await redis.hget(self._docket.runs_key(key), "state")
             if state in {b"queued", b"scheduled"}:
                 return
-            # Else the delivery that stood in the way has ended meanwhile, and there is room in this lane.
+            # docket refuses a second task under a key whose first one runs, so that the next delivery has another key.
+            # In any other state the first one has ended meanwhile, and its key is free again.
             if state == b"running":
-                lane += 1
+                number += 1
 
     async def _deliver(self, job_id: str) -> None:
         """One docket task. Cancelled, it leaves its message to be delivered again."""

@@ -115,8 +115,8 @@ class InprocessEngine:
         self._parked: Counter[str] = Counter()
         # Parked runs that are to go on, once there is room.
         self._returning: OrderedDict[str, asyncio.Future[None]] = OrderedDict()
-        # Of those that were let go on a moment ago, and still count as parked.
-        self._let_on: set[str] = set()
+        # Of those that may go on since a moment ago, and are still counted as parked.
+        self._resumed: set[str] = set()
         self._runs: Runs | None = None
         self._closed = False
 
@@ -144,9 +144,9 @@ class InprocessEngine:
         try:
             yield
             if self._parked[job_id] == 1:
-                await self._room(job_id)
+                await self._wait_for_room(job_id)
         finally:
-            self._let_on.discard(job_id)
+            self._resumed.discard(job_id)
             self._parked[job_id] -= 1
             if not self._parked[job_id]:
                 del self._parked[job_id]
@@ -166,8 +166,8 @@ class InprocessEngine:
         if self._runs is not None:
             await self._runs.end(grace_s)
 
-    async def _room(self, job_id: str) -> None:
-        """Until a parked run may go on."""
+    async def _wait_for_room(self, job_id: str) -> None:
+        """Return when a parked run may go on."""
         if self._closed or self._busy() < self._max_running:
             return  # what waits here is in front of all that wait for their first delivery
         returning = self._returning[job_id] = asyncio.get_running_loop().create_future()
@@ -178,7 +178,7 @@ class InprocessEngine:
 
     def _busy(self) -> int:
         """Runs that take room."""
-        return 0 if self._runs is None else len(self._runs) - len(self._parked) + len(self._let_on)
+        return 0 if self._runs is None else len(self._runs) - len(self._parked) + len(self._resumed)
 
     def _ended(self, job_id: str) -> None:
         tenant = self._again.pop(job_id, None)
@@ -194,7 +194,7 @@ class InprocessEngine:
         while self._returning and room > 0:
             room -= 1
             returning_id, returning = self._returning.popitem(last=False)
-            self._let_on.add(returning_id)
+            self._resumed.add(returning_id)
             returning.set_result(None)
         while self._waiting and room > 0:
             room -= 1

@@ -157,9 +157,7 @@ class Face:
         if row is not None:
             row = next((each for each in row.rows().values() if each.tool == answer.tool), row)
         if answer.error is not None:
-            error = (
-                self._unknown(asked, answer.error) if row is None else _lacking(row, _in_words_of(row, answer.error))
-            )
+            error = self._unknown(asked, answer.error) if row is None else _lacking(row, _worded_by(row, answer.error))
             return answer._replace(error=error, value=self.fail(error))
         if row is None:
             return answer
@@ -303,7 +301,7 @@ def _lacking(row: FaceTool, error: ToolError) -> ToolError:
 # Errors speak of the hub's tool and arguments: whoever sees only the face is told the names of the face.
 
 
-def _in_words_of(row: FaceTool, error: ToolError) -> ToolError:
+def _worded_by(row: FaceTool, error: ToolError) -> ToolError:
     names = {argument.to: name for name, argument in row.arguments.items() if argument.to not in (name, USER)}
     units = {argument.to: argument.scale for argument in row.arguments.values() if argument.scale != 1}
 

@@ -199,7 +199,7 @@ def _gives_shell(words: Words) -> bool:
     )
 
 
-def _says(rule: str) -> Callable[[Words], bool]:
+def _text_matches(rule: str) -> Callable[[Words], bool]:
     """Whether a text that a shell or an interpreter is to run fits one of the patterns of a rule."""
     patterns = [pattern for name, pattern in _TEXT_RULES if name == rule]
     return lambda words: words[0] == _TEXT and any(pattern.search(" ".join(words)) is not None for pattern in patterns)
@@ -213,5 +213,5 @@ _RULES: Final[tuple[tuple[str, Callable[[Words], bool]], ...]] = (
     ("change-kernel", lambda words: program_of(words[0]) in _KERNEL),
     ("read-credentials", lambda words: any(_KEPT_SECRET.search(word) for word in words[1:])),
     ("reverse-shell", _gives_shell),
-    *((rule, _says(rule)) for rule in dict.fromkeys(rule for rule, _ in _TEXT_RULES)),
+    *((rule, _text_matches(rule)) for rule in dict.fromkeys(rule for rule, _ in _TEXT_RULES)),
 )

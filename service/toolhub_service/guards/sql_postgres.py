@@ -30,7 +30,7 @@ _WRITING: Final = _READING | frozenset(
     "InsertStmt UpdateStmt DeleteStmt MergeStmt MergeWhenClause OnConflictClause InferClause MultiAssignRef "
     "IndexElem".split()
 )
-_SAID: Final = {
+_PROBLEMS: Final = {
     "IntoClause": "makes a table (INTO)",
     "LockingClause": "locks rows (FOR UPDATE, FOR SHARE)",
     "CurrentOfExpr": "uses a cursor",
@@ -95,7 +95,7 @@ def _walked(root: Any, schema: str, allowed: frozenset[str]) -> _Found:
         node, queries = stack.pop()
         name = type(node).__name__
         if name not in allowed:
-            found.problems[_SAID.get(name, f"has a part that is not allowed ({name})")] = None
+            found.problems[_PROBLEMS.get(name, f"has a part that is not allowed ({name})")] = None
             continue
         if name.endswith("Stmt") and node is not root and name != "SelectStmt":
             found.problems["writes within WITH: one statement may write once"] = None

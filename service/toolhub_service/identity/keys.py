@@ -32,9 +32,9 @@ _KEYS_MAX: Final = 64
 _MISSING_MAX: Final = 256
 _MISSING_S: Final = 60.0
 """For which a key id that the issuer did not know is not asked for again."""
-_LOOKS: Final = 5
-"""Looks for unknown key ids that may come at once; then one each _LOOK_S."""
-_LOOK_S: Final = 10.0
+_EXTRA_FETCHES: Final = 5
+"""Fetches for unknown key ids that may come at once; then one each _EXTRA_FETCH_S."""
+_EXTRA_FETCH_S: Final = 10.0
 _PAUSE_S: Final = 2.0
 """After a failure; doubled by each further one, up to _PAUSE_MAX_S."""
 _PAUSE_MAX_S: Final = 60.0
@@ -236,7 +236,7 @@ class IssuerKeys:
         self._task: asyncio.Task[None] | None = None
         self._jwks_url, self._discovered_s = "", 0.0
         self._missing_until_s: dict[str, float] = {}
-        self._looks, self._look_s = float(_LOOKS), 0.0
+        self._extra_fetches, self._counted_s = float(_EXTRA_FETCHES), 0.0
 
     def in_force(self) -> KeySet | None:
         """None: there are none, or they are too old to be believed."""
@@ -256,19 +256,21 @@ class IssuerKeys:
         is_old = self._keys is None or now_s - self._fetched_s > 2 * self.terms.refresh_s
         return is_old and (self._task is not None or now_s >= self._retry_s)
 
-    def may_look_for(self, key_id: str) -> bool:
-        """Whether the issuer may be asked for a key that it has perhaps made just now; so asked, it has its fetch."""
+    def may_fetch_for(self, key_id: str) -> bool:
+        """Whether a fetch may bring a key that is not known, such as one that the issuer has just made; begins one."""
         now_s = self._clock.monotonic_s()
         if self._task is not None:
             # The fetch that is under way may bring the key, and costs the issuer nothing more.
             return bool(key_id)
         if not key_id or self._missing_until_s.get(key_id, 0.0) > now_s or now_s < self._retry_s:
             return False
-        self._looks = min(float(_LOOKS), self._looks + (now_s - self._look_s) / _LOOK_S)
-        self._look_s = now_s
-        if self._looks < 1.0:
+        self._extra_fetches = min(
+            float(_EXTRA_FETCHES), self._extra_fetches + (now_s - self._counted_s) / _EXTRA_FETCH_S
+        )
+        self._counted_s = now_s
+        if self._extra_fetches < 1.0:
             return False
-        self._looks -= 1.0
+        self._extra_fetches -= 1.0
         if len(self._missing_until_s) >= _MISSING_MAX:
             # Whoever makes up key ids fills this; dropping the oldest keeps it bounded, and the bucket still holds.
             del self._missing_until_s[next(iter(self._missing_until_s))]

@@ -145,7 +145,7 @@ class Tokens:
             raise _unreachable(issuer)
         key = keys.find(key_id, algorithm)
         if key is None:
-            if issuer.may_look_for(key_id):
+            if issuer.may_fetch_for(key_id):
                 raise KeysNeeded(issuer)
             raise TokenRefused("key", "The token is signed by a key that its issuer does not publish (`kid`).")
         if not verifies(key, algorithm, parsed.signed, parsed.signature):

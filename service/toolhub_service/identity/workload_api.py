@@ -58,7 +58,7 @@ class X509Context(NamedTuple):
         return trust_domain_of(self.spiffe_id)
 
 
-class AgentAway(Exception):
+class AgentUnavailable(Exception):
     """There is no SVID to be had; the message says why."""
 
 
@@ -92,9 +92,9 @@ def fetch(endpoint: str, wait_s: float) -> X509Context:
                     return read(answer)
         except grpc.RpcError as failed:
             if left_s <= _RETRY_S:
-                raise _away(failed) from None
+                raise _unavailable(failed) from None
         else:
-            raise AgentAway("it ends the stream without an answer")
+            raise AgentUnavailable("it ends the stream without an answer")
         time.sleep(_RETRY_S)
 
 
@@ -111,12 +111,12 @@ async def contexts(endpoint: str) -> AsyncIterator[X509Context | AnswerUnusable]
                 yield _read_or_why(answer)
                 answer = await call.read()
         except TimeoutError:
-            raise AgentAway(f"it has not answered within {_FIRST_S:.0f} s") from None
+            raise AgentUnavailable(f"it has not answered within {_FIRST_S:.0f} s") from None
         except grpc.RpcError as failed:
-            raise _away(failed) from None
+            raise _unavailable(failed) from None
         finally:
             call.cancel()
-    raise AgentAway("it has ended the stream")
+    raise AgentUnavailable("it has ended the stream")
 
 
 def read(answer: bytes) -> X509Context:
@@ -150,12 +150,12 @@ def _read_or_why(answer: bytes) -> X509Context | AnswerUnusable:
         return unusable
 
 
-def _away(failed: grpc.RpcError) -> AgentAway:
+def _unavailable(failed: grpc.RpcError) -> AgentUnavailable:
     """`code: what the agent says`, which is the one hint at an entry that is missing."""
     code, details = failed.code(), failed.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
         details = details.rpartition("error: ")[2]  # gRPC says the path three times before what is wrong with it
-    return AgentAway(f"{code.name}: {details[:_DETAILS_MAX]}".rstrip(": "))
+    return AgentUnavailable(f"{code.name}: {details[:_DETAILS_MAX]}".rstrip(": "))
 
 
 def _domain_named(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The hub as an MCP server: another entrance to the same pipeline, over HTTP and stdio, in both eras of the protocol.
+"""The hub as an MCP server: another entrance to the same pipeline, over HTTP and stdio.
 
 `admission.py` stands before the endpoint (who may come in, how much, for how long) and knows nothing of MCP;
 `exchange.py` answers plain requests of 2026-07-28 without the HTTP transport of the SDK;

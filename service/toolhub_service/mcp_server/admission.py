@@ -1,7 +1,7 @@
-"""What stands before the MCP endpoint: which Host and Origin, who calls, how much is read, how many at once, how long.
+"""Checks before the MCP endpoint: which Host and Origin, who calls, how much is read, how many at once, how long.
 
 Plain ASGI, and nothing of MCP: what is refused here costs no parsing of the protocol. Each request is judged anew; a
-session of the older era is besides bound to the principal that opened it, which the SDK sees to.
+session of the older protocol is besides bound to the principal that opened it, which the SDK sees to.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class AdmissionTerms:
     max_streams: int = 1_000
     """That only listen for changes, likewise."""
     max_sessions: int = 1_000
-    """Of the older era, likewise."""
+    """Of the older protocol, likewise."""
     session_idle_s: float = 1_800.0
     resource: ProtectedResource | None = None
     """Where clients may get tokens; None: nowhere that the hub knows."""
@@ -146,7 +146,7 @@ class Admission:
             await _reply(send, 200, resource.metadata(), [_JSON, *METADATA_HEADERS])
             return
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        answer = self._turned_away(scope, headers)
+        answer = self._refusal_of(scope, headers)
         if answer is not None:
             await _answer(send, *answer)
             return
@@ -162,9 +162,9 @@ class Admission:
         if not self._has_session(scope):
             scope["headers"] = [each for each in scope["headers"] if each[0] != _SESSION_HEADER]
         self._invite(scope, principal)
-        await self._let_in(scope, receive, send, principal)
+        await self._admit(scope, receive, send, principal)
 
-    def _turned_away(self, scope: Scope, headers: Sequence[tuple[str, str]]) -> tuple[int, str] | None:
+    def _refusal_of(self, scope: Scope, headers: Sequence[tuple[str, str]]) -> tuple[int, str] | None:
         """(status, why), before anybody asks who calls."""
         if not self._knows_host([value for name, value in headers if name == "host"]):
             return 421, "The Host header names no address of this hub. An operator adds it to server.mcp.allowed_hosts."
@@ -205,7 +205,7 @@ class Admission:
             return self._terms.is_local and parts.scheme in ("http", "https") and name in _LOCAL_NAMES
         return False
 
-    async def _let_in(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
+    async def _admit(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
         listens = scope["method"] == "GET" or (b"mcp-method", LISTEN_METHOD) in scope["headers"]
         room = self.streams if listens else self.requests
         async with room.place(principal.share) as has_place:

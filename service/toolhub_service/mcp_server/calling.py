@@ -2,8 +2,8 @@
 
 An approval belongs to one principal and one call with these arguments, so a call that comes again finds its own: once
 granted it is used without the client naming it. Meanwhile, whatever the client can do first: it asks its user, by an
-elicitation in the older era and an `input_required` result in the newer one; the call waits as a task; or it is refused
-with the approval's id. The user is never the approver: only an approver of the hub decides.
+elicitation in the older protocol and an `input_required` result in the newer one; the call waits as a task; or it is
+refused with the approval's id. The user is never the approver: only an approver of the hub decides.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What has changed, told to clients as `list_changed` and `resources/updated`: at most twice a second."""
+"""Notifies clients of changes, by `list_changed` and `resources/updated`: at most twice a second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from toolhub_service.registry.catalog import CatalogChange
 
 _EVERY_S: Final = 0.5
 _SEND_S: Final = 1.0
-# Sessions of the older era that are told; of more, those that began first are not.
+# Sessions of the older protocol that are told; of more, those that began first are not.
 _SESSIONS_MAX: Final = 1_000
 
 
@@ -53,7 +53,7 @@ class Changes:
 
     def __init__(self, engine: Engine) -> None:
         self.bus = InMemorySubscriptionBus()
-        """For who listens in the newer era."""
+        """For who listens in the newer protocol."""
         self._engine = engine
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         self._watches: dict[str, dict[str, Watch]] = {}
@@ -87,17 +87,17 @@ class Changes:
             self._telling.cancel()
 
     def tell(self, session_id: str, session: ServerSession) -> None:
-        """A client of the older era is ready to hear."""
+        """A client of the older protocol is ready to hear."""
         self._sessions[session_id] = session
         if len(self._sessions) > _SESSIONS_MAX:
             self.forget(next(iter(self._sessions)))
 
     def watches_of(self, session_id: str) -> dict[str, Watch]:
-        """Resources of whose changes a session of the older era is told, by the URIs that its client knows."""
+        """Resources of whose changes a session of the older protocol is told, by the URIs that its client knows."""
         return self._watches.setdefault(session_id, {})
 
     def subscribe(self, watches: Sequence[Watch], listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Tell a stream of the newer era of changes of lists, and of these resources. Returns how to stop it."""
+        """Tell a stream of the newer protocol of changes of lists, and of these resources. Returns how to stop it."""
         key, stop = object(), self.bus.subscribe(listener)
         self._streams[key] = (watches, listener)
 
@@ -108,7 +108,7 @@ class Changes:
         return unsubscribe
 
     def forget(self, session_id: str) -> None:
-        """A session of the older era has ended. Notifying it would not fail: nobody would ever know."""
+        """A session of the older protocol has ended. Notifying it would not fail: nobody would ever know."""
         self._sessions.pop(session_id, None)
         self._watches.pop(session_id, None)
 

@@ -1,4 +1,4 @@
-"""How a client asks its user while an approver of the hub decides: by a form or a link, in either era.
+"""How a client asks its user while an approver of the hub decides: by a form or a link, in any protocol version.
 
 The user is not the approver: "accept" says that the approver has decided, or that the user wants to go on waiting;
 "decline" says that the call is not wanted any more. Nothing that a client answers here grants anything.
@@ -15,7 +15,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.mcp_server.calls import Context
 
 _NOTHING_ASKED: Final[Any] = {"type": "object", "properties": {}}
-# For a person to answer an elicitation of the older era, which keeps its request open.
+# For a person to answer an elicitation of the older protocol, which keeps its request open.
 _PERSON_S: Final = 600.0
 
 
@@ -69,7 +69,7 @@ class Prompt(NamedTuple):
         return {"method": "elicitation/create", "params": params}
 
     async def is_accepted(self, context: Context) -> bool:
-        """Ask by a request of the older era, for ten minutes at most, whether the call may go on."""
+        """Ask by a request of the older protocol, for ten minutes at most, whether the call may go on."""
         session, request_id = context.session, context.request_id
         with anyio.move_on_after(_PERSON_S):
             try:

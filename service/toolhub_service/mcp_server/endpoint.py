@@ -1,4 +1,8 @@
-"""The protocol's requests, on the SDK's low-level server: one object for all clients, of either era."""
+"""The protocol's requests, on the SDK's low-level server: one object for all clients, of any protocol version.
+
+"The older protocol" in this folder is 2025-11-25 and what came before it, with sessions; "the newer protocol" begins
+with 2026-07-28, in which each request is complete in itself.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +61,8 @@ from toolhub_service.mcp_server.subscriptions import Subscriptions
 from toolhub_service.mcp_server.tasks import (
     OLDER_VERSION,
     asks_for_task,
+    asks_for_task_updates,
     check_declared,
-    wants_news_of_tasks,
 )
 from toolhub_service.telemetry.mcp import CANCELLED, TOOL_ERROR
 
@@ -146,7 +150,7 @@ class Endpoint:
         self._subscriptions.close()
 
     def session_ended(self, session_id: str) -> None:
-        """Nothing of a session of the older era is kept from now on."""
+        """Nothing of a session of the older protocol is kept from now on."""
         self._changes.forget(session_id)
 
     async def _around(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -194,7 +198,7 @@ class Endpoint:
 
     async def _around_tasks(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """What of tasks the SDK's own handlers have no room for: it passes on what a middleware answers as it is."""
-        if wants_news_of_tasks(ctx):
+        if asks_for_task_updates(ctx):
             check_declared(ctx)
         if not asks_for_task(ctx):
             return await call_next(ctx)
@@ -272,15 +276,15 @@ class Endpoint:
         return page | {"resourceTemplates": [*page["resourceTemplates"], SKILL_TEMPLATE]}
 
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
-        is_new_era = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         asker, uri = self._asker(context), str(params.uri)
 
         async def of_uri(uri: str) -> dict[str, Any]:
-            return await self._resources.read(asker, uri, is_new_era=is_new_era)
+            return await self._resources.read(asker, uri, is_modern=is_modern)
 
         if not uri.startswith(SKILL_URI):
             return await of_uri(uri)
-        not_found = INVALID_PARAMS if is_new_era else NOT_FOUND_ONCE
+        not_found = INVALID_PARAMS if is_modern else NOT_FOUND_ONCE
         return await self._skills.read(context, asker.principal, asker.session_id, uri, of_uri, not_found)
 
     async def _list_skills(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
@@ -330,7 +334,7 @@ class _Server(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """Clients of the older era are told of changes and have tasks, too."""
+        """Clients of the older protocol are told of changes and have tasks, too."""
         every = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
         options_for = notification_options or every
         options = super().create_initialization_options(options_for, experimental_capabilities, extensions)
@@ -343,5 +347,5 @@ class _Server(Server[Any]):
 
 
 def session_of(context: Context) -> str:
-    """The session of the older era; empty in the newer one, where the admission has taken off what clients send."""
+    """The session of the older protocol; empty in the newer one, where admission removes what clients send."""
     return "" if context.request is None else str(context.request.headers.get(_SESSION_HEADER, ""))

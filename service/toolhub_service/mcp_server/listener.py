@@ -72,7 +72,7 @@ class Listener:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._first)
 
     def open_now(self) -> tuple[int, int]:
-        """(sessions of the older era, streams that only listen) in this process."""
+        """(sessions of the older protocol, streams that only listen) in this process."""
         opening = self._opening
         if opening is None or not opening.done() or opening.cancelled():
             return 0, 0

@@ -44,7 +44,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.mcp_server.calls import Context, invoke
-from toolhub_service.runtime.steps import to_its_end
+from toolhub_service.runtime.steps import shield_until_done
 
 STATE_PREFIX: Final = "waiting:"
 """Of a request's state that names a call which waits for its client."""
@@ -92,7 +92,7 @@ class Client:
         self._given = given
         self._level = _LEVELS.index(level) if level in _LEVELS else len(_LEVELS)
         self._lines: asyncio.Queue[LoggingMessageNotificationParams] = asyncio.Queue(_LINES_MAX)
-        # A client of the older era without a way back to it (several workers) would not know `input_required`.
+        # A client of the older protocol without a way back to it (several workers) would not know `input_required`.
         is_reached = context.session.can_send_request or context.protocol_version in MODERN_PROTOCOL_VERSIONS
         self.capabilities: JsonObject = {kind: declared[kind] for kind in _ASKED if is_reached and kind in declared}
         self.lacking: JsonObject = {}
@@ -197,7 +197,7 @@ class Relay:
         self._levels: OrderedDict[str, str] = OrderedDict()
 
     def set_level(self, session_id: str, level: str) -> None:
-        """Of the lines of upstream logs that a session of the older era wants."""
+        """Of the lines of upstream logs that a session of the older protocol wants."""
         self._levels[session_id] = level
         self._levels.move_to_end(session_id)
         if len(self._levels) > _LEVELS_MAX:
@@ -216,7 +216,7 @@ class Relay:
             await self._until_asked(running, client)
         except BaseException:
             running.cancel()
-            await to_its_end(_ended(running))
+            await shield_until_done(_ended(running))
             raise
         return self._outcome(call, client, running)
 
@@ -236,7 +236,7 @@ class Relay:
             await self._until_asked(waiting.running, waiting.client)
         except BaseException:
             waiting.running.cancel()
-            await to_its_end(_ended(waiting.running))
+            await shield_until_done(_ended(waiting.running))
             raise
         return waiting.call, self._outcome(waiting.call, waiting.client, waiting.running)
 

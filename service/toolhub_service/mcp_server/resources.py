@@ -22,7 +22,7 @@ from toolhub_service.mcp_server.source_resources import Found, SourceResources, 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
 """Of one answer: what is larger is read over gRPC, in pieces."""
 
-# In the older era an answer is one event of a stream, of which clients take 1 MiB, in base64.
+# In the older protocol an answer is one event of a stream, of which clients take 1 MiB, in base64.
 _READ_ONCE_MAX_BYTES: Final = 700 * 1024
 _PAGE: Final = 100
 _CONTENTS: Final = ("mimeType", "text", "blob", "_meta")
@@ -75,10 +75,10 @@ class Resources:
             **unread_of(found),
         }
 
-    async def read(self, asker: Asker, uri: str, *, is_new_era: bool) -> dict[str, Any]:
+    async def read(self, asker: Asker, uri: str, *, is_modern: bool) -> dict[str, Any]:
         """A ReadResourceResult. Raises MCPError alike for what does not exist and what is not the caller's to read."""
-        code = INVALID_PARAMS if is_new_era else NOT_FOUND_ONCE
-        most = READ_MAX_BYTES if is_new_era else _READ_ONCE_MAX_BYTES
+        code = INVALID_PARAMS if is_modern else NOT_FOUND_ONCE
+        most = READ_MAX_BYTES if is_modern else _READ_ONCE_MAX_BYTES
         result: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
         if uri.startswith(ARTIFACT_URI):
             media_type, data = await self._artifact(asker.principal, uri, uri.removeprefix(ARTIFACT_URI), most, code)

@@ -42,7 +42,7 @@ class HttpTerms:
     head_s: float = 10.0
     """For the head of a request to arrive."""
     is_alone: bool = True
-    """Whether no other process serves on the port: sessions of the older era live in one."""
+    """Whether no other process serves on the port: sessions of the older protocol live in one."""
     tls: ssl.SSLContext | None = None
 
 
@@ -74,7 +74,7 @@ def _has_session(scope: Scope, *, is_alone: bool) -> bool:
 
 
 def invite(scope: Scope, principal: Principal) -> None:
-    """The SDK binds sessions of the older era to this user."""
+    """The SDK binds sessions of the older protocol to this user."""
     scope["user"] = AuthenticatedUser(AccessToken(token="verified", client_id=principal.id, scopes=[]))  # noqa: S106 - no secret
 
 
@@ -96,7 +96,7 @@ class HttpServer:
             await self._server.serve([bound])
 
     def open_now(self) -> tuple[int, int]:
-        """(sessions of the older era, streams that only listen)."""
+        """(sessions of the older protocol, streams that only listen)."""
         now_s = asyncio.get_running_loop().time()
         return self._admission.sessions.count(now_s), self._admission.streams.taken
 
@@ -153,14 +153,14 @@ class BoundedProtocol(H11Protocol):
     max_connections = 1_000
     head_s = 10.0
     _late: asyncio.TimerHandle | None = None
-    heard_s = 0.0
+    last_used_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         encrypted = transport.get_extra_info("ssl_object")
         if encrypted is not None and (chain := _shown_chain(encrypted)):
             self.app = _with_chain(self.app, chain)
-        self.heard_s = self.loop.time()
+        self.last_used_s = self.loop.time()
         if len(self.connections) > self.max_connections and not self._takes_a_place():
             transport.abort()
             return
@@ -170,7 +170,7 @@ class BoundedProtocol(H11Protocol):
         """Some at a time, so that in a flood few look for one."""
         others = [each for each in self.connections if isinstance(each, BoundedProtocol) and each is not self]
         idle = [each for each in others if each.is_idle]
-        for each in nsmallest(_PLACES, idle, key=lambda each: (each.is_known, each.heard_s)):
+        for each in nsmallest(_PLACES, idle, key=lambda each: (each.is_known, each.last_used_s)):
             each.transport.abort()
         return bool(idle)
 
@@ -186,7 +186,7 @@ class BoundedProtocol(H11Protocol):
         return cycle is not None and PRINCIPAL in cycle.scope
 
     def data_received(self, data: bytes) -> None:
-        self.heard_s = self.loop.time()
+        self.last_used_s = self.loop.time()
         super().data_received(data)
         if not self.is_idle:
             self._stop_waiting()

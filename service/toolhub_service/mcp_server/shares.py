@@ -1,4 +1,4 @@
-"""What each principal gets of what the MCP endpoint has: places and sessions."""
+"""How many of the places and sessions of the MCP endpoint each principal may have."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Quota:
 
 
 class SessionShares:
-    """Sessions of the older era that each principal has open, as far as one can see: of what is free, at most half."""
+    """Sessions of the older protocol that each principal has open, as far as one can see: at most half of the free."""
 
     def __init__(self, most: int, idle_s: float, on_end: Callable[[str], None]) -> None:
         """`on_end` is told the id of each session that has ended, or was used by nobody for too long."""

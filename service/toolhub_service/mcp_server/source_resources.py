@@ -59,7 +59,7 @@ class Listing(NamedTuple):
     resources: Mapping[str, Mapping[str, Any]]
     """By URI, in the source's order."""
     templates: Sequence[Template]
-    is_away: bool = False
+    is_unavailable: bool = False
     """It was read before its source went away: it still claims its URIs."""
 
     def claims(self, uri: str) -> bool:
@@ -91,7 +91,7 @@ class SourceResources:
         self._kept: OrderedDict[tuple[Principal, str], _Kept] = OrderedDict()
         """By caller, as far as its credential goes, and source."""
         self._kept_entries = 0
-        engine.resource_news.subscribe(self._on_news)
+        engine.resource_news.subscribe(self._on_change)
 
     async def found(self, asker: Asker) -> Found:
         """What each source offers that the caller may see."""
@@ -108,7 +108,9 @@ class SourceResources:
 
         listings = await asyncio.gather(*map(one, specs))
         unread = [
-            spec.source for spec, listing in zip(specs, listings, strict=True) if listing is None or listing.is_away
+            spec.source
+            for spec, listing in zip(specs, listings, strict=True)
+            if listing is None or listing.is_unavailable
         ]
         return Found([listing for listing in listings if listing is not None], unread)
 
@@ -163,14 +165,14 @@ class SourceResources:
         return [
             {**entry, "uri": uri if self._is_only(found, listing, uri) else f"{SOURCE_URI}{listing.source}/{uri}"}
             for listing in found.listings
-            if not listing.is_away
+            if not listing.is_unavailable
             for uri, entry in listing.resources.items()
         ]
 
     def templates(self, found: Found) -> list[dict[str, Any]]:
         templates = []
         for listing in found.listings:
-            for template in () if listing.is_away else listing.templates:
+            for template in () if listing.is_unavailable else listing.templates:
                 own = str(template.shown["uriTemplate"])
                 others = (each for each in found.listings if each is not listing)
                 is_only = bool(template.prefix) and not any(_has(other, own) for other in others)
@@ -183,7 +185,7 @@ class SourceResources:
         for, or one that no other source can have."""
         return asked if uri == own else f"{SOURCE_URI}{source}/{uri}"
 
-    def _on_news(self, source: str, uri: str) -> None:
+    def _on_change(self, source: str, uri: str) -> None:
         """A list that has changed is asked for anew, and claims what it did until then."""
         for key, kept in tuple(self._kept.items()) if not uri else ():
             if key[1] == source:
@@ -205,7 +207,7 @@ class SourceResources:
             kept = None
         if kept is not None and kept.until_s > now_s:
             return kept.listing
-        away = kept.listing._replace(is_away=True) if kept is not None else None
+        away = kept.listing._replace(is_unavailable=True) if kept is not None else None
         if spec.state is ToolState.UNAVAILABLE:
             return away
         answer = await self._primitives.call(asker, spec, {})

@@ -1,4 +1,4 @@
-"""Subscriptions of clients to resources of sources, in either era.
+"""Subscriptions of clients to resources of sources, in any protocol version.
 
 Each is a call of the source's tool for it, under the caller's own rights, and what the source says then reaches this
 client only: two clients may mean two sources by one URI.
@@ -37,7 +37,7 @@ class Subscriptions:
             handler.close()
 
     async def subscribe(self, asker: Asker, uri: str) -> None:
-        """Of the older era. Raises MCPError alike for what is not there and what policy hides."""
+        """Of the older protocol. Raises MCPError alike for what is not there and what policy hides."""
         watches = self._changes.watches_of(asker.session_id)
         if uri in watches or uri.startswith(ARTIFACT_URI):  # which never change
             return
@@ -49,7 +49,7 @@ class Subscriptions:
         self._changes.watches_of(asker.session_id).pop(uri, None)
 
     async def listen(self, asker: Asker, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
-        """The stream of the newer era. Of the resources that it asks for, those that are granted are acknowledged."""
+        """The stream of the newer protocol. Of the resources that it asks for, only granted ones are acknowledged."""
         if len(self._open) >= STREAMS_MAX:
             raise MCPError(INTERNAL_ERROR, "Too many clients listen. Try again later.")
         watches: list[Watch] = []
@@ -72,7 +72,7 @@ class Subscriptions:
             raise no_resource(uri)
         spec = self._primitives.of_source(Primitive.RESOURCE_SUBSCRIPTION, source)
         may_read = not self._primitives.is_hidden(asker.principal, reading)
-        refusal = _no_news(uri) if may_read else no_resource(uri)
+        refusal = _no_updates(uri) if may_read else no_resource(uri)
         may_subscribe = spec is not None and not self._primitives.is_hidden(asker.principal, spec)
         if spec is None or (may_subscribe and not may_read):
             raise refusal
@@ -82,7 +82,7 @@ class Subscriptions:
         return Watch(source, own, uri, asker.principal, spec.name)
 
 
-def _no_news(uri: str) -> MCPError:
+def _no_updates(uri: str) -> MCPError:
     return MCPError(INVALID_PARAMS, "Its source tells of no changes of resources. Read it again.", {"uri": uri})
 
 

@@ -35,7 +35,7 @@ from toolhub_service.mcp_server.engine import Engine
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 OLDER_VERSION: Final = "2025-11-25"
-"""The one version of the older era that has tasks."""
+"""The only version of the older protocol that has tasks."""
 RELATED: Final = "io.modelcontextprotocol/related-task"
 
 _LISTEN: Final = "subscriptions/listen"
@@ -68,7 +68,7 @@ def asks_for_task(context: Context) -> bool:
     return is_call and isinstance((context.params or {}).get("task"), Mapping)
 
 
-def wants_news_of_tasks(context: Context) -> bool:
+def asks_for_task_updates(context: Context) -> bool:
     """Whether a request to listen names tasks. The hub sends no news of them, so that a client asks for each."""
     notifications = (context.params or {}).get("notifications")
     return context.method == _LISTEN and isinstance(notifications, Mapping) and "taskIds" in notifications
@@ -242,7 +242,7 @@ def check_declared(context: Context) -> None:
 
 
 def _check_version(context: Context, *, is_newer: bool | None) -> None:
-    """`is_newer`: in which era the method exists; None: in both."""
+    """`is_newer`: whether the method exists in the newer protocol or in the older one; None: in both."""
     version = context.protocol_version
     is_known = (is_newer is not False and version in MODERN_PROTOCOL_VERSIONS) or (
         is_newer is not True and version == OLDER_VERSION

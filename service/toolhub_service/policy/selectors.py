@@ -1,4 +1,4 @@
-"""Whom an entry of policy.yaml speaks of, and whom a call is judged as.
+"""Selectors: which principals an entry of policy.yaml applies to, and as which of them a call is judged.
 
     robot, corp:*                   a principal's id, as a glob over its text
     spiffe://example.org/agents/*   a SPIFFE id, segment by segment: `*` never crosses a `/`, and `/**` at the end
@@ -176,7 +176,7 @@ def meaning_nobody(
     `principals`: whom keys are made for. `problem_of`: what is wrong with a glob over those; empty: nothing."""
     for path, text in selectors_in(document):
         id, issuer = _named_by(text)
-        meant = "" if issuers is None else _meant_by(text, issuers)
+        meant = "" if issuers is None else _selector_meant(text, issuers)
         if meant and not any(map(Pattern(text).matches, principals)):
             yield path, f"`{text}` begins with no known issuer; did you mean `{meant}`?"
         elif issuer and issuers is not None and issuer not in issuers:
@@ -193,7 +193,7 @@ def _named_by(text: str) -> tuple[str, str]:
     return ("*" if text.startswith(SPIFFE) else text), ""
 
 
-def _meant_by(text: str, issuers: frozenset[str]) -> str:
+def _selector_meant(text: str, issuers: frozenset[str]) -> str:
     """The selector of a kind that the text was meant to be, by the spelling of what it begins with; empty: it is one,
     or looks like none."""
     kind, colon, rest = text.partition(":")

@@ -277,8 +277,8 @@ class LivePolicy:
         said of it stays, and its roles are at most those that it had."""
         known = self.principal(kept.id)
         # A bare id is the same principal for everybody, and there is one object of it to be shared.
-        says_more = kept.issuer or kept.actors or kept.groups or kept.permissions is not None
-        if says_more or kept.tenant not in ("", known.tenant):
+        has_more = kept.issuer or kept.actors or kept.groups or kept.permissions is not None
+        if has_more or kept.tenant not in ("", known.tenant):
             return self._snapshot.described(kept)
         return known
 

@@ -31,7 +31,14 @@ from toolhub_service.registry.catalog import CatalogChange, ToolCatalog, skeleto
 from toolhub_service.registry.cooperative import CpuClock
 from toolhub_service.registry.offers import REGISTERED_MAX, MakeRegistered, SourceTools
 from toolhub_service.registry.pin_ledger import PinLedger
-from toolhub_service.registry.source_controller import ReadingTerms, Restored, SharedDeps, SourceController, Wait, until
+from toolhub_service.registry.source_controller import (
+    ReadingTerms,
+    Restored,
+    SharedDeps,
+    SourceController,
+    Wait,
+    wait_for_event,
+)
 
 # Which tools of a source read like tools of somebody else, so that a model could take the one for the other.
 #
@@ -108,7 +115,7 @@ class Sources:
         is_disabled: Callable[[str], bool] = lambda _tool: False,
         timeout_s: float = READING_TIMEOUT_S,
         poll_s: float = POLL_S,
-        wait: Wait = until,
+        wait: Wait = wait_for_event,
         cpu_s: CpuClock = time.thread_time,
     ) -> None:
         """`builtins` returns the state of the hub's own sources; `breaker_of` that of the breaker of an upstream, as

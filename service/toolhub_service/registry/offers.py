@@ -163,7 +163,7 @@ class SourceTools:
         removing = [name for name in self._states if name not in wanted and self._is_ours(name)]
         changed: list[ToolSpec] = []
         for spec in wanted.values():
-            if not self._stands(spec):
+            if not self._is_offered(spec):
                 changed.append(spec)
             await time_slice.pause_if_due()
         staying = wanted.keys() | removing
@@ -196,7 +196,7 @@ class SourceTools:
         for name in removing:
             self._states.pop(name, None)
 
-    def _stands(self, spec: ToolSpec) -> bool:
+    def _is_offered(self, spec: ToolSpec) -> bool:
         known = self._catalog.get(spec.name)
         return known is spec or (known is not None and bool(_all_of(known) == _all_of(spec)))
 

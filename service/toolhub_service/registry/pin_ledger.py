@@ -32,7 +32,7 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.cooperative import TimeSlice, run_in_slices
 from toolhub_service.registry.offers import Offer
 from toolhub_service.registry.pins import (
-    STORE_AWAY,
+    STORE_UNAVAILABLE,
     UNREADABLE,
     Judgement,
     PinSizes,
@@ -70,8 +70,8 @@ def decided(
     """The records to put, the decided one first; none when nothing changes. `endpoint` is where the source stands now,
     empty where it is not known: what was registered is approved for there."""
     wanted = PinState.APPROVED if approve else PinState.REJECTED
-    stands_at = endpoint if approve and pin.registered and endpoint else pin.endpoint
-    if pin.state is wanted and pin.decided_by != FIRST_USE and stands_at == pin.endpoint:
+    approved_at = endpoint if approve and pin.registered and endpoint else pin.endpoint
+    if pin.state is wanted and pin.decided_by != FIRST_USE and approved_at == pin.endpoint:
         return ()
     now = replace(
         pin,
@@ -80,7 +80,7 @@ def decided(
         decided_by=by,
         comment=comment,
         version=pin.version + 1,
-        endpoint=stands_at,
+        endpoint=approved_at,
     )
     return (now, *(_superseded(known, pin) if approve else ()))
 
@@ -192,7 +192,7 @@ class PinLedger:
             return Verdicts(tuple(quarantined(offer.definition, UNREADABLE) for offer in offers), UNREADABLE)
         except ToolFailure as away:
             self._observer.troubled(source.name, away)
-            return Verdicts(await self._remembered(source, offers), STORE_AWAY)
+            return Verdicts(await self._remembered(source, offers), STORE_UNAVAILABLE)
 
     async def of_source(self, source: str) -> Sequence[Pin]:
         """Raises as `PinStore.of_source`."""
@@ -308,10 +308,10 @@ class PinLedger:
         """What was known stays callable; what would need a record that cannot be kept now is not."""
         known = self._last.get(source.name)
         if known is None:
-            return tuple(unavailable(with_problem(offer.definition), STORE_AWAY) for offer in offers)
+            return tuple(unavailable(with_problem(offer.definition), STORE_UNAVAILABLE) for offer in offers)
         judgement = await self._judge(source, known, offers, is_reading=False)
         unkept = {pin.tool for pin in judgement.created}
-        return tuple(unavailable(spec, STORE_AWAY) if spec.name in unkept else spec for spec in judgement.specs)
+        return tuple(unavailable(spec, STORE_UNAVAILABLE) if spec.name in unkept else spec for spec in judgement.specs)
 
     async def _judge(
         self, source: ToolSource, known: Sequence[Pin], offers: Sequence[Offer], is_reading: bool

@@ -1,4 +1,4 @@
-"""What may be called of what a source offers: pure judgement of definitions against the pins that were kept of it.
+"""Which tools of a source may be called: pure judgement of its definitions against the pins that were kept of it.
 
 The digest says what is meant; a name never does. Rules, for a source that is not trusted always:
 
@@ -77,7 +77,7 @@ TOO_MANY_PINS: Final = (
     "those of `toolhub pins list`"
 )
 UNREADABLE: Final = "the record of what was approved cannot be read: run `toolhub doctor`"
-STORE_AWAY: Final = "what was approved cannot be looked up at the moment"
+STORE_UNAVAILABLE: Final = "what was approved cannot be looked up at the moment"
 _WHY: Final = {
     PinChange.NONE: "nobody has approved its definition yet",
     PinChange.ADDED: "it was added by its source and nobody has approved it yet",

@@ -1,4 +1,4 @@
-"""A query, read: which terms are looked up, how much each counts and what may be found instead.
+"""Parses a query of the search: which terms are looked up, how much each counts and what may be found instead.
 
 A term counts once however often a query repeats it: what is repeated are mostly values, not wishes. Numbers beside
 words are left out: they are values of arguments, not words about a tool. Words that people wrap around a wish

@@ -56,7 +56,7 @@ Wait = Callable[[asyncio.Event, float], Awaitable[None]]
 """Returns when the event is set or so many seconds have passed."""
 
 
-async def until(event: asyncio.Event, delay_s: float) -> None:
+async def wait_for_event(event: asyncio.Event, delay_s: float) -> None:
     """`Wait` on the event loop's clock."""
     with suppress(TimeoutError):  # either end of the wait is right
         async with asyncio.timeout(delay_s):

@@ -1,4 +1,4 @@
-"""Words of like meaning: what people ask for is seldom called what a tool calls it.
+"""Synonyms: people seldom ask for a tool by the words that it uses itself.
 
 A short thesaurus of the everyday subjects of tools (files, the web, travel, money, media, work, …), written by hand in
 English and Chinese, a group a line; a word may stand in several. A tool that has only a related word is found by it, at

@@ -73,7 +73,7 @@ class UsageLearning:
         self._recent: OrderedDict[tuple[str, str, str, int], int] = OrderedDict()
         self._cursor = 0
         self._next_forget_ms = 0
-        self._is_store_away = False
+        self._is_store_unavailable = False
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
@@ -119,7 +119,7 @@ class UsageLearning:
             except ToolFailure as failure:
                 self._store_failed(failure)
             else:
-                self._is_store_away = False
+                self._is_store_unavailable = False
 
     async def _keep_up(self) -> None:
         while True:
@@ -133,7 +133,7 @@ class UsageLearning:
         learnt = 0
         while self._received:
             use = self._received.popleft()
-            if self._is_news(use):
+            if self._is_first(use):
                 use = replace(use, purpose=self._redact(use.purpose)[:PURPOSE_MAX_CHARS])
                 if self._learn(use):
                     self._unstored.append(use)
@@ -141,7 +141,7 @@ class UsageLearning:
                 if learnt % _SLICE == 0:
                     await asyncio.sleep(0)
 
-    def _is_news(self, use: ToolUse) -> bool:
+    def _is_first(self, use: ToolUse) -> bool:
         """False for what an agent does again for the same purpose, or has taught enough of: a loop costs nothing."""
         known = self._tenants.get(use.tenant)
         if known is not None and not known.accepts(use.tool, use.agent, use.at_unix_ms):
@@ -219,6 +219,6 @@ class UsageLearning:
         await self._store.forget(now - self._forget_ms, _PAGE)
 
     def _store_failed(self, failure: ToolFailure) -> None:
-        if not self._is_store_away:
+        if not self._is_store_unavailable:
             self._notify(f"what tools are used for cannot be kept or read now: {failure.error.message}")
-        self._is_store_away = True
+        self._is_store_unavailable = True

@@ -13,7 +13,7 @@ from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_record import OPEN_STATES, expired, is_over, is_rerun, used, withdrawn
-from toolhub_service.runtime.approval_refusals import lapsed, lost_race
+from toolhub_service.runtime.approval_refusals import lost_race, too_late
 from toolhub_service.runtime.record import summarise
 
 # Approvals in the audit log: asked, revealed, decided, used, expired.
@@ -255,7 +255,7 @@ class ApprovalLedger:
         """The approval as used by this call. Raises as `use`."""
         now_unix_ms = self._clock.unix_ms()
         if is_over(approval, now_unix_ms):
-            raise lapsed(await self._expire(approval))
+            raise too_late(await self._expire(approval))
         taken = used(approval, call, now_unix_ms)
         if await self.store.put(taken):
             self._observer.changed(taken)
@@ -263,4 +263,4 @@ class ApprovalLedger:
         now = await self.store.get(approval.approval_id) or approval
         if now == taken:
             return taken  # kept, only the answer was lost
-        raise lapsed(now) if now.state is ApprovalState.EXPIRED else lost_race(now)
+        raise too_late(now) if now.state is ApprovalState.EXPIRED else lost_race(now)

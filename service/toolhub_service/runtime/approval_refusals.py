@@ -77,7 +77,7 @@ def rejected(approval: Approval) -> ToolFailure:
     return _refused(ErrorKind.APPROVAL_REJECTED, approval, text, **facts)
 
 
-def lapsed(approval: Approval) -> ToolFailure:
+def too_late(approval: Approval) -> ToolFailure:
     """Nobody decided in time, or nobody used the decision in time."""
     how = (
         "was granted, but expired before it was used"

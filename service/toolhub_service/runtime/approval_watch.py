@@ -111,7 +111,7 @@ class ApprovalTail(AsyncIterator[Approval]):
         """A change, or None when some may have been missed."""
         if approval is None:
             self._missed = True
-        elif self._wants(approval):
+        elif self._matches(approval):
             waiting = self._waiting.get(approval.approval_id)
             if waiting is None or waiting.version < approval.version:
                 self._waiting[approval.approval_id] = approval
@@ -147,7 +147,7 @@ class ApprovalTail(AsyncIterator[Approval]):
             if self._missed:
                 self._missed = False
                 last: Approval | None = None
-                async with aclosing(self._standing()) as standing:
+                async with aclosing(self._open_and_ended()) as standing:
                     async for approval in standing:
                         if self._is_new(approval) and self._changed_at(approval) >= self._since_unix_ms - _SKEW_MS:
                             if last is not None:
@@ -165,7 +165,7 @@ class ApprovalTail(AsyncIterator[Approval]):
                 await self._news.wait()
         raise self._end
 
-    async def _standing(self) -> AsyncGenerator[Approval, None]:
+    async def _open_and_ended(self) -> AsyncGenerator[Approval, None]:
         """Every PENDING approval, then what has become of those that were open when they were sent last."""
         listed: set[str] = set()
         where = replace(self._where, states=frozenset({ApprovalState.PENDING}))
@@ -204,7 +204,7 @@ class ApprovalTail(AsyncIterator[Approval]):
         self._latest_unix_ms = max(self._latest_unix_ms, at)
         return at
 
-    def _wants(self, approval: Approval) -> bool:
+    def _matches(self, approval: Approval) -> bool:
         binding, where = approval.binding, self._where
         if where.principal and binding.principal != where.principal:
             return False

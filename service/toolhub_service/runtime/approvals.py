@@ -293,7 +293,7 @@ class Approvals:
             case ApprovalState.REJECTED:
                 raise refusals.rejected(approval)
             case ApprovalState.EXPIRED:
-                raise refusals.lapsed(approval)
+                raise refusals.too_late(approval)
         if is_rerun(approval, planned.call) or effect_key(planned) is not None:
             return approval
         raise await self._otherwise(approval, planned, verdict, refusals.used_up(approval))

@@ -44,8 +44,8 @@ class _Account:
     used_bytes: int = 0
     used: int = 0
 
-    async def look(self) -> None:
-        """What is recorded, asked again when something ended meanwhile: it would be counted by neither side."""
+    async def refresh_usage(self) -> None:
+        """Read what is recorded; again when an upload ended meanwhile, which would be counted by neither side."""
         while True:
             ended = self.taking.ended
             count, size_bytes = await self.usage()
@@ -53,7 +53,7 @@ class _Account:
                 self.used, self.used_bytes = count, size_bytes + count * _RECORD_BYTES
                 return
 
-    def judge(self) -> None:
+    def check_quota(self) -> None:
         """Raises ToolFailure BUDGET_EXCEEDED."""
         advice = "Delete some, or wait until older ones expire."
         if self.quota_bytes is not None and self.used_bytes + self.taking.bytes > self.quota_bytes:
@@ -92,7 +92,7 @@ class Quota:
         for account in accounts.values():
             account.taking.running += 1
         try:
-            await claim.look()
+            await claim.refresh_usage()
             claim.grow(_RECORD_BYTES)
             yield claim
             # The body ends when what it kept is recorded.
@@ -139,13 +139,13 @@ class Claim:
         for account in self._accounts:
             account.taking.bytes += size_bytes
         for account in self._accounts:
-            account.judge()
+            account.check_quota()
 
-    async def look(self) -> None:
+    async def refresh_usage(self) -> None:
         for account in self._accounts:
-            await account.look()
+            await account.refresh_usage()
 
     async def check(self) -> None:
         """Once all bytes are in: others may have been recorded meanwhile. Raises as `grow`."""
-        await self.look()
+        await self.refresh_usage()
         self.grow(0)

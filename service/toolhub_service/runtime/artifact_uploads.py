@@ -1,4 +1,4 @@
-"""Uploads of artifacts: what their header declares, what came of them, and how one goes on whose connection broke.
+"""Uploads of artifacts: what their header declares, how each ended, and how one continues whose connection broke.
 
 An upload that its client named (`upload_id`) is held when its stream breaks: bytes that came, their digest and their
 claim of the quota. Another stream goes on behind the last byte, and takes it over from one that the hub believes to be
@@ -20,7 +20,7 @@ from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, re
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.runtime.artifact_quota import Claim
-from toolhub_service.runtime.steps import to_its_end
+from toolhub_service.runtime.steps import shield_until_done
 
 # What a writer says of an artifact before its bytes: judged when a client uploads, made harmless when a tool keeps.
 
@@ -142,7 +142,7 @@ class Upload:
 
     async def abort(self) -> None:
         with suppress(ToolFailure):  # why it failed is reported, not that its traces could not be wiped
-            await to_its_end(self.writer.abort())
+            await shield_until_done(self.writer.abort())
 
 
 class HeldUpload:
@@ -165,14 +165,14 @@ class HeldUpload:
         return self._upload.size_bytes
 
     @property
-    def goes_on(self) -> bool:
+    def can_continue(self) -> bool:
         return self._is_sound and not self.artifact_id
 
     async def take_over(self, header: ArtifactHeader, stream: object) -> None:
         """Let this stream fill it from now on, and no other. Raises HubFailure when it cannot go on so."""
         async with self._lock:
-            if not self.goes_on or header.offset_bytes != self.received_bytes:
-                what = f"has {self.received_bytes} bytes" if self.goes_on else "is over"
+            if not self.can_continue or header.offset_bytes != self.received_bytes:
+                what = f"has {self.received_bytes} bytes" if self.can_continue else "is over"
                 raise HubFailure(
                     Reason.UPLOAD_OFFSET_WRONG,
                     f"The upload {what}. Call GetUpload and continue at received_bytes.",
@@ -200,7 +200,7 @@ class HeldUpload:
             self._is_sound = not self._header.size_bytes or self.received_bytes < self._header.size_bytes
             self._upload.judge()
             self._is_sound = False
-            artifact = await to_its_end(keep(self._upload))
+            artifact = await shield_until_done(keep(self._upload))
             self.artifact_id = artifact.artifact_id
             await self._release.aclose()
             return artifact
@@ -267,7 +267,7 @@ class HeldUploads:
         if upload.stream is not stream:
             return
         upload.stream, upload.left_at_unix_ms = None, self._clock.unix_ms()
-        if not upload.goes_on and not upload.artifact_id:
+        if not upload.can_continue and not upload.artifact_id:
             await upload.drop()
             if self._held.get(key) is upload:
                 del self._held[key]
@@ -303,7 +303,7 @@ async def _whole(work: Coroutine[Any, Any, None]) -> None:
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await to_its_end(_settled(task))
+        await shield_until_done(_settled(task))
         raise
 
 

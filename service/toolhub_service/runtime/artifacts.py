@@ -42,7 +42,7 @@ from toolhub_service.runtime.artifact_uploads import (
     plain_name,
     too_large,
 )
-from toolhub_service.runtime.steps import to_its_end
+from toolhub_service.runtime.steps import shield_until_done
 
 _ID_BYTES = 16
 _SWEPT_AT_ONCE = 100
@@ -105,7 +105,7 @@ class Artifacts:
     async def release(self, artifact_ids: Sequence[str]) -> None:
         """As `ArtifactService.release`; done also where the caller is cancelled meanwhile."""
         if artifact_ids:
-            await to_its_end(self._release(artifact_ids))
+            await shield_until_done(self._release(artifact_ids))
 
     async def keep_whole(self, call: Call, value_json: bytes) -> ArtifactRef:
         """The whole of a result that is cut to its inline limit. Raises as `keep`."""
@@ -259,7 +259,7 @@ class Artifacts:
             await upload.fill(chunks, stream)
             return await upload.finish(stream, lambda filled: self._keep(planned, filled))
         finally:
-            await to_its_end(self._uploads.left(key, upload, stream))
+            await shield_until_done(self._uploads.left(key, upload, stream))
 
     async def _begin(self, principal_id: str, header: ArtifactHeader) -> HeldUpload:
         if header.size_bytes > self._max_bytes:
@@ -279,7 +279,7 @@ class Artifacts:
         try:
             return await asyncio.shield(completing)
         except asyncio.CancelledError:
-            await to_its_end(self._withdraw(completing))
+            await shield_until_done(self._withdraw(completing))
             raise
 
     async def _complete(self, planned: Artifact, writer: BlobWriter) -> Artifact:

@@ -1,4 +1,4 @@
-"""What has become of one call so far: what its steps have concluded, and when each of them began."""
+"""The state of one call on its way: what its steps have concluded so far, and when each of them began."""
 
 from __future__ import annotations
 

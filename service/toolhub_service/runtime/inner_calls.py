@@ -36,7 +36,7 @@ from toolhub_service.domain.result import JobRef, Plan, ToolResult
 from toolhub_service.domain.tool import ToolSpec, ToolState, canonical_capabilities
 from toolhub_service.policy.table import Holdings
 from toolhub_service.registry.cooperative import TimeSlice
-from toolhub_service.runtime.steps import SILENT, to_its_end
+from toolhub_service.runtime.steps import SILENT, shield_until_done
 from toolhub_service.schema.canonical_json import digest, dumps
 
 DEPTH_MAX: Final = 4
@@ -273,7 +273,7 @@ class CallsWithin:
             return accepted._replace(ok=False, error=lost.error)
         finally:
             if not is_over and stops():
-                await to_its_end(self._stop(ref.job_id))
+                await shield_until_done(self._stop(ref.job_id))
 
     async def _result_of(self, job_id: str) -> ToolResult:
         """Of a job, when it is over."""

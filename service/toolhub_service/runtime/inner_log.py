@@ -297,7 +297,7 @@ class DurableCalls:
             self._within.ended(
                 accepted,
                 ref,
-                stops=lambda: not log.suspending.is_set() and not running.goes_on_elsewhere(log.job_id),
+                stops=lambda: not log.suspending.is_set() and not running.continues_elsewhere(log.job_id),
             )
         )
         suspending = asyncio.ensure_future(log.suspending.wait())

@@ -88,8 +88,8 @@ from toolhub_service.runtime.steps import (
     enforce,
     is_bound,
     is_for_a_person,
+    shield_until_done,
     take_budget,
-    to_its_end,
     validate_input,
     validate_output,
     within,
@@ -155,9 +155,9 @@ class Pipeline:
                 await self.artifacts.release([artifact.artifact_id for artifact in state.outcome.artifacts])
         finally:
             self.in_flight.pop(call.call_id, None)
-            if state.claim is not None and not await self._goes_on(state, answer):
+            if state.claim is not None and not await self._continues_elsewhere(state, answer):
                 # A claim that stayed would hold up repeats until its lease ends: no cancellation may cut this off.
-                await to_its_end(self.keys.end(state.claim, state, answer))
+                await shield_until_done(self.keys.end(state.claim, state, answer))
         return answer if isinstance(answer, ToolResult) else await self._redacted(answer, state)
 
     async def run(self, state: CallState, sink: EventSink) -> ToolResult | Plan:  # noqa: C901, PLR0912, PLR0915 - on one page
@@ -242,9 +242,9 @@ class Pipeline:
             state.lease.refund()
         raise self.plans.stale(planned, verdict, effects)
 
-    async def _goes_on(self, state: CallState, answer: ToolResult | Plan | None) -> bool:
-        """Whether a job's work goes on elsewhere while this run of it was cut off, or was refused before it could look
-        there: the next run takes over its key."""
+    async def _continues_elsewhere(self, state: CallState, answer: ToolResult | Plan | None) -> bool:
+        """Whether the job's work continues on a remote side although this run of it was cut off, or was refused before
+        it could ask there: the next run then takes over its key."""
         job_id, spec = state.call.job_id, state.spec
         if not job_id or spec is None or (state.attempts and answer is not None):
             return False
@@ -335,7 +335,7 @@ class Pipeline:
         # Whoever brings the answer claims the key anew, here or in another process, so nobody may hold it meanwhile.
         claim, state.claim = state.claim, None
         if claim is not None and not await self._is_taken(state.call.job_id):
-            await to_its_end(self.keys.end(claim, state, None))
+            await shield_until_done(self.keys.end(claim, state, None))
         try:
             if state.call.job_id:
                 await self.running.asks(state.call.job_id)

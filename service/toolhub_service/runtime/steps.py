@@ -188,7 +188,7 @@ SILENT = SilentSink()
 T = TypeVar("T")
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+async def shield_until_done(work: Coroutine[Any, Any, T]) -> T:
     """Await the work to its end, whatever cancels the one who waits; the cancellation itself is dropped."""
     task = asyncio.ensure_future(work)
     while not task.done():
@@ -218,12 +218,12 @@ async def within(deadline_s: float, work: Coroutine[Any, Any, Result]) -> Result
         result: Result = done.value
         return result
     async with asyncio.timeout_at(deadline_s):
-        return await _rest(work, awaited)
+        return await _delegate(work, awaited)
 
 
 @coroutine
-def _rest(work: Coroutine[Any, Any, Result], awaited: Any) -> Generator[Any, Any, Result]:
-    """Hand on to the task what begun work waits for, and to the work what comes of it (PEP 380, by hand)."""
+def _delegate(work: Coroutine[Any, Any, Result], awaited: Any) -> Generator[Any, Any, Result]:
+    """Like `yield from work` for work that has begun and waits for `awaited` (PEP 380, by hand)."""
     try:
         while True:
             try:

@@ -49,10 +49,10 @@ def _written(folder: str, text: str) -> str:
 
 def become(terms: dict[str, Any], named: tuple[Any, ...], minimum: Level, arguments: Sequence[str]) -> None:
     """Run by the script alone: never returns."""
-    asyncio.run(_become(Ladder(**terms), named, minimum, arguments))
+    asyncio.run(_exec(Ladder(**terms), named, minimum, arguments))
 
 
-async def _become(ladder: Ladder, named: tuple[Any, ...], minimum: Level, arguments: Sequence[str]) -> None:
+async def _exec(ladder: Ladder, named: tuple[Any, ...], minimum: Level, arguments: Sequence[str]) -> None:
     argv, reads, folder, bounds = named
     request = SandboxRequest((*argv, *arguments), {}, folder, reads, bounds=Bounds(**bounds), has_input=True)
     async with ladder.confined(request, minimum=minimum) as confined:

@@ -1,4 +1,4 @@
-"""What a thread lays upon itself, and the kernel hands on to every program that it starts: Landlock and seccomp.
+"""Restrictions of a thread that the kernel hands on to every program that it starts: Landlock and seccomp.
 
 Landlock (landlock(7), Linux 5.13) lets only what is named be opened, however a path leads there: links, `..` and races
 change nothing. It also keeps a program from tracing the hub, from ABI 6 (Linux 6.12) from signalling it, and from ABI 4

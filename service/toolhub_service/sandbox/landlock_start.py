@@ -65,7 +65,7 @@ def main() -> None:
         os._exit(_CANNOT_START)
     child = os.fork()
     if child == 0:
-        _become(sys.argv[2:], terms)
+        _exec(sys.argv[2:], terms)
     _Watched.program = child
     while True:
         ended, status = os.waitpid(child, 0)
@@ -87,7 +87,7 @@ def _end_all(number: int, frame: FrameType | None) -> None:
     os._exit(_CANNOT_START)
 
 
-def _become(argv: Sequence[str], terms: Mapping[str, Any]) -> None:
+def _exec(argv: Sequence[str], terms: Mapping[str, Any]) -> None:
     try:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGPIPE, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)

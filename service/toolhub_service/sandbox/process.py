@@ -106,11 +106,11 @@ class Child(asyncio.SubprocessTransport):
         try:
             if not self.exited.is_set():
                 self.signal_group(signal.SIGTERM)
-                await within(grace_s, self.exited)
+                await wait_up_to(grace_s, self.exited)
         finally:
             self.signal_group(signal.SIGKILL)
             try:
-                await within(_DRAIN_S, self.gone)
+                await wait_up_to(_DRAIN_S, self.gone)
             finally:
                 self.close()
 
@@ -155,7 +155,7 @@ class Child(asyncio.SubprocessTransport):
         self.close()
         # Cancelled again: it is killed, and only its exit is waited for no longer. The first cancellation goes on.
         with suppress(asyncio.CancelledError):
-            await within(_DRAIN_S, self.exited)
+            await wait_up_to(_DRAIN_S, self.exited)
 
     def _live(self, program: Program) -> None:
         """The child's thread, from its start to its end."""
@@ -229,7 +229,7 @@ async def spawn(program: Program, protocol: asyncio.SubprocessProtocol) -> Child
     return child
 
 
-async def within(seconds: float, event: asyncio.Event) -> bool:
+async def wait_up_to(seconds: float, event: asyncio.Event) -> bool:
     """Whether the event came in time."""
     with suppress(TimeoutError):  # the event's own state is the answer
         async with asyncio.timeout(seconds):

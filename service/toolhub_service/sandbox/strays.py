@@ -1,4 +1,4 @@
-"""What a program has started outside of its own group: found by its parents, and ended before they are gone."""
+"""Ends the processes that a program has started outside of its own group: found by their parents while those live."""
 
 from __future__ import annotations
 

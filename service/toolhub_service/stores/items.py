@@ -39,7 +39,7 @@ class ItemRow(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """One look into the tables, and what it is given; the answer of each:
+    """One read of the tables, and what it is given; the answer of each:
 
     number(item_id): of the item, 0 for none. records(numbers): those that there are, by number. counts(terms): how many
     items have each, terms that none has left out. newest([(term, n)], before): of each term n postings of the highest
@@ -50,16 +50,16 @@ class Ask(NamedTuple):
     given: tuple[Any, ...]
 
 
-Looking: TypeAlias = Generator[Ask, Any, T]
-"""Looks that follow from one another, and what was found."""
+Lookup: TypeAlias = Generator[Ask, Any, T]
+"""Reads of the tables, each asked for once the one before is answered; it returns what was found."""
 
 
-def looked(looking: Looking[T], answer: Callable[[Ask], Any]) -> T:
-    """What is found with these answers."""
+def run_lookup(lookup: Lookup[T], answer: Callable[[Ask], Any]) -> T:
+    """What it finds, each of its reads answered by `answer`."""
     answered: Any = None
     while True:
         try:
-            ask = looking.send(answered)
+            ask = lookup.send(answered)
         except StopIteration as found:
             return cast(T, found.value)
         answered = answer(ask)
@@ -71,8 +71,8 @@ class ItemTables(Protocol):
     Each raises ToolFailure TOOL_UNAVAILABLE when the store cannot be used.
     """
 
-    async def look(self, looking: Looking[T]) -> T:
-        """May run it in a thread."""
+    async def run(self, lookup: Lookup[T]) -> T:
+        """What the lookup finds; it may run in a thread."""
         ...
 
     async def add(self, row: ItemRow, quota: MemoryQuota) -> tuple[int, int]:
@@ -110,23 +110,23 @@ class Items:
     async def search(
         self, caller: Scope, query: str, *, tags: Sequence[str], limit: int, now_unix_ms: int
     ) -> Sequence[FoundItem]:
-        return await self._tables.look(_search(caller, query, tags, limit, now_unix_ms))
+        return await self._tables.run(_search(caller, query, tags, limit, now_unix_ms))
 
     async def read(self, caller: Scope, item_id: str, *, now_unix_ms: int) -> MemoryItem | None:
-        found = await self._tables.look(_one(caller, item_id, now_unix_ms))
+        found = await self._tables.run(_one(caller, item_id, now_unix_ms))
         return next(iter(found.values()), None)
 
     async def page(self, caller: Scope, *, tags: Sequence[str], place: int, limit: int, now_unix_ms: int) -> ItemPage:
-        return await self._tables.look(_page(caller, tags, place, limit, now_unix_ms))
+        return await self._tables.run(_page(caller, tags, place, limit, now_unix_ms))
 
     async def forget(self, caller: Scope, item_id: str) -> int:
-        seen = await self._tables.look(_one(caller, item_id, 0))
+        seen = await self._tables.run(_one(caller, item_id, 0))
         return await self._tables.remove(seen) if seen else 0
 
     async def forget_tagged(self, caller: Scope, tags: Sequence[str]) -> int:
         forgotten, before = 0, 0
         while tags:
-            seen, before = await self._tables.look(_some(caller, tags, before))
+            seen, before = await self._tables.run(_some(caller, tags, before))
             if seen:
                 forgotten += await self._tables.remove(seen)
             if not before:
@@ -153,7 +153,7 @@ def _row(item: MemoryItem) -> ItemRow:
 
 def _search(
     caller: Scope, query: str, tags: Sequence[str], limit: int, now_unix_ms: int
-) -> Looking[Sequence[FoundItem]]:
+) -> Lookup[Sequence[FoundItem]]:
     question = Question(caller, query, tags)
     if not question.words:
         return ()
@@ -168,12 +168,12 @@ def _search(
     return [FoundItem(items[number], score) for number, score in ranked if number in items][:limit]
 
 
-def _one(caller: Scope, item_id: str, now_unix_ms: int) -> Looking[dict[int, MemoryItem]]:
+def _one(caller: Scope, item_id: str, now_unix_ms: int) -> Lookup[dict[int, MemoryItem]]:
     number = yield Ask("number", (item_id,))
     return (yield from _items(caller, [number], now_unix_ms)) if number else {}
 
 
-def _page(caller: Scope, tags: Sequence[str], place: int, limit: int, now_unix_ms: int) -> Looking[ItemPage]:
+def _page(caller: Scope, tags: Sequence[str], place: int, limit: int, now_unix_ms: int) -> Lookup[ItemPage]:
     question, found, before = Question(caller, "", tags), list[tuple[int, MemoryItem]](), place
     while len(found) <= limit:
         numbers, before = yield from _numbers(question, before)
@@ -185,13 +185,13 @@ def _page(caller: Scope, tags: Sequence[str], place: int, limit: int, now_unix_m
     return ItemPage([item for _, item in page], page[-1][0] if len(found) > limit else 0)
 
 
-def _some(caller: Scope, tags: Sequence[str], before: int) -> Looking[tuple[dict[int, MemoryItem], int]]:
+def _some(caller: Scope, tags: Sequence[str], before: int) -> Lookup[tuple[dict[int, MemoryItem], int]]:
     """Items that have the tags, expired ones too, and where to go on; 0: nowhere."""
     numbers, further = yield from _numbers(Question(caller, "", tags), before)
     return (yield from _items(caller, numbers, 0)), further
 
 
-def _numbers(question: Question, before: int) -> Looking[tuple[list[int], int]]:
+def _numbers(question: Question, before: int) -> Lookup[tuple[list[int], int]]:
     """Some of the items that the caller sees and that have the tags, newest first; where to go on, 0: nowhere."""
     tag_terms = [term for tag in question.tags for term in tag.terms]
     counts = yield Ask("counts", ([*question.everything.terms, *tag_terms],))
@@ -208,7 +208,7 @@ def _numbers(question: Question, before: int) -> Looking[tuple[list[int], int]]:
     return numbers, further
 
 
-def _items(caller: Scope, numbers: Sequence[int], now_unix_ms: int) -> Looking[dict[int, MemoryItem]]:
+def _items(caller: Scope, numbers: Sequence[int], now_unix_ms: int) -> Lookup[dict[int, MemoryItem]]:
     """Those that the caller sees and that have not expired, by number; what cannot be read is left out."""
     items: dict[int, MemoryItem] = {}
     records = (yield Ask("records", (numbers,))) if numbers else {}

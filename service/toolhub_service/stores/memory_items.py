@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from toolhub_service.domain.memory import MemoryQuota
 from toolhub_service.stores.item_index import Posting, Term
-from toolhub_service.stores.items import Ask, ItemRow, Items, Looking, looked
+from toolhub_service.stores.items import Ask, ItemRow, Items, Lookup, run_lookup
 
 T = TypeVar("T")
 
@@ -34,8 +34,8 @@ class _Tables:
                 self._postings.setdefault(term, {})[number] = weight
         return usage
 
-    async def look(self, looking: Looking[T]) -> T:
-        return looked(looking, self._answer)
+    async def run(self, lookup: Lookup[T]) -> T:
+        return run_lookup(lookup, self._answer)
 
     def _answer(self, ask: Ask) -> Any:
         return getattr(self, f"_{ask.what}")(*ask.given)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 from toolhub_service.domain.memory import MemoryQuota
 from toolhub_service.stores.item_index import Posting, Term
-from toolhub_service.stores.items import ItemRow, Items, Looking
+from toolhub_service.stores.items import ItemRow, Items, Lookup
 from toolhub_service.stores.postgres_link import PostgresLink, text
 from toolhub_service.stores.postgres_records import SERVER_UNIX_MS
 from toolhub_service.stores.postgres_writer import TableWriter
@@ -90,11 +90,11 @@ class _Tables:
         ((items, size_bytes),) = await self._writer.run(_ADD, given)
         return items, size_bytes
 
-    async def look(self, looking: Looking[T]) -> T:
+    async def run(self, lookup: Lookup[T]) -> T:
         answered: Any = None
         while True:
             try:
-                ask = looking.send(answered)
+                ask = lookup.send(answered)
             except StopIteration as found:
                 return cast(T, found.value)
             answered = await getattr(self, f"_{ask.what}")(*ask.given)

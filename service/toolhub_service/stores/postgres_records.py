@@ -182,7 +182,7 @@ class PostgresRecords(Generic[R]):
             elif news := _PAYLOAD.fullmatch(payload):
                 parts.append(news["part"])
                 if news["left"] == "0":
-                    on_event(self._news_of("".join(parts)))
+                    on_event(self._change_of("".join(parts)))
                     parts.clear()
 
         self._unlisten = self._link.listen(self._table.name, on_payload)
@@ -221,7 +221,7 @@ class PostgresRecords(Generic[R]):
         last = (len(whole) - 1) // _PART
         return [f"{number} {last - at} {whole[at * _PART : (at + 1) * _PART]}" for at in range(last + 1)]
 
-    def _news_of(self, whole: str) -> R | None:
+    def _change_of(self, whole: str) -> R | None:
         """None where it cannot be read: whoever is concerned looks at the store itself."""
         try:
             return self._table.decode(b64decode(whole))

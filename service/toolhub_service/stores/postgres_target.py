@@ -11,7 +11,7 @@ from typing import Any, Final
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 
-_UNLESS_SAID: Final[dict[str, Any]] = {
+_DEFAULTS: Final[dict[str, Any]] = {
     "connect_timeout": 5,
     # A peer that vanished without a word is noticed after about ten seconds, waiting or sending.
     "keepalives_idle": 5,
@@ -39,6 +39,6 @@ def postgres_target(url: str, *, application: str) -> PostgresTarget:
     except ProgrammingError:
         message = "stores.postgres_url cannot be read: write postgresql://user:password@host:5432/database."
         raise HubFailure(StartReason.POSTGRES_URL_INVALID, message) from None
-    wanted = _UNLESS_SAID | {"fallback_application_name": application} | asked
+    wanted = _DEFAULTS | {"fallback_application_name": application} | asked
     host = asked.get("host") or asked.get("hostaddr") or "local socket"
     return PostgresTarget(make_conninfo(**wanted), f"{host}:{asked.get('port', 5432)}/{asked.get('dbname', '')}")

@@ -1,4 +1,4 @@
-"""What many callers want written to PostgreSQL goes out together; while a group is under way the next one gathers.
+"""Batches the writes of many callers to PostgreSQL: while one group is under way the next one gathers.
 
 A group is a transaction, so it is kept or refused as one.
 """

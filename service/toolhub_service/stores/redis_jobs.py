@@ -325,7 +325,7 @@ class RedisJobs:
         return JobTally(by_state, int(oldest) if oldest else None)
 
     def listen(self, on_event: Callable[[JobNews], None]) -> None:
-        self._listening.callback(self._link.listen(b"job", lambda values: on_event(_news_of(values))))
+        self._listening.callback(self._link.listen(b"job", lambda values: on_event(_change_of(values))))
 
     async def start(self) -> None:
         await self._link.start()
@@ -356,7 +356,7 @@ def _jobs_of(found: Sequence[Sequence[Any]]) -> list[Job]:
     return readable([parts for parts in found if None not in parts], decode_job)
 
 
-def _news_of(values: tuple[bytes, ...] | None) -> JobNews:
+def _change_of(values: tuple[bytes, ...] | None) -> JobNews:
     if values is None:
         return JobNews("")
     try:

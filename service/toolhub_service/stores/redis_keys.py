@@ -190,7 +190,7 @@ class RedisKeys:
             left_ms = await self._link.call(AWAIT, name, self._clock.unix_ms(), owner)
             if not left_ms:
                 return True
-            if not await _has_news(news, left_ms / 1_000, until_s):
+            if not await _wait_for_change(news, left_ms / 1_000, until_s):
                 return False
 
     def _on_event(self, values: tuple[bytes, ...] | None) -> None:
@@ -200,7 +200,7 @@ class RedisKeys:
                 news.set()
 
 
-async def _has_news(news: asyncio.Event, left_s: float, until_s: float) -> bool:
+async def _wait_for_change(news: asyncio.Event, left_s: float, until_s: float) -> bool:
     """Wait for news, or for the claim to expire. False when the waiter's own time is over."""
     loop = asyncio.get_running_loop()
     expires_s = loop.time() + left_s

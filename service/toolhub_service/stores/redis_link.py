@@ -94,7 +94,7 @@ class RedisFeed:
         while True:
             batch = await self._next_batch()
             if batch is None:
-                await self._look_back()
+                await self._detect_data_loss()
             else:
                 self._notify(batch)
 
@@ -104,7 +104,7 @@ class RedisFeed:
         answer = await self._ask("XREAD", *options, within_s=_BLOCK_S + self._patience_s)
         return None if answer is None else answer[0][1]
 
-    async def _look_back(self) -> None:
+    async def _detect_data_loss(self) -> None:
         """A counter behind ours: the server has lost data, and counts again from before."""
         counted = await self._counted()
         if counted < self._last:

@@ -1,4 +1,4 @@
-"""What becomes of records, as scripts that are the same for every layout.
+"""Changes of records, as Lua scripts that are the same for every layout.
 
 `<kind>:<name>` is a hash: record, version, by (the token of the last change), what the layout stores, and `fed`, its
 number in the feed, where changes are published. Which lists it is on says the layout's `places`, in Lua, for scripts

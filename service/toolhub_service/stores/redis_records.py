@@ -114,7 +114,7 @@ class RedisRecords(Generic[R]):
 
     def listen(self, on_event: Callable[[R | None], None]) -> None:
         kind = self._layout.kind.encode()
-        self._listening.callback(self._link.listen(kind, lambda values: on_event(self._news_of(values))))
+        self._listening.callback(self._link.listen(kind, lambda values: on_event(self._change_of(values))))
 
     async def start(self) -> None:
         await self._link.start()
@@ -133,7 +133,7 @@ class RedisRecords(Generic[R]):
         kept = [_kept(parts) for parts in found if parts[2] is not None]
         return await asyncio.to_thread(readable, kept, self._table.read) if kept else []
 
-    def _news_of(self, values: tuple[bytes, ...] | None) -> R | None:
+    def _change_of(self, values: tuple[bytes, ...] | None) -> R | None:
         """None where something was missed, or cannot be read: whoever is concerned looks at the store itself."""
         try:
             return self._table.decode(values[0]) if values else None

@@ -169,7 +169,7 @@ class Feed(Generic[T]):
         if self._is_watching:
             self._own.extend(news)
 
-    def look(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
+    def after_commits(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
         own, self._own = self._own, []
         if foreign:
             own = self._read(connection)
@@ -263,11 +263,11 @@ class SqliteFile:
         self._writer.put(Asked(change, item, answer))
         return await answer
 
-    async def read(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        """What `look` finds in one snapshot of the file. Raises ToolFailure TOOL_UNAVAILABLE."""
+    async def read(self, find: Callable[[sqlite3.Connection], T]) -> T:
+        """What `find` finds in one snapshot of the file. Raises ToolFailure TOOL_UNAVAILABLE."""
         if self._reading is None:
             raise unavailable(cause="closed")
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, look)
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, find)
 
     def watch(self, watch: Watch) -> None:
         """Look for news, for the first time at once, until `unwatch`; does nothing when closed."""
@@ -281,17 +281,17 @@ class SqliteFile:
     def _connect(self) -> sqlite3.Connection:
         return self._connecting(self.path, busy_timeout_s=self._busy_timeout_s)
 
-    def _read(self, look: Callable[[sqlite3.Connection], T]) -> T:
+    def _read(self, find: Callable[[sqlite3.Connection], T]) -> T:
         """In a reader's thread."""
         try:
             connection = self._reader()
             connection.execute("BEGIN")
             try:
-                return look(connection)
+                return find(connection)
             finally:
                 connection.execute("ROLLBACK")
         except sqlite3.Error as error:
-            self._let_go()
+            self._drop_connection()
             raise unavailable(error) from None
         except UnreadableRecord:
             raise unavailable(cause="record") from None
@@ -303,7 +303,7 @@ class SqliteFile:
             self._opened.append(connection)
         return connection
 
-    def _let_go(self) -> None:
+    def _drop_connection(self) -> None:
         """The next read of this thread makes a connection anew."""
         connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if connection is not None:

@@ -23,7 +23,7 @@ import orjson
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.memory import MemoryQuota
 from toolhub_service.stores.item_index import Posting, Term
-from toolhub_service.stores.items import ItemRow, Items, Looking, looked
+from toolhub_service.stores.items import ItemRow, Items, Lookup, run_lookup
 from toolhub_service.stores.sqlite_file import SqliteFile, insert
 from toolhub_service.stores.sqlite_migrations import Migrations
 from toolhub_service.stores.sqlite_writer import Change, connect, one_by_one, unavailable
@@ -76,13 +76,13 @@ class _Tables:
     async def add(self, row: ItemRow, quota: MemoryQuota) -> tuple[int, int]:
         return await (await self._opened()).change(_ADD, _Adding(row, quota))
 
-    async def look(self, looking: Looking[T]) -> T:
+    async def run(self, lookup: Lookup[T]) -> T:
         if await self._is_there():
             file = await self._opened()
             return await file.read(
-                lambda connection: looked(looking, lambda ask: _LOOKS[ask.what](connection, *ask.given))
+                lambda connection: run_lookup(lookup, lambda ask: _LOOKS[ask.what](connection, *ask.given))
             )
-        return looked(looking, lambda ask: _NOTHING[ask.what])
+        return run_lookup(lookup, lambda ask: _NOTHING[ask.what])
 
     async def remove(self, numbers: Collection[int]) -> int:
         removed = await (await self._opened()).change(_REMOVE, tuple(numbers))
@@ -95,8 +95,8 @@ class _Tables:
         if not await self._is_there():
             return ()
         sql = "SELECT number FROM memory_items WHERE expires_at_unix_ms BETWEEN 1 AND ? LIMIT ?"
-        look = partial(_all, sql=sql, given=(now_unix_ms, limit))
-        return [number for (number,) in await (await self._opened()).read(look)]
+        expired = partial(_all, sql=sql, given=(now_unix_ms, limit))
+        return [number for (number,) in await (await self._opened()).read(expired)]
 
     async def tidy(self) -> None:
         began_s = time.monotonic()

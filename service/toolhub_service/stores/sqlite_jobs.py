@@ -94,7 +94,7 @@ class SqliteJobs:
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        self._feed: Feed[JobNews] = Feed(file, "job_entries", "job_id, sequence, status", _news_of, gap=JobNews(""))
+        self._feed: Feed[JobNews] = Feed(file, "job_entries", "job_id, sequence, status", _change_of, gap=JobNews(""))
         self._creating: Change[tuple[_Written, bytes], Job | None] = Change(_create_all, self._created)
         self._putting: Change[_Written, Any] = Change(_put_all, self._put_done)
 
@@ -117,11 +117,11 @@ class SqliteJobs:
         order = ("created_at_unix_ms", "jobs.job_id")
         terms = jobs_where(where)
 
-        def look(connection: sqlite3.Connection) -> tuple[list[Job], int]:
+        def find(connection: sqlite3.Connection) -> tuple[list[Job], int]:
             rows, count = page(connection, terms, _WHOLE, "jobs", order, after, limit)
             return readable(rows, decode_job), count
 
-        return await self._file.read(look)
+        return await self._file.read(find)
 
     async def beat(self, runner: str, alive_until_unix_ms: int) -> None:
         await self._file.change(_BEATING, (runner, alive_until_unix_ms))
@@ -167,7 +167,7 @@ class SqliteJobs:
         self._feed.added([answer for answer in answers if isinstance(answer, JobNews)])
 
 
-def _news_of(columns: Sequence[Any]) -> JobNews:
+def _change_of(columns: Sequence[Any]) -> JobNews:
     """From the columns of `_ENTRIES`. Raises UnreadableRecord."""
     job_id, sequence, status = columns
     return JobNews(job_id, sequence, decode_status(status))

@@ -59,7 +59,7 @@ class Waiting:
         for event in self._events.get(key, ()):
             event.set()
 
-    def look(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
+    def after_commits(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
         if not foreign:
             return None
         waiting = {(key, owner) for key, events in list(self._events.items()) for owner in list(events.values())}
@@ -160,8 +160,8 @@ class SqliteKeys:
 
     async def _runs(self, key: EffectKey, owner: str) -> bool:
         """Whether the owner's claim still stands."""
-        look = partial(held_record, key=key, owner=owner, now_unix_ms=self._clock.unix_ms())
-        return await self._file.read(look) is not None
+        find = partial(held_record, key=key, owner=owner, now_unix_ms=self._clock.unix_ms())
+        return await self._file.read(find) is not None
 
     def _claim_all(self, connection: sqlite3.Connection, claims: Sequence[_Claim]) -> list[Any]:
         now_unix_ms = max(claim.now_unix_ms for claim in claims)

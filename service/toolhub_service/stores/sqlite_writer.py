@@ -129,7 +129,7 @@ def one_by_one(apply: Callable[[sqlite3.Connection, I], A]) -> Callable[[sqlite3
 
 
 class Watch(Protocol):
-    def look(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
+    def after_commits(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
         """In the writer's thread, after commits; `foreign`: others may have committed. What to call on the loop."""
         ...
 
@@ -164,7 +164,7 @@ class FileWriter:
         # Whether a new watch waits for its first look.
         self._at_once = False
         # Whether commits by others may have been missed: a new connection, a new watch.
-        self._look_anew = True
+        self._must_reread = True
         self._data_version = 0
         self._thread = threading.Thread(target=self._run, name="hub-db-writer", daemon=True)
         self._thread.start()
@@ -180,7 +180,7 @@ class FileWriter:
         with self._wake:
             if watch not in self._watches:
                 self._watches = (*self._watches, watch)
-            self._at_once = self._look_anew = True
+            self._at_once = self._must_reread = True
             self._wake.notify()
 
     def unwatch(self, watch: Watch) -> None:
@@ -197,7 +197,7 @@ class FileWriter:
         while True:
             group = self._gather()
             answers = self._commit(group) if group else []
-            news = self._look()
+            news = self._run_watches()
             if news or answers:
                 self._on_loop(news, list(zip((asked.answer for asked in group), answers, strict=True)))
             if self._closing and not self._queue:
@@ -233,7 +233,7 @@ class FileWriter:
                 change.committed([item for item, _ in good], [answer for _, answer in good])
         return [answer for *_, answers in done for answer in answers]
 
-    def _look(self) -> list[Callable[[], None]]:
+    def _run_watches(self) -> list[Callable[[], None]]:
         watches = self._watches
         news: list[Callable[[], None]] = []
         if not watches:
@@ -242,9 +242,9 @@ class FileWriter:
             connection = self._connection = self._connection or self._connect()
             (version,) = connection.execute("PRAGMA data_version").fetchone()
             with self._wake:
-                foreign, self._look_anew = self._look_anew or version != self._data_version, False
+                foreign, self._must_reread = self._must_reread or version != self._data_version, False
             self._data_version = version
-            found = (watch.look(connection, foreign) for watch in watches)
+            found = (watch.after_commits(connection, foreign) for watch in watches)
             news.extend(notify for notify in found if notify is not None)
         except Exception:  # noqa: BLE001 — the writer lives on; what was missed is read when the file can be read again
             self._give_up()
@@ -253,7 +253,7 @@ class FileWriter:
     def _give_up(self) -> None:
         """Close the connection, which undoes its transaction, and look anew with the next one."""
         connection, self._connection = self._connection, None
-        self._look_anew = True
+        self._must_reread = True
         if connection is not None:
             connection.close()
 

@@ -345,7 +345,7 @@ class SourceTelemetry:
     def drifted(self, pin: Pin) -> None:
         """A source that takes tools away and brings them back all day changes the same records over and over: of each
         an hour's first change is logged, and the others are counted."""
-        if pin.version > 1 and not self._is_news(pin):
+        if pin.version > 1 and not self._is_first(pin):
             self._count(EventType.PIN_DRIFTED, pin)
             return
         self._log.warning(names.LOG_DRIFT, source=pin.source, tool=pin.tool, change=pin.change.value, digest=pin.digest)
@@ -358,7 +358,7 @@ class SourceTelemetry:
         self._troubles.labels(source).inc()
         log_trouble(self._log, names.LOG_SOURCE_TROUBLE, problem, source=source)
 
-    def _is_news(self, pin: Pin) -> bool:
+    def _is_first(self, pin: Pin) -> bool:
         key, now = (*pin.key, pin.change.value), self._clock.unix_ms()
         last = self._drifts.get(key)
         if last is not None and now - last < _SAME_DRIFT_MS:

@@ -1,4 +1,4 @@
-"""A model at work: asked, answered with what the tools say that it asks for, until it answers in words.
+"""The loop of an agent: the model is asked, the tools that it calls are run, until it answers in words.
 
 Every bound ends it with what there is: answers of the model, calls of tools, characters of all messages. What the model
 sends is foreign text: names that it makes up and arguments that are no JSON are told to it as a tool's error.

@@ -1,4 +1,4 @@
-"""What an upstream sends back that holds a secret of the caller's, without it.
+"""Removes a caller's secret from what an upstream sends back.
 
 An upstream that hands out what it was asked with hands out its caller's secret: an outcome and a failure are seen by
 models and kept in records, a file stays in a workspace.

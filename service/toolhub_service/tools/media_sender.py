@@ -1,5 +1,5 @@
-"""A process that sends one message through Apprise and ends: it reads what to send on standard input, and tells what
-became of it on standard output, both as JSON.
+"""A process that sends one message through Apprise and ends: it reads what to send on standard input, and reports how
+it went on standard output, both as JSON.
 
 In a process, for Apprise's senders block and cannot be interrupted: ended with its call, it sends nothing any more.
 Apprise says no more than yes or no, so what HTTP and SMTP have answered is observed where they are spoken. Nothing of

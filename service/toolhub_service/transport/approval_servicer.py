@@ -1,4 +1,4 @@
-"""ApprovalService: what people who approve use, and where those who asked look up what became of it."""
+"""ApprovalService: what people who approve use, and where those who asked look up the decision."""
 
 from __future__ import annotations
 

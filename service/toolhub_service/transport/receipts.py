@@ -85,7 +85,7 @@ class Receipts:
         finally:
             del self._open[receipt]
             if self._waiting:
-                self._let_in()
+                self._admit_waiting()
 
     def hold(self, size_bytes: int, sender: str) -> int:
         """Count a request until `release`; what to release, 0 for one that is not large.
@@ -145,7 +145,7 @@ class Receipts:
         own = sum(receipt.sender == sender for receipt in self._open)
         return taken < self._most and (own < self._most // 2 or may_take(own, taken, self._most))
 
-    def _let_in(self) -> None:
+    def _admit_waiting(self) -> None:
         """Wake those who may begin, in their order: a sender whose share is taken does not hold the others up."""
         for sender, turn in list(self._waiting):
             if not turn.done() and self._may_begin(sender):

@@ -214,7 +214,7 @@ class Server:
     async def start(self) -> None:
         """Accept calls; health says SERVING when it returns."""
         await self._grpc.start()
-        await self._tell_health(_SERVING)
+        await self._report_health(_SERVING)
 
     async def drain(
         self,
@@ -230,7 +230,7 @@ class Server:
         What is cut off after its grace is cancelled; when this returns it has been stopped and recorded, too. `sleep`
         waits until the mesh has noticed.
         """
-        await self._tell_health(_NOT_SERVING)
+        await self._report_health(_NOT_SERVING)
         if notice_s:
             await sleep(notice_s)
         self._admission.draining = True
@@ -242,17 +242,17 @@ class Server:
             await stopping
         else:
             await asyncio.gather(stopping, leaving())
-        await self._admission.emptied(_CUT_OFF_S)
+        await self._admission.wait_until_empty(_CUT_OFF_S)
 
     async def _stop(self, grace_s: float, going_s: float) -> None:
         """Close the connections, within `grace_s` in all. A server that stops answers CANCELLED to what arrives in that
         moment, by which a client cannot tell that nothing has begun: where a mesh was given notice, wait up to
         `going_s` until it sends nothing any more, and refuse it meanwhile."""
         began_s = monotonic()
-        await self._admission.quiet(_QUIET_S, going_s)
+        await self._admission.wait_until_quiet(_QUIET_S, going_s)
         await self._grpc.stop(max(0.0, grace_s - (monotonic() - began_s)))
 
-    async def tell_effects(self, *, are_possible: bool) -> None:
+    async def report_effects(self, *, are_possible: bool) -> None:
         """Say on the services that calls go through whether effects can be recorded. The server as a whole goes on
         serving: restarting it mends no audit log, and reads of the log and decisions of people are answered."""
         status = _SERVING if are_possible else _NOT_SERVING
@@ -264,7 +264,7 @@ class Server:
         """Whether health of the hub as a whole says SERVING."""
         return bool(self._status == _SERVING)
 
-    async def _tell_health(self, status: Any) -> None:
+    async def _report_health(self, status: Any) -> None:
         self._status = status
         for service in ("", *self._services):
             await self._health.set(service, status)

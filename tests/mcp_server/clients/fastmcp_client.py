@@ -52,7 +52,7 @@ class Connection:
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[asyncio.Event]:
         if self._client.protocol_version > "2026":
-            raise NotImplementedError  # it has nothing to listen with in the newer era
+            raise NotImplementedError  # it has nothing to listen with in the newer protocol
         yield self._changed
 
 

@@ -163,7 +163,7 @@ async def _approvals(client: Connection, person: ScriptedUser, key: str, seen: d
 async def _changes(client: Connection, person: ScriptedUser, seen: dict[str, Any]) -> None:
     with suppress(NotImplementedError):
         async with client.changes() as changed:
-            while not changed.is_set():  # the stream of the older era opens beside the first requests
+            while not changed.is_set():  # the stream of the older protocol opens beside the first requests
                 added = await person.request("change")
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), 2.0)

@@ -41,7 +41,7 @@ class TestRunnerLocks:
         one, other = RunnerLocks(tmp_path / "runners"), RunnerLocks(tmp_path / "runners")
         one.hold("runner_1")
         assert other.dead() == []
-        one.let_go()
+        one.release()
         assert other.dead() == []
         assert list((tmp_path / "runners").iterdir()) == []
 
@@ -56,14 +56,14 @@ class TestRunnerLocks:
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
             ["another-boot.runner_2", f"{boot_id}.runner_3"]
         )
-        locks.let_go()
+        locks.release()
 
     def test_a_folder_that_cannot_be_made_reports_no_dead_runner(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         locks = RunnerLocks(tmp_path / "file" / "runners")
         locks.hold("runner_1")
         assert locks.dead() == []
-        locks.let_go()
+        locks.release()
 
     def test_system_without_boot_ids_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(files, "_BOOT_ID", tmp_path / "none")

@@ -341,7 +341,7 @@ class NoJobs:
 
     def suspends(self, job_id: str, approval_id: str) -> None: ...
 
-    def goes_on_elsewhere(self, job_id: str) -> bool:
+    def continues_elsewhere(self, job_id: str) -> bool:
         return False
 
     def stopping(self, job_id: str) -> asyncio.Event:

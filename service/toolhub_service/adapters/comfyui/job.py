@@ -99,7 +99,7 @@ class PromptPoll:
     async def progress(self) -> Answer[Progress]:
         """How far it is; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
         try:
-            seen = await self._looked()
+            seen = await self._prompt_seen()
             if seen.stage is PromptState.RUNNING:
                 now_s = self._clock.monotonic_s()
                 self._runs_since_s = now_s if self._runs_since_s is None else self._runs_since_s
@@ -128,7 +128,7 @@ class PromptPoll:
     async def end(self) -> Answer[Seen]:
         """What it has come to; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
         try:
-            seen = await self._looked()
+            seen = await self._prompt_seen()
         except NoReply as silent:
             raise Unreachable(silent.retry_after_s) from silent
         # A prompt that was taken out of the queue leaves no trace, so that what is unknown then is what was wanted.
@@ -138,7 +138,7 @@ class PromptPoll:
             return Answer(seen)
         raise Unreachable
 
-    async def _looked(self) -> Seen:
+    async def _prompt_seen(self) -> Seen:
         """Raises NoReply. Notes what else the server knows while it knows this one."""
         seen = await self._backend.look(self._prompt_id)
         if seen.stage is not PromptState.UNKNOWN and self._backend.witness != self._prompt_id:

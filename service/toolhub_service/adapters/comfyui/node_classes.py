@@ -75,9 +75,9 @@ def read_input_spec(described: JsonValue) -> InputSpec | None:
         return None
     if kind == _COMBO:
         listed = options.get("options")
-        is_told = isinstance(listed, list | tuple) and not options.get("multiselect")
+        is_listed = isinstance(listed, list | tuple) and not options.get("multiselect")
         return InputSpec(
-            (kind,), choices=tuple(listed) if is_told and listed is not None else None, is_upload=is_upload
+            (kind,), choices=tuple(listed) if is_listed and listed is not None else None, is_upload=is_upload
         )
     bounds = _number(options.get("min")), _number(options.get("max"))
     return InputSpec(tuple(part.strip() for part in kind.split(",")), *bounds, is_upload=is_upload)

@@ -91,8 +91,8 @@ class ComfyToolSource:
         """It never has news: files and servers are looked at from time to time."""
 
     def diagnostics(self) -> Sequence[str]:
-        heard = tuple(_socket_of(backend) for backend in self._backends)
-        return tuple(map(self._redact, (*self._server_states, *heard)))
+        sockets = tuple(_socket_of(backend) for backend in self._backends)
+        return tuple(map(self._redact, (*self._server_states, *sockets)))
 
     async def start(self) -> None:
         """Servers are connected to when they are asked."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from toolhub_service.adapters.langchain.worker import ChannelClosed, FrameProtocol
 from toolhub_service.sandbox.hidden import CannotHide, HiddenPaths
-from toolhub_service.sandbox.process import Child, Program, spawn, within
+from toolhub_service.sandbox.process import Child, Program, spawn, wait_up_to
 from toolhub_service.sandbox.strays import kill_strays
 
 _GRACE_S: Final = 0.5  # Between SIGTERM and SIGKILL
@@ -111,7 +111,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             if not child.exited.is_set():
                 kill_strays(child.get_pid())
                 child.signal_group(signal.SIGTERM)
-                await within(_GRACE_S, child.exited)
+                await wait_up_to(_GRACE_S, child.exited)
         finally:
             if not child.exited.is_set():
                 kill_strays(child.get_pid())

@@ -1,4 +1,4 @@
-"""One `tools/call` and what comes of it, up to a result. It is sent once; only an answer to a question sends it again.
+"""One `tools/call`, from its request to its result. It is sent once; only an answer to a question sends it again.
 
 The deadline goes along as the request's read timeout, a little earlier than the hub's own: at either, as at a
 cancellation, the SDK tells the server to cancel.

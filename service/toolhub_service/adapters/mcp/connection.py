@@ -207,7 +207,7 @@ class Connection:
         if self._bounded is not None and self._bounded.was_away and not is_modern(spoken):
             raise NotConnected(self._bounded.last_error)  # An outage during the probe says nothing of the version.
         if is_modern(spoken):
-            if _tells_of_lists(session):
+            if _announces_list_changes(session):
                 await stack.enter_async_context(following_lists(session, self._deps))
             stack.push_async_callback(_ended, asyncio.create_task(_follow_resources(session, self._deps)))
         if not self._is_disconnecting:
@@ -315,7 +315,7 @@ _ACKNOWLEDGED_WITHIN_S = 10.0
 _FIRST_WITHIN_S = 1.0  # How long a connection waits for its first stream before it is used without one
 
 
-def _tells_of_lists(session: ClientSession) -> bool:
+def _announces_list_changes(session: ClientSession) -> bool:
     known = session.server_capabilities
     listing = (known.tools, known.prompts, known.resources) if known else ()
     return any(feature is not None and feature.list_changed is True for feature in listing)

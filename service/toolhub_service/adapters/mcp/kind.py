@@ -1,4 +1,4 @@
-"""MCP as a kind of source: its section of sources.yaml, its rules, how it is opened, and what its section comes to.
+"""MCP as a kind of source: its section of sources.yaml, its rules, how it is opened, and its terms.
 
 The section (`McpSource`) holds references to secrets; the terms (`McpTerms`) are made of it with secrets resolved.
 """

@@ -32,7 +32,7 @@ from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_
 from toolhub_service.adapters.mcp.kind import StdioTerms
 from toolhub_service.adapters.mcp.lines import Lines, Tail, TooLong, later_messages
 from toolhub_service.adapters.mcp.reaper import REAPER
-from toolhub_service.sandbox.process import Child, Program, spawn, within
+from toolhub_service.sandbox.process import Child, Program, spawn, wait_up_to
 
 HELD_MAX = 256  # Messages, after which the pipe is not read until half of them are taken
 HELD_MAX_BYTES = 1024 * 1024
@@ -202,7 +202,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         try:
             if isinstance(stdin, asyncio.WriteTransport):
                 stdin.close()
-            await within(grace_s, child.exited)
+            await wait_up_to(grace_s, child.exited)
             term_grace_s = TERM_GRACE_S
         finally:
             self._is_signalled = True

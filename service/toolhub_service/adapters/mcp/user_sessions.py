@@ -128,7 +128,7 @@ class UserSessions(Generic[Opened]):
             yield session.opened, session.holder
         finally:
             session.users -= 1
-            self._rest(_key(call, credential), session)
+            self._close_when_idle(_key(call, credential), session)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -175,7 +175,7 @@ class UserSessions(Generic[Opened]):
         link.start()
         return _Session(holder, opened, link)
 
-    def _rest(self, key: tuple[str, str, str], session: _Session[Opened]) -> None:
+    def _close_when_idle(self, key: tuple[str, str, str], session: _Session[Opened]) -> None:
         if not session.users and self._sessions.get(key) is session:
             session.timer = asyncio.get_running_loop().call_later(self.idle_s, self._leave, key)
 

@@ -153,7 +153,7 @@ class WorkflowCaller:
     def _judge(self, workflow: Workflow | None, call: GrantedCall, value: JsonValue, known: dict[str, str]) -> None:
         words = failure_in(workflow.entry, value) if workflow is not None else None
         if words is not None:
-            raise failures.says_failed(call, words, self.redact, known)
+            raise failures.result_is_failure(call, words, self.redact, known)
 
 
 def _result_and_files(
@@ -248,9 +248,9 @@ class _Run:
 
     async def _outcome_of_empty(self, sent: Sent) -> Outcome:
         """A success without a body: only its execution tells what that means."""
-        found, looked = await self._look()
+        found, search = await self._find_execution()
         if found is None:
-            raise failures.answered_nothing(self._call, looked, self._known())
+            raise failures.answered_nothing(self._call, search, self._known())
         known = found_facts(self._server, self._webhook, found)
         failures.check_end(self._call, found.execution, self._by.redact, known, status=sent.answer.status)
         if found.execution.status == "success" or found.execution.status in ("running", "waiting"):
@@ -258,19 +258,19 @@ class _Run:
             more = {"started_only": "true"} if is_only_started else {}
             proof = run_evidence(self._call, known, "answered nothing; its execution was looked up", **more)
             return Outcome(None, (proof,))
-        raise failures.answered_nothing(self._call, looked, known)
+        raise failures.answered_nothing(self._call, search, known)
 
     async def _workflow_failure(self) -> ToolFailure:
         """Why the workflow failed, as its execution tells."""
-        found, looked = await self._look()
+        found, search = await self._find_execution()
         if found is None or not found.execution.has_failed:
-            return failures.in_workflow(self._call, looked if self._server.api else "")
+            return failures.in_workflow(self._call, search if self._server.api else "")
         known = found_facts(self._server, self._webhook, found)
         return failures.failed(self._call, found.execution, self._by.redact, known, status=500)
 
     async def _first_outcome(self, sent: Sent) -> Outcome:
         """The workflow knows the key: the answer is what its first run has come to."""
-        found, _ = await self._look()
+        found, _ = await self._find_execution()
         # One execution alone is the one that answered 409: whose result this key has is not known.
         if found is None or not found.others:
             raise failures.refused(self._call, sent.answer, self._by.redact)
@@ -278,10 +278,10 @@ class _Run:
 
     async def _outcome_by_lookup(self, happened: str) -> Outcome:
         """It was sent, and there is no answer. Raises ToolFailure OUTCOME_UNKNOWN when its execution tells nothing."""
-        found, looked = await self._look()
+        found, search = await self._find_execution()
         if found is None:
             self._has_ended = True
-            raise failures.unknown(self._call, happened, looked, self._known())
+            raise failures.unknown(self._call, happened, search, self._known())
         return await self._wait_for_end(found, happened)
 
     async def _wait_for_end(self, found: Found, happened: str) -> Outcome:
@@ -290,7 +290,7 @@ class _Run:
         assert api is not None  # else nothing was found
         self._execution_id = found.execution.id
         execution = found.execution
-        looked = "Its execution was found and is still running."
+        search = "Its execution was found and is still running."
         try:
             while not execution.is_over and self._remaining_s() > self._stop_reserve_s():
                 await asyncio.sleep(self._by.pause_s)
@@ -299,21 +299,21 @@ class _Run:
             if execution.is_over:
                 execution = await api.execution(execution.id, with_data=True, timeout_s=self._remaining_s())
         except (ApiError, NotFound):
-            looked = "Its execution was found, but could not be followed to its end."
+            search = "Its execution was found, but could not be followed to its end."
         known = found_facts(self._server, self._webhook, found._replace(execution=execution))
         if execution.is_over:
             self._has_ended = True
             try:
                 return await self._by.outcome(self._server, self._workflow, self._call, execution, known)
             except NoData:
-                looked = f"Its execution ended with {execution.status}, and n8n did not save its result."
+                search = f"Its execution ended with {execution.status}, and n8n did not save its result."
         else:
             await self.stop()
             self._has_ended = True
-        raise failures.unknown(self._call, happened, looked, known)
+        raise failures.unknown(self._call, happened, search, known)
 
-    async def _look(self) -> tuple[Found | None, str]:
-        """Its execution, and what can be said of the search."""
+    async def _find_execution(self) -> tuple[Found | None, str]:
+        """Its execution, or None and a sentence about why it was not found."""
         api = self._server.api
         if api is None:
             return None, _NO_API

@@ -134,7 +134,7 @@ def in_workflow(call: GrantedCall, looked: str) -> ToolFailure:
     return refuse(ErrorKind.EXECUTION_ERROR, message.strip(), upstream=Upstream(500, _IN_WORKFLOW))
 
 
-def says_failed(call: GrantedCall, words: str, redact: Redact, details: Mapping[str, JsonValue]) -> ToolFailure:
+def result_is_failure(call: GrantedCall, words: str, redact: Redact, details: Mapping[str, JsonValue]) -> ToolFailure:
     """Its result is one that means failure, by the operator's `fails_when`."""
     excerpt = quoted(words, redact, MESSAGE_MAX_CHARS)
     text = f"{call.spec.name} ran and reports a failure. Correct the call as it says, or use another tool. "

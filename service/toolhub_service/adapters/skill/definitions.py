@@ -215,7 +215,7 @@ def _remote(skill: Skill) -> dict[str, JsonValue]:
     if len(skill.files) > _FILES_LISTED_MAX:
         # The digest covers all of them; a list of thousands would make the pin too large to be shown.
         listed = f"{len(skill.files)} files"
-    said: Mapping[str, JsonValue] = {
+    fields: Mapping[str, JsonValue] = {
         "skill": file.name,
         "description": file.description,
         "license": file.license,
@@ -223,7 +223,7 @@ def _remote(skill: Skill) -> dict[str, JsonValue]:
         "metadata": dict(file.metadata),
         "allowedTools": list(file.allowed_tools),
     }
-    return {**{key: value for key, value in said.items() if value}, "digest": skill.digest, "files": listed}
+    return {**{key: value for key, value in fields.items() if value}, "digest": skill.digest, "files": listed}
 
 
 def _as_json(sidecar: bytes) -> JsonValue:

@@ -106,9 +106,9 @@ class SocketCarrier:
                 return
             if not line:
                 return
-            answer, goes_on = await self._answer(line)
+            answer, keep_open = await self._answer(line)
             await _send(writer, answer)
-            if not goes_on:
+            if not keep_open:
                 return
 
     async def _answer(self, line: bytes) -> tuple[JsonObject, bool]:

@@ -112,7 +112,7 @@ class PlanEngine:
             wave = [*self._next()]
             if not wave:
                 break
-            self._tell(wave)
+            self._report_progress(wave)
             for item, result in zip(wave, await self._made(wave), strict=True):
                 self._take(item, result)
             self._settle()
@@ -267,7 +267,7 @@ class PlanEngine:
     def _scope(self) -> dict[str, JsonValue]:
         return {"input": self._args, "steps": dict(self._over)}
 
-    def _tell(self, wave: Sequence[_Item]) -> None:
+    def _report_progress(self, wave: Sequence[_Item]) -> None:
         at = ", ".join(dict.fromkeys(f"{item.step.planned.step.id}: {item.step.planned.step.tool}" for item in wave))
         self._report(Progress(len(self._over), float(len(self._plan.steps)), unit="steps", message=at[:_SHOWN_CHARS]))
 

@@ -245,12 +245,12 @@ class PlanForesight:
     async def lines(self) -> Sequence[str]:
         """One sentence a call. Raises as `InnerCalls.invoke`."""
         for planned in self._plan.steps:
-            if not await self._look_at(planned):
+            if not await self._foresee_step(planned):
                 break
         return self._lines[:_LINES_MAX]
 
-    async def _look_at(self, planned: PlanStep) -> bool:
-        """Whether there is more to say: not after a step that would fail."""
+    async def _foresee_step(self, planned: PlanStep) -> bool:
+        """Adds what the step would do to the lines. False when it would fail: no later step would run."""
         step = planned.step
         if waits := sorted(planned.reads & self._unknown):
             self._unknown.add(step.id)
@@ -265,9 +265,9 @@ class PlanForesight:
         except (ConditionFault, Absent):
             self._add_line(planned, "would fail: what it refers to is not there.")
             return planned.on_failure == "continue" and self._skip(planned)
-        return await self._look_at_calls(planned, items)
+        return await self._foresee_calls(planned, items)
 
-    async def _look_at_calls(self, planned: PlanStep, items: Sequence[JsonValue] | None) -> bool:
+    async def _foresee_calls(self, planned: PlanStep, items: Sequence[JsonValue] | None) -> bool:
         results: list[JsonValue] = []
         for at, item in enumerate([None] if items is None else items[:_ITEMS_MAX]):
             scope = self._scope() if items is None else {**self._scope(), "item": item, "index": at}

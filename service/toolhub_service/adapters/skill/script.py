@@ -208,7 +208,7 @@ class Script:
                     replace(confined.program, ends_strays=True),
                     deadline_s=self._deadline_s(),
                     keep_bytes=max(limits.stdout_bytes, limits.stderr_bytes),
-                    on_output=self._hear,
+                    on_output=self._on_output,
                     given=given,
                     on_start=self._started,
                 )
@@ -229,7 +229,7 @@ class Script:
         left_s = max(0.0, self._call.deadline_s - now_s)
         return now_s + min(self._made.manifest.limits.timeout_s, left_s - min(_RESERVE_S, left_s * _RESERVE))
 
-    def _hear(self, lines: bytes, stream: str) -> None:
+    def _on_output(self, lines: bytes, stream: str) -> None:
         """Standard error is handed on as it comes; standard output is the result."""
         if stream == "stderr" and self._reported_bytes < self._made.manifest.limits.stderr_bytes:
             self._reported_bytes += len(lines)

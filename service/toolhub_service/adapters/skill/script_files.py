@@ -1,4 +1,4 @@
-"""The files of a script's run: artifacts that it is given, and those that become of what it leaves.
+"""The files of a script's run: artifacts that it is given, and those made of the files that it leaves.
 
 What is left was made by somebody else's program, so it is walked like a skill's own tree: below descriptors, no link
 followed, nothing but files and folders taken, all of it bounded, and each file kept under the digest that was taken.

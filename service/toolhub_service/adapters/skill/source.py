@@ -27,7 +27,7 @@ from toolhub_service.registry.catalog import skeleton
 
 SKILLS_MAX: Final = 500
 """Of one source."""
-LOOK_S: Final = 5.0
+POLL_S: Final = 5.0
 
 
 class Loaded(NamedTuple):
@@ -52,10 +52,10 @@ class SkillToolSource:
         redact: Redact,
         unavailable: Callable[[Manifest], str] | None = None,
         limits: TreeLimits = LIMITS,
-        look_s: float = LOOK_S,
+        poll_s: float = POLL_S,
     ) -> None:
         """`unavailable`: why a sidecar cannot be run on this machine, empty: it can; None: skills are only read.
-        `look_s`: between two looks at whether a folder has changed. Raises ValueError when an `error_pattern` is no
+        `poll_s`: between two checks whether a folder has changed. Raises ValueError when an `error_pattern` is no
         regular expression."""
         self.name = name
         self.trust = trust_of(entry)
@@ -64,11 +64,11 @@ class SkillToolSource:
         self._redact = redact
         self._unavailable = unavailable
         self._limits = limits
-        self._look_s = look_s
+        self._poll_s = poll_s
         self._terms = SourceTerms.of(self.kind, name, endpoint_of(entry), entry)
         self._maker = DefinitionMaker(self._terms, Overrides(entry.tools))
         self._changed: Callable[[], None] = lambda: None
-        self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
         self._is_closed = False
         self._tools: Mapping[str, SkillTool] = {}
@@ -101,13 +101,13 @@ class SkillToolSource:
 
     async def start(self) -> None:
         if any(not entry.git for entry in self._entry.skills):
-            self._looking = asyncio.create_task(self._look(), name=f"skills:{self.name}")
+            self._watching = asyncio.create_task(self._watch_folders(), name=f"skills:{self.name}")
 
     async def close(self) -> None:
         self._is_closed = True
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
 
     def tool(self, resource_id: str) -> SkillTool | None:
         """What a definition of this reading or the one before stands for."""
@@ -203,10 +203,10 @@ class SkillToolSource:
         if reading is not None:
             yield reading, SkillTool(skill, None, runs_as)
 
-    async def _look(self) -> None:
-        """Have the source read anew when a folder has changed; a folder that was added is seen by the next reading."""
+    async def _watch_folders(self) -> None:
+        """Poll the folders, and have the source read again when one has changed; an added one is seen only then."""
         while True:
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(self._poll_s)
             if await asyncio.to_thread(self._has_other_stamps):
                 self._changed()
                 self._stamps = {}  # until it has been read

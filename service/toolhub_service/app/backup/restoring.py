@@ -59,7 +59,7 @@ class Restored:
     """Why the audit log does not say that it was restored; empty where it does."""
 
 
-def look_through(backup: Path, audit_key: Path, trust: Trust) -> Restored:
+def inspect_backup(backup: Path, audit_key: Path, trust: Trust) -> Restored:
     """Read and check the backup in a temporary folder, which needs room for all of it. Raises BackupRefused."""
     with draft_in(Path(tempfile.gettempdir()), "toolhub-backup") as draft:
         unpacked = unpack(backup, draft, trust)
@@ -74,7 +74,7 @@ def restore(settings: Settings, backup: Path, trust: Trust, *, replace: bool, dr
         raise BackupRefused(f"There is no backup {backup}.")
     _check_place(paths, replace=replace)
     if dry_run:
-        found = look_through(backup, paths.audit_key, trust)
+        found = inspect_backup(backup, paths.audit_key, trust)
         _check_settings(settings, found.manifest)
         return found
     paths.make()

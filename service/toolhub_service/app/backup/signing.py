@@ -104,12 +104,12 @@ def signer_of(manifest: bytes, signature: bytes | None, trust: Trust) -> str:
 
 def _verified(manifest: bytes, signature: bytes) -> str:
     try:
-        said = msgspec.json.decode(signature, type=_Signature)
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(said.public_key))
-        key.verify(bytes.fromhex(said.signature), _signed(manifest))
+        decoded = msgspec.json.decode(signature, type=_Signature)
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(decoded.public_key))
+        key.verify(bytes.fromhex(decoded.signature), _signed(manifest))
     except (InvalidSignature, ValueError) as wrong:  # msgspec's errors are of the latter
         raise BackupRefused("The backup was changed after it was signed: take another one.") from wrong
-    return said.public_key
+    return decoded.public_key
 
 
 def _signed(manifest: bytes) -> bytes:

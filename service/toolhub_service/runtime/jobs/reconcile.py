@@ -1,4 +1,4 @@
-"""What nobody looks after: jobs whose runner died or whose delivery was lost, and what has lived long enough.
+"""Finds jobs whose runner died or whose delivery was lost, and removes what has expired.
 
 A process gives a sign of life every heartbeat; beside that, however long it takes, it looks at the store twice in the
 time in which a death is noticed, and removes the expired once a minute. Every process does it; compare-and-set lets one

@@ -251,7 +251,7 @@ class JobRuns:
     def suspends(self, job_id: str, approval_id: str) -> None:
         self._held(job_id).waits_within = approval_id
 
-    def goes_on_elsewhere(self, job_id: str) -> bool:
+    def continues_elsewhere(self, job_id: str) -> bool:
         live = self._live.get(job_id)
         return live is not None and live.is_cancelled and (live.is_superseded or not live.stopping.is_set())
 

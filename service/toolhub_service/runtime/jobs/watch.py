@@ -207,7 +207,7 @@ class JobWatch:
                 yield status
             while where is not None or several.places:
                 changed = several.changed
-                for job_id in await self._to_look_at(several):
+                for job_id in await self._affected_jobs(several):
                     async for status in self._later(several, job_id):
                         yield status
                 if self._is_draining:
@@ -251,7 +251,7 @@ class JobWatch:
             after = jobs[-1].created_at_unix_ms, jobs[-1].job_id
         return found
 
-    async def _to_look_at(self, several: _Several) -> Sequence[str]:
+    async def _affected_jobs(self, several: _Several) -> Sequence[str]:
         """Jobs that may have got further; after a gap all that are open."""
         if several.has_gap:
             several.has_gap = False
@@ -301,10 +301,10 @@ class JobWatch:
         if len(entries) < _READ_ENTRIES:
             topic.read_gaps = gaps
         if not entries and (topic.latest > sequence or gaps > 1):
-            await self._check_stands(job_id)
+            await self._check_exists(job_id)
         return entries
 
-    async def _check_stands(self, job_id: str) -> None:
+    async def _check_exists(self, job_id: str) -> None:
         """Raises ToolFailure NOT_FOUND when there is nothing left to follow: the job has been forgotten."""
 
         async def is_gone() -> bool:

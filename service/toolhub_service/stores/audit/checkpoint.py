@@ -91,7 +91,7 @@ class CheckpointFile:
     def append(self, kind: str, writer: str, count: int, head: str) -> Checkpoint:
         """Sign what a chain holds and return when the line is on disk. Raises OSError, and as `check`."""
         with self._lock:
-            self._look()
+            self._check_unchanged()
             with _locked(self._path) as descriptor:
                 signed = self._append(descriptor, kind, writer, count, head)
         if self._witness is not None:
@@ -101,9 +101,9 @@ class CheckpointFile:
     def check(self) -> None:
         """Raises HubFailure AUDIT_LOG_CHANGED when the file that was written to is gone, replaced or shorter."""
         with self._lock:
-            self._look()
+            self._check_unchanged()
 
-    def _look(self) -> None:
+    def _check_unchanged(self) -> None:
         if self._place is None:
             return
         try:
@@ -137,8 +137,8 @@ class CheckpointFile:
     def _catch_up(self, descriptor: int) -> None:
         """Learn the last line, which another process may have written; drop a line that a crash left in half."""
         size = os.fstat(descriptor).st_size
-        # Cut since it was read: whoever has written to it learns it from `_look`; anybody else learns it from the
-        # start.
+        # Cut since it was read: whoever has written to it learns that from `_check_unchanged`; anybody else learns it
+        # from the start.
         if size < self._read_bytes:
             self._read_bytes, self._last = 0, (0, GENESIS)
         data = os.pread(descriptor, size - self._read_bytes, self._read_bytes)

@@ -1,4 +1,4 @@
-"""Where chained events lie: what the audit log needs of a database, and no more.
+"""The port of the databases in which chained events lie: what the audit log needs of one, and no more.
 
 The chain, its key, the checkpoints and the verification are the same wherever the events are; a store keeps rows and
 gives them back. All of it is called from threads, never on the event loop, but for `last_row`.
@@ -132,7 +132,7 @@ class EventSnapshot(Protocol):
         ...
 
 
-class Turn(Protocol):
+class UpkeepLock(Protocol):
     """Ends with the process at the latest."""
 
     def is_held(self) -> bool:
@@ -174,8 +174,9 @@ class EventStore(Protocol):
         """Whether there is anything to verify."""
         ...
 
-    def take_turn(self) -> Turn | None:
-        """Be the one process of all that share the events; None while another one is. Raises one of `errors`."""
+    def take_upkeep_lock(self) -> UpkeepLock | None:
+        """Held, this process alone of all that share the events does the upkeep; None while another one holds it.
+        Raises one of `errors`."""
         ...
 
     def cursor(self, sink: str) -> str:

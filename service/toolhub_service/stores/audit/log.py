@@ -192,7 +192,7 @@ class ChainedAuditLog:
     async def flush(self) -> None:
         """Return when all that was appended is on disk. Raises ToolFailure IO_ERROR when that fails."""
         if self._group is not None and self._group.durable[0] < self._appended:
-            self._group.hurry()
+            self._group.write_now()
             await self._until(self._appended)
 
     @property
@@ -303,7 +303,7 @@ class ChainedAuditLog:
             tail.end()
         else:
             self._tails.add(tail)
-            self._group.hurry()
+            self._group.write_now()
         return tail
 
     async def verify(self, witnesses: Iterable[str] = ()) -> Verification:

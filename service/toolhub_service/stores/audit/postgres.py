@@ -209,7 +209,7 @@ class PostgresEventTable(OldEvents):
         Raises HubFailure AUDIT_LOG_CHANGED where one of the tables is missing that must be there.
         """
         if not create:
-            self._look_at_tables()
+            self._check_tables()
         elif _missing(self._connection):
             self._make_tables()
         with suppress(psycopg.Error):  # whoever may not make it leaves it to another hub, or to an operator
@@ -242,14 +242,14 @@ class PostgresEventTable(OldEvents):
         self._events.note_row(last_row)
 
     def check(self, writer: str, count: int, head: str) -> None:
-        self._look_at_tables()
+        self._check_tables()
         if not count:
             return
         own = "SELECT count(*), min(sequence), max(sequence) FROM audit_events WHERE writer = %s"
         tag = self._all("SELECT mac FROM audit_events WHERE writer = %s AND sequence = %s", (writer, count))
         check_chain(writer, count, head, self._all(own, (writer,))[0], tag[0][0] if tag else None)
 
-    def _look_at_tables(self) -> None:
+    def _check_tables(self) -> None:
         if missing := self._all(_MISSING):
             raise tampered(f"The table {missing[0][0]} of the audit log is missing in PostgreSQL")
         if foreign := self._all(_TRIGGERS):
@@ -384,13 +384,13 @@ class PostgresAuditLog(ChainedAuditLog):
         ((channel,),) = await (await connection.execute(f"SELECT {_CHANNEL}")).fetchall()
         await connection.execute(SQL("LISTEN {}").format(Identifier(channel)))
         ((last_row,),) = await (await connection.execute(_LAST_ROW)).fetchall()
-        self._on_news(last_row)
+        self._on_notify(last_row)
         async for news in connection.notifies():
             if news.payload.isdecimal():
-                self._on_news(int(news.payload))
+                self._on_notify(int(news.payload))
 
-    def _on_news(self, last_row: int) -> None:
+    def _on_notify(self, last_row: int) -> None:
         """Look for news while somebody watches, and always know where they begin."""
         if last_row > self._shared.last_row() and self._tails and self._group is not None:
-            self._group.hurry()
+            self._group.write_now()
         self._shared.note_row(last_row)

@@ -1,4 +1,4 @@
-"""What the upkeep of the audit log needs of PostgreSQL: a turn that one hub of all has, cursors, ends of the old."""
+"""What the upkeep of the audit log needs of PostgreSQL: a lock that one hub of all holds, cursors, ends of the old."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final, LiteralString
 
 import psycopg
 
-from toolhub_service.stores.audit.events import Turn
+from toolhub_service.stores.audit.events import UpkeepLock
 
-_TURN: Final = "SELECT pg_try_advisory_lock(hashtext('toolhub audit upkeep'), hashtext(current_schema()))"
+_LOCK_UPKEEP: Final = "SELECT pg_try_advisory_lock(hashtext('toolhub audit upkeep'), hashtext(current_schema()))"
 _CURSORS: Final = "CREATE TABLE IF NOT EXISTS audit_cursors (sink text PRIMARY KEY, cursor text NOT NULL)"
 _HAS_CURSORS: Final = "SELECT to_regclass('audit_cursors') IS NOT NULL"
 _KEEP_CURSOR: Final = """
@@ -28,8 +28,8 @@ ORDER BY sequence DESC LIMIT 1"""
 _ROW_MAX: Final = 2**63 - 1
 
 
-class _SessionTurn:
-    """Implements `Turn`: an advisory lock, which ends with its connection."""
+class _SessionLock:
+    """Implements `UpkeepLock`: an advisory lock, which ends with its connection."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
@@ -51,15 +51,15 @@ class SharedUpkeep(ABC):
     @abstractmethod
     def connect(self) -> psycopg.Connection: ...
 
-    def take_turn(self) -> Turn | None:
+    def take_upkeep_lock(self) -> UpkeepLock | None:
         connection = self.connect()
         try:
-            row = connection.execute(_TURN).fetchone()
+            row = connection.execute(_LOCK_UPKEEP).fetchone()
         except BaseException:
             connection.close()
             raise
         if row is not None and row[0]:
-            return _SessionTurn(connection)
+            return _SessionLock(connection)
         connection.close()
         return None
 

@@ -21,7 +21,7 @@ import orjson
 from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.stores.audit.by_principal import index_sqlite, sqlite_page
 from toolhub_service.stores.audit.chain import sync_folder
-from toolhub_service.stores.audit.events import COLUMNS, Row, Turn, check_chain, condition, page_of, tampered
+from toolhub_service.stores.audit.events import COLUMNS, Row, UpkeepLock, check_chain, condition, page_of, tampered
 from toolhub_service.stores.sqlite_writer import alone_in
 
 _SCHEMA: Final = (
@@ -206,7 +206,7 @@ class SqliteEvents:
     def exists(self) -> bool:
         return self._database.exists()
 
-    def take_turn(self) -> Turn | None:
+    def take_upkeep_lock(self) -> UpkeepLock | None:
         path = self._database.with_name(f".{self._database.name}.upkeep")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -214,7 +214,7 @@ class SqliteEvents:
         except BlockingIOError:
             os.close(descriptor)
             return None
-        return _FileTurn(descriptor)
+        return _FileLock(descriptor)
 
     def cursor(self, sink: str) -> str:
         try:
@@ -251,14 +251,14 @@ class SqliteEventTable:
 
     def __init__(self, connection: sqlite3.Connection, database: Path) -> None:
         self._connection = connection
-        self._look_at_schema()
+        self._check_schema()
         names = (database.name, f"{database.name}-wal", f"{database.name}-shm")
         self._places = {path: _place(path) for path in map(database.with_name, names)}
         self._others_seen = -1
 
     def check(self, writer: str, count: int, head: str) -> None:
-        self._look_at_files()
-        self._look_at_schema()
+        self._check_files()
+        self._check_schema()
         others_seen = self._pragma("data_version")
         if count:
             changed = others_seen != self._others_seen  # by somebody else, who has committed since
@@ -267,12 +267,12 @@ class SqliteEventTable:
             check_chain(writer, count, head, own, tag and tag[0])
         self._others_seen = others_seen
 
-    def _look_at_files(self) -> None:
+    def _check_files(self) -> None:
         for path, place in self._places.items():
             if _place(path) != place:
                 raise tampered(f"The audit log's file {path} was removed or replaced while the hub writes it")
 
-    def _look_at_schema(self) -> None:
+    def _check_schema(self) -> None:
         if problem := schema_problem(self._connection):
             raise tampered(problem[:1].upper() + problem[1:])
         self._schema_seen = self._pragma("schema_version")
@@ -285,15 +285,15 @@ class SqliteEventTable:
         return self._connection.execute("SELECT 1 FROM events LIMIT 1").fetchone() is None
 
     def insert(self, rows: list[Row]) -> None:
-        self._look_at_files()
+        self._check_files()
         if self._pragma("schema_version") != self._schema_seen:
-            self._look_at_schema()
+            self._check_schema()
         if len(rows) <= ALONE_MAX:
             insert_alone(self._connection, rows)
         else:
             with transaction(self._connection):
                 insert(self._connection, rows)
-        self._look_at_files()
+        self._check_files()
 
     def announce(self) -> None:
         """Nothing: other processes look at the file."""
@@ -341,8 +341,8 @@ class SqliteEventTable:
         self._connection.close()
 
 
-class _FileTurn:
-    """Implements `Turn`: a lock (flock(2)) that ends with the process."""
+class _FileLock:
+    """Implements `UpkeepLock`: a lock (flock(2)) that ends with the process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

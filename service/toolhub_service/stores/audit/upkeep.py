@@ -1,6 +1,6 @@
-"""What is done to the audit log beside writing it: events that leave by age, events that are carried elsewhere.
+"""The upkeep of the audit log: old events leave it, new ones are exported.
 
-One process of all that share the log does it at a time: whoever has the turn, which ends with its process. Each task
+One process of all that share the log does it at a time: whoever holds the lock, which ends with its process. Each task
 has its own pace, works in threads on connections of its own, and its failure holds up neither calls nor the others.
 """
 
@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from toolhub_service.stores.audit.events import EventStore, Turn
+from toolhub_service.stores.audit.events import EventStore, UpkeepLock
 
-_TURN_S: Final = 5.0
+_LOCK_RETRY_S: Final = 5.0
 _BREATH_S: Final = 0.02
 """Between two steps, in which the log's writer gets at the database."""
 _PATIENCE_MAX_S: Final = 60.0
@@ -62,33 +62,33 @@ class AuditUpkeep:
 
     async def _run(self) -> None:
         while not self._leaving.is_set():
-            turn: Turn | None = None
+            lock: UpkeepLock | None = None
             try:
-                turn = await asyncio.to_thread(self._events.take_turn)
+                lock = await asyncio.to_thread(self._events.take_upkeep_lock)
             except Exception as problem:  # noqa: BLE001 - it is tried again, whatever failed
                 self._observer.upkeep_failed("turn", problem)
-            if turn is None:
-                await self._rest(_TURN_S)
+            if lock is None:
+                await self._pause(_LOCK_RETRY_S)
                 continue
             try:
-                await asyncio.gather(*(self._repeat(task, turn) for task in self._tasks))
+                await asyncio.gather(*(self._repeat(task, lock) for task in self._tasks))
             finally:
-                await asyncio.to_thread(turn.close)
+                await asyncio.to_thread(lock.close)
 
-    async def _repeat(self, task: UpkeepTask, turn: Turn) -> None:
-        """Until the turn is lost, or this process leaves."""
+    async def _repeat(self, task: UpkeepTask, lock: UpkeepLock) -> None:
+        """Until the lock is lost, or this process leaves."""
         patience_s = task.every_s
         while not self._leaving.is_set():
             try:
-                if not await asyncio.to_thread(turn.is_held):
+                if not await asyncio.to_thread(lock.is_held):
                     return
                 has_more = await asyncio.to_thread(task.step)
                 patience_s = _BREATH_S if has_more else task.every_s
             except Exception as problem:  # noqa: BLE001 - it comes back to it, whatever failed
                 self._observer.upkeep_failed(task.name, problem)
                 patience_s = min(_PATIENCE_MAX_S, max(task.every_s, 1.0, patience_s * 2))
-            await self._rest(patience_s)
+            await self._pause(patience_s)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):  # the usual end of it; the other one is that the process leaves
             await asyncio.wait_for(self._leaving.wait(), seconds)

@@ -163,7 +163,7 @@ class GroupWriter:
         with self._lock:
             self._queue.append(event)
         if urgent:
-            self.hurry()
+            self.write_now()
             self._seal_while_it_wakes()
         elif self._idle:
             self._wake.set()
@@ -176,7 +176,7 @@ class GroupWriter:
                 with suppress(Exception):  # the thread meets it again, and tells everybody
                     self._seal_taken()
 
-    def hurry(self) -> None:
+    def write_now(self) -> None:
         """Write now what is queued, or feed the watchers."""
         self._urgent = True
         self._wake.set()
@@ -207,7 +207,7 @@ class GroupWriter:
         """Sleep until there is something to do, then take it."""
         self._resting = True
         if not self.failure:
-            self._rest()
+            self._wait_for_events()
         elif not self._closing:
             self._wake.wait(_RETRY_S)
         with self._lock:
@@ -222,7 +222,7 @@ class GroupWriter:
         self._taken += self._queue[:count]
         self._queue = self._queue[count:]
 
-    def _rest(self) -> None:
+    def _wait_for_events(self) -> None:
         """Linger unasked after a commit; when nothing has come, be idle; then linger for company."""
         if self._just_wrote:
             self._linger()

@@ -122,7 +122,7 @@ class MessageStream(httpcore.AsyncNetworkStream):
         """Until the next request, read only what has arrived; anything more counts as broken."""
         self._is_waiting = False
 
-    async def look_for_more(self) -> None:
+    async def check_for_excess(self) -> None:
         """After a response: what TLS holds beyond it, invisible at the socket, makes the connection unfit."""
         # Without TLS httpcore sees at the socket itself that there is more.
         if not self._is_tls or self._arrived:

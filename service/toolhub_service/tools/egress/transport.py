@@ -199,7 +199,7 @@ class Exchange(httpx.AsyncByteStream):
                 with suppress(WireError):
                     while await self._next_chunk():
                         continue
-                    await stream.look_for_more()
+                    await stream.check_for_excess()
         finally:
             await answer.aclose()
 

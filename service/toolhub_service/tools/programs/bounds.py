@@ -107,7 +107,7 @@ def ill_typed(diagnostics: str, near: Callable[[str], str]) -> ToolFailure:
             path=f"/code:{_row(each)}",
             keyword=str(each.get("code", "")),
             message=str(each.get("message", ""))[:_EXCERPT_CHARS],
-            hint=_meant(str(each.get("message", "")), near),
+            hint=_suggestion(str(each.get("message", "")), near),
         )
         for each in found[:_VIOLATIONS_SHOWN]
     )
@@ -119,7 +119,7 @@ def ill_typed(diagnostics: str, near: Callable[[str], str]) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, message, violations=violations, field="code", line=line)
 
 
-def _meant(problem: str, near: Callable[[str], str]) -> str:
+def _suggestion(problem: str, near: Callable[[str], str]) -> str:
     """What a name might have been that a module of tools has not."""
     found = _NO_MEMBER.search(problem)
     name = near(f"{found[1]}.{found[2]}") if found else ""

@@ -110,7 +110,7 @@ class ProgramCalls:
 
     async def call(self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]) -> Any:
         try:
-            tool, taken = self._meant(module, function, args, members)
+            tool, taken = self._resolved(module, function, args, members)
             if len(self._made) >= self._calls_max:
                 message = f"The program may make {self._calls_max} calls, and has made them. Answer with what it has."
                 raise refuse(ErrorKind.BUDGET_EXCEEDED, message, max_tool_calls=self._calls_max)
@@ -118,7 +118,7 @@ class ProgramCalls:
             raise self._raised(f"{module}.{function}" if module else function, "", refused.error) from refused
         return await self._invoked(tool, taken)
 
-    def _meant(
+    def _resolved(
         self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]
     ) -> tuple[str, JsonObject]:
         """The tool's full name and its arguments: one object, or each by its name."""
@@ -146,14 +146,14 @@ class ProgramCalls:
                 # It may have waited for its turn while another call suspended the program.
                 if self._suspended is not None:
                     raise CallFailed("the program is suspended")
-                self._tell(place, "STARTED")
+                self._report_progress(place, "STARTED")
                 result = await self._asked(tool, args)
         except Suspended as suspended:
             # Kept here, as the interpreter passes on no exception of the host's as itself.
             self._suspended = suspended
             raise CallFailed("the program is suspended") from suspended
         except asyncio.CancelledError:
-            self._tell(place, "CANCELLED")
+            self._report_progress(place, "CANCELLED")
             raise
         self._note(place, result)
         if result.error is not None:
@@ -168,9 +168,9 @@ class ProgramCalls:
         tool = self._made[place].tool
         self._made[place] = ProgramCall(tool=tool, call_id=result.call_id, ok=result.ok, kind=kind)
         self._ended += 1
-        self._tell(place, "SUCCEEDED" if result.ok else "FAILED")
+        self._report_progress(place, "SUCCEEDED" if result.ok else "FAILED")
 
-    def _tell(self, place: int, state: CallState) -> None:
+    def _report_progress(self, place: int, state: CallState) -> None:
         made = self._made[place]
         kind = made.kind if state == "FAILED" else ""
         self._changes.append(CallChange(call=place + 1, tool=made.tool, state=state, call_id=made.call_id, kind=kind))

@@ -108,7 +108,7 @@ class AdmissionLayer(Layer):
         if self.draining and not self.in_flight:
             self._empty.set()
 
-    async def quiet(self, quiet_s: float, within_s: float, sleep: Sleep = asyncio.sleep) -> None:
+    async def wait_until_quiet(self, quiet_s: float, within_s: float, sleep: Sleep = asyncio.sleep) -> None:
         """Once draining: wait until nobody has come for `quiet_s`, for at most `within_s`."""
         for _ in range(int(within_s / quiet_s)):
             refused = self.refused
@@ -116,7 +116,7 @@ class AdmissionLayer(Layer):
             if self.refused == refused:
                 return
 
-    async def emptied(self, within_s: float) -> None:
+    async def wait_until_empty(self, within_s: float) -> None:
         """Once draining: wait until the last RPC has left, for at most `within_s`."""
         if self.in_flight:
             with suppress(TimeoutError):  # who is still in flight is ended with the server

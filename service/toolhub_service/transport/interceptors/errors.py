@@ -24,14 +24,14 @@ class ErrorsLayer(Layer):
     def failure(self, method: Method, context: ServicerContext, error: Exception) -> RpcFailure:
         if isinstance(error, RpcFailure):
             return error
-        failure = self._told(method, error)
+        failure = self._failure_of(method, error)
         return replace(
             failure,
             message=self._redact(failure.message),
             metadata={name: self._redact(value) for name, value in failure.metadata.items()},
         )
 
-    def _told(self, method: Method, error: Exception) -> RpcFailure:
+    def _failure_of(self, method: Method, error: Exception) -> RpcFailure:
         if isinstance(error, HubFailure):
             return from_hub_failure(error)
         if isinstance(error, ToolFailure):

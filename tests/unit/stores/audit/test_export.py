@@ -128,13 +128,13 @@ async def test_one_process_of_all_has_the_turn_until_it_ends(
 ) -> None:
     is_postgres = "postgres" in request.node.callspec.id
     other = postgres_log(request.getfixturevalue("postgres_url"), tmp_path) if is_postgres else unstarted_log(tmp_path)
-    first = await asyncio.to_thread(log.events.take_turn)
+    first = await asyncio.to_thread(log.events.take_upkeep_lock)
     assert first is not None
     assert await asyncio.to_thread(first.is_held)
-    assert await asyncio.to_thread(other.events.take_turn) is None
+    assert await asyncio.to_thread(other.events.take_upkeep_lock) is None
     first.close()
     async with asyncio.timeout(60):
-        while (second := await asyncio.to_thread(other.events.take_turn)) is None:
+        while (second := await asyncio.to_thread(other.events.take_upkeep_lock)) is None:
             pass  # PostgreSQL ends a session a moment after its connection
     second.close()
 
