@@ -258,7 +258,7 @@ class _Run:
         return structs.replace(outcome, evidence=(*outcome.evidence, evidence(self._call, self.mark)))
 
     async def _stop_when_asked(self) -> None:
-        """Ask the remote side to stop, as often as it takes to be heard.
+        """Ask the remote side to stop, as often as it takes to be answered.
 
         That it is asked is kept first: a run that has lost the job to another one fails there, and asks for nothing.
         """

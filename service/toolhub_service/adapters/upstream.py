@@ -185,7 +185,7 @@ async def kept_bytes(
 ) -> tuple[JsonObject, tuple[ArtifactRef, ...]]:
     """Bytes as a value: where they are kept as an artifact, or why they are not.
 
-    An effect that was had is answered, whatever becomes of what it brought: so a failure to keep it is not raised.
+    An effect that was had is answered also when its output cannot be kept: so a failure to keep it is not raised.
     `media_type`: as somebody else names it; what is none is not believed. `artifacts`: None where nothing can be kept.
     """
     data = masked_bytes(data)

@@ -124,7 +124,7 @@ def make_server(
     )
     listening = listening_of(deps.settings, deps.certificates)
     registry = RegistryServicer(catalog, audit, deps.clock, sources, alone=alone)
-    # Which tools a watcher may see hangs on the policy: after a reload each of them has to list anew.
+    # Which tools a watcher may see depends on the policy: after a reload each of them has to list anew.
     policy.subscribe(registry.news.reset)
     return Server(
         listening,

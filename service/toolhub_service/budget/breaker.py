@@ -206,7 +206,7 @@ Ticket = tuple[int, int]
 """Generations of the shared breaker and of the principal's own in which a call was admitted."""
 
 SPENT: Ticket = (-1, -1)
-"""A ticket of no generation: the breakers have heard of this call."""
+"""A ticket of no generation: how this call ended has been reported."""
 
 PRINCIPALS_MAX = 64
 """Breakers of principals, and principals whose failures are counted apart, for each upstream."""

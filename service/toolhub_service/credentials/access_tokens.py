@@ -124,7 +124,7 @@ class Renewals:
 class Exchanges:
     """Exchanges callers' own tokens: asked for once a token and source, kept in memory until they expire.
 
-    What is kept hangs on the very token that was shown, not on whose it is: two tokens of one user may differ in
+    What is kept belongs to the very token that was shown, not to whose it is: two tokens of one user may differ in
     rights, or in who acts for the user.
     """
 

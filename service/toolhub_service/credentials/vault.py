@@ -42,7 +42,7 @@ from toolhub_service.guards.headers import judge_request_headers
 
 VALUE_MAX_CHARS: Final = 8_000
 _TRIES: Final = 8
-"""Of a change that others forestall."""
+"""Attempts at a change when others change the record first."""
 _LOOKED_AT: Final = 500
 """Records of the store at once, for a page."""
 _PAUSE_S: Final = 30.0

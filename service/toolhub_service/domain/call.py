@@ -232,7 +232,7 @@ class ExecContext(NamedTuple):
     """Who asked for what piece of work. Ids are opaque; empty means unknown."""
 
     request_id: str = ""
-    """The agent's request; the hub makes one when empty. Workspace and call quota hang on it."""
+    """The agent's request; the hub makes one when empty. Workspace and call quota go by it."""
     task_id: str = ""
     session_id: str = ""
     agent_id: str = ""

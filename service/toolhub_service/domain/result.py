@@ -116,7 +116,7 @@ class Outcome(Struct, frozen=True, gc=False):
     raw: JsonValue = None
     """The upstream's own answer, shown only when the hub is configured to."""
     upstream_fails: bool = False
-    """Whether the answer, though a result, tells of a failing upstream (HTTP 5xx): its breaker hears of it."""
+    """Whether the answer, though a result, tells of a failing upstream (HTTP 5xx): its breaker counts it."""
     is_large: bool = False
     """Whether so many values are in it that they are checked and written in a thread."""
 

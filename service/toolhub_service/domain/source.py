@@ -1,4 +1,4 @@
-"""A source of tools: what it offers, how far it is trusted, and how it fares.
+"""A source of tools: what it offers, how far it is trusted, and its state.
 
 What is known of it tells "no tools", "denied to you" and "source down" apart.
 """

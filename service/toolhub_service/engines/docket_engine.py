@@ -49,7 +49,7 @@ from toolhub_service.engines.inprocess import Run, Runs
 _COMMANDS = 32
 # The worker's own loops share one command's place and use several connections.
 _CONNECTIONS = _COMMANDS + 8
-# How long docket remembers what became of a delivery, and thereby refuses one that a stalled process still holds.
+# How long docket remembers how a delivery ended, and thereby refuses one that a stalled process still holds.
 _KEPT = timedelta(minutes=5)
 _UNUSED = timedelta(seconds=30)
 # Messages, from the oldest on.
@@ -357,6 +357,6 @@ class DocketEngine:
 async def _either(run: asyncio.Task[None], session: asyncio.Future[None]) -> None:
     """Until the run has ended and may be started again. Ends as cancelled when the session has ended."""
     await asyncio.wait((run, session), return_when=asyncio.FIRST_COMPLETED)
-    # Both may have ended at once; then `Runs` has not yet heard of it.
+    # Both may have ended at once; then `Runs` does not know of it yet.
     if session.done():
         raise asyncio.CancelledError

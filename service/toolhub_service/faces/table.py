@@ -37,7 +37,7 @@ _TOOL_NAME_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a face's tool, and what becomes of it."""
+    """One argument of a face's tool, and where its value goes."""
 
     to: str
     """The argument of the hub's tool, or USER."""

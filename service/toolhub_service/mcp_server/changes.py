@@ -87,7 +87,7 @@ class Changes:
             self._telling.cancel()
 
     def tell(self, session_id: str, session: ServerSession) -> None:
-        """A client of the older protocol is ready to hear."""
+        """A client of the older protocol is ready for notifications."""
         self._sessions[session_id] = session
         if len(self._sessions) > _SESSIONS_MAX:
             self.forget(next(iter(self._sessions)))

@@ -37,7 +37,7 @@ class Asker(NamedTuple):
     client: Client | None = None
     """Who can be asked in the middle of it."""
     resumed: ToolResult | None = None
-    """What came of a call that waited for the client."""
+    """The answer of a call that waited for the client."""
 
 
 class Primitives:

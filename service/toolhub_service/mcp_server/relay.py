@@ -223,7 +223,7 @@ class Relay:
     async def resume(
         self, principal: Principal, state: str, responses: Mapping[str, JsonValue]
     ) -> tuple[Call, ToolResult]:
-        """What comes of a call that waits. Raises InputRequired when it asks again, MCPError when there is none."""
+        """The answer of a call that waits. Raises InputRequired when it asks again, MCPError when there is none."""
         waiting = self._waiting.get(state.removeprefix(STATE_PREFIX))
         if waiting is None or waiting.call.principal.id != principal.id:
             message = "The call that asked for this waits no longer. Make it again."

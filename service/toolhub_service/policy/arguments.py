@@ -113,7 +113,7 @@ def _judge(planned: PlannedCall, role: ArgumentRole, value: JsonValue, constrain
         _judge_command(planned, value, constraints)
     elif role is ArgumentRole.SQL:
         terms = database_named(planned.args.get("connection"), planned.spec.databases)
-        # Whether it may write hangs on the tool, not on the statement: core/db.query never writes.
+        # Whether it may write depends on the tool, not on the statement: core/db.query never writes.
         judge_sql(" ".join(texts(value)), terms, writes=not planned.spec.annotations.read_only)
     elif role is not ArgumentRole.METHOD:  # an egress rule names the method, so it is judged with the URL
         for path in texts(value):

@@ -223,7 +223,7 @@ Source = str | Mapping[str, JsonValue]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What came of a new document."""
+    """Whether a new document is in force, and why not."""
 
     applied: bool
     """False: the old policy stays, and `problem` says why."""

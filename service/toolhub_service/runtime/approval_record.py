@@ -285,7 +285,7 @@ def is_over(approval: Approval, now_unix_ms: int) -> bool:
 
 
 def was_decided(approval: Approval) -> Decision | None:
-    """A person's decision, whatever has become of it since; None when there is none."""
+    """A person's decision, whether it has been used since or not; None when there is none."""
     if not approval.decided_by:
         return None
     return ApprovalState.REJECTED if approval.state is ApprovalState.REJECTED else ApprovalState.APPROVED
@@ -327,7 +327,7 @@ def untrusted_text(text: str, redactor: Redactor) -> str:
 
 
 def _terms(terms: JsonValue, default_expires_s: float) -> tuple[float, tuple[str, ...]]:
-    """(seconds until it lapses, globs over who may decide) as policy/table.py writes them into a verdict."""
+    """(seconds until it expires, globs over who may decide) as policy/table.py writes them into a verdict."""
     if not isinstance(terms, Mapping):
         return default_expires_s, ()
     expires_s, approvers = terms.get("expires_s"), terms.get("approvers")

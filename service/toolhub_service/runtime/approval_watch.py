@@ -34,7 +34,7 @@ OnEvent = Callable[[Approval | None], None]
 
 
 class ApprovalNews:
-    """Hears of every change of an approval, made by this process or another, and tells whoever wants to know."""
+    """Passes every change of an approval, made by this process or another, on to its listeners and watches."""
 
     def __init__(self, store: ApprovalStore) -> None:
         """Made before the store is started: it is the store's one listener."""
@@ -166,7 +166,7 @@ class ApprovalTail(AsyncIterator[Approval]):
         raise self._end
 
     async def _open_and_ended(self) -> AsyncGenerator[Approval, None]:
-        """Every PENDING approval, then what has become of those that were open when they were sent last."""
+        """Every PENDING approval, then how those ended that were open when they were sent last."""
         listed: set[str] = set()
         where = replace(self._where, states=frozenset({ApprovalState.PENDING}))
         after: tuple[int, str] | None = None

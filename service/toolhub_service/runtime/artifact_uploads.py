@@ -105,7 +105,7 @@ def too_large(max_bytes: int) -> ToolFailure:
 # What goes on: uploads that their clients named.
 
 HELD_S: Final = 900.0
-"""How long an upload is held that no stream fills, and how long it is known what became of a finished one."""
+"""How long an upload is held that no stream fills, and how long the result of a finished one is known."""
 HELD_MAX_EACH: Final = 16
 """Of one principal: the one that has waited longest gives way."""
 _HELD_MAX: Final = 1_024

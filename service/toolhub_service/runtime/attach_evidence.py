@@ -157,7 +157,7 @@ async def keep_whole(
     except TimeoutError as late:
         observer.crashed(call, late)
         return _without(result, ErrorKind.TIMEOUT)
-    except Exception as defect:  # noqa: BLE001 - an effect that was had is answered, whatever becomes of its whole
+    except Exception as defect:  # noqa: BLE001 - an effect that was had is answered, also when its whole is not kept
         observer.crashed(call, defect)
         return _without(result, ErrorKind.INTERNAL)
 

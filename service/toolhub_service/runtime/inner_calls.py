@@ -258,7 +258,7 @@ class CallsWithin:
         return self.root.ancestors
 
     async def ended(self, accepted: ToolResult, ref: JobRef, *, stops: Callable[[], bool]) -> ToolResult:
-        """What became of a job that the call has become. `stops`: whether it is to be stopped where nobody waits for it
+        """How the job ended that the call has become. `stops`: whether it is to be stopped where nobody waits for it
         any more. The running call's own job leaves its room to others meanwhile."""
         is_over = False
         try:

@@ -10,7 +10,7 @@ the kept answers until it comes to what has none. Why no snapshot of the program
     BEGUN, with a job                 follows that job
     BEGUN                             its runner died in the middle of an effect: the answer that its idempotency key
                                       has, else OUTCOME_UNKNOWN; never a second effect
-    ASKED                             is made with the approval, which was decided, has lapsed or still waits
+    ASKED                             is made with the approval, which was decided, has expired or still waits
     nothing                           is made: BEGUN is durable before an effect that must not happen twice
 
 Only one run of a job is alive; one that has been overtaken learns of it by compare-and-set, and makes no more calls.
@@ -289,7 +289,7 @@ class DurableCalls:
         return "" if approval is None or approval.binding.job_id != self._log.job_id else approval_id
 
     async def _followed(self, accepted: ToolResult, inner_job_id: str) -> ToolResult:
-        """What became of the job. Raises Suspended, and leaves the job as it is, when another call waits for a
+        """How the job ended. Raises Suspended, and leaves the job as it is, when another call waits for a
         person."""
         log, running = self._log, self._deps.running
         ref = JobRef(inner_job_id, JobState.QUEUED)

@@ -58,7 +58,7 @@ class Program:
 
 
 class Child(asyncio.SubprocessTransport):
-    """A program that was started, by `spawn`. Its protocol hears on the loop what it writes and that it ended."""
+    """A program that `spawn` has started. Its protocol is called on the loop with what it writes and when it ends."""
 
     def __init__(self, protocol: asyncio.SubprocessProtocol) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ async def run_process(
 ) -> Finished:
     """Run to the end, to the deadline (loop clock) or to cancellation. Raises OSError when it cannot be started.
 
-    `given`: all that a program with `has_input` reads on its standard input. `on_start`: hears its process number.
+    `given`: all that a program with `has_input` reads on its standard input. `on_start`: called with its pid.
     """
     loop = asyncio.get_running_loop()
     started_s = loop.time()
@@ -356,7 +356,7 @@ async def run_process(
 
 
 class _Watch(asyncio.SubprocessProtocol):
-    """Hears what the program writes and when it ends."""
+    """Called with what the program writes and when it ends."""
 
     def __init__(self, keep_bytes: int, on_output: OnOutput) -> None:
         self.captures = {1: Capture(keep_bytes), 2: Capture(keep_bytes)}

@@ -260,6 +260,6 @@ class BucketWriter:
             self._waiting.get_nowait()
 
     async def _forget_temporary(self) -> None:
-        """What stays is cleared away by the bucket's lifecycle rule; the blob does not hang on it."""
+        """What stays is cleared away by the bucket's lifecycle rule; the blob does not depend on it."""
         with suppress(BaseError, OSError):  # as the docstring says
             await obstore.delete_async(self._store, self._temporary)

@@ -24,7 +24,7 @@ from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.ports import Randomness
 from toolhub_service.stores.redis_pipeline import Pipeline, reason_of, stay_connected, unavailable
 
-# One blocking reader for a whole process: it hears of changes by whichever hub made them.
+# One blocking reader for a whole process: it reads of changes, whichever hub made them.
 #
 # All stores of one prefix tell of changes in one stream, `<prefix>feed`. An entry's id is `<number>-0`; the numbers
 # come without gaps from the counter `<prefix>feed:count`, in the script that made the change. A reader that misses a

@@ -30,7 +30,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Randomness
 
-# What becomes of a connection to Redis that breaks, and which error is raised when it stays broken.
+# How a connection to Redis that breaks is made again, and which error is raised when it stays broken.
 
 _FIRST_DELAY_S = 0.02
 _LAST_DELAY_S = 1.0

@@ -22,7 +22,7 @@ OTHERS: Final = "others"
 """Stands for the peers, or filters, that came when the bound was reached."""
 
 PEERS_MAX: Final = 256
-"""Told apart in one minute, and as many reads of the audit log."""
+"""Distinct ones counted in one minute, and as many reads of the audit log."""
 
 _EVERY_S: Final = 60.0
 # Refusals of one kind a minute, beyond which a peer is asked to wait.

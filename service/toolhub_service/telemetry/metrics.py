@@ -118,7 +118,7 @@ class Metrics:
         multiprocess_dir: Path | None = None,
         old_names: bool = False,
     ) -> None:
-        """`max_principals` are told apart on the calls; 0: none is named.
+        """`max_principals` get a label of their own on calls; 0: none does.
 
         Raises HubFailure METRICS_NOT_SHARED when `multiprocess_dir` was not in the environment in time.
         """

@@ -85,7 +85,7 @@ class ToolContext(Generic[Report]):
     is_large: bool = False
     """Set by a tool whose result holds so many values that it is checked and written in a thread."""
     upstream_fails: bool = False
-    """Set by a tool that hands on as a result what tells of a failing upstream: its breaker hears of it."""
+    """Set by a tool that hands on as a result what tells of a failing upstream: its breaker counts it."""
     raw: JsonValue = None
     mask: Mask | None = None
     """Hides what `hide` was given; None: nothing."""
@@ -102,7 +102,7 @@ class ToolContext(Generic[Report]):
         return self.opened
 
     def hide(self, *secrets: str) -> None:
-        """Keep these, too, out of whatever comes of the call."""
+        """Keep these, too, out of the call's result, error and evidence."""
         self._secrets = (*self._secrets, *secrets)
         self.mask = Mask(self._secrets)
 

@@ -142,7 +142,7 @@ class SourceFile:
     def digest(
         self, stop: threading.Event | None = None, on_read: Callable[[int], None] = lambda _: None
     ) -> tuple[str, int]:
-        """SHA-256 in hex of what is read, and how many bytes; `on_read` hears of each piece. Raises as `chunks`."""
+        """SHA-256 in hex of what is read, and its length; `on_read` is called for each piece. Raises as `chunks`."""
         sha256, read_bytes = hashlib.sha256(), 0
         for data in self.chunks(stop):
             sha256.update(data)

@@ -232,7 +232,7 @@ class ReadText(FsReadTool["ReadText.In", "ReadText.Out"]):
 
 
 async def _keep_whole(file: SourceFile, context: ToolContext) -> None:
-    """The text that was asked for is answered whatever becomes of the artifact."""
+    """The text that was asked for is answered also when the artifact cannot be kept."""
     file.rewind()
     name = file.path.rpartition("/")[2]
     try:

@@ -304,7 +304,7 @@ class HttpTool(Tool[Input, Output]):
 
     def _upstream_key(self, context: ToolContext) -> str:
         """The call's key within its scope, principal and tool: at a host that both use without credentials, one caller
-        must not be given what came of another's call. The same for every attempt, and names nobody."""
+        must not be given the answer to another's call. The same for every attempt, and names nobody."""
         scope = f"{context.principal_id}\0{self.name}".encode("utf-8", "replace")
         return f"{hashlib.sha256(scope).hexdigest()[:16]}-{context.idempotency_key}"
 

@@ -314,7 +314,7 @@ def _judge_replacing(folder: int, name: str, overwrite: bool) -> int:
     """The permission bits for what takes this name: those of the file that stands there, 0600 where none does.
 
     Refuses early what must not be replaced, for the sake of the message and of the other name of a hard-linked file.
-    Safety does not hang on it: a rename puts another file under the name and writes into none, and without
+    Safety does not depend on it: a rename puts another file under the name and writes into none, and without
     `overwrite` the kernel refuses a name that was taken meanwhile.
     """
     try:

@@ -12,7 +12,7 @@
     submitting.py     sends it, and finds one that may have been sent
     arguments.py      what may be bound, and the graph that is sent
     backends.py       the servers of a source, and which of them gets a prompt
-    states.py         how a prompt fares, from jobs, history and queue
+    states.py         the state of a prompt, from jobs, history and queue
     event_feed.py     hints from the WebSocket
     outputs.py        what a run made, fetched and kept, by metadata.py without the graph that is written into pictures
     client.py         HTTP to one server

@@ -120,8 +120,8 @@ class Backend:
         clock: Clock,
         callers: CallersOf | None = None,
     ) -> None:
-        """`poller` asks how prompts fare, `fetches` for files: a long download must not hold up a question. `callers`:
-        where work is sent, followed and fetched with its caller's own credential."""
+        """`poller` asks for the state of prompts, `fetches` for files: a long download must not hold up a question.
+        `callers`: where work is sent, followed and fetched with its caller's own credential."""
         self.name = client.name
         self.client = client
         self.events = events

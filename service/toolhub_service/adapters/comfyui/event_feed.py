@@ -310,7 +310,7 @@ class EventFeed:
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        """Connect, listen, connect anew, for as long as there is something to hear."""
+        """Connect, listen, connect anew, for as long as a prompt is followed."""
         pause_s = _PAUSE_FIRST_S
         while True:
             await self._needed.wait()

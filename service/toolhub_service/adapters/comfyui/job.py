@@ -65,7 +65,7 @@ class StopRequests:
 
 
 class PromptPoll:
-    """Asks how one prompt fares, until it has ended or is certainly lost."""
+    """Polls the state of one prompt, until it has ended or is certainly lost."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ class ComfyJob:
         )
 
     def _watch(self, call: GrantedCall, prompt_id: str, backends: frozenset[str] | set[str]) -> NodeProgress:
-        """What tells of its nodes, the one that it has or a new one; what is heard of the prompt goes there."""
+        """What tells of its nodes, the one that it has or a new one; the events of the prompt go there."""
         runnable = self._runnable(call)
         known = [backend for backend in self._backends if backend.name in backends]
         nodes = next((found for backend in known if (found := backend.events.progress_of(prompt_id))), None)

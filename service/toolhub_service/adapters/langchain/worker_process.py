@@ -47,7 +47,7 @@ class WorkerFailed(Exception):
     """A worker could not be started, or has ended before it answered."""
 
     def __init__(self, reason: str, *, was_asked: bool = False) -> None:
-        """`was_asked`: the call had been sent to it, so that nobody knows what became of it."""
+        """`was_asked`: the call had been sent to it, so that nobody knows how it ended."""
         super().__init__(reason)
         self.was_asked = was_asked
 

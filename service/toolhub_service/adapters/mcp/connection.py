@@ -48,8 +48,8 @@ from toolhub_service.adapters.upstream import is_cancelled
 from toolhub_service.domain.ports import Randomness
 
 # Reconnects are exponential with full jitter (Brooker, "Exponential Backoff And Jitter"). The first is at once; a
-# caller that waits may hurry the next one, but not to less than `FLOOR_S` after the last; a connection that lasted
-# `LASTED_S` starts the count anew.
+# caller that waits may bring the next one forward, but not to less than `FLOOR_S` after the last; a connection that
+# lasted `LASTED_S` starts the count anew.
 
 FLOOR_S = 0.1
 FIRST_S = 0.5

@@ -232,7 +232,7 @@ class McpLink:
             self._finish_attempt()
         if pause_s <= 0:
             return
-        # Callers who ask for a try at once come in crowds; none of them shortens this much.
+        # Many callers may ask for a try at once; together they shorten the pause to this, and no further.
         await asyncio.sleep(min(FLOOR_S, pause_s))
         with suppress(TimeoutError):  # nobody asked: the pause was waited out
             async with asyncio.timeout_at(self._next_try_s):

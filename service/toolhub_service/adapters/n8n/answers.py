@@ -155,7 +155,7 @@ class ItemFile(NamedTuple):
 
 @dataclass(slots=True)
 class Files:
-    """What became of all files of a result."""
+    """All files of a result: which were kept, and why others were not."""
 
     by_item: dict[int, dict[str, JsonValue]] = field(default_factory=dict)
     artifacts: tuple[ArtifactRef, ...] = ()

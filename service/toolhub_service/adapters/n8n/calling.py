@@ -58,7 +58,7 @@ from toolhub_service.tools.egress.wire import is_large
 
 RAW_MAX_BYTES: Final = 64 * 1024
 RESERVE_S: Final = 5.0
-"""Of a call's time, for looking up what became of it; at most a quarter of it."""
+"""Of a call's time, for looking up how it ended; at most a quarter of it."""
 STOP_TIMEOUT_S: Final = 2.0
 """For finding and stopping what a caller has given up."""
 LOOKUP_TIMEOUT_S: Final = 3.0

@@ -2,7 +2,7 @@
 
     nothing was sent, or n8n has no such webhook         TOOL_UNAVAILABLE: certainly not run
     n8n, or a proxy before it, is busy                   TOOL_UNAVAILABLE, retryable: not run
-    it was sent and nobody can tell what came of it      OUTCOME_UNKNOWN, unless a repeat is safe: UPSTREAM_ERROR
+    it was sent and nobody can tell how it ended          OUTCOME_UNKNOWN, unless a repeat is safe: UPSTREAM_ERROR
     the workflow ran into an error, or says it failed    EXECUTION_ERROR
     anything else that is no result                      UPSTREAM_ERROR
 

@@ -169,7 +169,7 @@ class N8nJob:
 
 
 class _ExecutionPoll:
-    """Questions how one execution fares; called by the poller."""
+    """Asks for the state of one execution; called by the poller."""
 
     def __init__(self, api: N8nApi, execution_id: str, missing: MissingTerms) -> None:
         self._api = api

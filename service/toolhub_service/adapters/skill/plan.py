@@ -49,7 +49,7 @@ class PlanRun:
 
 @dataclass(slots=True, eq=False)
 class _Begun:
-    """A step under way: its items, and what became of those that were called."""
+    """A step under way: its items, and the answers of those that were called."""
 
     planned: PlanStep
     items: Sequence[JsonValue] | None
@@ -77,7 +77,7 @@ class _Item:
 
 
 class PlanEngine:
-    """One run of one plan. `calls` are narrowed to its tools, and durable; `report` hears how far it has come."""
+    """One run of one plan. `calls` are narrowed to its tools, and durable; `report` is called with its progress."""
 
     def __init__(
         self,

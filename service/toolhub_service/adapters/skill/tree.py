@@ -126,7 +126,7 @@ def read_file(folder: Path, file: TreeFile, max_bytes: int) -> bytes:
 def copy_tree(folder: Path, tree: Tree, target: Path) -> None:
     """Write the files of a tree, as they were digested, into `target`, which must not exist yet.
 
-    What runs from the copy is what was judged, whatever becomes of the folder. Raises TreeChanged, OSError."""
+    What runs from the copy is what was judged, whatever is done to the folder since. Raises TreeChanged, OSError."""
     target.mkdir(mode=0o700)
     for name in tree.folders:
         (target / name).mkdir(mode=0o755)

@@ -1,4 +1,4 @@
-"""Step 6 of a submission: the job is in the store before anybody hears of it, and enqueued."""
+"""Step 6 of a submission: the job is in the store before its id is answered, and enqueued."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ class Acceptance:
         )
 
 
-# SubmitJob: steps 1 to 5 now, the rest as a job. Whatever comes of the steps, there is a job that tells it.
+# SubmitJob: steps 1 to 5 now, the rest as a job. However the steps end, there is a job that says so.
 
 
 class Submission:

@@ -5,7 +5,7 @@ time in which a death is noticed, and removes the expired once a minute. Every p
 of them win. A failure is reported and leaves the rest as it is: one job that cannot be
 looked after must not hold up the others.
 
-`Reconciler.sweep` finds the jobs of a killed process and delivers them again; what becomes of each is decided where it
+`Reconciler.sweep` finds the jobs of a killed process and delivers them again; what happens to each is decided where it
 is claimed, `JobClaims` in run.py. `Decisions` and `OrphanedApprovals` are what else a sweep looks after.
 """
 
@@ -59,8 +59,8 @@ class OrphanedApprovals:
 
 
 class Decisions:
-    """Carries what was decided to the jobs that wait for it, whichever process heard it. What it misses, the sweep
-    brings to `check`."""
+    """Carries decisions to the jobs that wait for them, whichever process took them. What it misses, the sweep brings
+    to `check`."""
 
     def __init__(self, ledger: JobLedger, engine: JobEngine, approvals: ApprovalStore) -> None:
         self._ledger = ledger
@@ -77,7 +77,7 @@ class Decisions:
         applying.add_done_callback(self._applying.discard)
 
     async def decide(self, approval: Approval) -> None:
-        """An approval was decided or has lapsed: its job goes on, or ends."""
+        """An approval was decided or has expired: its job goes on, or ends."""
         attributes = {"cause": approval.state.value, "decided_by": approval.decided_by}
         job = await self._ledger.change(approval.binding.job_id, lambda job: self._released(job, approval), attributes)
         if job is not None and job.state in (JobState.QUEUED, JobState.CANCELLING):
@@ -176,7 +176,7 @@ class Reconciler:
 
     async def sweep(self) -> int:
         """Have every unattended job delivered; how many there were. Counts the open ones, too."""
-        for work in (self._heartbeat.bury, *self._each_time):
+        for work in (self._heartbeat.release_dead, *self._each_time):
             await self._guarded(work)
         now_unix_ms = self._clock.unix_ms()
         jobs = await self._store.unattended(now_unix_ms, now_unix_ms - self._terms.dead_after_ms, _BATCH)

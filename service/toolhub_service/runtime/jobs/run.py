@@ -49,7 +49,7 @@ class Heartbeat:
         self._alive_until_unix_ms = 0
 
     async def beat(self) -> bool:
-        """Whether the store heard it."""
+        """Say in the store that this runner lives. False when the store could not be reached."""
         now_unix_ms = self._clock.unix_ms()
         alive_until_unix_ms = now_unix_ms + self._terms.dead_after_ms
         try:
@@ -70,7 +70,7 @@ class Heartbeat:
         except ToolFailure as unreachable:
             self._observer.troubled("", unreachable)
 
-    async def bury(self) -> None:
+    async def release_dead(self) -> None:
         """Have those taken over whose end is certain, without waiting for their silence. Raises ToolFailure."""
         for runner in self._dead():
             self._known_dead.add(runner)
@@ -90,7 +90,7 @@ class Heartbeat:
         return steady_since_s is not None and self._clock.monotonic_s() - steady_since_s >= self._terms.dead_after_s
 
     def _is_fresh(self, now_unix_ms: int) -> bool:
-        """Whether the last sign was lately: when it is half over, those of others, given earlier, may have lapsed."""
+        """Whether the last beat was lately: when it is half over, those of others, given earlier, may have expired."""
         return now_unix_ms < self._alive_until_unix_ms - self._terms.dead_after_ms // 2
 
 
@@ -338,7 +338,7 @@ class JobRuns:
             left_s = max(left_s, _LAST_LOOK_S)
         principal = self._again(job.call.principal)
         call = job.call._replace(principal=principal, deadline_s=self._clock.monotonic_s() + left_s)
-        if job.remote is not None:  # it goes on there, whatever became of the tool's definition here
+        if job.remote is not None:  # it goes on there, whatever has changed in the tool's definition here
             call = call._replace(expected_tool_digest="")
         return call._replace(unread_bytes=_MANY_VALUES_BYTES) if has_many_values(call.args) else call
 

@@ -103,7 +103,7 @@ class JobSink:
 
 
 def carried_on(job: Job, report: Progress) -> Progress:
-    """Work on a remote side goes on when its run here is another one, which may have heard of fewer steps: what the
+    """Work on a remote side goes on when its run here is another one, which may have seen fewer steps: what the
     history says was reached stays reached. Work that begins anew here counts anew."""
     before = job.status.progress
     if before is None or job.remote is None or not job.remote.accepted:

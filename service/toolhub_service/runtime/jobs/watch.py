@@ -49,7 +49,7 @@ class _WatchedJob:
         self.tail: deque[JobStatus] = deque(maxlen=TAIL_ENTRIES)
         """Newest entries, gapless."""
         self.latest = 0
-        """The highest sequence heard of."""
+        """The highest sequence that was announced."""
         self.gaps = 1
         """How often something may have been missed: at the beginning, all."""
         self.read_gaps = 0

@@ -23,7 +23,7 @@ from toolhub_service.guards.addresses import Networks, is_allowed
 from toolhub_service.guards.urls import address_refused
 from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, WireError, wire_error
 
-# Closings under way: each runs to its end whatever becomes of the call that began it.
+# Closings under way: each runs to its end, also when the call that began it is cancelled.
 
 
 class Closings:

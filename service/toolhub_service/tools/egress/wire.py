@@ -17,7 +17,7 @@ from toolhub_service.guards.urls import ParsedUrl
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.strict_json import MAX_DEPTH, Structure, bound_structure, has_little, lexical_depth, loads
 
-# How an exchange can break; `failure_of` turns it into what the caller hears.
+# How an exchange can break; `failure_of` turns it into what the caller is told.
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods after which a broken exchange may be repeated without asking (RFC 9110 §9.2.1)."""
@@ -100,7 +100,7 @@ class Repeat(Enum):
 
 
 def failure_of(error: WireError, method: str, url: ParsedUrl, repeat: Repeat, *, blames_upstream: bool) -> ToolFailure:
-    """The failure as the caller hears it. Repeating is suggested only where nothing can have happened twice."""
+    """The failure as the caller gets it. Repeating is suggested only where nothing can have happened twice."""
     breakage = error.breakage
     repeatable = breakage in _BEFORE_SENDING or (repeat is not Repeat.NEVER and breakage not in _LASTING)
     return refuse(

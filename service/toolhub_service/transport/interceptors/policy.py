@@ -35,7 +35,7 @@ ALSO_FOR: dict[str, frozenset[Role]] = {
     "/toolhub.v1.CredentialService/ListCredentials": frozenset({Role.OPERATOR}),
     "/toolhub.v1.CredentialService/RevokeCredential": frozenset({Role.OPERATOR}),
 }
-"""RPCs that other roles may call besides, by path: those who ask for approvals see what becomes of them, and those who
+"""RPCs that other roles may call besides, by path: those who ask for approvals see how they are decided, and those who
 oversee the hub see everybody's jobs and artifacts."""
 _NOBODY: frozenset[Role] = frozenset()
 
