@@ -29,7 +29,7 @@ from tests.unit.adapters.comfyui.comfy_harness import comfy_harness, failure_of
 from tests.unit.adapters.n8n.flows import ECHO, FLOWS, Flow, flow, responds, wait
 from toolhub.v1 import error_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.adapters.comfyui.states import PromptState, Seen
+from toolhub_service.adapters.comfyui.states import PromptState, PromptStatus
 from toolhub_service.adapters.n8n.execution import execution_of, has_key, is_of_another_call
 from toolhub_service.domain.errors import ErrorKind, refuse
 
@@ -249,7 +249,7 @@ class TestForeignPrompts:
 
     def test_a_node_that_is_named_again_and_again_counts_once(self) -> None:
         nodes = ["1", "2"] * 100_000 + [["1"], None, 1]
-        assert Seen(PromptState.SUCCEEDED, messages={"execution_cached": {"nodes": nodes}}).cached == ("1", "2")
+        assert PromptStatus(PromptState.SUCCEEDED, messages={"execution_cached": {"nodes": nodes}}).cached == ("1", "2")
 
     @pytest.mark.parametrize("headers", [{"X-Key": "s3cret\r\nx-evil: 1"}, {"Host": "evil"}, {"X-Key": "ключ-s3cret"}])
     async def test_headers_that_break_out_are_reported_without_their_values(

@@ -78,8 +78,8 @@ _STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What the lines are held against."""
+class ReferenceFiles:
+    """What the lines are verified against."""
 
     data_dir: Path | None
     """Of the hub whose log goes on where the lines end; None: lines alone."""
@@ -88,19 +88,21 @@ class Held:
     checkpoints: Path | None
 
 
-def verify_lines(files: Sequence[Path], held: Held, *, is_part: bool) -> LinesVerified:
+def verify_lines(files: Sequence[Path], against: ReferenceFiles, *, is_part: bool) -> LinesVerified:
     """Writes nothing, and keeps of each chain where it begins and ends only. Raises OfflineRefused."""
-    given = Settings(data_dir=str(held.data_dir)) if held.data_dir is not None else load_settings(None, os.environ)
+    given = (
+        Settings(data_dir=str(against.data_dir)) if against.data_dir is not None else load_settings(None, os.environ)
+    )
     paths = Paths(given)
-    log = verify_audit(given) if held.data_dir is not None else Verification(0, 0)
+    log = verify_audit(given) if against.data_dir is not None else Verification(0, 0)
     try:
-        keyring = open_keyring(held.audit_key or _own_key(paths), create=False)
+        keyring = open_keyring(against.audit_key or _own_key(paths), create=False)
         claims = Claims(keyring)
-        if held.checkpoints is not None:
-            held.checkpoints.stat()
-            claims.add_file(read_lines(held.checkpoints))
+        if against.checkpoints is not None:
+            against.checkpoints.stat()
+            claims.add_file(read_lines(against.checkpoints))
         live = None
-        if held.data_dir is not None:
+        if against.data_dir is not None:
             claims.add_file(read_lines(paths.audit_checkpoints))
             live = _live(SqliteEvents(paths.audit))
         chains = LineChains(keyring, claims, live)

@@ -46,9 +46,9 @@ class BreakerState(Enum):
 class Health(Enum):
     """What an outcome says about the upstream."""
 
-    WELL = "well"
-    ILL = "ill"
-    SILENT = "silent"
+    HEALTHY = "healthy"
+    FAILING = "failing"
+    NO_EVIDENCE = "no evidence"
     """Nothing: the call was cancelled, or refused on this side."""
 
 
@@ -60,19 +60,19 @@ def health(outcome: ErrorKind | ToolError | None, had_fair_time: bool = True) ->
     `had_fair_time`; and a defect on this side, however it is reported, nothing at all.
     """
     if outcome is None:
-        return Health.WELL
+        return Health.HEALTHY
     kind = outcome.kind if isinstance(outcome, ToolError) else outcome
     error = outcome if isinstance(outcome, ToolError) else None
     if kind in _OF_THIS_SIDE or (error and error.details.get("cause") == _DEFECT):
-        return Health.SILENT
+        return Health.NO_EVIDENCE
     if kind not in _FAILURES:
-        return Health.WELL
+        return Health.HEALTHY
     blames = error.blames_upstream if error else None
     if blames is False or (kind in _TIMEOUTS and not (had_fair_time or blames)):
-        return Health.SILENT
+        return Health.NO_EVIDENCE
     if error and error.upstream is not None:
-        return Health.ILL if is_failing_status(error.upstream.status) else Health.WELL
-    return Health.ILL
+        return Health.FAILING if is_failing_status(error.upstream.status) else Health.HEALTHY
+    return Health.FAILING
 
 
 def is_failing_status(status: int) -> bool:
@@ -85,10 +85,10 @@ class Breaker:
         "_calls",
         "_cooldown_s",
         "_failures",
+        "_open_until_s",
         "_past_calls",
         "_past_failures",
         "_probing",
-        "_rests_until_s",
         "_successes",
         "_terms",
         "_window_from_s",
@@ -101,16 +101,16 @@ class Breaker:
         self.generation = 0
         """What `admit` answered last, and what an outcome must name to count."""
         self._cooldown_s = terms.cooldown_s
-        self._rests_until_s = self._window_from_s = 0.0
+        self._open_until_s = self._window_from_s = 0.0
         self._calls = self._failures = self._past_calls = self._past_failures = 0
         self.state = BreakerState.CLOSED
         """As of the last call: an OPEN one becomes HALF_OPEN when the next call asks."""
         self._close()
 
     def state_at(self, now_s: float) -> BreakerState:
-        """What the next call will meet: one whose rest is over is HALF_OPEN, though nobody has called since."""
-        is_rested = self.state is BreakerState.OPEN and now_s >= self._rests_until_s
-        return BreakerState.HALF_OPEN if is_rested else self.state
+        """What the next call will meet: one that was open for long enough is HALF_OPEN, though nobody has called."""
+        is_cool = self.state is BreakerState.OPEN and now_s >= self._open_until_s
+        return BreakerState.HALF_OPEN if is_cool else self.state
 
     def is_blank(self, now_s: float) -> bool:
         """Whether a new one would say the same."""
@@ -122,7 +122,7 @@ class Breaker:
         if self.state is BreakerState.CLOSED:
             return 0.0
         if self.state is BreakerState.OPEN:
-            return max(0.0, self._rests_until_s - now_s)
+            return max(0.0, self._open_until_s - now_s)
         return 0.0 if self._probing < self._terms.probes else self._terms.cooldown_s
 
     def admit(self, now_s: float) -> int:
@@ -135,25 +135,25 @@ class Breaker:
         return self.generation
 
     def settle(self, ticket: int, outcome: Health, now_s: float) -> None:
-        """Hear how an admitted call ended; once a ticket."""
+        """Count how an admitted call ended; once a ticket."""
         if ticket != self.generation:
             return
         if self.state is BreakerState.HALF_OPEN:
             self._settle_probe(outcome, now_s)
-        elif outcome is not Health.SILENT:
-            self._count(outcome is Health.ILL, now_s)
+        elif outcome is not Health.NO_EVIDENCE:
+            self._count(outcome is Health.FAILING, now_s)
 
     def trip(self, now_s: float) -> None:
-        """Give the upstream a rest whatever was counted."""
+        """Open it whatever was counted."""
         if self.state is not BreakerState.OPEN:
             self._open(now_s)
 
     def _settle_probe(self, outcome: Health, now_s: float) -> None:
         self._probing -= 1
-        if outcome is Health.ILL:
+        if outcome is Health.FAILING:
             self._cooldown_s = min(self._cooldown_s * 2, self._terms.max_cooldown_s)
             self._open(now_s)
-        elif outcome is Health.WELL:
+        elif outcome is Health.HEALTHY:
             self._successes += 1
             if self._successes >= self._terms.probes:
                 self._cooldown_s = self._terms.cooldown_s
@@ -161,18 +161,18 @@ class Breaker:
 
     def _count(self, failed: bool, now_s: float) -> None:
         if now_s - self._window_from_s >= self._terms.window_s:
-            self._turn(now_s)
+            self._next_window(now_s)
         self._calls += 1
         if failed:
             self._failures += 1
             calls = self._calls + self._past_calls
-            if calls >= self._terms.min_calls and self._is_ill(calls, self._failures + self._past_failures):
+            if calls >= self._terms.min_calls and self._is_failing(calls, self._failures + self._past_failures):
                 self._open(now_s)
 
-    def _is_ill(self, calls: int, failures: int) -> bool:
+    def _is_failing(self, calls: int, failures: int) -> bool:
         return failures >= calls * self._terms.failure_ratio
 
-    def _turn(self, now_s: float) -> None:
+    def _next_window(self, now_s: float) -> None:
         """Begin the next window."""
         is_adjacent = now_s - self._window_from_s < 2 * self._terms.window_s
         self._past_calls = self._calls if is_adjacent else 0
@@ -182,13 +182,13 @@ class Breaker:
 
     def _open(self, now_s: float) -> None:
         self._enter(BreakerState.OPEN)
-        self._rests_until_s = now_s + self._cooldown_s
+        self._open_until_s = now_s + self._cooldown_s
 
     def _close(self) -> None:
         self._enter(BreakerState.CLOSED)
         self._calls = self._failures = self._past_calls = self._past_failures = 0
         self._probing = self._successes = 0
-        self._rests_until_s = 0.0
+        self._open_until_s = 0.0
         self._window_from_s = float("-inf")
 
     def _enter(self, state: BreakerState) -> None:
@@ -248,11 +248,11 @@ class UpstreamBreaker:
         return shared.admit_probe(principal, now_s), generation
 
     def settle(self, principal: str, ticket: Ticket, outcome: Health, now_s: float) -> None:
-        """Hear how an admitted call ended; once a ticket."""
+        """Count how an admitted call ended; once a ticket."""
         if ticket is SPENT:
             return
         shared = self._shared
-        if outcome is Health.ILL or (self._own and principal in self._own):
+        if outcome is Health.FAILING or (self._own and principal in self._own):
             is_probe = shared.state is BreakerState.HALF_OPEN and ticket[0] == shared.generation
             self._settle_own(principal, ticket[1], outcome, now_s, trips=is_probe)
         shared.settle_of(principal, ticket[0], outcome, now_s)
@@ -269,7 +269,7 @@ class UpstreamBreaker:
             own = self._own[principal] = Breaker(self._terms)
             self._make_room()
         own.settle(ticket, outcome, now_s)
-        if outcome is Health.ILL:
+        if outcome is Health.FAILING:
             self._own.move_to_end(principal)
             if trips:
                 own.trip(now_s)
@@ -315,15 +315,15 @@ class _SharedBreaker(Breaker):
             return
         if self.state is BreakerState.HALF_OPEN:
             self._probers.discard(principal)
-            if outcome is Health.ILL:
+            if outcome is Health.FAILING:
                 self._refuted.add(principal)
                 if len(self._refuted) < _AGREEING:
-                    outcome = Health.SILENT
+                    outcome = Health.NO_EVIDENCE
             self._settle_probe(outcome, now_s)
-        elif outcome is not Health.SILENT:
+        elif outcome is not Health.NO_EVIDENCE:
             if now_s - self._window_from_s >= self._terms.window_s:
-                self._turn(now_s)
-            failed = outcome is Health.ILL
+                self._next_window(now_s)
+            failed = outcome is Health.FAILING
             if failed or self._tallies:
                 self._tally(principal, failed)
             self._count(failed, now_s)
@@ -335,9 +335,9 @@ class _SharedBreaker(Breaker):
         elif failed and len(self._tallies) < PRINCIPALS_MAX:  # beyond, so many have failed that nobody is alone
             self._tallies[principal] = (1, 1)
 
-    def _is_ill(self, calls: int, failures: int) -> bool:
+    def _is_failing(self, calls: int, failures: int) -> bool:
         """Whether enough fail, and still do when the calls of any one principal are left out."""
-        return super()._is_ill(calls, failures) and all(
+        return super()._is_failing(calls, failures) and all(
             self._agree_without(principal, calls, failures)
             for principal in self._tallies.keys() | self._past_tallies.keys()
         )
@@ -347,13 +347,13 @@ class _SharedBreaker(Breaker):
             own_calls, own_failures = tallies.get(principal, _NOTHING)
             calls -= own_calls
             failures -= own_failures
-        return 2 * calls >= self._terms.min_calls and super()._is_ill(calls, failures)
+        return 2 * calls >= self._terms.min_calls and super()._is_failing(calls, failures)
 
-    def _turn(self, now_s: float) -> None:
+    def _next_window(self, now_s: float) -> None:
         is_adjacent = now_s - self._window_from_s < 2 * self._terms.window_s
         self._past_tallies = self._tallies if is_adjacent else {}
         self._tallies = {}
-        super()._turn(now_s)
+        super()._next_window(now_s)
 
     def _close(self) -> None:
         super()._close()

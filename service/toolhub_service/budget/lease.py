@@ -192,7 +192,7 @@ class Lease(msgspec.Struct, eq=False):
                 self._held.append(self._awaited.pop(0))
         except TimeoutError:
             wait_s = self._upstream.slots.expected_wait_s(_tenant(self._planned))
-            raise crowded(self._upstream.key, wait_s) from None
+            raise too_many_calls(self._upstream.key, wait_s) from None
 
     def _time_left_s(self) -> float:
         return self.deadline_s - self._bank.clock.monotonic_s()
@@ -231,7 +231,7 @@ class Lease(msgspec.Struct, eq=False):
         if self._is_over:
             return
         self._is_over = True
-        self._settle(Health.SILENT, self._started_s)
+        self._settle(Health.NO_EVIDENCE, self._started_s)
         for slots in self._held:
             slots.give_back()
         for counter, opened_at_s in self._spent:
@@ -241,11 +241,11 @@ class Lease(msgspec.Struct, eq=False):
 
     def blame(self) -> None:
         """The upstream answered, but as one that fails, though the tool hands its answer on as a success."""
-        self._settle(Health.ILL, self._bank.clock.monotonic_s())
+        self._settle(Health.FAILING, self._bank.clock.monotonic_s())
 
     def _report(self, outcome: ErrorKind | ToolError | None, now_s: float) -> None:
         if self._upstream.breaker is not None:
-            reported = Health.WELL if outcome is None else health(outcome, self._had_fair_time())
+            reported = Health.HEALTHY if outcome is None else health(outcome, self._had_fair_time())
             self._settle(reported, now_s)
 
     def _had_fair_time(self) -> bool:
@@ -272,14 +272,14 @@ class Lease(msgspec.Struct, eq=False):
     def _readmit(self) -> None:
         """After waiting: the upstream may have failed meanwhile."""
         now_s = self._bank.clock.monotonic_s()
-        self._settle(Health.SILENT, now_s)
+        self._settle(Health.NO_EVIDENCE, now_s)
         if (wait_s := self._rest_s(now_s)) > 0:
-            raise resting(self._upstream.key, wait_s)
+            raise breaker_open(self._upstream.key, wait_s)
         self._admit(now_s)
         self._started_s = now_s
 
 
-def crowded(upstream: str, wait_s: float) -> ToolFailure:
+def too_many_calls(upstream: str, wait_s: float) -> ToolFailure:
     """Too many calls at once."""
     wait_s = max(wait_s, 0.1)
     return refuse(
@@ -291,7 +291,7 @@ def crowded(upstream: str, wait_s: float) -> ToolFailure:
     )
 
 
-def resting(upstream: str, wait_s: float) -> ToolFailure:
+def breaker_open(upstream: str, wait_s: float) -> ToolFailure:
     """The breaker is open."""
     return refuse(
         ErrorKind.CIRCUIT_OPEN,

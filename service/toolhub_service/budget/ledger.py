@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from toolhub_service.budget.breaker import SPENT, BreakerState, UpstreamBreaker
 from toolhub_service.budget.concurrency import Slots
-from toolhub_service.budget.lease import Lease, LeaseDeps, Upstream, crowded, effective_deadline_s, resting
+from toolhub_service.budget.lease import Lease, LeaseDeps, Upstream, breaker_open, effective_deadline_s, too_many_calls
 from toolhub_service.budget.limits import Counter, Counters, Recent, RequestCalls, RequestKey, all_used, due_of
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import PlannedCall, Tenancy
@@ -60,7 +60,7 @@ class Budgets:
         self._upstreams.move_to_end(key)
         breaker, context = remote.breaker, planned.call.context
         if breaker is not None and (wait_s := breaker.wait_s(planned.call.principal.id, now_s)) > 0:
-            raise resting(remote.key, wait_s)
+            raise breaker_open(remote.key, wait_s)
         request_id = context.request_id  # one that the hub minted is the call's own, and no other call belongs to it
         request = (planned.call.principal.id, request_id) if request_id not in ("", planned.call.call_id) else None
         if request and context.budget.max_tool_calls is not None:
@@ -113,7 +113,7 @@ class Budgets:
             slots = Slots(own_limit or self._terms.upstream_concurrency)
             known = Upstream(key, slots, UpstreamBreaker(self._terms.breaker) if key != spec.name else None)
             if not self._upstreams.add(key, known, now_s):
-                raise crowded(key, 1.0)
+                raise too_many_calls(key, 1.0)
         elif own_limit and own_limit < known.slots.limit:
             known.slots.limit = own_limit  # tools that share an upstream share its smallest bound
         return known
@@ -135,4 +135,4 @@ class Budgets:
         wait_s = slots.expected_wait_s(tenant)
         is_full = waiting >= most if tenancy is None else not may_take(slots.waiting_of(tenant), waiting, most)
         if is_full or wait_s > time_left_s:
-            raise crowded(name, wait_s)
+            raise too_many_calls(name, wait_s)

@@ -105,11 +105,11 @@ def _verify_lines(
     is_part: bool,
     as_json: bool,
 ) -> None:
-    from toolhub_service.app.offline import Held, OfflineRefused, verify_lines
+    from toolhub_service.app.offline import OfflineRefused, ReferenceFiles, verify_lines
     from toolhub_service.transport.convert.records import from_verification
 
     with explaining(OfflineRefused):
-        found: LinesVerified = verify_lines(files, Held(data_dir, audit_key, checkpoints), is_part=is_part)
+        found: LinesVerified = verify_lines(files, ReferenceFiles(data_dir, audit_key, checkpoints), is_part=is_part)
     answer = from_verification(found.verification)
     if answer.ok and not answer.events_checked:
         # An export that failed leaves an empty file behind: that nothing in it was changed would say nothing.

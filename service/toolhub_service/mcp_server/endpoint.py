@@ -49,7 +49,7 @@ from toolhub_service.mcp_server.changes import Changes
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
 from toolhub_service.mcp_server.own_tools import CALL_TOOL, Asked, OwnTools, named_call
-from toolhub_service.mcp_server.primitives import Asker, Primitives
+from toolhub_service.mcp_server.primitives import Primitives, Requester
 from toolhub_service.mcp_server.prompts import Prompts
 from toolhub_service.mcp_server.relay import InputRequired, given_in, is_waiting
 from toolhub_service.mcp_server.resources import NOT_FOUND_ONCE, Resources
@@ -265,27 +265,27 @@ class Endpoint:
         return EmptyResult()
 
     async def _list_resources(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        asker = self._asker(context)
-        page = await self._resources.page(asker, params.cursor or "")
+        requester = self._requester(context)
+        page = await self._resources.page(requester, params.cursor or "")
         if params.cursor:
             return page
-        return page | {"resources": [*self._skills.resources(asker.principal), *page["resources"]]}
+        return page | {"resources": [*self._skills.resources(requester.principal), *page["resources"]]}
 
     async def _list_templates(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        page = await self._resources.templates(self._asker(context))
+        page = await self._resources.templates(self._requester(context))
         return page | {"resourceTemplates": [*page["resourceTemplates"], SKILL_TEMPLATE]}
 
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        asker, uri = self._asker(context), str(params.uri)
+        requester, uri = self._requester(context), str(params.uri)
 
         async def of_uri(uri: str) -> dict[str, Any]:
-            return await self._resources.read(asker, uri, is_modern=is_modern)
+            return await self._resources.read(requester, uri, is_modern=is_modern)
 
         if not uri.startswith(SKILL_URI):
             return await of_uri(uri)
         not_found = INVALID_PARAMS if is_modern else NOT_FOUND_ONCE
-        return await self._skills.read(context, asker.principal, asker.session_id, uri, of_uri, not_found)
+        return await self._skills.read(context, requester.principal, requester.session_id, uri, of_uri, not_found)
 
     async def _list_skills(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         return self._skills.page(self._principal_of(context), params.cursor or "")
@@ -297,34 +297,34 @@ class Endpoint:
         return self._prompts.page(self._principal_of(context), params.cursor or "")
 
     async def _get_prompt(self, context: Context, params: GetPromptRequestParams) -> dict[str, Any]:
-        asker, given = self._asker(context), given_in(params)
+        requester, given = self._requester(context), given_in(params)
         relay = self._calling.relay
         try:
             if is_waiting(params.request_state):
-                _, answer = await relay.resume(asker.principal, params.request_state or "", given)
-                asker = asker._replace(resumed=answer)
+                _, answer = await relay.resume(requester.principal, params.request_state or "", given)
+                requester = requester._replace(resumed=answer)
             else:
-                asker = asker._replace(client=relay.client(context, asker.session_id, "", given))
-            return await self._prompts.get(asker, params.name, params.arguments or {})
+                requester = requester._replace(client=relay.client(context, requester.session_id, "", given))
+            return await self._prompts.get(requester, params.name, params.arguments or {})
         except InputRequired as asks:
             return asks.result
 
     async def _subscribe(self, context: Context, params: SubscribeRequestParams) -> dict[str, Any]:
-        await self._subscriptions.subscribe(self._asker(context), params.uri)
+        await self._subscriptions.subscribe(self._requester(context), params.uri)
         return {}
 
     async def _unsubscribe(self, context: Context, params: UnsubscribeRequestParams) -> dict[str, Any]:
-        self._subscriptions.unsubscribe(self._asker(context), params.uri)
+        self._subscriptions.unsubscribe(self._requester(context), params.uri)
         return {}
 
     async def _listen(self, context: Context, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
-        return await self._subscriptions.listen(self._asker(context), params)
+        return await self._subscriptions.listen(self._requester(context), params)
 
     async def _complete(self, context: Context, params: CompleteRequestParams) -> dict[str, Any]:
-        return await self._prompts.complete(self._asker(context), params)
+        return await self._prompts.complete(self._requester(context), params)
 
-    def _asker(self, context: Context) -> Asker:
-        return Asker(context, self._principal_of(context), session_of(context))
+    def _requester(self, context: Context) -> Requester:
+        return Requester(context, self._principal_of(context), session_of(context))
 
 
 class _Server(Server[Any]):

@@ -28,7 +28,7 @@ SOURCE_META: Final = f"{META_PREFIX}source"
 _ITS_OWN: Final = frozenset({ErrorKind.INVALID_INPUT, ErrorKind.INPUT_SCHEMA_INVALID, ErrorKind.NOT_FOUND})
 
 
-class Asker(NamedTuple):
+class Requester(NamedTuple):
     """Who asks, and by which request."""
 
     context: Context
@@ -72,26 +72,26 @@ class Primitives:
         """Whether policy could never allow it."""
         return not self._engine.policy.could_allow(principal, spec)
 
-    async def call(self, asker: Asker, spec: ToolSpec, args: Mapping[str, Any]) -> ToolResult:
+    async def call(self, requester: Requester, spec: ToolSpec, args: Mapping[str, Any]) -> ToolResult:
         """One call of it; an approval that was granted for exactly this call is used."""
-        if asker.resumed is not None:
-            return asker.resumed
+        if requester.resumed is not None:
+            return requester.resumed
         call = self._calling.call(
-            asker.context, asker.principal, asker.session_id, spec.name, args, client=asker.client
+            requester.context, requester.principal, requester.session_id, spec.name, args, client=requester.client
         )
-        answer = await self._invoke(asker, call)
+        answer = await self._invoke(requester, call)
         error = answer.error
         if error is not None and error.kind is ErrorKind.APPROVAL_REQUIRED and not call.approval_id:
             granted = error.details.get("approval_id") if error.details.get("approval_state") == "APPROVED" else None
             if isinstance(granted, str) and granted:
                 again = call._replace(call_id=self._engine.call_ids.next(), approval_id=granted)
-                return await self._invoke(asker, again)
+                return await self._invoke(requester, again)
         return answer
 
-    async def _invoke(self, asker: Asker, call: Any) -> ToolResult:
-        if asker.client is not None:
-            return await self._calling.relay.invoke(call, asker.context)
-        answer = await invoke(self._engine.invoker, call, asker.context)
+    async def _invoke(self, requester: Requester, call: Any) -> ToolResult:
+        if requester.client is not None:
+            return await self._calling.relay.invoke(call, requester.context)
+        answer = await invoke(self._engine.invoker, call, requester.context)
         assert isinstance(answer, ToolResult)  # no dry run was asked for
         return answer
 

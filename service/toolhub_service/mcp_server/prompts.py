@@ -14,7 +14,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import Primitive, ToolSpec
 from toolhub_service.mcp_server.calls import ARTIFACT_URI, text_of
 from toolhub_service.mcp_server.offer import TTL_MS
-from toolhub_service.mcp_server.primitives import Asker, Primitives, meta_of, protocol_error
+from toolhub_service.mcp_server.primitives import Primitives, Requester, meta_of, protocol_error
 from toolhub_service.mcp_server.source_resources import SourceResources, shown_uri
 from toolhub_service.registry.export import MCP_MAX_CHARS, ExportedNames
 from toolhub_service.schema import canonical_json
@@ -48,14 +48,14 @@ class Prompts:
             page["prompts"].append(prompt)
         return page
 
-    async def get(self, asker: Asker, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
+    async def get(self, requester: Requester, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
         """A GetPromptResult. Raises MCPError alike for what is not there and what policy hides."""
         spec = self._spec(name)
         if spec is None:
             raise _no_prompt()
-        answer = await self._primitives.call(asker, spec, arguments)
+        answer = await self._primitives.call(requester, spec, arguments)
         if answer.error is not None:
-            if self._primitives.is_hidden(asker.principal, spec):
+            if self._primitives.is_hidden(requester.principal, spec):
                 raise _no_prompt()
             raise protocol_error(answer.error)
         value: Any = answer.value if isinstance(answer.value, Mapping) else {}  # a text, where all was cut
@@ -69,26 +69,26 @@ class Prompts:
             result["description"] = value["description"]
         return result
 
-    async def complete(self, asker: Asker, params: CompleteRequestParams) -> dict[str, Any]:
+    async def complete(self, requester: Requester, params: CompleteRequestParams) -> dict[str, Any]:
         """A CompleteResult; of a source that completes nothing, no values. Raises MCPError."""
         args: dict[str, Any] = {"argument": params.argument.name, "value": params.argument.value}
         if params.context is not None and params.context.arguments:
             args["arguments"] = params.context.arguments
         if isinstance(params.ref, PromptReference):
             prompt = self._spec(params.ref.name)
-            if prompt is None or not self._primitives.may_see(asker.principal, prompt):
+            if prompt is None or not self._primitives.may_see(requester.principal, prompt):
                 raise _no_prompt()
             source, args["prompt"] = prompt.source, prompt.resource_id.partition(" ")[2]
         elif params.ref.uri.startswith(ARTIFACT_URI):
             return _completed(_NO_VALUES)
         else:
-            source, args["template"] = await self._resources.source_of_template(asker, params.ref.uri)
+            source, args["template"] = await self._resources.source_of_template(requester, params.ref.uri)
         spec = self._primitives.of_source(Primitive.COMPLETION, source)
         if spec is None:
             return _completed(_NO_VALUES)
-        answer = await self._primitives.call(asker, spec, args)
+        answer = await self._primitives.call(requester, spec, args)
         if answer.error is not None:
-            if self._primitives.is_hidden(asker.principal, spec):
+            if self._primitives.is_hidden(requester.principal, spec):
                 return _completed(_NO_VALUES)
             raise protocol_error(answer.error)
         return _completed(answer.value) | {"_meta": meta_of(answer, spec)}

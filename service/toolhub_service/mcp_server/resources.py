@@ -16,7 +16,7 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.mcp_server.calls import ARTIFACT_URI, META_PREFIX, is_id, resource_link
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.primitives import Asker, meta_of
+from toolhub_service.mcp_server.primitives import Requester, meta_of
 from toolhub_service.mcp_server.source_resources import Found, SourceResources, no_resource
 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
@@ -36,13 +36,13 @@ class Resources:
         self._engine = engine
         self._sources = sources
 
-    async def page(self, asker: Asker, cursor: str) -> dict[str, Any]:
+    async def page(self, requester: Requester, cursor: str) -> dict[str, Any]:
         """A ListResourcesResult: those of sources by source, then the caller's artifacts, last to expire first."""
         page: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
         start, place = _place(cursor)
         listed: list[dict[str, Any]] = []
         if start is not None:
-            found = await self._sources.found(asker)
+            found = await self._sources.found(requester)
             every = self._sources.listed(found)
             listed = every[start : start + _SOURCES_PAGE]
             page |= unread_of(found)
@@ -50,7 +50,7 @@ class Resources:
             if start + _SOURCES_PAGE < len(every):
                 return page | {"resources": listed, "nextCursor": json.dumps(start + _SOURCES_PAGE)}
         kept, after = await self._engine.artifacts.page(
-            ArtifactFilter(principal=asker.principal.id), after=place, limit=_PAGE
+            ArtifactFilter(principal=requester.principal.id), after=place, limit=_PAGE
         )
         for artifact in kept:
             link = resource_link(artifact.ref)
@@ -60,8 +60,8 @@ class Resources:
             page["nextCursor"] = json.dumps(after)
         return page | {"resources": listed}
 
-    async def templates(self, asker: Asker) -> dict[str, Any]:
-        found = await self._sources.found(asker)
+    async def templates(self, requester: Requester) -> dict[str, Any]:
+        found = await self._sources.found(requester)
         own = {
             "uriTemplate": f"{ARTIFACT_URI}{{artifact_id}}",
             "name": "artifact",
@@ -75,22 +75,24 @@ class Resources:
             **unread_of(found),
         }
 
-    async def read(self, asker: Asker, uri: str, *, is_modern: bool) -> dict[str, Any]:
+    async def read(self, requester: Requester, uri: str, *, is_modern: bool) -> dict[str, Any]:
         """A ReadResourceResult. Raises MCPError alike for what does not exist and what is not the caller's to read."""
         code = INVALID_PARAMS if is_modern else NOT_FOUND_ONCE
         most = READ_MAX_BYTES if is_modern else _READ_ONCE_MAX_BYTES
         result: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
         if uri.startswith(ARTIFACT_URI):
-            media_type, data = await self._artifact(asker.principal, uri, uri.removeprefix(ARTIFACT_URI), most, code)
+            media_type, data = await self._artifact(
+                requester.principal, uri, uri.removeprefix(ARTIFACT_URI), most, code
+            )
             return result | {"contents": [{"uri": uri, "mimeType": media_type, **_contents(media_type, data)}]}
-        answer, spec, own = await self._sources.read(asker, uri, code)
+        answer, spec, own = await self._sources.read(requester, uri, code)
         contents = []
         for each in contents_of(answer):
             shown: dict[str, Any] = {place: each[place] for place in _CONTENTS if place in each}
             shown["uri"] = self._sources.uri_in_answer(spec.source, uri, own, each["uri"])
             if "artifact" in each:
                 kept = str(each["artifact"])
-                media_type, data = await self._artifact(asker.principal, uri, kept, most, code)
+                media_type, data = await self._artifact(requester.principal, uri, kept, most, code)
                 shown |= {"mimeType": each.get("mimeType") or media_type, **_contents(media_type, data)}
             elif "dropped" in each:
                 raise MCPError(INTERNAL_ERROR, f"It has {each['bytes']:,} bytes, and {each['dropped']}.", {"uri": uri})

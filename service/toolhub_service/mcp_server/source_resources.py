@@ -23,7 +23,7 @@ from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import Primitive, ToolSpec, ToolState
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.primitives import Asker, Primitives, protocol_error
+from toolhub_service.mcp_server.primitives import Primitives, Requester, protocol_error
 
 SOURCE_URI: Final = "toolhub://sources/"
 """Before a source's name, a slash and its own URI."""
@@ -93,18 +93,18 @@ class SourceResources:
         self._kept_entries = 0
         engine.resource_news.subscribe(self._on_change)
 
-    async def found(self, asker: Asker) -> Found:
+    async def found(self, requester: Requester) -> Found:
         """What each source offers that the caller may see."""
         specs = [
             spec
             for spec in self._primitives.all(Primitive.RESOURCE_LIST).values()
-            if spec.state in _CLAIMING and not self._primitives.is_hidden(asker.principal, spec)
+            if spec.state in _CLAIMING and not self._primitives.is_hidden(requester.principal, spec)
         ]
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(spec: ToolSpec) -> Listing | None:
             async with gate:
-                return await self._listing(asker, spec)
+                return await self._listing(requester, spec)
 
         listings = await asyncio.gather(*map(one, specs))
         unread = [
@@ -114,27 +114,27 @@ class SourceResources:
         ]
         return Found([listing for listing in listings if listing is not None], unread)
 
-    async def read(self, asker: Asker, uri: str, absent: int) -> tuple[ToolResult, ToolSpec, str]:
+    async def read(self, requester: Requester, uri: str, absent: int) -> tuple[ToolResult, ToolSpec, str]:
         """The answer of the source, whose tool it was and the URI that it was asked for; a refusal as an MCPError, with
         the code `absent` alike for what is not there and what policy hides."""
-        source, own = await self.route(asker, uri)
+        source, own = await self.route(requester, uri)
         spec = self._primitives.of_source(Primitive.RESOURCE_READ, source)
         if spec is None or not own:
             raise no_resource(uri, absent)
-        answer = await self._primitives.call(asker, spec, {"uri": own})
+        answer = await self._primitives.call(requester, spec, {"uri": own})
         if answer.error is None:
             return answer, spec, own
-        if self._primitives.is_hidden(asker.principal, spec) or answer.error.kind is ErrorKind.NOT_FOUND:
+        if self._primitives.is_hidden(requester.principal, spec) or answer.error.kind is ErrorKind.NOT_FOUND:
             raise no_resource(uri, absent)
         raise protocol_error(answer.error)
 
-    async def route(self, asker: Asker, uri: str) -> tuple[str, str]:
+    async def route(self, requester: Requester, uri: str) -> tuple[str, str]:
         """Which source to ask, and for what; empty: none. Raises MCPError where several have it."""
         if uri.startswith(SOURCE_URI):
             return _named(uri)
         if uri.lower().startswith(_OWN_SCHEMES) or len(uri) > _URI_MAX_CHARS:
             return "", ""
-        found = await self.found(asker)
+        found = await self.found(requester)
         claiming = [listing.source for listing in found.listings if listing.claims(uri)]
         # The order of sources must not decide: a new one could take over what another has offered so far.
         if len(claiming) > 1:
@@ -146,15 +146,15 @@ class SourceResources:
         reading = [
             spec.source
             for spec in self._primitives.all(Primitive.RESOURCE_READ).values()
-            if not self._primitives.is_hidden(asker.principal, spec)
+            if not self._primitives.is_hidden(requester.principal, spec)
         ]
         return (reading[0], uri) if len(reading) == 1 else ("", "")
 
-    async def source_of_template(self, asker: Asker, template: str) -> tuple[str, str]:
+    async def source_of_template(self, requester: Requester, template: str) -> tuple[str, str]:
         """Whose template it is, and what its source calls it. Raises MCPError."""
         if template.startswith(SOURCE_URI):
             return _named(template)
-        found = await self.found(asker)
+        found = await self.found(requester)
         having = [each.source for each in found.listings if _has(each, template)]
         if len(having) != 1:
             raise no_resource(template)
@@ -197,9 +197,9 @@ class SourceResources:
             return False
         return not any(other.claims(uri) for other in found.listings if other is not listing)
 
-    async def _listing(self, asker: Asker, spec: ToolSpec) -> Listing | None:
+    async def _listing(self, requester: Requester, spec: ToolSpec) -> Listing | None:
         """What the source offers; None when it cannot be had and never could. An older one still defends its URIs."""
-        key = (asker.principal, spec.source)
+        key = (requester.principal, spec.source)
         holds_for = (spec.digest, self._engine.policy.revision)
         now_s = asyncio.get_running_loop().time()
         kept = self._kept.get(key)
@@ -210,7 +210,7 @@ class SourceResources:
         away = kept.listing._replace(is_unavailable=True) if kept is not None else None
         if spec.state is ToolState.UNAVAILABLE:
             return away
-        answer = await self._primitives.call(asker, spec, {})
+        answer = await self._primitives.call(requester, spec, {})
         if answer.error is not None:
             return away
         listing = _listing_of(spec.source, answer.value)

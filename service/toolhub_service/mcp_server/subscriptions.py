@@ -17,7 +17,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, SubscriptionsListenRequest
 from toolhub_service.domain.tool import Primitive
 from toolhub_service.mcp_server.calls import ARTIFACT_URI
 from toolhub_service.mcp_server.changes import Changes, Watch
-from toolhub_service.mcp_server.primitives import Asker, Primitives, protocol_error
+from toolhub_service.mcp_server.primitives import Primitives, Requester, protocol_error
 from toolhub_service.mcp_server.source_resources import SourceResources, no_resource
 
 WATCHES_MAX: Final = 100
@@ -36,19 +36,19 @@ class Subscriptions:
         for handler in tuple(self._open):
             handler.close()
 
-    async def subscribe(self, asker: Asker, uri: str) -> None:
+    async def subscribe(self, requester: Requester, uri: str) -> None:
         """Of the older protocol. Raises MCPError alike for what is not there and what policy hides."""
-        watches = self._changes.watches_of(asker.session_id)
+        watches = self._changes.watches_of(requester.session_id)
         if uri in watches or uri.startswith(ARTIFACT_URI):  # which never change
             return
         if len(watches) >= WATCHES_MAX:
             raise MCPError(INVALID_PARAMS, f"A session has at most {WATCHES_MAX} subscriptions. End one first.")
-        watches[uri] = await self._granted(asker, uri)
+        watches[uri] = await self._granted(requester, uri)
 
-    def unsubscribe(self, asker: Asker, uri: str) -> None:
-        self._changes.watches_of(asker.session_id).pop(uri, None)
+    def unsubscribe(self, requester: Requester, uri: str) -> None:
+        self._changes.watches_of(requester.session_id).pop(uri, None)
 
-    async def listen(self, asker: Asker, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
+    async def listen(self, requester: Requester, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
         """The stream of the newer protocol. Of the resources that it asks for, only granted ones are acknowledged."""
         if len(self._open) >= STREAMS_MAX:
             raise MCPError(INTERNAL_ERROR, "Too many clients listen. Try again later.")
@@ -56,30 +56,30 @@ class Subscriptions:
         for uri in list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:WATCHES_MAX]:
             # What a client may not watch is left out; the answer lists what is watched.
             with suppress(MCPError):
-                watches.append(await self._granted(asker, uri))
+                watches.append(await self._granted(requester, uri))
         asked = params.notifications.model_copy(update={"resource_subscriptions": [each.shown for each in watches]})
         handler = ListenHandler(_Stream(self._changes, watches))
         self._open.add(handler)
         try:
-            return await handler(asker.context, params.model_copy(update={"notifications": asked}))
+            return await handler(requester.context, params.model_copy(update={"notifications": asked}))
         finally:
             self._open.discard(handler)
 
-    async def _granted(self, asker: Asker, uri: str) -> Watch:
-        source, own = await self._resources.route(asker, uri)
+    async def _granted(self, requester: Requester, uri: str) -> Watch:
+        source, own = await self._resources.route(requester, uri)
         reading = self._primitives.of_source(Primitive.RESOURCE_READ, source)
         if reading is None or not own:
             raise no_resource(uri)
         spec = self._primitives.of_source(Primitive.RESOURCE_SUBSCRIPTION, source)
-        may_read = not self._primitives.is_hidden(asker.principal, reading)
+        may_read = not self._primitives.is_hidden(requester.principal, reading)
         refusal = _no_updates(uri) if may_read else no_resource(uri)
-        may_subscribe = spec is not None and not self._primitives.is_hidden(asker.principal, spec)
+        may_subscribe = spec is not None and not self._primitives.is_hidden(requester.principal, spec)
         if spec is None or (may_subscribe and not may_read):
             raise refusal
-        answer = await self._primitives.call(asker, spec, {"uri": own})
+        answer = await self._primitives.call(requester, spec, {"uri": own})
         if answer.error is not None:
             raise protocol_error(answer.error) if may_subscribe else refusal
-        return Watch(source, own, uri, asker.principal, spec.name)
+        return Watch(source, own, uri, requester.principal, spec.name)
 
 
 def _no_updates(uri: str) -> MCPError:

@@ -79,7 +79,7 @@ _TAGS: Final = (jsonschema_rs.ValidationErrorKind.Constant, jsonschema_rs.Valida
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
+class LikeliestBranch:
     """The errors of the branch that was meant."""
 
     errors: _Errors
@@ -94,24 +94,24 @@ class Branches:
         self._branches = branches
         self._depth = len(error.instance_path)
 
-    def meant(self) -> Meant | Violation:
+    def likeliest(self) -> LikeliestBranch | Violation:
         fitting = [branch for branch in self._branches if not self._tag_errors(branch)]
         if not fitting:
             return self._wrong_tag()
         typed = [branch for branch in fitting if self._wanted_types(branch) is None]
         if typed:
-            return Meant(min(typed, key=lambda branch: (len(branch), -_reach(branch))))
+            return LikeliestBranch(min(typed, key=lambda branch: (len(branch), -_reach(branch))))
         return self._wrong_type(fitting)
 
     def _tag_errors(self, branch: _Errors) -> _Errors:
         depth = self._depth + 1
         return [error for error in branch if len(error.instance_path) == depth and isinstance(error.kind, _TAGS)]
 
-    def _wrong_tag(self) -> Meant | Violation:
+    def _wrong_tag(self) -> LikeliestBranch | Violation:
         """No tag fits. One property carries the tag in every branch: that property is wrong."""
         first = [self._tag_errors(branch)[0] for branch in self._branches]
         if len({tuple(error.instance_path) for error in first}) != 1:
-            return Meant(min(self._branches, key=lambda branch: (len(branch), -_reach(branch))))
+            return LikeliestBranch(min(self._branches, key=lambda branch: (len(branch), -_reach(branch))))
         rule = Rule(first[0], {})
         options = [option for error in first for option in _accepted(error)][:20]
         guess = None if rule.secret or isinstance(rule.value, dict | list) else nearest(rule.value, options)
@@ -221,12 +221,12 @@ def _describe(error: jsonschema_rs.ValidationError, root: dict[str, Any], nestin
     if isinstance(kind, jsonschema_rs.ValidationErrorKind.PropertyNames):
         yield describe_rule(Rule(error, root), name_error=kind.error)
     elif nesting and isinstance(kind, _ALTERNATIVES):
-        meant = Branches(error, kind.context, root).meant()
-        if isinstance(meant, Meant):
-            for nested in meant.errors:
+        likeliest = Branches(error, kind.context, root).likeliest()
+        if isinstance(likeliest, LikeliestBranch):
+            for nested in likeliest.errors:
                 yield from _describe(nested, root, nesting - 1)
         else:
-            yield meant
+            yield likeliest
     else:
         yield describe_rule(Rule(error, root))
 

@@ -21,10 +21,10 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.stores.codec import UnreadableRecord
 from toolhub_service.stores.record_store import Place, Where
 from toolhub_service.stores.sqlite_writer import (
-    Asked,
     Change,
     FileTooNew,
     FileWriter,
+    QueuedChange,
     Watch,
     connect,
     connect_to_read,
@@ -260,7 +260,7 @@ class SqliteFile:
         if self._writer is None:
             raise unavailable(cause="closed")
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._writer.put(Asked(change, item, answer))
+        self._writer.put(QueuedChange(change, item, answer))
         return await answer
 
     async def read(self, find: Callable[[sqlite3.Connection], T]) -> T:

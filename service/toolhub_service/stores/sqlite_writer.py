@@ -134,7 +134,7 @@ class Watch(Protocol):
         ...
 
 
-class Asked(Struct, frozen=True, gc=False):
+class QueuedChange(Struct, frozen=True, gc=False):
     """One change in the queue, and who waits for it."""
 
     change: Change[Any, Any]
@@ -158,7 +158,7 @@ class FileWriter:
         self._loop = loop
         self._poll_s = poll_s
         self._wake = threading.Condition(threading.Lock())
-        self._queue: list[Asked] = []
+        self._queue: list[QueuedChange] = []
         self._watches: tuple[Watch, ...] = ()
         self._closing = False
         # Whether a new watch waits for its first look.
@@ -169,7 +169,7 @@ class FileWriter:
         self._thread = threading.Thread(target=self._run, name="hub-db-writer", daemon=True)
         self._thread.start()
 
-    def put(self, asked: Asked) -> None:
+    def put(self, asked: QueuedChange) -> None:
         with self._wake:
             self._queue.append(asked)
             if len(self._queue) == 1:
@@ -205,7 +205,7 @@ class FileWriter:
                     self._connection.close()
                 return
 
-    def _gather(self) -> list[Asked]:
+    def _gather(self) -> list[QueuedChange]:
         with self._wake:
             if not (self._queue or self._closing or self._at_once):
                 self._wake.wait(self._poll_s if self._watches else None)
@@ -214,7 +214,7 @@ class FileWriter:
             del self._queue[:_GROUP_LIMIT]
         return group
 
-    def _commit(self, group: list[Asked]) -> list[Any]:
+    def _commit(self, group: list[QueuedChange]) -> list[Any]:
         """The answers, or exceptions, in the order of the group."""
         try:
             connection = self._connection = self._connection or self._connect()
@@ -276,7 +276,7 @@ def _failed(answer: object) -> bool:
 
 
 def _together(
-    connection: sqlite3.Connection, change: Change[Any, Any], run: list[Asked]
+    connection: sqlite3.Connection, change: Change[Any, Any], run: list[QueuedChange]
 ) -> tuple[list[Any], Sequence[Any]]:
     """The items and their answers. Raises sqlite3.Error when the transaction itself is lost."""
     items = [asked.item for asked in run]

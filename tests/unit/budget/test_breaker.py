@@ -11,13 +11,13 @@ from toolhub_service.budget.terms import BreakerTerms
 from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream
 
 TERMS = BreakerTerms(window_s=30.0, min_calls=4, failure_ratio=0.5, cooldown_s=5.0, max_cooldown_s=20.0, probes=2)
-WELL, ILL, SILENT = Health.WELL, Health.ILL, Health.SILENT
+HEALTHY, FAILING, NO_EVIDENCE = Health.HEALTHY, Health.FAILING, Health.NO_EVIDENCE
 
 
 def run(breaker: Breaker, outcomes: str, now_s: float = 0.0) -> None:
     """One admitted call a letter: `.` well, `x` ill, `?` silent."""
     for letter in outcomes:
-        breaker.settle(breaker.admit(now_s), {".": WELL, "x": ILL, "?": SILENT}[letter], now_s)
+        breaker.settle(breaker.admit(now_s), {".": HEALTHY, "x": FAILING, "?": NO_EVIDENCE}[letter], now_s)
 
 
 def opened(now_s: float = 0.0) -> Breaker:
@@ -81,7 +81,7 @@ def test_half_open_lets_only_its_probes_pass_and_closes_when_they_succeed() -> N
     assert breaker.wait_s(5.0) > 0
     states = []
     for ticket in (first, second):
-        breaker.settle(ticket, WELL, 5.5)
+        breaker.settle(ticket, HEALTHY, 5.5)
         states.append(breaker.state)
     assert states == [BreakerState.HALF_OPEN, BreakerState.CLOSED]
     assert breaker.wait_s(5.5) == 0
@@ -104,11 +104,11 @@ def test_a_probe_without_a_verdict_makes_room_for_another() -> None:
     breaker = opened()
     first = breaker.admit(5.0)
     breaker.admit(5.0)
-    breaker.settle(first, SILENT, 5.0)
+    breaker.settle(first, NO_EVIDENCE, 5.0)
     assert breaker.wait_s(5.0) == 0
 
 
-@pytest.mark.parametrize("late", [WELL, ILL])
+@pytest.mark.parametrize("late", [HEALTHY, FAILING])
 def test_an_answer_from_before_the_outage_changes_nothing(late: Health) -> None:
     breaker = Breaker(TERMS)
     old = breaker.admit(0.0)
@@ -124,33 +124,33 @@ def test_an_answer_from_before_the_outage_changes_nothing(late: Health) -> None:
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        (None, WELL),
-        (ErrorKind.UPSTREAM_ERROR, ILL),
-        (ErrorKind.TIMEOUT, ILL),
-        (ErrorKind.HTTP_TIMEOUT, ILL),
-        (ErrorKind.NETWORK_ERROR, ILL),
-        (ErrorKind.OUTCOME_UNKNOWN, ILL),
-        (ErrorKind.NOT_FOUND, WELL),
-        (ErrorKind.INVALID_INPUT, WELL),
-        (ErrorKind.OUTPUT_SCHEMA_INVALID, WELL),
-        (ErrorKind.CANCELLED, SILENT),
-        (ErrorKind.INTERNAL, SILENT),
-        (ToolError(ErrorKind.OUTCOME_UNKNOWN, "", details={"cause": "INTERNAL"}), SILENT),
-        (ToolError(ErrorKind.OUTCOME_UNKNOWN, "", details={"cause": "TIMEOUT"}), ILL),
-        (ErrorKind.HTTP_DISALLOWED_HOST, SILENT),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(404)), WELL),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(429)), WELL),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(408)), ILL),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(503)), ILL),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(500)), ILL),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(499)), WELL),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(200)), WELL),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(0)), WELL),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(-32602)), WELL),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(-32603)), ILL),
-        (ToolError(ErrorKind.NETWORK_ERROR, "", blames_upstream=False), SILENT),
-        (ToolError(ErrorKind.HTTP_TIMEOUT, "", blames_upstream=False), SILENT),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, ""), ILL),
+        (None, HEALTHY),
+        (ErrorKind.UPSTREAM_ERROR, FAILING),
+        (ErrorKind.TIMEOUT, FAILING),
+        (ErrorKind.HTTP_TIMEOUT, FAILING),
+        (ErrorKind.NETWORK_ERROR, FAILING),
+        (ErrorKind.OUTCOME_UNKNOWN, FAILING),
+        (ErrorKind.NOT_FOUND, HEALTHY),
+        (ErrorKind.INVALID_INPUT, HEALTHY),
+        (ErrorKind.OUTPUT_SCHEMA_INVALID, HEALTHY),
+        (ErrorKind.CANCELLED, NO_EVIDENCE),
+        (ErrorKind.INTERNAL, NO_EVIDENCE),
+        (ToolError(ErrorKind.OUTCOME_UNKNOWN, "", details={"cause": "INTERNAL"}), NO_EVIDENCE),
+        (ToolError(ErrorKind.OUTCOME_UNKNOWN, "", details={"cause": "TIMEOUT"}), FAILING),
+        (ErrorKind.HTTP_DISALLOWED_HOST, NO_EVIDENCE),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(404)), HEALTHY),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(429)), HEALTHY),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(408)), FAILING),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(503)), FAILING),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(500)), FAILING),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(499)), HEALTHY),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(200)), HEALTHY),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(0)), HEALTHY),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(-32602)), HEALTHY),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(-32603)), FAILING),
+        (ToolError(ErrorKind.NETWORK_ERROR, "", blames_upstream=False), NO_EVIDENCE),
+        (ToolError(ErrorKind.HTTP_TIMEOUT, "", blames_upstream=False), NO_EVIDENCE),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, ""), FAILING),
     ],
 )
 def test_only_outcomes_that_blame_the_upstream_count(outcome: ErrorKind | ToolError | None, expected: Health) -> None:
@@ -158,10 +158,10 @@ def test_only_outcomes_that_blame_the_upstream_count(outcome: ErrorKind | ToolEr
 
 
 def test_a_timeout_that_the_caller_forced_does_not_count() -> None:
-    assert health(ErrorKind.TIMEOUT, had_fair_time=False) is SILENT
-    assert health(ErrorKind.NETWORK_ERROR, had_fair_time=False) is ILL
+    assert health(ErrorKind.TIMEOUT, had_fair_time=False) is NO_EVIDENCE
+    assert health(ErrorKind.NETWORK_ERROR, had_fair_time=False) is FAILING
     own = ToolError(ErrorKind.HTTP_TIMEOUT, "", blames_upstream=True)
-    assert health(own, had_fair_time=False) is ILL
+    assert health(own, had_fair_time=False) is FAILING
 
 
 @settings(max_examples=150)

@@ -15,7 +15,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream
 from toolhub_service.domain.tool import ToolLimits
 
 TERMS = BreakerTerms(window_s=30.0, min_calls=4, failure_ratio=0.5, cooldown_s=5.0, max_cooldown_s=20.0, probes=2)
-HEALTH = {".": Health.WELL, "x": Health.ILL, "?": Health.SILENT}
+HEALTH = {".": Health.HEALTHY, "x": Health.FAILING, "?": Health.NO_EVIDENCE}
 
 
 def run(breaker: UpstreamBreaker, principal: str, outcomes: str, now_s: float = 0.0) -> None:
@@ -119,14 +119,14 @@ def test_half_open_a_probe_without_a_verdict_makes_room() -> None:
 def test_a_call_counts_once() -> None:
     breaker = UpstreamBreaker(TERMS)
     for _ in range(20):
-        breaker.settle("ann", SPENT, Health.ILL, 0.0)
+        breaker.settle("ann", SPENT, Health.FAILING, 0.0)
     assert breaker.wait_s("ann", 0.0) == 0
 
 
 def test_calls_under_way_when_the_first_fails_count_too() -> None:
     breaker = UpstreamBreaker(TERMS)
     for ticket in [breaker.admit("ann", 0.0) for _ in range(4)]:
-        breaker.settle("ann", ticket, Health.ILL, 0.0)
+        breaker.settle("ann", ticket, Health.FAILING, 0.0)
     assert breaker.wait_s("ann", 0.0) == 5.0
 
 

@@ -22,7 +22,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.stores.sqlite_file import Feed, SqliteFile
 from toolhub_service.stores.sqlite_jobs import SqliteJobs
 from toolhub_service.stores.sqlite_migrations import MIGRATIONS
-from toolhub_service.stores.sqlite_writer import Asked, Change, FileWriter, connect
+from toolhub_service.stores.sqlite_writer import Change, FileWriter, QueuedChange, connect
 
 __all__ = ["file", "other_file"]
 
@@ -239,7 +239,7 @@ async def test_file_that_cannot_be_opened_again_is_tried_when_asked_and_not_all_
     writer.watch(Feed(SqliteFile(Path("hub.db")), "notes", "name", str, gap=""))
     for _ in range(5):
         answer: asyncio.Future[int] = loop.create_future()
-        writer.put(Asked(notes.change, "a", answer))
+        writer.put(QueuedChange(notes.change, "a", answer))
         with pytest.raises(ToolFailure):
             await answer
     await asyncio.to_thread(writer.stop)

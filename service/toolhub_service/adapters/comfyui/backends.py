@@ -19,7 +19,7 @@ from typing import Any, Final
 from toolhub_service.adapters.callers import CallersOf
 from toolhub_service.adapters.comfyui.client import ComfyClient, NoReply
 from toolhub_service.adapters.comfyui.event_feed import EventFeed
-from toolhub_service.adapters.comfyui.states import PromptState, Seen, look, newest_in_history
+from toolhub_service.adapters.comfyui.states import PromptState, PromptStatus, newest_in_history, read_status
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.upstream import one_line
 from toolhub_service.credentials.secret import CallerCredential
@@ -162,12 +162,12 @@ class Backend:
             return kind
         return known.kind
 
-    async def look(self, prompt_id: str) -> Seen:
+    async def read_status(self, prompt_id: str) -> PromptStatus:
         """Raises NoReply."""
-        seen = await look(self.client, prompt_id, has_jobs=(await self.kind()).has_jobs)
-        if seen.stage.is_over or not (self.witness or seen.stage is PromptState.UNKNOWN):
+        seen = await read_status(self.client, prompt_id, has_jobs=(await self.kind()).has_jobs)
+        if seen.state.is_over or not (self.witness or seen.state is PromptState.UNKNOWN):
             self._known.witness = prompt_id
-        elif seen.stage is PromptState.UNKNOWN and prompt_id == self.witness:
+        elif seen.state is PromptState.UNKNOWN and prompt_id == self.witness:
             self._known.witness = ""
         return seen
 
@@ -176,32 +176,32 @@ class Backend:
 
         A node is never interrupted, only what follows it.
         """
-        stage = (await self.look(prompt_id)).stage
-        if stage not in (PromptState.PENDING, PromptState.RUNNING):
+        state = (await self.read_status(prompt_id)).state
+        if state not in (PromptState.PENDING, PromptState.RUNNING):
             return StopResult.OVER
         if (await self.kind()).has_jobs:
             # One atomic request, which may be repeated.
             reply = await self.client.post(f"/api/jobs/{prompt_id}/cancel", {})
             if reply.status == _OK and reply.fields.get("cancelled") is True:
                 return StopResult.REMOVED
-            if (await self.look(prompt_id)).stage in (PromptState.PENDING, PromptState.RUNNING):
+            if (await self.read_status(prompt_id)).state in (PromptState.PENDING, PromptState.RUNNING):
                 raise NoReply(f"it does not stop it ({reply.status})")
             return StopResult.OVER
-        return await self._stop_by_queue(prompt_id, was_waiting=stage is PromptState.PENDING)
+        return await self._stop_by_queue(prompt_id, was_waiting=state is PromptState.PENDING)
 
     async def _stop_by_queue(self, prompt_id: str, *, was_waiting: bool) -> StopResult:
         # An interrupt without an id, or to a server too old to read one, stops whatever runs: so the prompt is removed
         # from the queue first, and interrupted only when it is the one that runs.
         deleted = await self.client.post("/queue", {"delete": [prompt_id]})
-        stage = (await self.look(prompt_id)).stage
-        if stage is PromptState.RUNNING:
+        state = (await self.read_status(prompt_id)).state
+        if state is PromptState.RUNNING:
             reply = await self.client.post("/interrupt", {"prompt_id": prompt_id})
             if reply.status != _OK:
                 raise NoReply(f"it does not stop it ({reply.status})")
             return StopResult.INTERRUPTED
-        if stage is PromptState.PENDING:
+        if state is PromptState.PENDING:
             raise NoReply(f"it does not remove it from its queue ({deleted.status})")
-        is_removed = stage is PromptState.UNKNOWN and was_waiting and deleted.status == _OK
+        is_removed = state is PromptState.UNKNOWN and was_waiting and deleted.status == _OK
         return StopResult.REMOVED if is_removed else StopResult.OVER
 
     async def queue(self) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from toolhub_service.adapters.comfyui.client import NoReply, Reply
-from toolhub_service.adapters.comfyui.states import Seen
+from toolhub_service.adapters.comfyui.states import PromptStatus
 from toolhub_service.adapters.comfyui.template import Output, Template
 from toolhub_service.adapters.upstream import one_line, without_paths
 from toolhub_service.domain.call import GrantedCall
@@ -115,7 +115,7 @@ def upload_refused(call: GrantedCall, pointer: str, why: str) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, message, argument=pointer, cause="UPLOAD_REFUSED")
 
 
-def failed(call: GrantedCall, seen: Seen, redact: Redact) -> ToolFailure:
+def failed(call: GrantedCall, seen: PromptStatus, redact: Redact) -> ToolFailure:
     """A node has failed."""
     error = seen.messages.get("execution_error", {})
     node, class_type, kind = (_word(error.get(key), redact) for key in ("node_id", "node_type", "exception_type"))

@@ -23,7 +23,7 @@ from toolhub_service.adapters.comfyui.client import NoReply
 from toolhub_service.adapters.comfyui.event_feed import NodeProgress
 from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.comfyui.outputs import FileRecord, OutputFetch
-from toolhub_service.adapters.comfyui.states import PromptState, Seen
+from toolhub_service.adapters.comfyui.states import PromptState, PromptStatus
 from toolhub_service.adapters.comfyui.submitting import NODE_ERRORS, WITNESS, KeepMark, Submitter
 from toolhub_service.adapters.comfyui.template import RunnableTemplate, Template, TemplateCache
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
@@ -99,13 +99,13 @@ class PromptPoll:
     async def progress(self) -> Answer[Progress]:
         """How far it is; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
         try:
-            seen = await self._prompt_seen()
-            if seen.stage is PromptState.RUNNING:
+            seen = await self._read_status()
+            if seen.state is PromptState.RUNNING:
                 now_s = self._clock.monotonic_s()
                 self._runs_since_s = now_s if self._runs_since_s is None else self._runs_since_s
                 if self._max_runtime_s is not None and now_s - self._runs_since_s >= self._max_runtime_s:
                     self._stops.overran.add(self._prompt_id)
-            if seen.stage in (PromptState.PENDING, PromptState.RUNNING) and self._is_to_stop:
+            if seen.state in (PromptState.PENDING, PromptState.RUNNING) and self._is_to_stop:
                 await self._stop_again()
         except NoReply as silent:
             self._unknown_since_s, self._unknown_looks = None, 0
@@ -115,9 +115,9 @@ class PromptPoll:
             message = f"{self._backend.name} does not answer ({silent.reason}); it is asked again"
             return Answer(self._nodes.progress(message), retry_after_s=silent.retry_after_s)
         self._silent_looks = 0
-        if seen.stage is not PromptState.UNKNOWN:
+        if seen.state is not PromptState.UNKNOWN:
             self._unknown_since_s, self._unknown_looks = None, 0
-            return Answer(self._described(seen), is_over=seen.stage.is_over)
+            return Answer(self._described(seen), is_over=seen.state.is_over)
         if self._prompt_id in self._stops.in_flight:
             raise Unreachable
         if self._prompt_id in self._stops.removed and self._unknown_looks >= _CERTAIN_LOOKS - 1:
@@ -125,23 +125,23 @@ class PromptPoll:
         await self._check_lost()
         raise Unreachable
 
-    async def end(self) -> Answer[Seen]:
+    async def end(self) -> Answer[PromptStatus]:
         """What it has come to; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
         try:
-            seen = await self._prompt_seen()
+            seen = await self._read_status()
         except NoReply as silent:
             raise Unreachable(silent.retry_after_s) from silent
         # A prompt that was taken out of the queue leaves no trace, so that what is unknown then is what was wanted.
-        if seen.stage is PromptState.UNKNOWN and self._prompt_id not in self._stops.removed:
+        if seen.state is PromptState.UNKNOWN and self._prompt_id not in self._stops.removed:
             await self._check_lost()
-        elif seen.stage.is_over or seen.stage is PromptState.UNKNOWN:
+        elif seen.state.is_over or seen.state is PromptState.UNKNOWN:
             return Answer(seen)
         raise Unreachable
 
-    async def _prompt_seen(self) -> Seen:
+    async def _read_status(self) -> PromptStatus:
         """Raises NoReply. Notes what else the server knows while it knows this one."""
-        seen = await self._backend.look(self._prompt_id)
-        if seen.stage is not PromptState.UNKNOWN and self._backend.witness != self._prompt_id:
+        seen = await self._backend.read_status(self._prompt_id)
+        if seen.state is not PromptState.UNKNOWN and self._backend.witness != self._prompt_id:
             self._witness = self._backend.witness or self._witness
         return seen
 
@@ -170,15 +170,15 @@ class PromptPoll:
         if await self._backend.stop(self._prompt_id) is StopResult.REMOVED:
             self._stops.removed.add(self._prompt_id)
 
-    def _described(self, seen: Seen) -> Progress:
+    def _described(self, seen: PromptStatus) -> Progress:
         name = self._backend.name
-        if seen.stage is PromptState.SUCCEEDED:
+        if seen.state is PromptState.SUCCEEDED:
             return self._nodes.ended(f"done on {name}; fetching its output")
-        if seen.stage.is_over:
+        if seen.state.is_over:
             return self._nodes.progress(f"it has ended on {name}")
         if self._prompt_id in self._stops.overran:
             return self._nodes.progress(f"ran for longer than it may; {name} is stopping it")
-        if seen.stage is PromptState.PENDING:
+        if seen.state is PromptState.PENDING:
             at = f"{_ordinal(seen.place[0])} of {seen.place[1]}" if seen.place else "waits"
             return self._nodes.progress(f"{at} in the queue of {name}")
         return self._nodes.progress() if self._nodes.has_events else self._nodes.progress(f"runs on {name}")
@@ -272,11 +272,11 @@ class ComfyJob:
         seen = await backend.poller.answer(self._poll(backend, mark, nodes, runnable).end)
         if NODE_ERRORS in mark.details:
             raise failures.node_errors(call, template, json.loads(mark.details[NODE_ERRORS]), self._redact)
-        if seen.stage is PromptState.FAILED:
+        if seen.state is PromptState.FAILED:
             raise failures.failed(call, seen, self._redact)
-        if seen.stage is not PromptState.SUCCEEDED and mark.remote_id in self._stops.overran:
+        if seen.state is not PromptState.SUCCEEDED and mark.remote_id in self._stops.overran:
             raise failures.overran(call, template.limits.max_runtime_s or 0.0)
-        if seen.stage is not PromptState.SUCCEEDED:
+        if seen.state is not PromptState.SUCCEEDED:
             raise failures.cancelled(call, by_us=mark.remote_id in self._stops.wanted or _STOP_ASKED in mark.details)
         strip = self._entry.strip_metadata
         fetch = OutputFetch(
@@ -333,7 +333,7 @@ class ComfyJob:
 
 
 def _evidence(
-    call: GrantedCall, mark: RemoteMark, template: Template, seen: Seen, files: Sequence[FileRecord]
+    call: GrantedCall, mark: RemoteMark, template: Template, seen: PromptStatus, files: Sequence[FileRecord]
 ) -> tuple[Evidence, ...]:
     """One for the run, and one for each file (64 at most)."""
     cached = [node for node in seen.cached if node in template.graph]
@@ -369,7 +369,7 @@ async def _why_lost(backend: Backend, witness: str) -> str:
     if not witness:
         return unclear
     try:
-        is_known = (await backend.look(witness)).stage is not PromptState.UNKNOWN
+        is_known = (await backend.read_status(witness)).state is not PromptState.UNKNOWN
     except NoReply:
         return unclear
     if is_known:

@@ -49,10 +49,10 @@ _OF_HISTORY: Final[Mapping[str, PromptState]] = {"success": PromptState.SUCCEEDE
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a server says of one prompt. All but `stage` is untrusted."""
+class PromptStatus:
+    """What a server says of one prompt. All but `state` is untrusted."""
 
-    stage: PromptState
+    state: PromptState
     outputs: Mapping[str, Any] = field(default_factory=dict)
     """By node: what it put out."""
     messages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -80,10 +80,10 @@ class Seen:
         return 0
 
 
-UNKNOWN: Final = Seen(PromptState.UNKNOWN)
+UNKNOWN: Final = PromptStatus(PromptState.UNKNOWN)
 
 
-async def look(client: ComfyClient, prompt_id: str, *, has_jobs: bool) -> Seen:
+async def read_status(client: ComfyClient, prompt_id: str, *, has_jobs: bool) -> PromptStatus:
     """Raises NoReply."""
     if has_jobs:
         return await _in_jobs(client, prompt_id)
@@ -123,17 +123,17 @@ async def newest_in_history(client: ComfyClient) -> Newest | None:
     return max(found, default=None)
 
 
-async def _in_jobs(client: ComfyClient, prompt_id: str) -> Seen:
+async def _in_jobs(client: ComfyClient, prompt_id: str) -> PromptStatus:
     reply = await client.get(f"/api/jobs/{prompt_id}", max_bytes=LISTS_MAX_BYTES)
     # With a JSON body: the 404 of a server without this route has none.
     if reply.status == _NOT_FOUND and "error" in reply.fields:
         return UNKNOWN
-    stage = _OF_JOBS.get(str(reply.fields.get("status")))
-    if reply.status != _OK or stage is None:
+    state = _OF_JOBS.get(str(reply.fields.get("status")))
+    if reply.status != _OK or state is None:
         raise _unexpected(reply)
     created_ms = whole_number(reply.fields.get("create_time")) or 0
-    seen = _seen_of(stage, reply.fields.get("outputs"), reply.fields.get("execution_status"))
-    place = await _place_in_jobs(client, prompt_id) if stage is PromptState.PENDING else None
+    seen = _status_of(state, reply.fields.get("outputs"), reply.fields.get("execution_status"))
+    place = await _place_in_jobs(client, prompt_id) if state is PromptState.PENDING else None
     return replace(seen, place=place, created_ms=created_ms)
 
 
@@ -150,7 +150,7 @@ async def _place_in_jobs(client: ComfyClient, prompt_id: str) -> tuple[int, int]
     return _queue_place(prompt_id, numbers)
 
 
-async def _in_history(client: ComfyClient, prompt_id: str) -> Seen | None:
+async def _in_history(client: ComfyClient, prompt_id: str) -> PromptStatus | None:
     reply = await client.get(f"/history/{prompt_id}", max_bytes=LISTS_MAX_BYTES)
     if reply.status != _OK or not isinstance(reply.body, Mapping):
         raise _unexpected(reply)
@@ -158,15 +158,15 @@ async def _in_history(client: ComfyClient, prompt_id: str) -> Seen | None:
     if not isinstance(entry, Mapping):
         return None  # 200 and `{}` of a prompt that waits, runs or is unknown alike
     status = entry.get("status")
-    stage = _OF_HISTORY.get(str(status.get("status_str") if isinstance(status, Mapping) else None))
-    if stage is None:
+    state = _OF_HISTORY.get(str(status.get("status_str") if isinstance(status, Mapping) else None))
+    if state is None:
         raise _unexpected(reply)
-    seen = _seen_of(stage, entry.get("outputs"), status)
+    seen = _status_of(state, entry.get("outputs"), status)
     item = _item(entry.get("prompt"))
     return replace(seen, graph=item.graph, created_ms=item.created_ms)
 
 
-async def _in_queue(client: ComfyClient, prompt_id: str) -> Seen | None:
+async def _in_queue(client: ComfyClient, prompt_id: str) -> PromptStatus | None:
     reply = await client.get("/queue", max_bytes=LISTS_MAX_BYTES)
     running, pending = reply.fields.get("queue_running"), reply.fields.get("queue_pending")
     if not isinstance(running, list) or not isinstance(pending, list):
@@ -177,11 +177,11 @@ async def _in_queue(client: ComfyClient, prompt_id: str) -> Seen | None:
         return None
     item = items[mine]
     if mine < len(running):
-        return Seen(PromptState.RUNNING, graph=item.graph, created_ms=item.created_ms)
+        return PromptStatus(PromptState.RUNNING, graph=item.graph, created_ms=item.created_ms)
     waiting = {each.prompt_id: each.number for each in items[len(running) :]}
     at, of = _queue_place(prompt_id, waiting) or (1, 1)
     place = (at + len(running), of + len(running))
-    return Seen(PromptState.PENDING, graph=item.graph, place=place, created_ms=item.created_ms)
+    return PromptStatus(PromptState.PENDING, graph=item.graph, place=place, created_ms=item.created_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +207,16 @@ def whole_number(value: Any) -> int | None:
     return int(value) if isinstance(value, int | float) and -_NUMBERS_END < value < _NUMBERS_END else None
 
 
-def _seen_of(stage: PromptState, outputs: Any, status: Any) -> Seen:
+def _status_of(state: PromptState, outputs: Any, status: Any) -> PromptStatus:
     messages: dict[str, Mapping[str, Any]] = {}
     listed = status.get("messages") if isinstance(status, Mapping) else None
     for message in listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ():
         if isinstance(message, list) and len(message) == 2 and isinstance(message[1], Mapping):
             messages[str(message[0])] = message[1]
     # The history has a prompt that was interrupted as `error`, with nothing but this message to tell it by.
-    if stage is PromptState.FAILED and "execution_interrupted" in messages:
-        stage = PromptState.CANCELLED
-    return Seen(stage, outputs if isinstance(outputs, Mapping) else {}, messages)
+    if state is PromptState.FAILED and "execution_interrupted" in messages:
+        state = PromptState.CANCELLED
+    return PromptStatus(state, outputs if isinstance(outputs, Mapping) else {}, messages)
 
 
 def _queue_place(prompt_id: str, numbers: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -127,7 +127,7 @@ class Submitter:
     async def _has_run_since(self, backend: Backend, key: str, sent: _Sent) -> bool:
         """Whether the server that does not know it has certainly not been restarted since. Raises NoReply."""
         if sent.witness:
-            return (await backend.look(sent.witness)).stage is not PromptState.UNKNOWN
+            return (await backend.read_status(sent.witness)).state is not PromptState.UNKNOWN
         return key in self._sent and key not in self._broken_off
 
     async def _submit(self, backend: Backend, template: Template, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
@@ -247,7 +247,7 @@ def _accepted(mark: RemoteMark, backend: Backend, prompt_id: str, details: Mappi
 async def _is_known(backend: Backend, prompt_id: str) -> bool:
     # Twice: a prompt moves from list to list while they are read.
     for _ in range(_LOOKS):
-        if (await backend.look(prompt_id)).stage is not PromptState.UNKNOWN:
+        if (await backend.read_status(prompt_id)).state is not PromptState.UNKNOWN:
             return True
     return False
 

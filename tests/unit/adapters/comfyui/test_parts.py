@@ -16,7 +16,7 @@ from toolhub_service.adapters.comfyui.event_feed import NodeProgress
 from toolhub_service.adapters.comfyui.job import RisingProgress
 from toolhub_service.adapters.comfyui.metadata import SIGNATURE
 from toolhub_service.adapters.comfyui.outputs import accepted_as, is_file_name, is_folder, media_type_of, served_file
-from toolhub_service.adapters.comfyui.states import PromptState, look
+from toolhub_service.adapters.comfyui.states import PromptState, read_status
 from toolhub_service.domain.result import Progress
 
 GRAPH: dict[str, Any] = {str(number): {"class_type": "Node", "inputs": {}} for number in range(1, 5)}
@@ -77,21 +77,21 @@ class ScriptedClient:
 
 async def seen(answers: dict[str, list[Any]], *, has_jobs: bool = False) -> Any:
     client: Any = ScriptedClient(answers)
-    return await look(client, "p", has_jobs=has_jobs)
+    return await read_status(client, "p", has_jobs=has_jobs)
 
 
 async def test_a_prompt_that_moves_from_the_queue_to_the_history_between_two_looks_is_found() -> None:
     done = {"p": {"prompt": [1, "p", {}, {}, []], "outputs": {}, "status": {"status_str": "success", "messages": []}}}
     nothing: dict[str, Any] = {"queue_running": [], "queue_pending": []}
-    assert (await seen({"/history/p": [{}, done], "/queue": [nothing]})).stage is PromptState.SUCCEEDED
-    assert (await seen({"/history/p": [{}, {}], "/queue": [nothing]})).stage is PromptState.UNKNOWN
+    assert (await seen({"/history/p": [{}, done], "/queue": [nothing]})).state is PromptState.SUCCEEDED
+    assert (await seen({"/history/p": [{}, {}], "/queue": [nothing]})).state is PromptState.UNKNOWN
 
 
 async def test_the_place_of_one_that_waits_counts_those_that_go_before() -> None:
     pending = [[9, "late", {}, {}, []], [5, "p", {}, {}, []], [-3, "front", {}, {}, []]]
     queue = {"queue_running": [[1, "now", {}, {}, []]], "queue_pending": pending}
     found = await seen({"/history/p": [{}], "/queue": [queue]})
-    assert (found.stage, found.place) == (PromptState.PENDING, (3, 4))
+    assert (found.state, found.place) == (PromptState.PENDING, (3, 4))
 
 
 @pytest.mark.parametrize("body", [[], "x", 7, None, {"p": {"status": {"status_str": "perhaps"}}}, {"p": {}}])
