@@ -25,7 +25,7 @@ from toolhub_service.domain.inner_log import KeptCall, KeptState
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.runtime.inner_log import LOOK_AGAIN_MS, inner_call_id, inner_key
+from toolhub_service.runtime.inner_log import RECHECK_MS, inner_call_id, inner_key
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
 
@@ -177,7 +177,7 @@ async def test_logs_are_looked_at_again_and_forgotten_with_jobs_that_are_gone(tm
             assert await log.put(replace(left, expires_at_unix_ms=now_unix_ms))
         assert await logs.sweep(now_unix_ms) == 1
         (standing,) = await log.of_job(job_id)
-        assert (standing.version, standing.expires_at_unix_ms) == (2, now_unix_ms + LOOK_AGAIN_MS)
+        assert (standing.version, standing.expires_at_unix_ms) == (2, now_unix_ms + RECHECK_MS)
         assert list(await log.of_job("job-gone")) == []
         (outer,) = await harness.pending()
         await harness.decide(outer.approval_id)

@@ -61,7 +61,7 @@ from toolhub_service.domain.result import Outcome, Progress
 class RemoteTerms:
     look_up_timeout_s: float = 60.0
     """How long a start of unknown outcome is looked up before it is given up as unknown."""
-    looks_min: int = 3
+    lookups_min: int = 3
     """How often it is looked up at least, however long an answer takes to fail."""
     absent_for_s: float = 2.0
     """How long a remote side must go on saying that it has no such job before the start is sent again: a request can
@@ -206,13 +206,13 @@ class _Run:
         clock, terms, pauses = self._on.clock, self._on.terms, self._on.pauses()
         began_s = clock.monotonic_s()
         absent_since_s: float | None = None
-        looks = 0
+        lookups = 0
         while True:
-            looks += 1
+            lookups += 1
             try:
                 found = await self._on.remote.find(self._call, self.mark)
             except (RemoteUnclear, ToolFailure) as unclear:
-                if looks >= terms.looks_min and clock.monotonic_s() - began_s >= terms.look_up_timeout_s:
+                if lookups >= terms.lookups_min and clock.monotonic_s() - began_s >= terms.look_up_timeout_s:
                     raise unknown(self._call, self.mark, UnclearPoint.START, unclear) from unclear
                 absent_since_s = None  # Only an unbroken row of clear answers proves that it never came.
             else:

@@ -21,7 +21,7 @@ from toolhub_service.domain.verdict import ExhaustedLimit, Limit, SharedCounts, 
 Value = TypeVar("Value")
 
 # Entries considered for one that makes room, oldest first.
-_LOOKED_AT = 64
+_EVICTION_SCAN = 64
 
 
 class Recent(OrderedDict[str, Value]):
@@ -43,7 +43,7 @@ class Recent(OrderedDict[str, Value]):
         return True
 
     def _make_room(self, now_s: float) -> bool:
-        for key, _ in zip(self, range(_LOOKED_AT), strict=False):
+        for key, _ in zip(self, range(_EVICTION_SCAN), strict=False):
             if self._is_idle(self[key], now_s):
                 del self[key]
                 return True

@@ -43,7 +43,7 @@ from toolhub_service.guards.headers import judge_request_headers
 VALUE_MAX_CHARS: Final = 8_000
 _TRIES: Final = 8
 """Attempts at a change when others change the record first."""
-_LOOKED_AT: Final = 500
+_STORE_PAGE: Final = 500
 """Records of the store at once, for a page."""
 _PAUSE_S: Final = 30.0
 """For which a token is not renewed again because a server refuses it."""
@@ -177,11 +177,11 @@ class Vault:
         owner = None if everybody else (principal.tenant, principal.id)
         found: list[StoredCredential] = []
         while len(found) < limit:
-            page = await self._store.page(owner=owner, source=source, after=after, limit=_LOOKED_AT)
+            page = await self._store.page(owner=owner, source=source, after=after, limit=_STORE_PAGE)
             # The store knows no tenants: what another tenant's principal owns is left out here, and more is read.
             there = (each for each in page if not each.is_removed)
             found += [each for each in there if not everybody or principal.may_know(each.principal)]
-            if len(page) < _LOOKED_AT:
+            if len(page) < _STORE_PAGE:
                 break
             after = self._store.place(page[-1])
         return found[:limit]

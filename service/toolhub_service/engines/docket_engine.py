@@ -53,7 +53,7 @@ _CONNECTIONS = _COMMANDS + 8
 _KEPT = timedelta(minutes=5)
 _UNUSED = timedelta(seconds=30)
 # Messages, from the oldest on.
-_LOOKED_THROUGH = 1_000
+_SCANNED = 1_000
 _SILENCE_S = 60.0
 
 
@@ -89,7 +89,7 @@ class HubDocket(Docket):
     async def drop_unreadable(self) -> None:
         """Remove messages that a worker can make nothing of: it ends at the first, and so would the next worker."""
         async with self.redis() as redis:
-            for message_id, message in await redis.xrange(self.stream_key, count=_LOOKED_THROUGH):
+            for message_id, message in await redis.xrange(self.stream_key, count=_SCANNED):
                 try:
                     await Execution.from_message(self, message, fallback_task=_nothing, sync=False)
                 except Exception:  # noqa: BLE001 - whatever it is, nobody can run it

@@ -46,7 +46,7 @@ class Runs:
 
     def start(self, job_id: str) -> asyncio.Task[None]:
         """Run a job that is not running. A crash goes to the loop's exception handler and goes no further."""
-        task = asyncio.create_task(self._one(job_id), name=f"job {job_id}", context=self._context.copy())
+        task = asyncio.create_task(self._run_job(job_id), name=f"job {job_id}", context=self._context.copy())
         self._tasks[job_id] = task
         task.add_done_callback(partial(self._ended, job_id))
         return task
@@ -60,7 +60,7 @@ class Runs:
                 task.cancel()
             await asyncio.wait(late)
 
-    async def _one(self, job_id: str) -> None:
+    async def _run_job(self, job_id: str) -> None:
         await self._run(job_id)
 
     def _ended(self, job_id: str, task: asyncio.Task[None]) -> None:

@@ -17,7 +17,7 @@ from toolhub_service.runtime.jobs.accept import Submission
 from toolhub_service.telemetry.mcp import McpTelemetry
 
 
-def _nothing(_: Sequence[str]) -> None: ...
+def _do_nothing(_: Sequence[str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Engine:
     """`full`, `search`, `program` or `auto`, as settings say."""
     unprefixed_sources: frozenset[str] = frozenset()
     """Whose tools are listed without the source's name before theirs; `*`: all sources'."""
-    names_clash: Callable[[Sequence[str]], None] = _nothing
+    names_clash: Callable[[Sequence[str]], None] = _do_nothing
     """Tools of those that keep the prefix, for the log: without it another tool, too, would have the name."""
     state_advice: str = "Send the call again without it."
     """For who brings back what does not open with that key."""

@@ -133,9 +133,9 @@ class Idempotency:
     async def known(self, key: EffectKey) -> ToolResult | None:
         """The answer that is stored under a key; None where there is none. Raises ToolFailure as the store does."""
         now_unix_ms, owner = self._clock.unix_ms(), self._randomness.token_hex(16)
-        looks = KeyRecord(owner, "", "", "", now_unix_ms, now_unix_ms + _GRACE_MS)
+        probe = KeyRecord(owner, "", "", "", now_unix_ms, now_unix_ms + _GRACE_MS)
         try:
-            standing = await self._store.claim(key, looks)
+            standing = await self._store.claim(key, probe)
         except ToolFailure as refused:
             if refused.error.kind is not ErrorKind.RATE_LIMITED:
                 raise

@@ -44,7 +44,7 @@ DEPTH_MAX: Final = 4
 CALLS_MAX: Final = 1_000
 """Of one running call and all that its calls make in turn, whatever it was narrowed to."""
 
-_LEAVING_LOOK_S: Final = 0.2
+_LEAVING_POLL_S: Final = 0.2
 _REFERENCE: Final = "$artifact"
 
 
@@ -284,7 +284,7 @@ class CallsWithin:
                     if status.result is not None:
                         return status.result
         while (result := (await jobs.get(principal, job_id)).status.result) is None:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(_LEAVING_LOOK_S)
+            await asyncio.sleep(_LEAVING_POLL_S)
         return result
 
     async def _stop(self, job_id: str) -> None:

@@ -46,7 +46,7 @@ from toolhub_service.schema.canonical_json import NotJson, digest, dumps
 
 T = TypeVar("T")
 
-LOOK_AGAIN_MS: Final = 3_600_000
+RECHECK_MS: Final = 3_600_000
 """How long a kept call lies until somebody looks whether its job is over."""
 _BATCH: Final = 256
 
@@ -90,7 +90,7 @@ class RunLog:
     async def put(self, before: KeptCall, **changes: object) -> KeptCall:
         """Keep the next record of a call, however long the store is away. Raises ToolFailure when the job is no longer
         this run's."""
-        expires_at_unix_ms = self._clock.unix_ms() + LOOK_AGAIN_MS
+        expires_at_unix_ms = self._clock.unix_ms() + RECHECK_MS
         after = replace(before, version=before.version + 1, expires_at_unix_ms=expires_at_unix_ms, **changes)
         while not await self.patient(partial(self._store.put, after)):
             standing = await self.patient(partial(self._store.get, before.job_id, before.index))
@@ -381,6 +381,6 @@ class JobLogs:
             else:
                 for kept in due:
                     if kept.job_id == job_id:
-                        later_unix_ms = now_unix_ms + LOOK_AGAIN_MS
+                        later_unix_ms = now_unix_ms + RECHECK_MS
                         await self._store.put(replace(kept, version=kept.version + 1, expires_at_unix_ms=later_unix_ms))
         return count

@@ -80,7 +80,7 @@ class _Tables:
         if await self._is_there():
             file = await self._opened()
             return await file.read(
-                lambda connection: run_lookup(lookup, lambda ask: _LOOKS[ask.what](connection, *ask.given))
+                lambda connection: run_lookup(lookup, lambda ask: _READS[ask.what](connection, *ask.given))
             )
         return run_lookup(lookup, lambda ask: _NOTHING[ask.what])
 
@@ -186,7 +186,7 @@ def _among(connection: sqlite3.Connection, terms: Collection[Term], numbers: Col
     return _all(connection, sql, (_json(terms), _json(numbers)))
 
 
-_LOOKS: Final[Mapping[str, Callable[..., Any]]] = {
+_READS: Final[Mapping[str, Callable[..., Any]]] = {
     "number": _number,
     "records": _records,
     "counts": _counts,

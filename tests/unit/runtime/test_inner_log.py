@@ -18,7 +18,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.inner_log import KeptState
 from toolhub_service.domain.job_ports import JobService, JobStore
 from toolhub_service.runtime.inner_calls import Account, CallsWithin
-from toolhub_service.runtime.inner_log import LOOK_AGAIN_MS, DurableCallDeps, DurableCalls, JobLogs, RunLog
+from toolhub_service.runtime.inner_log import RECHECK_MS, DurableCallDeps, DurableCalls, JobLogs, RunLog
 from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
 from toolhub_service.stores.memory import MemoryApprovals, MemoryRecords
 
@@ -58,7 +58,7 @@ async def test_a_change_passes_the_sweep_and_a_lost_answer_and_no_other_run() ->
     store = await a_store()
     begun = a_call()
     await store.put(begun)
-    await store.put(replace(begun, version=2, expires_at_unix_ms=begun.expires_at_unix_ms + LOOK_AGAIN_MS))
+    await store.put(replace(begun, version=2, expires_at_unix_ms=begun.expires_at_unix_ms + RECHECK_MS))
     asked: dict[str, Any] = {"state": KeptState.ASKED, "approval_id": "apr-1"}
     kept = await a_run(store).put(begun, **asked)
     await a_run(store).put(begun, **asked)

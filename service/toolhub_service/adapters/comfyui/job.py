@@ -38,9 +38,9 @@ from toolhub_service.guards.secrets import Redact
 # A server looks for an interrupt between nodes only (6 to 12 s later, measured), and may lose one that comes just then.
 STOP_AGAIN_S: Final = 5.0
 """Between two requests to stop the same prompt."""
-_CERTAIN_LOOKS: Final = 2
+_CERTAIN_POLLS: Final = 2
 # Requests without an answer, one after the other, before it is reported.
-_SILENT_LOOKS: Final = 3
+_SILENT_POLLS: Final = 3
 _STOP_ASKED: Final = "stop_asked_at_unix_ms"
 _FILES_MAX: Final = 64
 _NODES_MAX: Final = 200
@@ -90,8 +90,8 @@ class PromptPoll:
         self._stopped_at_s: float | None = None
         self._runs_since_s: float | None = None
         self._unknown_since_s: float | None = None
-        self._unknown_looks = 0
-        self._silent_looks = 0
+        self._unknown_polls = 0
+        self._silent_polls = 0
         # A server does not say since when it runs: while it still knows a prompt that it knew before this one was
         # lost, it was not restarted.
         self._witness = mark.details.get(WITNESS, "")
@@ -108,19 +108,19 @@ class PromptPoll:
             if seen.state in (PromptState.PENDING, PromptState.RUNNING) and self._is_to_stop:
                 await self._stop_again()
         except NoReply as silent:
-            self._unknown_since_s, self._unknown_looks = None, 0
-            self._silent_looks += 1
-            if self._silent_looks < _SILENT_LOOKS:
+            self._unknown_since_s, self._unknown_polls = None, 0
+            self._silent_polls += 1
+            if self._silent_polls < _SILENT_POLLS:
                 raise Unreachable(silent.retry_after_s) from silent
             message = f"{self._backend.name} does not answer ({silent.reason}); it is asked again"
             return Answer(self._nodes.progress(message), retry_after_s=silent.retry_after_s)
-        self._silent_looks = 0
+        self._silent_polls = 0
         if seen.state is not PromptState.UNKNOWN:
-            self._unknown_since_s, self._unknown_looks = None, 0
+            self._unknown_since_s, self._unknown_polls = None, 0
             return Answer(self._described(seen), is_over=seen.state.is_over)
         if self._prompt_id in self._stops.in_flight:
             raise Unreachable
-        if self._prompt_id in self._stops.removed and self._unknown_looks >= _CERTAIN_LOOKS - 1:
+        if self._prompt_id in self._stops.removed and self._unknown_polls >= _CERTAIN_POLLS - 1:
             return Answer(self._nodes.progress("the server removed it"), is_over=True)
         await self._check_lost()
         raise Unreachable
@@ -158,8 +158,8 @@ class PromptPoll:
         # queue leaves no trace: only the time tells it from one that is between two lists.
         now_s = self._clock.monotonic_s()
         self._unknown_since_s = now_s if self._unknown_since_s is None else self._unknown_since_s
-        self._unknown_looks += 1
-        if self._unknown_looks >= _CERTAIN_LOOKS and now_s - self._unknown_since_s >= self._lost_after_s:
+        self._unknown_polls += 1
+        if self._unknown_polls >= _CERTAIN_POLLS and now_s - self._unknown_since_s >= self._lost_after_s:
             raise RemoteUnclear(await _why_lost(self._backend, self._witness))
 
     async def _stop_again(self) -> None:

@@ -38,7 +38,7 @@ from toolhub_service.domain.result import Outcome, Progress
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 POLLS: Final = PollTerms(first_s=0.05, longest_s=5.0)  # Besides what the server asks for (`pollInterval`)
 # There is nothing to look up, so there is nothing to wait for.
-TERMS: Final = RemoteTerms(look_up_timeout_s=0.0, looks_min=1, absent_for_s=0.0)
+TERMS: Final = RemoteTerms(look_up_timeout_s=0.0, lookups_min=1, absent_for_s=0.0)
 
 ID_MAX_CHARS: Final = 512
 # For how long past its deadline a server is asked to keep a result, so that another run can still collect it.

@@ -311,7 +311,7 @@ HeaderMap = Mapping[tuple[str, ...], str]
 _MAPS_MAX: Final = 4_096
 
 
-def _nothing() -> None: ...
+def _do_nothing() -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -328,7 +328,7 @@ class McpServer:
     """Whether it may answer any call with a task (2026-07-28)."""
     resource_changes: int = 0
     """How many changes of its resources the server has announced, or may have had unseen."""
-    changed: Callable[[], None] = _nothing
+    changed: Callable[[], None] = _do_nothing
     """To be called when a tool's definition turns out to be another than the one that is known."""
     users: UserSessions[Any] | None = None
     """Where callers have credentials of their own; None: `link` serves all."""

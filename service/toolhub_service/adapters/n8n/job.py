@@ -37,14 +37,14 @@ _SAVED: Final = "n8n may have pruned it, or is set not to save executions of thi
 _NO_KEY: Final = "The source no longer has an `api_key`, so the execution cannot be followed."
 _REFUSED_PAUSE_S: Final = 15.0
 # Questions without an answer, one after the other, before it is reported to who watches.
-_SILENT_LOOKS: Final = 3
+_SILENT_POLLS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class MissingTerms:
     """How long an execution may be missing: n8n may tell of it only a moment after it has named it."""
 
-    looks: int = 4
+    polls: int = 4
     timeout_s: float = 3.0
 
 
@@ -196,7 +196,7 @@ class _ExecutionPoll:
     def _no_reply(self, error: ApiError) -> Answer[Progress]:
         """Once is not reported; what lasts is. Raises Unreachable."""
         self._silent += 1
-        if self._silent < _SILENT_LOOKS:
+        if self._silent < _SILENT_POLLS:
             raise Unreachable(error.retry_after_s) from error
         message = f"{error.reason} The hub will ask n8n again."
         return Answer(_progress(message), retry_after_s=error.retry_after_s)
@@ -206,7 +206,7 @@ class _ExecutionPoll:
         # n8n saves an execution a moment after it has answered: a few misses at the start are normal.
         self._missed_since_s = self._missed_since_s if self._missed else now_s
         self._missed += 1
-        if self._missed >= self._terms.looks and now_s - self._missed_since_s >= self._terms.timeout_s:
+        if self._missed >= self._terms.polls and now_s - self._missed_since_s >= self._terms.timeout_s:
             raise RemoteUnclear(f"n8n does not know the execution any more. {_SAVED}")
         raise Unreachable
 

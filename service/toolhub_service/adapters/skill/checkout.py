@@ -158,7 +158,7 @@ class _Git:
         argv = (*_bounded(), self.program, *config, *where, *words)
         program = Program(argv, self.environment, str(self.folder))
         deadline_s = asyncio.get_running_loop().time() + _FETCH_S
-        ended = await run_process(program, deadline_s=deadline_s, keep_bytes=_LIST_MAX_BYTES, on_output=_nowhere)
+        ended = await run_process(program, deadline_s=deadline_s, keep_bytes=_LIST_MAX_BYTES, on_output=_ignore_output)
         if ended.flooded or ended.stdout.total_bytes > len(ended.stdout.kept):
             raise _too_much()
         if ended.exit_code != 0 or ended.timed_out:
@@ -225,4 +225,4 @@ def _put(draft: Path, place: Path) -> None:
             raise
 
 
-def _nowhere(_lines: bytes, _stream: str) -> None: ...
+def _ignore_output(_lines: bytes, _stream: str) -> None: ...

@@ -45,7 +45,7 @@ async def found_interpreter(path: str) -> Interpreter:
     program = Program((path, "-I", "-c", _ASKED), {"LANG": "C.UTF-8"}, "/")
     deadline_s = asyncio.get_running_loop().time() + _ASK_TIMEOUT_S
     try:
-        ended = await run_process(program, deadline_s=deadline_s, keep_bytes=_ANSWER_BYTES, on_output=_unheard)
+        ended = await run_process(program, deadline_s=deadline_s, keep_bytes=_ANSWER_BYTES, on_output=_ignore_output)
         version, prefix, base, executable = map(str, json.loads(bytes(ended.stdout.kept)))
     except (OSError, ValueError):
         message = "The interpreter of this source's skills does not run. An operator must correct its key `python`."
@@ -58,4 +58,4 @@ def _reads(*places: str) -> tuple[str, ...]:
     return tuple(place for place in resolved if place != "/usr" and not place.startswith("/usr/"))
 
 
-def _unheard(lines: bytes, stream: str) -> None: ...
+def _ignore_output(lines: bytes, stream: str) -> None: ...

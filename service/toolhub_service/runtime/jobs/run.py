@@ -172,7 +172,7 @@ class JobClaims:
 
 
 # For work on a remote side whose deadline passed while nobody followed it: to be collected, or asked to stop.
-_LAST_LOOK_S = 5.0
+_LAST_POLL_S = 5.0
 _PAUSE_MAX_S = 10.0
 # About: of arguments that are walked beside other calls; a store does not tell.
 _MANY_VALUES_BYTES = 64 * 1024
@@ -201,7 +201,7 @@ class JobRuns:
         # Whether an event of the job came before it was claimed.
         self._delivered: dict[str, bool] = {}
         self._live: dict[str, LiveJob] = {}
-        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._catching_up: dict[str, asyncio.Task[None]] = {}
         self.invoker: Invoker | None = None
         """The pipeline, which is made after this: its adapters need to know their jobs."""
 
@@ -275,8 +275,8 @@ class JobRuns:
     def _notify(self, live: LiveJob, news: JobNews) -> None:
         live.on_event(news)
         job_id = live.job.job_id
-        if live.is_behind and job_id not in self._looking:
-            self._looking[job_id] = asyncio.create_task(self._catch_up(live))
+        if live.is_behind and job_id not in self._catching_up:
+            self._catching_up[job_id] = asyncio.create_task(self._catch_up(live))
 
     async def _catch_up(self, live: LiveJob) -> None:
         """As long as it takes: who asked for cancellation does not ask twice."""
@@ -291,7 +291,7 @@ class JobRuns:
                     self._ledger.observer.troubled(job_id, unreachable)
                     await asyncio.sleep(RETRY_S)
         finally:
-            del self._looking[job_id]
+            del self._catching_up[job_id]
 
     async def _run(self, job: Job) -> None:
         live = self._live[job.job_id] = LiveJob(job, self._runner, self._ledger)
@@ -335,7 +335,7 @@ class JobRuns:
         """Rights are those of now, and the deadline is the loop clock's again."""
         left_s = (job.deadline_unix_ms - self._clock.unix_ms()) / 1_000
         if job.remote is not None:
-            left_s = max(left_s, _LAST_LOOK_S)
+            left_s = max(left_s, _LAST_POLL_S)
         principal = self._again(job.call.principal)
         call = job.call._replace(principal=principal, deadline_s=self._clock.monotonic_s() + left_s)
         if job.remote is not None:  # it goes on there, whatever has changed in the tool's definition here

@@ -261,7 +261,7 @@ class TestFollowing:
         assert (await job.outcome()).value == {"echo": {"a": 1}}
 
     async def test_an_execution_that_is_missing_for_a_moment_is_waited_for(self) -> None:
-        async with holding(missing=MissingTerms(looks=3, timeout_s=WITHIN_S)) as harness:
+        async with holding(missing=MissingTerms(polls=3, timeout_s=WITHIN_S)) as harness:
             job = await begun(harness, args={"a": 1})
             execution = await job.began()
             await job.sink.until_reported("running")
