@@ -39,7 +39,7 @@ WITHIN_S = 60.0
 """Longer than anything here takes: what hangs fails by name."""
 KEY_HEADER = "x-idempotency-key"
 JOB_ID = "job-1"
-QUICK_MISSING = MissingTerms(looks=3, timeout_s=0.01)
+QUICK_MISSING = MissingTerms(polls=3, timeout_s=0.01)
 SYNC = N8nWorkflow()
 ASYNC = N8nWorkflow(mode="async")
 
