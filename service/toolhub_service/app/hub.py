@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from toolhub_service.app.deps import Deps, make_deps
 from toolhub_service.app.policy_files import PolicyFile
 from toolhub_service.app.source_runtime import ConfiguredSources, SourceRuntime
+from toolhub_service.app.wiring_audit import make_access, open_audit
 from toolhub_service.app.wiring_calls import (
     LongWork,
-    make_access,
     make_approvals,
     make_budgets,
     make_long_work,
     make_pipeline,
     make_webhook,
-    open_audit,
 )
 from toolhub_service.app.wiring_credentials import make_vault
 from toolhub_service.app.wiring_identity import Credentials, make_credentials
@@ -169,8 +168,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         mcp = make_mcp(deps, engine, McpAccess(credentials.mcp, access))
         on_refusal.push_async_callback(mcp.listener.close, 0.0)
         await stores.start()
-        # From here on nothing refuses: whoever gets the hub closes it, in an order of its own.
-        on_refusal.pop_all()
+        on_refusal.pop_all()  # from here on nothing refuses, and whoever gets the hub closes it
     return Hub(
         deps,
         server,

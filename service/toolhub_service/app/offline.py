@@ -16,7 +16,7 @@ from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.files import edited
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_files import configured_sources, known_names
-from toolhub_service.app.wiring_calls import audit_log_of
+from toolhub_service.app.wiring_audit import audit_log_of
 from toolhub_service.app.wiring_tools import Toolbox, open_toolbox
 from toolhub_service.domain.call import Call, ExecContext, PlannedCall, Principal
 from toolhub_service.domain.errors import HubFailure, ToolFailure

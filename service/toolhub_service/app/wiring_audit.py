@@ -1,26 +1,61 @@
-"""Wires the upkeep of the audit log as the settings want it: retention, and export to a file, a collector, a bucket."""
+"""Wires the audit log: where the settings put it, its retention, and its export to a file, a collector or a bucket."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from toolhub_service import __version__
 from toolhub_service.app.deps import Deps
+from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_stores import not_installed
-from toolhub_service.app.wiring_telemetry import Observing
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.settings.audit_section import AuditExport
+from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.export import BucketSink, Export, FileSink, Sink, least
-from toolhub_service.stores.audit.log import ChainedAuditLog
+from toolhub_service.stores.audit.log import ChainedAuditLog, SqliteAuditLog
 from toolhub_service.stores.audit.retention import AuditRetention, EventArchive
 from toolhub_service.stores.audit.upkeep import AuditUpkeep, UpkeepTask
+from toolhub_service.telemetry.access_trace import AccessTrace
 
 _DAY_S = 86_400.0
 _RETENTION_S = 60.0
+
+
+async def open_audit(deps: Deps, worker: int) -> ChainedAuditLog:
+    """Raises ToolFailure or HubFailure when the log cannot be written: a hub without one does not start."""
+    observing = deps.observing
+    audit = audit_log_of(
+        deps.settings,
+        clock=deps.clock,
+        redactor=deps.redactor,
+        name=f"worker{worker}",
+        observer=observing.audit,
+        witness=observing.audit.witness if observing.logs_leave else None,
+    )
+    await audit.start()
+    return audit
+
+
+def audit_log_of(settings: Settings, **options: Any) -> ChainedAuditLog:
+    """The log, not started, where the settings put it; `options` are those of `ChainedAuditLog`. Raises HubFailure."""
+    paths, url = Paths(settings), settings.stores.postgres_url
+    if not url:
+        return SqliteAuditLog(paths.audit, paths.audit_checkpoints, paths.audit_key, **options)
+    try:
+        from toolhub_service.stores.audit.postgres import PostgresAuditLog
+    except ModuleNotFoundError as missing:
+        raise not_installed("stores.postgres_url", "postgres") from missing
+    return PostgresAuditLog(url, paths.audit_checkpoints, paths.audit_key, **options)
+
+
+def make_access(deps: Deps, audit: ChainedAuditLog) -> AccessTrace:
+    """What is kept of refused identity and of reads of the audit log."""
+    return AccessTrace(audit, deps.observing.metrics, deps.observing.log, deps.clock)
 
 
 def make_upkeep(deps: Deps, audit: ChainedAuditLog, tenant_of: Callable[[str], str]) -> AuditUpkeep:
@@ -84,18 +119,3 @@ def _bucket(url: str) -> Sink:
     except ValueError as wrong:
         raise HubFailure(StartReason.BUCKET_URL_INVALID, f"audit.export.bucket_url: {wrong}.") from wrong
     return BucketSink(partial(obstore.put, store))
-
-
-Sweep = Callable[[int], Awaitable[int]]
-
-
-def counted(what: str, sweep: Sweep, observing: Observing) -> Sweep:
-    """The same sweep, whose removals are counted and logged under that name."""
-
-    async def swept(now_unix_ms: int) -> int:
-        removed = await sweep(now_unix_ms)
-        if removed:
-            observing.swept(what, removed)
-        return removed
-
-    return swept

@@ -1,19 +1,18 @@
-"""Wires audit log, budgets, approvals, idempotency, jobs and the pipeline of the nine steps."""
+"""Wires budgets, approvals, idempotency, jobs and the pipeline of the nine steps."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.files import RunnerLocks, read_or_make_key
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.wiring_audit import Sweep, counted, make_upkeep
+from toolhub_service.app.wiring_audit import make_upkeep
 from toolhub_service.app.wiring_stores import Stores, not_installed
+from toolhub_service.app.wiring_telemetry import Observing
 from toolhub_service.app.wiring_tools import Toolbox, make_workspaces
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
@@ -42,13 +41,14 @@ from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.route import Unread
 from toolhub_service.runtime.steps import Executor
-from toolhub_service.settings.document import Settings
-from toolhub_service.stores.audit.log import ChainedAuditLog, SqliteAuditLog
+from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.upkeep import AuditUpkeep
-from toolhub_service.telemetry.access_trace import AccessTrace
 from toolhub_service.telemetry.approvals import ApprovalTelemetry, ApprovalWebhook
 from toolhub_service.telemetry.observer import JobTelemetry
 from toolhub_service.telemetry.trace_context import current_traceparent
+
+Sweep = Callable[[int], Awaitable[int]]
+"""Removes what has expired by then, Unix milliseconds; how many were removed."""
 
 
 @dataclass(slots=True)
@@ -157,12 +157,24 @@ def _sweeps(deps: Deps, stores: Stores, ledger: JobLedger, logs: JobLogs, sweep_
     """What removes what has expired, besides jobs and approvals; each is counted, and bounded by itself."""
     observing = deps.observing
     return [
-        counted("artifacts", sweep_artifacts, observing),
-        counted("memory", stores.memory.sweep, observing),
-        counted("logs of calls", logs.sweep, observing),
+        _counted("artifacts", sweep_artifacts, observing),
+        _counted("memory", stores.memory.sweep, observing),
+        _counted("logs of calls", logs.sweep, observing),
         OrphanedApprovals(stores.approvals, ledger).withdraw,
-        counted("workspaces", make_workspaces(deps.settings).sweep, observing),
+        _counted("workspaces", make_workspaces(deps.settings).sweep, observing),
     ]
+
+
+def _counted(what: str, sweep: Sweep, observing: Observing) -> Sweep:
+    """The same sweep, whose removals are counted and logged under that name."""
+
+    async def swept(now_unix_ms: int) -> int:
+        removed = await sweep(now_unix_ms)
+        if removed:
+            observing.swept(what, removed)
+        return removed
+
+    return swept
 
 
 def _engine(deps: Deps) -> JobEngine:
@@ -193,38 +205,6 @@ def _job_terms(deps: Deps) -> JobTerms:
         heartbeat_s=jobs.heartbeat_s,
         dead_after_s=jobs.dead_after_s,
     )
-
-
-async def open_audit(deps: Deps, worker: int) -> ChainedAuditLog:
-    """Raises ToolFailure or HubFailure when the log cannot be written: a hub without one does not start."""
-    observing = deps.observing
-    audit = audit_log_of(
-        deps.settings,
-        clock=deps.clock,
-        redactor=deps.redactor,
-        name=f"worker{worker}",
-        observer=observing.audit,
-        witness=observing.audit.witness if observing.logs_leave else None,
-    )
-    await audit.start()
-    return audit
-
-
-def audit_log_of(settings: Settings, **options: Any) -> ChainedAuditLog:
-    """The log, not started, where the settings put it; `options` are those of `ChainedAuditLog`. Raises HubFailure."""
-    paths, url = Paths(settings), settings.stores.postgres_url
-    if not url:
-        return SqliteAuditLog(paths.audit, paths.audit_checkpoints, paths.audit_key, **options)
-    try:
-        from toolhub_service.stores.audit.postgres import PostgresAuditLog
-    except ModuleNotFoundError as missing:
-        raise not_installed("stores.postgres_url", "postgres") from missing
-    return PostgresAuditLog(url, paths.audit_checkpoints, paths.audit_key, **options)
-
-
-def make_access(deps: Deps, audit: ChainedAuditLog) -> AccessTrace:
-    """What is kept of refused identity and of reads of the audit log."""
-    return AccessTrace(audit, deps.observing.metrics, deps.observing.log, deps.clock)
 
 
 def make_budgets(deps: Deps, stores: Stores) -> Budgets:

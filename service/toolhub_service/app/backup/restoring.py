@@ -36,7 +36,7 @@ from toolhub_service.app.backup.signing import Trust
 from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.files import RunnerLocks
 from toolhub_service.app.paths import Paths
-from toolhub_service.app.wiring_calls import audit_log_of
+from toolhub_service.app.wiring_audit import audit_log_of
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.guards.secrets import Redactor
