@@ -1,4 +1,4 @@
-"""MCP servers that lie about their tools: what becomes of the source, of each tool, and of those beside it."""
+"""MCP servers that lie about their tools: the state of the source, of each tool, and of those beside it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 READING_S = 10.0
 """What never answers is read beside all the others; a starved machine must be able to read the largest of them."""
-WAYS = {
+TRANSPORTS = {
     "pipe": {"over": "stdio"},
     "web": {"over": "http", "generation": "legacy"},
     "new": {"over": "http", "generation": "modern"},
 }
 
 
-class Fate(NamedTuple):
+class ExpectedStatus(NamedTuple):
     state: int
     message: str = ""
     """Part of the source's message."""
@@ -42,24 +42,29 @@ class Fate(NamedTuple):
     """Tools that are quarantined, and part of the reason."""
     good: tuple[str, ...] = ("echo", "add")
     total: int = -1
+    """Tools of the source; negative: any number."""
 
 
 NOT_YET = "nobody has approved"
 CUT_OFF = "larger than the source's limit"
 GARBLED = "cannot be decoded"
-FATES: dict[str, Fate] = {
-    "shadow": Fate(PARTIAL, "`core/fs.readText` was left out", {"core.fs.readText": "reads like a tool of another"}),
-    "huge-description": Fate(DOWN, CUT_OFF, good=()),
-    "exponential": Fate(READY, bad={"exponential": "too_complex"}),
-    "cyclic": Fate(READY, bad={"cycle_self": "endless", "cycle_two": "endless"}, good=("echo", "add", "cycle_tree")),
-    "patterns": Fate(READY, bad={"pattern_4": "linear", "pattern_5": "broken"}, total=8),
-    "remote-ref": Fate(READY, bad={"remote_ref": "points outside the document"}),
-    "surrogate": Fate(DOWN, GARBLED, good=()),
-    "hidden": Fate(
+EXPECTED: dict[str, ExpectedStatus] = {
+    "shadow": ExpectedStatus(
+        PARTIAL, "`core/fs.readText` was left out", {"core.fs.readText": "reads like a tool of another"}
+    ),
+    "huge-description": ExpectedStatus(DOWN, CUT_OFF, good=()),
+    "exponential": ExpectedStatus(READY, bad={"exponential": "too_complex"}),
+    "cyclic": ExpectedStatus(
+        READY, bad={"cycle_self": "endless", "cycle_two": "endless"}, good=("echo", "add", "cycle_tree")
+    ),
+    "patterns": ExpectedStatus(READY, bad={"pattern_4": "linear", "pattern_5": "broken"}, total=8),
+    "remote-ref": ExpectedStatus(READY, bad={"remote_ref": "points outside the document"}),
+    "surrogate": ExpectedStatus(DOWN, GARBLED, good=()),
+    "hidden": ExpectedStatus(
         READY,
         bad=dict.fromkeys(("tags", "bidi", "ansi", "zero_width", "comment", "order", "inside"), NOT_YET),
     ),
-    "wrong-types": Fate(
+    "wrong-types": ExpectedStatus(
         PARTIAL,
         "without a name was left out",
         {
@@ -71,34 +76,34 @@ FATES: dict[str, Fate] = {
             "annotations_list": "not a JSON object",
         },
     ),
-    "odd-names": Fate(PARTIAL, "without a name was left out", good=("add", "ECHO")),
-    "duplicates": Fate(PARTIAL, "`twin` was left out", good=("echo", "add", "twin")),
-    "liar": Fate(READY, good=("echo", "add", "erase_everything")),
-    "many": Fate(PARTIAL, "cut at 2000 tools", total=2_000),
-    "endless": Fate(PARTIAL, "cut at 2000 tools", total=2_000),
-    "cursor-loop": Fate(PARTIAL, "form a loop"),
-    "list-never": Fate(DOWN, f"did not answer within {READING_S:g} s", good=()),
-    "list-error": Fate(DOWN, "The server says", good=()),
-    "list-garbage": Fate(DOWN, "no tools", good=()),
-    "list-half": Fate(DOWN, "", good=()),
-    "many page-error": Fate(PARTIAL, "read only in part", total=100),
-    "hello-never": Fate(DOWN, "did not answer the handshake", good=()),
-    "hello-garbage": Fate(DOWN, "", good=()),
-    "hello-exit": Fate(DOWN, "", good=()),
-    "hello-version": Fate(DOWN, "", good=()),
-    "hello-flood": Fate(DOWN, "", good=()),
+    "odd-names": ExpectedStatus(PARTIAL, "without a name was left out", good=("add", "ECHO")),
+    "duplicates": ExpectedStatus(PARTIAL, "`twin` was left out", good=("echo", "add", "twin")),
+    "liar": ExpectedStatus(READY, good=("echo", "add", "erase_everything")),
+    "many": ExpectedStatus(PARTIAL, "cut at 2000 tools", total=2_000),
+    "endless": ExpectedStatus(PARTIAL, "cut at 2000 tools", total=2_000),
+    "cursor-loop": ExpectedStatus(PARTIAL, "form a loop"),
+    "list-never": ExpectedStatus(DOWN, f"did not answer within {READING_S:g} s", good=()),
+    "list-error": ExpectedStatus(DOWN, "The server says", good=()),
+    "list-garbage": ExpectedStatus(DOWN, "no tools", good=()),
+    "list-half": ExpectedStatus(DOWN, "", good=()),
+    "many page-error": ExpectedStatus(PARTIAL, "read only in part", total=100),
+    "hello-never": ExpectedStatus(DOWN, "did not answer the handshake", good=()),
+    "hello-garbage": ExpectedStatus(DOWN, "", good=()),
+    "hello-exit": ExpectedStatus(DOWN, "", good=()),
+    "hello-version": ExpectedStatus(DOWN, "", good=()),
+    "hello-flood": ExpectedStatus(DOWN, "", good=()),
 }
 ENDLESS = {"many": "web", "endless": "pipe"}
-"""One way each: 2,000 tools are read, judged and pinned of both."""
+"""One transport each: 2,000 tools are read, judged and pinned of both."""
 DEEP = {
-    "pipe": Fate(READY, bad={"deep": "nested too deeply"}),
-    "web": Fate(DOWN, GARBLED, good=()),
-    "new": Fate(DOWN, GARBLED, good=()),
+    "pipe": ExpectedStatus(READY, bad={"deep": "nested too deeply"}),
+    "web": ExpectedStatus(DOWN, GARBLED, good=()),
+    "new": ExpectedStatus(DOWN, GARBLED, good=()),
 }
 NAN = {
-    "pipe": Fate(DOWN, GARBLED, good=()),
-    "web": Fate(READY, bad={"nan": "not a JSON value"}),
-    "new": Fate(READY, bad={"nan": "not a JSON value"}),
+    "pipe": ExpectedStatus(DOWN, GARBLED, good=()),
+    "web": ExpectedStatus(READY, bad={"nan": "not a JSON value"}),
+    "new": ExpectedStatus(READY, bad={"nan": "not a JSON value"}),
 }
 """The SDK reads what comes over HTTP, and the hub what comes by pipes: strictly, and deeper."""
 HTTP = {
@@ -111,24 +116,31 @@ HTTP = {
 }
 
 
-def a_name(words: str, way: str) -> str:
-    return f"{way}-{words.replace(' ', '-')}"
+def source_name(words: str, transport: str) -> str:
+    return f"{transport}-{words.replace(' ', '-')}"
 
 
-def cases() -> dict[str, tuple[str, str, Fate]]:
-    """By the name of the source: the words, the way and the fate."""
+def cases() -> dict[str, tuple[str, str, ExpectedStatus]]:
+    """By the name of the source: the words, the transport and the expected status."""
     found = {
-        a_name(words, way): (words, way, fate)
-        for words, fate in FATES.items()
-        for way in ("pipe", "web")
-        if words not in ENDLESS or ENDLESS[words] == way
+        source_name(words, transport): (words, transport, expected_status)
+        for words, expected_status in EXPECTED.items()
+        for transport in ("pipe", "web")
+        if words not in ENDLESS or ENDLESS[words] == transport
     }
     found |= {
-        a_name(words, "new"): (words, "new", FATES[words]) for words in ("hidden", "shadow", "cyclic", "list-half")
+        source_name(words, "new"): (words, "new", EXPECTED[words])
+        for words in ("hidden", "shadow", "cyclic", "list-half")
     }
-    for word, fates in (("deep", DEEP), ("nan", NAN)):
-        found |= {a_name(word, way): (word, way, fate) for way, fate in fates.items()}
-    found |= {a_name(word, "web"): (word, "web", Fate(DOWN, expected, good=())) for word, expected in HTTP.items()}
+    for word, expected_by_transport in (("deep", DEEP), ("nan", NAN)):
+        found |= {
+            source_name(word, transport): (word, transport, expected_status)
+            for transport, expected_status in expected_by_transport.items()
+        }
+    found |= {
+        source_name(word, "web"): (word, "web", ExpectedStatus(DOWN, expected, good=()))
+        for word, expected in HTTP.items()
+    }
     return found
 
 
@@ -144,13 +156,13 @@ CONNECT_S = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, HostileHarness]]:
+async def harnesses(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, HostileHarness]]:
     """Two hubs, for a hub has at most 64 sources; by source."""
     pipes, webs = (
         {
-            name: {"hostile": words.split(), "connect_timeout_s": CONNECT_S.get(words, 10.0), **WAYS[way]}
-            for name, (words, way, _) in CASES.items()
-            if (way == "pipe") is is_pipe
+            name: {"hostile": words.split(), "connect_timeout_s": CONNECT_S.get(words, 10.0), **TRANSPORTS[transport]}
+            for name, (words, transport, _) in CASES.items()
+            if (transport == "pipe") is is_pipe
         }
         for is_pipe in (True, False)
     )
@@ -162,40 +174,41 @@ async def stages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_server_that_lies_about_its_tools_is_reported_as_what_it_is(
-    stages: dict[str, HostileHarness], name: str
+async def test_a_server_that_lies_about_its_tools_has_its_expected_status(
+    harnesses: dict[str, HostileHarness], name: str
 ) -> None:
-    harness, (_, _, fate) = stages[name], CASES[name]
+    harness, (_, _, expected_status) = harnesses[name], CASES[name]
     status, loop = await harness.status(name), asyncio.get_running_loop()
     give_up_s = loop.time() + 60.0
-    while (status.state != fate.state or fate.message not in status.message) and (
+    while (status.state != expected_status.state or expected_status.message not in status.message) and (
         loop.time() < give_up_s  # sixty servers have started at once, and a busy machine answers none of them in time
     ):
         (status,) = await harness.read(name)
     assert_status_fit([status])
-    assert status.state == fate.state, status.message
-    assert fate.message in status.message
+    assert status.state == expected_status.state, status.message
+    assert expected_status.message in status.message
     tools = await harness.tools(name)
-    for tool, why in fate.bad.items():
+    for tool, why in expected_status.bad.items():
         assert tools[tool].state == QUARANTINED
         assert why in tools[tool].state_reason
         assert_shown(tools[tool].state_reason, 1_000)
-    for tool in fate.good:
+    for tool in expected_status.good:
         assert tools[tool].state == ACTIVE, tools[tool].state_reason
-    if "echo" in fate.good:
+    if "echo" in expected_status.good:
         assert (await harness.call(f"{name}/echo", {"text": "hi"})).result_json == b'{"text":"hi"}'
     while len(tools) != status.tools:  # the server has said something else since its state was asked for
         status, tools = await harness.status(name), await harness.tools(name)
-    assert len(tools) == (len(tools) if fate.total < 0 else fate.total)
-    for tool in fate.bad:
+    if expected_status.total >= 0:
+        assert len(tools) == expected_status.total
+    for tool in expected_status.bad:
         refused = await harness.call(f"{name}/{tool}", {})
         assert refused.error.kind, refused
         assert tool in refused.error.message
 
 
-async def test_no_name_of_a_tool_hides_anything_or_leaves_the_grammar(stages: dict[str, HostileHarness]) -> None:
+async def test_no_name_of_a_tool_hides_anything_or_leaves_the_grammar(harnesses: dict[str, HostileHarness]) -> None:
     for name in ("pipe-odd-names", "web-odd-names"):
-        tools = await stages[name].tools(name)
+        tools = await harnesses[name].tools(name)
         assert {"etc" in tool for tool in tools} == {True, False}
         for tool in tools:
             assert_shown(tool, 128)
@@ -203,37 +216,37 @@ async def test_no_name_of_a_tool_hides_anything_or_leaves_the_grammar(stages: di
             assert tool.isascii()
 
 
-async def test_what_a_server_says_of_harm_is_not_believed(stages: dict[str, HostileHarness]) -> None:
+async def test_harmless_annotations_of_a_server_are_not_believed(harnesses: dict[str, HostileHarness]) -> None:
     for name in ("pipe-liar", "web-liar"):
-        tool: Any = (await stages[name].tools(name))["erase_everything"]
+        tool: Any = (await harnesses[name].tools(name))["erase_everything"]
         assert not tool.annotations.read_only
         assert not tool.annotations.idempotent
 
 
-async def test_what_waits_says_what_was_found_and_hides_nothing_of_it(stages: dict[str, HostileHarness]) -> None:
-    for way in ("pipe", "web", "new"):
-        name = a_name("hidden", way)
-        for pin in await stages[name].pins(name, states=[1]):
+async def test_a_pending_definition_states_its_findings_and_hides_nothing(harnesses: dict[str, HostileHarness]) -> None:
+    for transport in ("pipe", "web", "new"):
+        name = source_name("hidden", transport)
+        for pin in await harnesses[name].pins(name, states=[1]):
             assert pin.findings, pin.tool
             assert_shown("".join(pin.findings), 3_000)
             assert_shown(pin.diff.replace("\n", ""), 10_000)
 
 
-async def test_of_names_that_read_alike_the_first_waits_and_the_others_are_reported(
-    stages: dict[str, HostileHarness],
+async def test_the_first_of_names_that_read_alike_waits_and_the_others_are_reported(
+    harnesses: dict[str, HostileHarness],
 ) -> None:
-    for way in ("pipe", "web", "new"):
-        name = a_name("shadow", way)
-        (pin,) = [pin for pin in await stages[name].pins(name) if pin.tool.endswith("core.fs.readText")]
+    for transport in ("pipe", "web", "new"):
+        name = source_name("shadow", transport)
+        (pin,) = [pin for pin in await harnesses[name].pins(name) if pin.tool.endswith("core.fs.readText")]
         assert "reads like `core/" in pin.findings[0]
-        message = (await stages[name].status(name)).message
+        message = (await harnesses[name].status(name)).message
         assert "`core/fs.readText` was left out" in message
         assert "`core__fs_readText` was left out" in message
 
 
-async def test_every_list_of_the_hub_stays_bounded_and_names_all_sources(stages: dict[str, HostileHarness]) -> None:
-    for harness in set(stages.values()):
-        mine = {name for name in CASES if stages[name] is harness}
+async def test_every_list_of_the_hub_stays_bounded_and_names_all_sources(harnesses: dict[str, HostileHarness]) -> None:
+    for harness in set(harnesses.values()):
+        mine = {name for name in CASES if harnesses[name] is harness}
         answer = await harness.hub.registry.ListSources(pb.ListSourcesRequest())
         assert answer.ByteSize() < 1_000_000
         assert mine <= {status.source for status in answer.sources}

@@ -62,7 +62,7 @@ def filled(template: dict[str, object], path: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_what_the_judgement_accepts_lies_inside(name: str) -> None:
+def test_an_accepted_path_is_inside(name: str) -> None:
     judged = [judge(path) for path in attacks(name)]
     refusals = {answer for answer in judged if isinstance(answer, ErrorKind)}
     accepted = {answer for answer in judged if isinstance(answer, str)}

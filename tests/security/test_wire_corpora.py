@@ -36,34 +36,34 @@ _HOST = re.compile(r"^[a-z+]*:?[/\\]*([^/\\?#]+)", re.IGNORECASE)
 
 
 @dataclass
-class Watched:
+class ProcessActivity:
     """What the process did while a test ran, by the interpreter's own audit events."""
 
     connected: list[Any] = field(default_factory=list)
     started: list[tuple[str, ...]] = field(default_factory=list)
 
 
-_watching: list[Watched] = []
+_watching: list[ProcessActivity] = []
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if not _watching:
         return
-    watched = _watching[-1]
+    activity = _watching[-1]
     if event == "socket.connect" and isinstance(arguments[1], tuple):
-        watched.connected.append(arguments[1])
+        activity.connected.append(arguments[1])
     elif event == "subprocess.Popen":
-        watched.started.append(tuple(map(str, arguments[1])))
+        activity.started.append(tuple(map(str, arguments[1])))
     elif event in ("os.system", "os.exec", "os.fork", "os.forkpty", "pty.spawn"):
-        watched.started.append((event,))
+        activity.started.append((event,))
 
 
 sys.addaudithook(_hook)
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
-    _watching.append(Watched())
+def activity() -> Iterator[ProcessActivity]:
+    _watching.append(ProcessActivity())
     yield _watching[-1]
     _watching.clear()
 
@@ -76,7 +76,7 @@ class CatchAllResolver(SystemResolver):
 
 
 @dataclass
-class Ground:
+class CorpusHarness:
     """A hub, the one server it may reach, and one that it must not."""
 
     hub: RunningHub
@@ -88,7 +88,7 @@ class Ground:
 
 
 @asynccontextmanager
-async def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ground]:
+async def corpus_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CorpusHarness]:
     monkeypatch.setattr("toolhub_service.app.wiring_tools.SystemResolver", CatchAllResolver)
     (tmp_path / "canary.txt").write_text(OUTSIDE)
     (tmp_path / "hub" / "workspaces").mkdir(parents=True)
@@ -109,7 +109,7 @@ commands:
   - {{name: echo, path: /usr/bin/echo, positionals: "(?s).*"}}
 """
         async with running_hub(tmp_path, policy=policy) as hub:
-            yield Ground(hub, allowed, canary, tree_of(tmp_path), tmp_path)
+            yield CorpusHarness(hub, allowed, canary, tree_of(tmp_path), tmp_path)
 
 
 def tree_of(folder: Path) -> dict[str, str]:
@@ -147,16 +147,16 @@ async def answers(hub: RunningHub, calls: Iterable[tuple[str, Mapping[str, Any]]
     return await asyncio.gather(*(one(tool, args) for tool, args in calls))
 
 
-async def harm_of(ground: Ground, watched: Watched) -> dict[str, Any]:
+async def damage_of(corpus_harness: CorpusHarness, activity: ProcessActivity) -> dict[str, Any]:
     """What the payloads reached, started and wrote that they must not; empty where the hub held and still answers."""
-    workspaces = {path.name for path in (ground.folder / "hub" / "workspaces").iterdir()}
+    workspaces = {path.name for path in (corpus_harness.folder / "hub" / "workspaces").iterdir()}
     harm = {
-        "connections to the canary": ground.canary.connections,
-        "connections": {where[:2] for where in watched.connected} - {("127.0.0.1", ground.allowed.port)},
-        "started": [argv for argv in watched.started if Path(argv[0]).name in SHELLS or argv[0].startswith("os.")],
-        "files": tree_of(ground.folder).items() ^ ground.tree.items(),
+        "connections to the canary": corpus_harness.canary.connections,
+        "connections": {where[:2] for where in activity.connected} - {("127.0.0.1", corpus_harness.allowed.port)},
+        "started": [argv for argv in activity.started if Path(argv[0]).name in SHELLS or argv[0].startswith("os.")],
+        "files": tree_of(corpus_harness.folder).items() ^ corpus_harness.tree.items(),
         "workspaces": workspaces - {"local", "canary.txt"},
-        "the hub is gone": not (await ground.hub.invoke("core/util.time.now")).ok,
+        "the hub is gone": not (await corpus_harness.hub.invoke("core/util.time.now")).ok,
     }
     return {name: found for name, found in harm.items() if found}
 
@@ -169,7 +169,7 @@ def hosts(lines: Iterable[str]) -> list[str]:
 
 @pytest.mark.promise("net.only-checked-addresses")
 async def test_ssrf_payloads_reach_nothing_but_the_one_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, activity: ProcessActivity
 ) -> None:
     lines = [
         *sample(load_json("ssrf/patt_ssrf_urls.json.gz"), 80),
@@ -178,31 +178,31 @@ async def test_ssrf_payloads_reach_nothing_but_the_one_server(
         *sample(load_lines("ssrf/patt_Open-Redirect-payloads.txt.gz")),
     ]
     crlf = sample(load_lines("ssrf/patt_crlf.txt.gz")) + sample(load_lines("ssrf/fuzzdb_crlf-injection.txt.gz"))
-    async with ground(tmp_path, monkeypatch) as the:
-        ports = (the.allowed.port, the.canary.port)
+    async with corpus_harness(tmp_path, monkeypatch) as harness:
+        ports = (harness.allowed.port, harness.canary.port)
         urls = [form for line in lines for form in (line, f"http://{unquote(line)}/")]
         urls += [f"http://{host}:{port}/" for host in hosts(lines) for port in ports]
-        base = the.allowed.url("/")
+        base = harness.allowed.url("/")
         calls: list[tuple[str, Mapping[str, Any]]] = [("core/http.fetchText", {"url": url}) for url in urls]
         calls += [("core/http.fetchText", {"url": base + line}) for line in crlf]
         calls += [("core/http.fetchText", {"url": base, "headers": {"X-A": unquote(line)}}) for line in crlf]
         calls += [("core/http.fetchText", {"url": base, "headers": {unquote(line): "x"}}) for line in crlf]
-        results = await answers(the.hub, calls)
+        results = await answers(harness.hub, calls)
         assert any(result.ok for result in results), "the one server can be reached"
-        sent = {name for asked in the.allowed.asked for name in asked.headers}
+        sent = {name for asked in harness.allowed.asked for name in asked.headers}
         asked_for = {unquote(line).lower() for line in crlf if unquote(line).isalnum()}
         own = {"host", "user-agent", "accept", "accept-encoding", "x-a"}
         assert sent <= own | asked_for, "no line break made a header"
-        assert await harm_of(the, watched) == {}
+        assert await damage_of(harness, activity) == {}
 
 
 @pytest.mark.promise("net.redirects-judged")
-async def test_a_redirect_leads_nowhere_that_policy_does_not_allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
+async def test_a_redirect_is_not_followed_where_policy_does_not_allow_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, activity: ProcessActivity
 ) -> None:
     targets = iter(sample([*load_json("ssrf/patt_ssrf_urls.json.gz"), *load_lines("ssrf/fuzzdb_localhost.txt.gz")], 60))
-    async with ground(tmp_path, monkeypatch) as the:
-        away: list[str] = [f"http://127.0.0.1:{the.canary.port}/", f"//localhost:{the.canary.port}/", *targets]
+    async with corpus_harness(tmp_path, monkeypatch) as harness:
+        away: list[str] = [f"http://127.0.0.1:{harness.canary.port}/", f"//localhost:{harness.canary.port}/", *targets]
         plain = [line for line in away if line.isprintable() and line.isascii()]
         where = iter(plain)
 
@@ -213,17 +213,17 @@ async def test_a_redirect_leads_nowhere_that_policy_does_not_allow(
 
         async with serving(move) as mover:
             text = (tmp_path / "hub" / "policy.yaml").read_text()
-            (tmp_path / "hub" / "policy.yaml").write_text(text.replace(f"[{the.allowed.port}]", f"[{mover.port}]"))
-            assert the.hub.hub.policy_file.load().applied
-            results = await answers(the.hub, [("core/http.fetchText", {"url": mover.url("/")}) for _ in plain])
+            (tmp_path / "hub" / "policy.yaml").write_text(text.replace(f"[{harness.allowed.port}]", f"[{mover.port}]"))
+            assert harness.hub.hub.policy_file.load().applied
+            results = await answers(harness.hub, [("core/http.fetchText", {"url": mover.url("/")}) for _ in plain])
             assert not any(result.ok for result in results)
-            assert {where[:2] for where in watched.connected} == {("127.0.0.1", mover.port)}
-            assert the.canary.connections == 0
+            assert {where[:2] for where in activity.connected} == {("127.0.0.1", mover.port)}
+            assert harness.canary.connections == 0
 
 
 @pytest.mark.promise("fs.never-outside")
 async def test_path_payloads_stay_in_the_workspace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, activity: ProcessActivity
 ) -> None:
     paths: list[str] = []
     for name in ("traversals-8-deep-exotic-encoding", "NullByteRepresentations", "invalid-filenames-linux"):
@@ -232,7 +232,7 @@ async def test_path_payloads_stay_in_the_workspace(
         paths += sample(load_lines(f"path/{name}.txt.gz"), 20)
     paths = [path.encode("utf-8", "replace").decode().replace("{FILE}", "canary.txt") for path in paths]
     paths += [f"{'../' * up}canary.txt" for up in range(1, 9)] + [str(tmp_path / "canary.txt")]
-    async with ground(tmp_path, monkeypatch) as the:
+    async with corpus_harness(tmp_path, monkeypatch) as harness:
         calls: list[tuple[str, Mapping[str, Any]]] = []
         for path in {form for line in paths for form in (line, unquote(line), line.lstrip("/"))}:
             calls += [
@@ -243,35 +243,37 @@ async def test_path_payloads_stay_in_the_workspace(
                 ("core/fs.deletePath", {"path": path, "confirm": True, "recursive": True}),
                 ("core/exec.run", {"argv": ["cat", path]}) if len(calls) < 200 else ("core/fs.stat", {"path": path}),
             ]
-        await answers(the.hub, calls)
-        assert await harm_of(the, watched) == {}
+        await answers(harness.hub, calls)
+        assert await damage_of(harness, activity) == {}
 
 
 @pytest.mark.promise("exec.no-shell")
-async def test_shell_payloads_meet_no_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched) -> None:
+async def test_shell_payloads_reach_no_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, activity: ProcessActivity
+) -> None:
     names = ("patt_command_exec", "fuzzdb_command-execution-unix", "fuzzdb_command-injection-template")
     lines = [line for name in names for line in sample(load_lines(f"shell/{name}.txt.gz"), 20)]
     lines = [line.encode("utf-8", "replace").decode() for line in lines]
     lines += [f"{start}touch {tmp_path}/taken{end}" for start, end in (("; ", ""), ("$(", ")"), ("`", "`"), ("\n", ""))]
-    async with ground(tmp_path, monkeypatch) as the:
+    async with corpus_harness(tmp_path, monkeypatch) as harness:
         calls: list[tuple[str, Mapping[str, Any]]] = []
         for line in lines:
             calls += [("core/exec.run", {"command": line}), ("core/exec.run", {"argv": [line]})]
             calls += [("core/exec.run", {"argv": ["echo", line]}), ("core/exec.run", {"argv": ["cat"], "cwd": line})]
-        results = await answers(the.hub, calls)
+        results = await answers(harness.hub, calls)
         assert any(result.ok for result in results), "echo runs"
-        assert watched.started
-        assert await harm_of(the, watched) == {}
+        assert activity.started
+        assert await damage_of(harness, activity) == {}
 
 
 @pytest.mark.filterwarnings("ignore:deprecated string literal syntax:PendingDeprecationWarning")
 async def test_strings_templates_and_json_come_back_as_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watched: Watched
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, activity: ProcessActivity
 ) -> None:
     strings = [text.encode("utf-8", "replace").decode() for text in sample(load_json("strings/blns.json.gz"), 100)]
     templates = sample(load_json("template/patt_ssti_python.json.gz"))
     texts: dict[str, str] = load_json("json/JSONTestSuite_parsing_b64.json.gz")
-    async with ground(tmp_path, monkeypatch) as the:
+    async with corpus_harness(tmp_path, monkeypatch) as harness:
         calls: list[tuple[str, Any]] = []
         for text in strings:
             calls += [
@@ -287,11 +289,11 @@ async def test_strings_templates_and_json_come_back_as_results(
         calls += [
             ("core/util.json.select", b'{"json":' + base64.b64decode(data) + b',"path":"@"}') for data in texts.values()
         ]
-        results = await answers(the.hub, calls)
+        results = await answers(harness.hub, calls)
         shown = [result for result in results if result.ok and result.tool == "core/util.template.render"]
         assert shown
         assert not any(b"root:" in result.result_json or b"<class" in result.result_json for result in shown)
-        assert await harm_of(the, watched) == {}
+        assert await damage_of(harness, activity) == {}
 
 
 def test_the_samples_are_the_same_on_every_run() -> None:
