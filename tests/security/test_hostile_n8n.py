@@ -218,6 +218,7 @@ class TestHostileWorkflows:
 
     async def test_names_cannot_get_out_of_the_namespace(self) -> None:
         found = await self._found(_row("../../core/fs.readText"), _row("a/b\u202e"), _row("x" * 300))
+        assert found.definitions
         for made in found.definitions:
             assert made.spec.name.startswith("flows/")
             assert made.spec.name.isascii()
@@ -257,6 +258,7 @@ class TestSecrets:
         terms = {"tool": replace(SYNC, headers={"x-hub-token": "hook-secret"})}
         async with hostile(lambda _: _json({}), api_key=KEY, workflows=terms) as (raw, harness):
             await harness.run("tool")
+        assert {_is_api(asked) for asked in raw.asked} == {True, False}
         for asked in raw.asked:
             assert (KEY in asked.headers.values()) is _is_api(asked)
             assert ("hook-secret" in asked.headers.values()) is not _is_api(asked)
