@@ -46,7 +46,7 @@ async def listed(hub: RunningHub, **fields: Any) -> list[str]:
             return names
 
 
-@pytest.mark.promise("registry.honest-lists")
+@pytest.mark.promise("registry.exact-lists")
 @pytest.mark.parametrize("page_size", [0, 1, 3, 1_000, 5_000])
 async def test_pages_of_any_size_make_the_same_list_and_an_honest_total(reader: RunningHub, page_size: int) -> None:
     names = await listed(reader, page_size=page_size)
@@ -133,7 +133,7 @@ async def test_export_leaves_out_what_cannot_be_called_now(reader: RunningHub) -
     assert "test/text.echo" not in export.names.values()
 
 
-@pytest.mark.promise("registry.honest-lists")
+@pytest.mark.promise("registry.exact-lists")
 async def test_tool_that_cannot_work_is_listed_with_the_reason(tmp_path: Path) -> None:
     settings = {"tools": {"custom": [{"tool": "nowhere.to.be:Found"}], "trusted_namespaces": ["nowhere"]}}
     async with running_hub(tmp_path, settings=settings) as running:
@@ -243,7 +243,7 @@ async def test_the_client_reads_every_page(crowded: RunningHub) -> None:
     assert len({hit.tool.name for hit in found}) == len(found) == 300
 
 
-@pytest.mark.promise("registry.honest-lists")
+@pytest.mark.promise("registry.exact-lists")
 async def test_a_list_counts_denied_tools_but_not_for_guessed_names(tmp_path: Path) -> None:
     for roles, guesses in (("agent", None), ("agent, operator", 1)):
         policy = f"{DENIES_WRITES}roles: [{{principals: [local], roles: [{roles}]}}]\n"

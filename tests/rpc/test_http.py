@@ -37,7 +37,7 @@ async def test_a_read_only_call_needs_no_purpose(tmp_path: Path) -> None:
         assert len(server.asked) == 3
 
 
-@pytest.mark.promise("evidence.cut-says-so")
+@pytest.mark.promise("evidence.cut-is-marked")
 async def test_a_cut_text_is_marked_and_evidence_states_why_the_rest_is_not_kept(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b"x" * 5_000) as (hub, server):
         result = await hub.invoke("core/http.fetchText", {"url": server.url(), "maxBytes": 2_000})
@@ -57,7 +57,7 @@ async def test_the_policys_bound_is_reported_and_not_an_argument_that_cannot_hel
         assert refused.error.message.endswith("The policy allows no more: request less.")
 
 
-@pytest.mark.promise("evidence.cut-says-so")
+@pytest.mark.promise("evidence.cut-is-marked")
 async def test_a_result_that_is_cut_to_its_cap_is_marked_in_its_own_field_too(tmp_path: Path) -> None:
     async with web_hub(tmp_path, b"x" * 2_000_000) as (hub, server):
         result = await hub.invoke("core/http.fetchText", {"url": server.url()})

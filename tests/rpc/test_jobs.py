@@ -190,7 +190,7 @@ async def test_hundred_watchers_of_one_job_see_the_same(harness: JobsHarness, ro
     assert harness.running.hub.long_work.watch.watchers == 0
 
 
-@pytest.mark.promise("watch.slow-holds-up-nobody")
+@pytest.mark.promise("watch.slow-delays-nobody")
 async def test_slow_watcher_delays_neither_the_job_nor_the_others(
     harness: JobsHarness, robot: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

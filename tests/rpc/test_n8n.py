@@ -33,7 +33,7 @@ async def _refused(running: RunningHub, tool: str, **more: object) -> result_pb2
     return result
 
 
-@pytest.mark.promise("n8n.webhook-untold")
+@pytest.mark.promise("n8n.webhook-secret")
 async def test_a_workflow_is_a_tool_with_schema_defaults_evidence_and_audit(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"say": SEND}) as (n8n, running, _):
         result = await running.invoke(f"{SOURCE}/say", {"text": "hello"})

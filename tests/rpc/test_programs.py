@@ -162,7 +162,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.promise("programs.told-with-the-line")
+@pytest.mark.promise("programs.errors-with-the-line")
 async def test_a_problem_of_a_program_is_reported_with_its_line(hub: RunningHub) -> None:
     for code, args, kind, words, details in REFUSED:
         result = await run(hub, code, **args)

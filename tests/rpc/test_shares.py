@@ -23,7 +23,7 @@ async def follow(client: Client, job_id: str, streams: AsyncExitStack) -> Any:
     return watch
 
 
-@pytest.mark.promise("shares.nobody-starves")
+@pytest.mark.promise("shares.fair")
 async def test_one_principal_does_not_use_up_the_watches_of_a_hub(tmp_path: Path) -> None:
     waits, settings = CountedWaits(), {"server": {"max_watches": 4}}
     async with hubs_of(tmp_path, settings, [waits]) as (running,), AsyncExitStack() as streams:
@@ -40,7 +40,7 @@ async def test_one_principal_does_not_use_up_the_watches_of_a_hub(tmp_path: Path
         waits.let_go.set()
 
 
-@pytest.mark.promise("shares.nobody-starves")
+@pytest.mark.promise("shares.fair")
 async def test_one_principal_does_not_use_up_the_idempotency_keys(tmp_path: Path) -> None:
     writes, settings = CountedWrites(), {"idempotency": {"max_keys": 4}}
     writes.let_go.set()

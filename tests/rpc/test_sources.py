@@ -43,7 +43,7 @@ async def test_an_operator_sees_state_and_output_of_a_source(sourced: RunningHub
     assert list(snapshot.sources) == [github, files]
 
 
-@pytest.mark.promise("sources.down-is-told-not-hidden")
+@pytest.mark.promise("sources.down-is-reported")
 async def test_an_agent_sees_that_a_source_is_down_and_nothing_of_its_address(sourced: RunningHub) -> None:
     listed = await sourced.stub.ListTools(tools_pb.ListToolsRequest())
     found = await sourced.stub.SearchTools(tools_pb.SearchToolsRequest(query="read"))

@@ -253,7 +253,7 @@ class TestHostileWorkflows:
 
 
 class TestSecrets:
-    @pytest.mark.promise("n8n.webhook-untold")
+    @pytest.mark.promise("n8n.webhook-secret")
     async def test_the_key_of_the_api_never_goes_to_a_webhook_nor_its_headers_to_the_api(self) -> None:
         terms = {"tool": replace(SYNC, headers={"x-hub-token": "hook-secret"})}
         async with hostile(lambda _: _json({}), api_key=KEY, workflows=terms) as (raw, harness):

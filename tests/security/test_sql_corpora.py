@@ -79,7 +79,7 @@ def test_no_attack_passes_the_guard(dialect: str, family: str) -> None:
     assert [sql for sql in passed if sql != "SELECT * FROM names"] == []
 
 
-@pytest.mark.promise("databases.honest-queries")
+@pytest.mark.promise("databases.checked-queries")
 @pytest.mark.parametrize("dialect", HONEST)
 def test_honest_queries_pass_the_guard(dialect: str) -> None:
     refused = {}

@@ -21,7 +21,7 @@ func live(t *testing.T) *Hub {
 	t.Helper()
 	address := os.Getenv("TOOLHUB_LIVE")
 	if address == "" {
-		t.Skip("TOOLHUB_LIVE names no hub")
+		t.Skip("TOOLHUB_LIVE names no hub: run pytest tests/unit/clients/test_go_client.py, which starts one")
 	}
 	return connect(t, address, Config{})
 }
@@ -32,7 +32,7 @@ const hashing = "core/util.hash.sha256Text"
 func TestTLSAndACertificateOfOnesOwnOpenAHubThatWantsBoth(t *testing.T) {
 	address, folder := os.Getenv("TOOLHUB_ENCRYPTED"), os.Getenv("TOOLHUB_ENCRYPTED_FILES")
 	if address == "" {
-		t.Skip("TOOLHUB_ENCRYPTED names no hub")
+		t.Skip("TOOLHUB_ENCRYPTED names no hub: run pytest tests/unit/clients/test_go_client.py, which starts one")
 	}
 	file := func(name string) string { return filepath.Join(folder, name) }
 	own := Config{CAFile: file("ca.pem"), CertFile: file("me.pem"), KeyFile: file("me.key"), Retry: time.Minute}

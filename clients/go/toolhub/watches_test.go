@@ -275,7 +275,7 @@ func TestWatchThatBringsNothingAnyMoreIsGivenUp(t *testing.T) {
 func TestUploadGoesOnWhereItsConnectionBroke(t *testing.T) {
 	address := os.Getenv("TOOLHUB_BREAKING")
 	if address == "" {
-		t.Skip("TOOLHUB_BREAKING names no server")
+		t.Skip("TOOLHUB_BREAKING names no server: run pytest tests/unit/clients/test_go_client.py, which starts one")
 	}
 	hub, content := connect(t, address, Config{Retry: time.Minute}), bytes.Repeat([]byte("0123456789abcdef"), 128_000)
 	reader := bytes.NewReader(append([]byte("before"), content...))

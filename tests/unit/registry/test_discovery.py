@@ -238,7 +238,7 @@ async def test_readings_of_a_source_take_a_tenth_of_a_processor_for_all_askers_t
     assert source.readings == 2
 
 
-@pytest.mark.promise("sources.down-is-told-not-hidden")
+@pytest.mark.promise("sources.down-is-reported")
 async def test_a_source_that_fails_keeps_its_tools_unavailable_with_the_reason(new_harness: NewHarness) -> None:
     source = ScriptedSource("files", READ, WRITE)
     harness = await begun(new_harness(), source)

@@ -85,7 +85,7 @@ def test_a_hit_names_the_field_and_words_that_matched(search: ToolSearch) -> Non
     assert hit.terms == ("read", "path", "lies")
 
 
-@pytest.mark.promise("search.says-why")
+@pytest.mark.promise("search.explained")
 def test_a_hit_gives_the_grounds_for_its_score(search: ToolSearch) -> None:
     hit = search.search("reading a folder").hits[0]
     assert [(reason.part, reason.word, reason.found, reason.fields) for reason in hit.reasons] == [

@@ -17,7 +17,7 @@ from toolhub_service.runtime.pipeline import Pipeline
 DENY_ALL = POLICY + "rules: [{id: never, effect: DENY, reason: Not today.}]\n"
 
 
-@pytest.mark.promise("pipeline.one-door")
+@pytest.mark.promise("pipeline.single-path")
 async def test_a_call_walks_the_nine_steps_in_their_one_order() -> None:
     harness = a_pipeline_harness()
     result = await harness.result(WRITE, {"text": "hi"})
@@ -173,7 +173,7 @@ async def test_a_refused_call_is_reported_as_never_attempted() -> None:
     assert (await a_pipeline_harness(policy=DENY_ALL).result(READ)).attempts == 0
 
 
-@pytest.mark.promise("pipeline.one-door")
+@pytest.mark.promise("pipeline.single-path")
 def test_the_whole_walk_is_read_on_one_page() -> None:
     source = textwrap.dedent(inspect.getsource(Pipeline.run))
     (function,) = ast.parse(source).body

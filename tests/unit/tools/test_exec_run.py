@@ -238,7 +238,7 @@ class NotifyingSink(RecordingSink):
         self.begun.set()
 
 
-@pytest.mark.promise("exec.dies-in-time")
+@pytest.mark.promise("exec.ends-in-time")
 async def test_cancelling_ends_the_command(tool: ExecRun, folder: Path, level: str) -> None:
     sink = NotifyingSink()
     context = command_context(folder, sink=sink)
@@ -345,7 +345,7 @@ asyncio.run(main(*sys.argv[1:]))
 LEAVING = "sleep 600 & (trap '' TERM HUP; setsid sleep 600 || sleep 600) & echo up; exec sleep 600"
 
 
-@pytest.mark.promise("exec.dies-in-time", "sandbox.dies-with-the-hub")
+@pytest.mark.promise("exec.ends-in-time", "sandbox.ends-with-the-hub")
 def test_a_command_does_not_outlive_a_hub_that_is_killed(folder: Path, level: str) -> None:
     seconds = f"600{os.getpid()}"
     # By limits alone what a command leaves behind lives on: only the command itself is ended with the hub.

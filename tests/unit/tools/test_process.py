@@ -41,7 +41,7 @@ def is_gone(pid_file: Path) -> bool:
         os.close(process)
 
 
-@pytest.mark.promise("exec.dies-in-time")
+@pytest.mark.promise("exec.ends-in-time")
 async def test_a_deadline_ends_grandchildren_that_ignore_being_asked(tmp_path: Path) -> None:
     grandchild = "sh -c 'echo $$ > grandchild; exec sleep 60'"
     code = f"(trap '' TERM; {grandchild}) & trap '' TERM; wait; sleep 60"

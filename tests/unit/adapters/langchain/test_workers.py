@@ -177,7 +177,7 @@ async def test_a_worker_gets_the_environment_without_the_hubs_own_settings(
 SWITCHES = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING", "LANGCHAIN_TRACING_V2")
 
 
-@pytest.mark.promise("langchain.tells-nobody")
+@pytest.mark.promise("langchain.no-tracing")
 async def test_no_tracer_is_attached_though_the_environment_asks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for switch in SWITCHES:
         monkeypatch.setenv(switch, "true")

@@ -72,7 +72,7 @@ async def test_json_is_recognised_by_its_content_under_any_media_type(blind: N8n
     assert await blind.value("echo", {"a": 1}) == {"echo": {"a": 1}}
 
 
-@pytest.mark.promise("n8n.webhook-untold")
+@pytest.mark.promise("n8n.webhook-secret")
 async def test_evidence_states_what_ran_where(harness: N8nHarness) -> None:
     flow_of = harness.n8n.workflows["echo"]
     facts = _facts(await harness.run("echo", {"a": 1}))
