@@ -83,6 +83,15 @@ async def test_garbage_of_any_type_in_a_column_is_found_and_does_not_stop_the_ch
     assert first_bad(closed_log) == [6]
 
 
+async def test_lines_of_the_checkpoint_file_that_are_not_genuine_are_named_by_their_numbers(closed_log: Path) -> None:
+    checkpoints = files_in(closed_log)[1]
+    first, second, *others = checkpoints.read_text().splitlines(keepends=True)
+    checkpoints.write_text("".join([first, "no line\n", second.replace('"count":', '"count": 1'), *others]))
+    reasons = [fault.reason for fault in verified(closed_log).faults]
+    assert "line 2 of the checkpoint file is not genuine" in reasons
+    assert "line 3 of the checkpoint file is not genuine" in reasons
+
+
 async def test_text_that_is_no_longer_utf8_is_found(closed_log: Path) -> None:
     tamper(closed_log, "UPDATE events SET body = CAST(x'7bff7d' AS TEXT) WHERE sequence = 9")
     assert first_bad(closed_log) == [9]

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.clock import ManualClock
 from tests.fakes.shared_counts import FakeSharedCounts
 from tests.ports.counts_suite import CountsSuite
-from toolhub_service.budget.limits import Counter
+from toolhub_service.budget.limits import Counter, Counters
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import Limit
 
@@ -52,3 +52,14 @@ def test_a_wait_of_less_than_a_second_is_a_wait_too(limit: Limit) -> None:
         counter.check(0.25)
     assert (refused.value.error.kind, refused.value.error.retry_after_s) == (ErrorKind.RATE_LIMITED, 0.25)
     counter.check(0.5)
+
+
+def test_limits_in_use_keep_no_new_one_out_where_an_idle_one_can_go() -> None:
+    busy, idle = tuple(Limit(f"busy-{number}", quota=9) for number in range(64)), Limit("idle", quota=9)
+    counters = Counters(len(busy) + 1)
+    for counter in counters.of(busy, 0.0):
+        counter.take(0.0)
+    counters.of((idle,), 0.0)
+    counters.of(busy, 1.0)
+    counters.of((Limit("new", quota=9),), 1.0)
+    assert len(counters) == len(busy) + 1

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.planned_calls import READ_TEXT, REQUEST, TIME_NOW, a_call, a_tool
+from toolhub_service.domain.call import Principal
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.policy.conditions import FUNCTIONS, Condition, ConditionFault
 from toolhub_service.policy.parsing import InvalidPolicy
@@ -36,6 +37,19 @@ ARGS: dict[str, Any] = {"n": 3, "s": "abc", "items": [1, 2], "nested": {"key": N
 def test_a_condition_sees_arguments_tool_principal_and_context(text: str) -> None:
     call = a_call(a_tool("x/tool", "read:fs"), ARGS, request_id="r-1", labels={"team": "red"})
     assert Condition(text).holds(call) is True
+
+
+@pytest.mark.parametrize(
+    ("principal", "for_whom", "text"),
+    [
+        (Principal("bot"), {}, "subject.id == 'bot' && actor.id == 'bot' && delegation == []"),
+        (Principal("bot"), {"user_id": "ann"}, "subject.id == 'ann' && actor.id == 'bot' && delegation == ['bot']"),
+        (Principal("ann", actors=("desk",)), {}, "subject.id == 'ann' && actor.id == 'desk' && delegation == ['desk']"),
+    ],
+    ids=["for itself", "for a user", "with a token that names an actor"],
+)
+def test_sees_for_whom_a_call_is_made_and_who_acts(principal: Principal, for_whom: dict[str, str], text: str) -> None:
+    assert Condition(text).holds(a_call(principal=principal, **for_whom)) is True
 
 
 @pytest.mark.parametrize(

@@ -130,3 +130,17 @@ def test_impersonation_is_reported() -> None:
     trusted = PolicySnapshot.load({"impersonate": ["local"]})
     first: Any = explain(trusted, a_call(TIME_NOW, user_id="ann")).considerations[0]
     assert (first.matched, first.why) == (False, "the caller may act for others")
+
+
+@pytest.mark.parametrize(
+    ("permissions", "refused", "why"),
+    [
+        (None, False, "the call gives none"),
+        ({"read:fs"}, False, "they cover what the tool needs"),
+        ({"gpu"}, True, "they leave out read:fs"),
+    ],
+)
+def test_tells_what_the_permissions_of_a_call_leave_out(permissions: set[str] | None, refused: bool, why: str) -> None:
+    given = None if permissions is None else frozenset(permissions)
+    entry = considered(a_call(READ_TEXT, {"path": "a"}, permissions=given))["permissions"]
+    assert (entry.matched, entry.why) == (refused, why)

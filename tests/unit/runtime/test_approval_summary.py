@@ -137,3 +137,13 @@ async def test_canary_is_in_no_record_no_event_and_no_refusal_of_an_approval() -
         assert CANARY not in text
         assert SHAPED not in text
     assert "***" in seen[0]
+
+
+def test_arguments_of_too_many_parts_are_reported_by_their_size() -> None:
+    args: Any = "x"
+    for _ in range(4):
+        args = {f"{number}{'n' * 60}": args for number in range(5)}
+    seen = shown(args)
+    assert seen == {
+        "…": f"{len(json.dumps(args, separators=(',', ':')))} bytes of arguments, in too many parts to be shown"
+    }

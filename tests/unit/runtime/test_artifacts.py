@@ -25,7 +25,7 @@ from tests.fakes.artifacts import (
 )
 from tests.fakes.outcomes import outcome_of
 from toolhub_service.app.deps import SystemRandomness
-from toolhub_service.domain.artifact import OCTETS, Artifact
+from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactFilter
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
@@ -148,6 +148,29 @@ async def test_quota_is_each_principals_own(kept: ArtifactsHarness) -> None:
     )
     await kept.artifacts.keep(pieces(*[MEGABYTE] * 8), call=a_call("agent-b"))
     await kept.artifacts.keep(pieces(*[MEGABYTE] * 3), call=a_call())
+
+
+async def test_refusal_for_the_quota_shows_its_figures_and_one_for_the_cap_none(kept: ArtifactsHarness) -> None:
+    small = kept_in(kept.folder, quota_bytes=10_000, max_bytes=6_000)
+    await small.artifacts.write("agent-a", ArtifactHeader(), pieces(b"x" * 6_000))
+    with pytest.raises(HubFailure) as beyond_quota:
+        await small.artifacts.write("agent-a", ArtifactHeader(), pieces(b"x" * 6_000))
+    assert beyond_quota.value.metadata["quota_bytes"] == "10000"
+    with pytest.raises(HubFailure) as beyond_cap:
+        await small.artifacts.write("agent-b", ArtifactHeader(), pieces(b"x" * 6_001))
+    assert beyond_cap.value.metadata == {}
+
+
+async def test_artifacts_of_a_task_are_found_behind_many_of_others(
+    kept: ArtifactsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolhub_service.runtime.artifacts._LISTED_AT_ONCE", 2)
+    wanted = await kept.artifacts.keep(pieces(DATA), call=a_call(task_id="wanted"))
+    for _ in range(5):
+        kept.clock.advance(1.0)
+        await kept.artifacts.keep(pieces(DATA), call=a_call())
+    where = ArtifactFilter("agent-a", task_id="wanted")
+    assert await kept.artifacts.page(where, after=None, limit=9) == ([wanted], None)
 
 
 @pytest.mark.promise("artifact.bounded")

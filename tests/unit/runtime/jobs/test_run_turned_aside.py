@@ -80,6 +80,19 @@ async def test_job_that_is_turned_away_for_now_queues_again(
     assert (await harness.check()).state is JobState.SUCCEEDED
 
 
+@pytest.mark.parametrize(("runs", "end"), [(998, JobState.QUEUED), (999, FAILED)])
+async def test_job_is_turned_away_a_thousand_times_at_the_most(
+    harness: JobHarness, process: Process, runs: int, end: JobState
+) -> None:
+    async def script(run: ScriptedRun) -> ToolResult:
+        return failed(run.call, ErrorKind.RATE_LIMITED, attempts=0)
+
+    harness.world.script = script
+    await harness.kept(a_job(runs=runs))
+    await process.deliver()
+    assert (await harness.job()).state is end
+
+
 async def test_refusal_before_anything_was_sent_is_a_failure(harness: JobHarness, process: Process) -> None:
     async def script(run: ScriptedRun) -> ToolResult:
         return failed(run.call, ErrorKind.POLICY_DENIED, attempts=0)
@@ -172,6 +185,16 @@ async def test_a_job_is_handed_over(
         harness.world.go["job-1"].set()
         await other.deliver()
         assert (await harness.check(effects_max=2 if script is safe else 1)).state is JobState.SUCCEEDED
+
+
+async def test_hand_over_that_no_store_can_keep_is_reported(harness: JobHarness, process: Process) -> None:
+    harness.world.script = safe
+    await harness.kept(a_job())
+    run = process.deliver()
+    await harness.started()
+    harness.store.unkept = lambda job: job.state is JobState.QUEUED
+    await _left(run)
+    assert [str(defect) for defect in process.observer.defects] == ["it cannot be written"]
 
 
 async def test_remote_job_that_is_being_stopped_is_handed_over_as_such(harness: JobHarness, process: Process) -> None:

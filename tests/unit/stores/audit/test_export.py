@@ -204,9 +204,10 @@ async def test_a_file_is_renamed_when_it_is_full_and_mended_where_a_crash_left_h
     log = await started_log(tmp_path)
     await filled(log, 1, 10)
     place = tmp_path / "out" / "audit.jsonl"
-    export = Export(log.events, FileSink(place, 5_000), RecordingExportObserver())
+    reports = RecordingExportObserver()
+    export = Export(log.events, FileSink(place, 5_000), reports)
     await drained(export)
-    assert not place.exists()
+    assert (place.exists(), reports.refused) == (False, 0)
     (renamed,) = place.parent.iterdir()
     place.write_text('{"writer": "half a li')
     await filled(log, 11, 12)

@@ -14,7 +14,8 @@ import pytest
 
 from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.event import Event
 from toolhub_service.stores.audit.chain import Mac, key_id, open_keyring, parse, rotate, sealed
 from toolhub_service.stores.audit.log import WriterTiming
 
@@ -103,6 +104,31 @@ async def test_the_chain_is_attested_after_so_long_even_when_nothing_more_happen
     connection.close()
     await log.close()
     assert attested == (2,)
+
+
+async def test_log_whose_disk_fails_at_its_start_is_refused_as_broken(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a file where the folder of the key should be")
+    with pytest.raises(ToolFailure) as refused:
+        await started_log(tmp_path)
+    assert (refused.value.error.kind, refused.value.error.details["cause"]) == (ErrorKind.IO_ERROR, "disk")
+
+
+async def test_what_is_on_disk_is_read_while_the_disk_fails_and_no_more_once_the_log_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=3_600.0))
+    await log.append_durably(called(1))
+
+    def defect(event: Event) -> bytes:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("toolhub_service.stores.audit.log.canonical", defect)
+    log.append(called(2))
+    assert [each.event.at_unix_ms for each in await log.read(EVERYTHING, after=None, limit=9)] == [1]
+    read, closed = await asyncio.gather(log.read(EVERYTHING, after=None, limit=9), log.close(), return_exceptions=True)
+    for failure in (read, closed):
+        assert isinstance(failure, ToolFailure)
+        assert (failure.error.kind, failure.error.details["cause"]) == (ErrorKind.IO_ERROR, "disk")
 
 
 async def test_the_end_of_a_log_ends_its_watchers(tmp_path: Path) -> None:

@@ -55,6 +55,21 @@ def test_a_transaction_that_cannot_be_committed_fails_and_leaves_nothing(tmp_pat
         assert connection.execute("SELECT count(*) FROM other").fetchone() == (0,)
 
 
+def test_transaction_that_breaks_halfway_is_rolled_back(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "any.db", isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE one (id INTEGER PRIMARY KEY)")
+
+        def insert_twice() -> None:
+            with transaction(connection):
+                for _ in range(2):
+                    connection.execute("INSERT INTO one VALUES (1)")
+
+        with pytest.raises(sqlite3.IntegrityError):
+            insert_twice()
+        assert not connection.in_transaction
+        assert connection.execute("SELECT count(*) FROM one").fetchone() == (0,)
+
+
 async def test_log_of_before_is_read_and_verified_without_the_index_by_principal_and_gets_it_when_opened(
     tmp_path: Path,
 ) -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.fakes.clock import ManualClock
 from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.event import Event
 from toolhub_service.stores.audit import chain
 from toolhub_service.stores.audit.log import WriterTiming
-from toolhub_service.stores.audit.sqlite import SqliteEventTable
+from toolhub_service.stores.audit.sqlite import SqliteEvents, SqliteEventTable
 
 NEVER_BY_ITSELF = WriterTiming(linger_s=3_600.0)
 
@@ -132,11 +136,47 @@ async def test_event_that_cannot_be_sealed_is_refused_and_written_once_it_can(
     monkeypatch.setattr("toolhub_service.stores.audit.log.canonical", defect)
     with pytest.raises(ToolFailure) as refused:
         await log.append_durably(called(2))
-    assert refused.value.error.kind is ErrorKind.IO_ERROR
+    assert (refused.value.error.kind, log.depth) == (ErrorKind.IO_ERROR, 1)
     monkeypatch.setattr("toolhub_service.stores.audit.log.canonical", chain.canonical)
     await log.close()
     verification = verified(tmp_path)
     assert (verification.ok, verification.events_checked) == (True, 2)
+
+
+async def test_chain_is_attested_so_long_after_the_first_event_that_is_not_attested_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, carried = ManualClock(), list[str]()
+    monkeypatch.setattr(
+        "toolhub_service.stores.audit.writer.time",
+        SimpleNamespace(monotonic=clock.monotonic_s, perf_counter=clock.monotonic_s),
+    )
+    log = await started_log(tmp_path, timing=WriterTiming(linger_s=0.0, checkpoint_s=30.0), witness=carried.append)
+    clock.advance(100.0)
+    for number in (1, 2):  # the second is durable once it has been decided whether the first is to be attested
+        await log.append_durably(called(number))
+    assert [json.loads(line)["kind"] for line in carried] == ["open"]
+    clock.advance(30.0)
+    for number in (3, 4):
+        await log.append_durably(called(number))
+    assert [json.loads(line)["kind"] for line in carried] == ["open", "periodic"]
+    await log.close()
+
+
+async def test_watcher_sees_events_of_other_processes_long_before_the_next_check_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqliteEvents, "check_s", 3_600.0)
+    monkeypatch.setattr(SqliteEvents, "poll_s", 0.01)
+    log, other = await started_log(tmp_path), await started_log(tmp_path)
+    async with aclosing(log.tail(EVERYTHING)) as tail:
+        await log.append_durably(called(1))  # from now on the writer knows that somebody watches
+        assert (await anext(tail)).event.at_unix_ms == 1
+        await other.append_durably(called(2))
+        async with asyncio.timeout(20):
+            assert (await anext(tail)).event.at_unix_ms == 2
+    await other.close()
+    await log.close()
 
 
 async def test_write_ahead_log_is_carried_over_once_nothing_comes(
