@@ -40,16 +40,16 @@ def test_a_condition_sees_arguments_tool_principal_and_context(text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("principal", "for_whom", "text"),
+    ("principal", "user_id", "text"),
     [
-        (Principal("bot"), {}, "subject.id == 'bot' && actor.id == 'bot' && delegation == []"),
-        (Principal("bot"), {"user_id": "ann"}, "subject.id == 'ann' && actor.id == 'bot' && delegation == ['bot']"),
-        (Principal("ann", actors=("desk",)), {}, "subject.id == 'ann' && actor.id == 'desk' && delegation == ['desk']"),
+        (Principal("bot"), "", "subject.id == 'bot' && actor.id == 'bot' && delegation == []"),
+        (Principal("bot"), "ann", "subject.id == 'ann' && actor.id == 'bot' && delegation == ['bot']"),
+        (Principal("ann", actors=("desk",)), "", "subject.id == 'ann' && actor.id == 'desk' && delegation == ['desk']"),
     ],
     ids=["for itself", "for a user", "with a token that names an actor"],
 )
-def test_sees_for_whom_a_call_is_made_and_who_acts(principal: Principal, for_whom: dict[str, str], text: str) -> None:
-    assert Condition(text).holds(a_call(principal=principal, **for_whom)) is True
+def test_sees_for_whom_a_call_is_made_and_who_acts(principal: Principal, user_id: str, text: str) -> None:
+    assert Condition(text).holds(a_call(principal=principal, user_id=user_id)) is True
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,10 +15,11 @@ from tests.ports.approval_store_suite import an_approval
 from tests.ports.inner_log_suite import a_call, answered
 from tests.unit.runtime.jobs.job_harness import RecordingObserver, a_job, failed
 from tests.unit.runtime.jobs.job_harness import answered as an_answer
-from toolhub_service.domain.call import Principal
+from toolhub_service.domain.call import Principal, Suspended
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.inner_log import KeptState
 from toolhub_service.domain.job_ports import JobService, JobStore
+from toolhub_service.domain.result import JobRef, ToolResult
 from toolhub_service.runtime.inner_calls import Account, CallsWithin
 from toolhub_service.runtime.inner_log import RECHECK_MS, DurableCallDeps, DurableCalls, JobLogs, RunLog
 from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
@@ -115,6 +118,63 @@ async def test_an_approval_of_another_job_or_of_none_is_not_waited_for() -> None
         return await calls._waits_for(failed(a_job().call, ErrorKind.APPROVAL_REQUIRED, approval_id=approval_id))
 
     assert [await waits_for(each) for each in ("apr-own", "apr-other", "apr-gone")] == ["apr-own", "", ""]
+
+
+class FollowedJob:
+    """In the place of `CallsWithin`: a job that is over once it is told so; `is_stopped`: what was asked of it when
+    nobody waited for it any more."""
+
+    def __init__(self, elsewhere: bool = False) -> None:
+        self.over = asyncio.Event()
+        self.followed = asyncio.Event()
+        self.is_stopped: bool | None = None
+        self.deps: Any = SimpleNamespace(running=SimpleNamespace(goes_on_elsewhere=lambda job_id: elsewhere))
+
+    async def ended(self, accepted: ToolResult, ref: JobRef, *, stops: Callable[[], bool]) -> ToolResult:
+        self.followed.set()
+        try:
+            await self.over.wait()
+            return accepted
+        finally:
+            if not self.over.is_set():
+                await asyncio.sleep(0)  # asking a job to stop takes a while
+                self.is_stopped = stops()
+
+
+async def a_followed(job: FollowedJob) -> tuple[RunLog, asyncio.Task[ToolResult]]:
+    store = await a_store()
+    run, unused = a_run(store), cast(Any, None)
+    deps = DurableCallDeps(store, unused, job.deps.running, unused, ManualClock(), RecordingObserver())
+    calls = DurableCalls(deps, cast(CallsWithin, job), run)
+    following = asyncio.create_task(calls._followed(an_answer(a_job(), "done"), "job-inner"))
+    await job.followed.wait()
+    return run, following
+
+
+async def test_call_that_became_a_job_is_answered_as_the_job_ends() -> None:
+    job = FollowedJob()
+    _, following = await a_followed(job)
+    job.over.set()
+    assert (await following).value == "done"
+    assert job.is_stopped is None
+
+
+async def test_job_of_a_call_goes_on_while_another_call_waits_for_a_person() -> None:
+    job = FollowedJob()
+    run, following = await a_followed(job)
+    await run.suspend("apr-1")
+    with pytest.raises(Suspended) as suspended:
+        await following
+    assert (suspended.value.approval_id, job.is_stopped) == ("apr-1", False)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_job_of_a_call_that_is_cut_off_is_stopped_unless_its_program_goes_on_elsewhere(elsewhere: bool) -> None:
+    job = FollowedJob(elsewhere)
+    _, following = await a_followed(job)
+    following.cancel()
+    await asyncio.wait({following})
+    assert job.is_stopped is not elsewhere
 
 
 def test_an_answer_of_an_earlier_run_counts_against_the_bytes_of_this_one() -> None:

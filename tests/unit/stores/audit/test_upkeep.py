@@ -68,8 +68,13 @@ class CountedRests(AuditUpkeep):
 
 
 async def test_process_without_the_turn_asks_for_it_again_and_works_once_it_has_it() -> None:
-    turn, steps = FakeTurn(), list[int]()
-    running = CountedRests(FakeTurns(AWAY, None, turn), lambda: bool(steps.append(1)), leaves_after=3)
+    turn, steps = FakeTurn(), list[str]()
+
+    def step() -> bool:
+        steps.append("step")
+        return False
+
+    running = CountedRests(FakeTurns(AWAY, None, turn), step, leaves_after=3)
     running.start()
     await running.finished()
     assert running.observer.failures == [("turn", AWAY)]
