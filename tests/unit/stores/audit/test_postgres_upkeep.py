@@ -1,4 +1,4 @@
-"""The turn that one hub of all takes in PostgreSQL."""
+"""The lock that one hub of all holds in PostgreSQL while it does the upkeep of the audit log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BrokenConnection:
         self.is_closed = True
 
 
-def test_server_that_breaks_while_it_is_asked_for_the_turn_is_reported_and_its_connection_closed() -> None:
+def test_server_that_breaks_while_it_is_asked_for_the_lock_is_reported_and_its_connection_closed() -> None:
     broken = BrokenConnection()
 
     class Store(SharedUpkeep):
@@ -28,5 +28,5 @@ def test_server_that_breaks_while_it_is_asked_for_the_turn_is_reported_and_its_c
             return cast(psycopg.Connection, broken)
 
     with pytest.raises(psycopg.OperationalError, match="gone"):
-        Store().take_turn()
+        Store().take_upkeep_lock()
     assert broken.is_closed
