@@ -159,7 +159,7 @@ class SourceRuntime:
         # A later source of that name begins with a closed breaker, not with the failures of another server.
         upstream = f"{kind_of(entry).name}:{name}"
         self.budgets.forget(upstream)
-        self.deps.observing.metrics.upstream_gone(upstream)
+        self.deps.observing.metrics.forget_upstream(upstream)
         self.observer.removed(name)
 
     async def _open_source(self, name: str, entry: Source) -> None:

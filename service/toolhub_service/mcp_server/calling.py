@@ -158,7 +158,7 @@ class Calling:
         if came_back is None and prompt.mode(context):
             if not context.session.can_send_request:
                 return _input_required(prompt.request(context), approval_id)
-            if await prompt.is_accepted(context):
+            if await prompt.ask_user(context):
                 answer = await self._invoke(context, self._again(call, approval_id))
         elif declares_tasks(context) and (came_back is None or came_back.is_accepted):
             job = await self.submit(self._again(call, ""))

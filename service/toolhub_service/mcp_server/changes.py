@@ -86,7 +86,7 @@ class Changes:
         if self._telling is not None:
             self._telling.cancel()
 
-    def tell(self, session_id: str, session: ServerSession) -> None:
+    def add_session(self, session_id: str, session: ServerSession) -> None:
         """A client of the older protocol is ready for notifications."""
         self._sessions[session_id] = session
         if len(self._sessions) > _SESSIONS_MAX:

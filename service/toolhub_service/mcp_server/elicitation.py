@@ -68,7 +68,7 @@ class Prompt(NamedTuple):
             params = {"mode": "form", "message": self.message, "requestedSchema": _NOTHING_ASKED}
         return {"method": "elicitation/create", "params": params}
 
-    async def is_accepted(self, context: Context) -> bool:
+    async def ask_user(self, context: Context) -> bool:
         """Ask by a request of the older protocol, for ten minutes at most, whether the call may go on."""
         session, request_id = context.session, context.request_id
         with anyio.move_on_after(_PERSON_S):

@@ -172,7 +172,7 @@ class Endpoint:
         failed_as = CANCELLED
         try:
             if ctx.method == _INITIALIZED and (ctx.request is None or session_of(ctx)):
-                self._changes.tell(session_of(ctx), ctx.session)
+                self._changes.add_session(session_of(ctx), ctx.session)
             result = await call_next(ctx)
             failed_as = TOOL_ERROR if isinstance(result, dict) and result.get("isError") else ""
             return result

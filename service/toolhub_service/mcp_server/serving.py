@@ -161,12 +161,12 @@ class BoundedProtocol(H11Protocol):
         if encrypted is not None and (chain := _shown_chain(encrypted)):
             self.app = _with_chain(self.app, chain)
         self.last_used_s = self.loop.time()
-        if len(self.connections) > self.max_connections and not self._takes_a_place():
+        if len(self.connections) > self.max_connections and not self._evict_idle():
             transport.abort()
             return
         self._wait_for_head()
 
-    def _takes_a_place(self) -> bool:
+    def _evict_idle(self) -> bool:
         """Some at a time, so that in a flood few look for one."""
         others = [each for each in self.connections if isinstance(each, BoundedProtocol) and each is not self]
         idle = [each for each in others if each.is_idle]

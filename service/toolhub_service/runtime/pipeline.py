@@ -90,9 +90,9 @@ from toolhub_service.runtime.steps import (
     is_for_a_person,
     shield_until_done,
     take_budget,
+    until_deadline,
     validate_input,
     validate_output,
-    within,
 )
 from toolhub_service.schema.defaults import ToolSchemas
 
@@ -292,7 +292,7 @@ class Pipeline:
         if call.deadline_s is None:
             return await doing
         try:
-            return await within(call.deadline_s, doing)
+            return await until_deadline(call.deadline_s, doing)
         except TimeoutError as expired:
             message = "The deadline passed before the arguments were read; allow more time, or send less at once."
             raise refuse(ErrorKind.TIMEOUT, message) from expired

@@ -210,7 +210,7 @@ async def shield_until_done(work: Coroutine[Any, Any, T]) -> T:
 Result = TypeVar("Result")
 
 
-async def within(deadline_s: float, work: Coroutine[Any, Any, Result]) -> Result:
+async def until_deadline(deadline_s: float, work: Coroutine[Any, Any, Result]) -> Result:
     """What the work returns. Raises TimeoutError when it still waits at the deadline (loop clock)."""
     try:
         awaited = work.send(None)
@@ -259,7 +259,7 @@ class Executor:
             try:
                 with self._observer.executing(granted):
                     try:
-                        outcome = await within(granted.deadline_s, adapter.execute(granted, sink))
+                        outcome = await until_deadline(granted.deadline_s, adapter.execute(granted, sink))
                     except TimeoutError as expired:
                         raise ToolFailure(_timed_out(granted)) from expired
                     except (QuestionAsked, Suspended) as asked:

@@ -28,7 +28,7 @@ from obstore.store import ObjectStore, S3Store
 
 from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.stores.blobs_disk import CHUNK_BYTES, SETTLE_S, gone
+from toolhub_service.stores.blobs_disk import CHUNK_BYTES, SETTLE_S, no_such_blob
 
 # Where a blob lies in a bucket, and which error a caller gets when the bucket refuses.
 
@@ -95,7 +95,7 @@ def _value(name: str, environment: Mapping[str, str]) -> str:
 
 
 class BucketBlobs:
-    """`domain.artifact_ports.Blobs` over any store of obstore."""
+    """`domain.artifact.Blobs` over any store of obstore."""
 
     def __init__(self, store: ObjectStore, *, settle_s: float = SETTLE_S) -> None:
         self._store = store
@@ -142,14 +142,14 @@ class BucketBlobs:
     async def _window(self, sha256: str, at: int, window_bytes: int) -> tuple[bytes, int]:
         """Bytes from `at`, none at or past the end, and the size of the whole."""
         if not _SHA256.fullmatch(sha256):
-            raise gone()
+            raise no_such_blob()
         key = key_of(sha256)
         with as_tool_failures():
             try:
                 found = await obstore.get_async(self._store, key, options={"range": (at, at + window_bytes)})
                 return bytes(await found.bytes_async()), found.meta["size"]
             except FileNotFoundError:
-                raise gone() from None
+                raise no_such_blob() from None
             except BaseError:
                 size_bytes = (await obstore.head_async(self._store, key))["size"]
                 if at >= size_bytes:  # no store answers a range that begins at the end
@@ -174,7 +174,7 @@ class _Aborted(Exception):
 
 
 class BucketWriter:
-    """`domain.artifact_ports.BlobWriter`."""
+    """`domain.artifact.BlobWriter`."""
 
     def __init__(self, store: ObjectStore, names: BucketBlobs) -> None:
         self._store = store

@@ -59,7 +59,7 @@ _ADVICE = {
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN})
 
 
-def gone() -> ToolFailure:
+def no_such_blob() -> ToolFailure:
     """There are no bytes under that digest."""
     return refuse(ErrorKind.NOT_FOUND, "The artifact's bytes are gone. Make it again, or ask its writer for it.")
 
@@ -83,7 +83,7 @@ _GATHERED_BYTES = 1024 * 1024
 
 
 class DiskWriter:
-    """`domain.artifact_ports.BlobWriter`."""
+    """`domain.artifact.BlobWriter`."""
 
     def __init__(self, folder: DiskBlobs) -> None:
         self._folder = folder
@@ -156,7 +156,7 @@ _CLOSED = -1
 
 
 class DiskBlobs:
-    """`domain.artifact_ports.Blobs`. No link beneath the folder is followed."""
+    """`domain.artifact.Blobs`. No link beneath the folder is followed."""
 
     def __init__(self, folder: str, *, settle_s: float = SETTLE_S) -> None:
         """Make the folder when missing and clear away what killed processes left. Raises ToolFailure IO_ERROR."""
@@ -233,7 +233,7 @@ class DiskBlobs:
 
     def _open(self, sha256: str) -> int:
         if not _SHA256.fullmatch(sha256):
-            raise gone()
+            raise no_such_blob()
         with as_tool_failures():
             try:
                 shard = self._open_shard(sha256)
@@ -242,7 +242,7 @@ class DiskBlobs:
                 finally:
                     os.close(shard)
             except FileNotFoundError:
-                raise gone() from None
+                raise no_such_blob() from None
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
                 raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
@@ -297,7 +297,7 @@ class DiskBlobs:
 
 
 @contextmanager
-def nothing_removed(folder: Path) -> Iterator[None]:
+def removals_paused(folder: Path) -> Iterator[None]:
     """No process takes bytes of the folder away meanwhile: keep it short. Nothing where there is no folder."""
     try:
         descriptor = os.open(folder / _LOCK, _LOCKED, 0o600)

@@ -187,7 +187,7 @@ class Metrics:
     def call_failed(self, kind: str) -> None:
         self._errors[kind].inc()
 
-    def defect_met(self) -> None:
+    def count_defect(self) -> None:
         self._defects.inc()
 
     def call_retried(self, tool: str) -> None:
@@ -233,7 +233,7 @@ class Metrics:
         """Of the calls in flight; 0 when there is none."""
         self._all[names.OLDEST_CALL.name].set(age_s)
 
-    def upstream_gone(self, upstream: str) -> None:
+    def forget_upstream(self, upstream: str) -> None:
         """Nobody may be woken for the breaker of what is no more."""
         if upstream in self._breakers:
             self._breakers.pop(upstream).set(0)

@@ -69,7 +69,7 @@ class CallTelemetry:
                 cause=error.error.details.get("cause", ""),
             )
             return
-        self._metrics.defect_met()
+        self._metrics.count_defect()
         self._log.error(names.LOG_CRASH, call_id=call.call_id, tool=call.tool, exc_info=error)
 
     def unkept(self, call: Call, problem: ToolError) -> None:

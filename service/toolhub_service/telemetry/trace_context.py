@@ -99,7 +99,7 @@ def current() -> TraceContext | None:
     return found.context if isinstance(found, Beginning) else found
 
 
-class within:  # noqa: N801 — used as a statement
+class attached:  # noqa: N801 — used as a statement
     """`with within(context):` current inside, the former one afterwards."""
 
     __slots__ = ("_context", "_token")

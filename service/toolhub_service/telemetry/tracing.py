@@ -195,7 +195,7 @@ class Tracing:
         opened = RpcTrace(context, span, self._redactor)
         token = _RPC.set(opened)
         try:
-            with trace_context.within(context):
+            with trace_context.attached(context):
                 yield
         finally:
             _RPC.reset(token)
@@ -227,7 +227,7 @@ class Tracing:
         )
         try:
             with (
-                trace_context.within(_context_of(span, rpc.context)),
+                trace_context.attached(_context_of(span, rpc.context)),
                 trace.use_span(span, record_exception=False, set_status_on_exception=False),
             ):
                 yield span

@@ -16,7 +16,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.logs import configure_logging, logger
 from toolhub_service.telemetry.metrics import Metrics
 from toolhub_service.telemetry.observer import AuditTelemetry, CallTelemetry
-from toolhub_service.telemetry.trace_context import TraceContext, within
+from toolhub_service.telemetry.trace_context import TraceContext, attached
 from toolhub_service.telemetry.tracing import Tracing
 
 CANARY = "log-canary-90210"
@@ -45,7 +45,7 @@ def observer(**options: Any) -> CallTelemetry:
 
 
 async def test_a_line_is_json_and_carries_its_trace_id(output: io.StringIO) -> None:
-    with within(TraceContext("a" * 32, "b" * 16, False)):
+    with attached(TraceContext("a" * 32, "b" * 16, False)):
         logger("hub").warning("something", size_bytes=3)
     (line,) = lines(output)
     assert [*line][:3] == ["time", "level", "event"]

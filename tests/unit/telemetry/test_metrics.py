@@ -308,8 +308,8 @@ async def test_the_endpoint_answers_no_name_that_a_page_has_pointed_at_it(
 def test_the_breaker_of_an_upstream_that_is_gone_is_reported_no_more() -> None:
     metrics = Metrics(version="1")
     metrics.breaker_state("mcp:files", 2)
-    metrics.upstream_gone("mcp:files")
-    metrics.upstream_gone("mcp:never-seen")
+    metrics.forget_upstream("mcp:files")
+    metrics.forget_upstream("mcp:never-seen")
     assert sample(metrics, "toolhub_breaker_state", upstream="mcp:files") is None
     metrics.breaker_state("mcp:files", 0)
     assert sample(metrics, "toolhub_breaker_state", upstream="mcp:files") == 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from toolhub_service.telemetry import trace_context
-from toolhub_service.telemetry.trace_context import TraceContext, extract, inject, parse, within
+from toolhub_service.telemetry.trace_context import TraceContext, attached, extract, inject, parse
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -49,7 +49,7 @@ def test_the_injected_context_is_the_current_one() -> None:
     inject(outgoing)
     assert outgoing == []
     context = TraceContext(TRACE, SPAN, False, "a=1", "k=v")
-    with within(context):
+    with attached(context):
         inject(outgoing)
         assert trace_context.current_trace_id() == TRACE
     assert outgoing == [("traceparent", f"00-{TRACE}-{SPAN}-00"), ("tracestate", "a=1"), ("baggage", "k=v")]

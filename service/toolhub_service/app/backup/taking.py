@@ -50,8 +50,8 @@ from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.paths import Paths
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.chain import sync_folder
-from toolhub_service.stores.audit.checkpoint import held_still
-from toolhub_service.stores.blobs_disk import nothing_removed
+from toolhub_service.stores.audit.checkpoint import frozen_lines
+from toolhub_service.stores.blobs_disk import removals_paused
 from toolhub_service.stores.sqlite_cut import copy_to, cut, layout_of
 
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -152,8 +152,8 @@ class _Taking:
             raise BackupRefused(f"{self._paths.data_dir} is no data folder of a hub: there is nothing to back up.")
         folder = present.pop(ARTIFACTS, None)
         with ExitStack() as held:
-            removals = nothing_removed(folder) if folder else nullcontext()
-            with held_still(present.get(CHECKPOINTS, Path(os.devnull))) as lines, removals:
+            removals = removals_paused(folder) if folder else nullcontext()
+            with frozen_lines(present.get(CHECKPOINTS, Path(os.devnull))) as lines, removals:
                 snapshots = held.enter_context(cut(databases))
                 self._made_at_unix_ms = SystemClock().unix_ms()
                 kept = held.enter_context(_kept(folder, _digests(snapshots.get(HUB)))) if folder else {}

@@ -29,7 +29,7 @@ _ORDER: Final = "at_unix_ms, writer, sequence"
 After = tuple[int, str, int] | None
 
 
-def _meant(known: Sequence[tuple[Any, ...]], owners: Callable[[str], bool]) -> list[str] | None:
+def _matching(known: Sequence[tuple[Any, ...]], owners: Callable[[str], bool]) -> list[str] | None:
     """Those of the known principals that are meant; None where they are too many to be asked for one by one."""
     if len(known) > _KNOWN_MAX:
         return None
@@ -68,7 +68,7 @@ def sqlite_page(
     """As `EventStore.page`, of those whom `where.owners` means; None where they must be sought along time."""
     if where.owners is None or connection.execute(_SQLITE_HAS).fetchone() is None:
         return None
-    names = _meant(connection.execute(_SQLITE_KNOWN, (_KNOWN_MAX + 1,)).fetchall(), where.owners)
+    names = _matching(connection.execute(_SQLITE_KNOWN, (_KNOWN_MAX + 1,)).fetchall(), where.owners)
     if names is None:
         return None
     terms, parameters = condition(where, after)
@@ -112,7 +112,7 @@ def postgres_page(
     """As `sqlite_page`."""
     if where.owners is None or connection.execute(_POSTGRES_HAS).fetchone() is None:
         return None
-    names = _meant(connection.execute(_POSTGRES_KNOWN.encode(), (_KNOWN_MAX + 1,)).fetchall(), where.owners)
+    names = _matching(connection.execute(_POSTGRES_KNOWN.encode(), (_KNOWN_MAX + 1,)).fetchall(), where.owners)
     if names is None:
         return None
     terms, parameters = condition(where, after, "%s", "strpos")

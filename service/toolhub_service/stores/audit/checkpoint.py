@@ -167,7 +167,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 @contextmanager
-def held_still(path: Path) -> Iterator[bytes]:
+def frozen_lines(path: Path) -> Iterator[bytes]:
     """The complete lines of the file; no process appends to it meanwhile, and so none attests an event. Keep it short.
     Nothing where there is no file."""
     try:

@@ -16,7 +16,7 @@ from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.runtime.steps import within
+from toolhub_service.runtime.steps import until_deadline
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_a_tool_that_never_returns_is_killed_at_the_deadline(desk: OpenedS
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         call = granted(desk.spec("holds_on"), {"door": tool_socket.path}, deadline_s=deadline_s)
         with pytest.raises(TimeoutError):
-            await within(deadline_s, desk.adapter.execute(call, SILENT))
+            await until_deadline(deadline_s, desk.adapter.execute(call, SILENT))
 
     await overtaken(late, lambda _: not tool_socket.words.empty())
     pid = int(await tool_socket.words.get())

@@ -1,4 +1,4 @@
-"""`within` behaves as `asyncio.timeout_at` and differs by its price alone."""
+"""`until_deadline` behaves as `asyncio.timeout_at` and differs by its price alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.runtime.steps import within
+from toolhub_service.runtime.steps import until_deadline
 
 
 def at(seconds: float) -> float:
@@ -26,7 +26,7 @@ async def test_work_that_never_waits_sets_no_timer() -> None:
         return 5
 
     before = len(loop._scheduled)
-    assert await within(at(60), work()) == 5
+    assert await until_deadline(at(60), work()) == 5
     assert len(loop._scheduled) == before
 
 
@@ -41,7 +41,7 @@ async def test_work_that_waits_returns_what_it_found() -> None:
         await gate.wait()
         return found
 
-    running = asyncio.create_task(within(at(60), work()))
+    running = asyncio.create_task(until_deadline(at(60), work()))
     await asyncio.sleep(0)
     gate.set()
     assert await running == ["one", "two", "three"]
@@ -59,7 +59,7 @@ async def test_work_that_still_waits_at_the_deadline_is_cancelled_and_reported_a
             raise
 
     with pytest.raises(TimeoutError):
-        await within(at(0.01), work())
+        await until_deadline(at(0.01), work())
     assert seen == ["cancelled"]
     task = asyncio.current_task()
     assert task is not None
@@ -68,7 +68,7 @@ async def test_work_that_still_waits_at_the_deadline_is_cancelled_and_reported_a
 
 async def test_deadline_that_has_passed_ends_work_at_its_first_wait() -> None:
     with pytest.raises(TimeoutError):
-        await within(at(-1), never())
+        await until_deadline(at(-1), never())
 
 
 async def test_cancellation_from_outside_stays_a_cancellation() -> None:
@@ -80,7 +80,7 @@ async def test_cancellation_from_outside_stays_a_cancellation() -> None:
         finally:
             seen.append("cleared up")
 
-    running = asyncio.create_task(within(at(60), work()))
+    running = asyncio.create_task(until_deadline(at(60), work()))
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -96,7 +96,7 @@ async def test_work_may_clear_up_with_waits_of_its_own_and_answer_in_spite_of_be
             await asyncio.sleep(0)
         return "still answered"
 
-    running = asyncio.create_task(within(at(60), work()))
+    running = asyncio.create_task(until_deadline(at(60), work()))
     await asyncio.sleep(0)
     running.cancel()
     assert await running == "still answered"
@@ -110,7 +110,7 @@ async def test_an_exception_of_the_work_is_raised(waits: bool) -> None:
         raise LookupError("nothing there")
 
     with pytest.raises(LookupError, match="nothing there"):
-        await within(at(60), work())
+        await until_deadline(at(60), work())
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -124,7 +124,7 @@ async def test_a_timeout_raised_by_the_work_stays_its_own(waits: bool) -> None:
             await never()
 
     with pytest.raises(TimeoutError):
-        await within(at(60), work())
+        await until_deadline(at(60), work())
 
 
 async def test_work_runs_in_the_task_and_the_context_of_its_caller() -> None:
@@ -138,7 +138,7 @@ async def test_work_runs_in_the_task_and_the_context_of_its_caller() -> None:
             group.create_task(asyncio.sleep(0))
         tasks.append(asyncio.current_task())
 
-    await within(at(60), work())
+    await until_deadline(at(60), work())
     assert set(tasks) == {asyncio.current_task()}
 
 
@@ -150,7 +150,7 @@ async def test_deadline_reaches_through_timeouts_inside() -> None:
                 await never()
 
     with pytest.raises(TimeoutError):
-        await within(at(0.01), work())
+        await until_deadline(at(0.01), work())
 
 
 async def test_work_that_is_dropped_is_closed() -> None:
@@ -163,7 +163,7 @@ async def test_work_that_is_dropped_is_closed() -> None:
             seen.append("closed")
             raise
 
-    begun = within(at(60), work())
+    begun = until_deadline(at(60), work())
     begun.send(None)
     begun.close()
     assert seen == ["closed"]
@@ -176,4 +176,4 @@ async def test_many_waits_lose_no_result(wait: Callable[[], Awaitable[object]]) 
             await wait()
         return 7
 
-    assert await within(at(60), work()) == 7
+    assert await until_deadline(at(60), work()) == 7
