@@ -301,7 +301,7 @@ def test_an_unknown_tool_is_refused_with_the_nearest(hub: CommandLine) -> None:
     assert hub("tools", "show", "core/fs.writeTex").code == 1
 
 
-def test_colours_are_for_terminals_that_want_them(hub: CommandLine) -> None:
+def test_colours_are_used_on_terminals_that_support_them(hub: CommandLine) -> None:
     with terminal(["toolhub", "audit", "verify"], {**hub.env, "NO_COLOR": ""}) as (_, coloured):
         coloured.rest()
         assert b"\x1b[32m" in coloured.raw

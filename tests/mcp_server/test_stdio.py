@@ -40,7 +40,9 @@ def started(home: Path, era: str, *words: str, **environment: str) -> Client:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_it_carries_a_client_to_the_hub_that_runs_under_the_clients_own_key(tmp_path: Path, era: str) -> None:
+async def test_the_bridge_connects_a_client_to_the_running_hub_under_the_clients_own_key(
+    tmp_path: Path, era: str
+) -> None:
     async with keyed_hub(tmp_path) as (hub, keys):
         async with started(tmp_path, era, TOOLHUB_MCP_URL=hub.url, TOOLHUB_API_KEY=keys["alice"]) as client:
             assert "core__util_time_now" in {tool.name for tool in (await client.list_tools()).tools}

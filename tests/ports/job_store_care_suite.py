@@ -72,7 +72,7 @@ class JobStoreSweepSuite:
         await started.put(moved(jobs[0], JobState.QUEUED, T0 + 10))
         assert list(await another.awaiting(None, 1)) == jobs[1:2]
 
-    async def test_time_stands_still_while_a_job_awaits_approval(self, started: JobStore) -> None:
+    async def test_the_deadline_of_a_job_pauses_while_it_awaits_approval(self, started: JobStore) -> None:
         job = await kept(started, *in_state(a_job(), JobState.AWAITING_APPROVAL))
         late_unix_ms = job.deadline_unix_ms + 1
         assert list(await started.unattended(late_unix_ms, late_unix_ms, 10)) == []

@@ -47,7 +47,7 @@ class PolicySourceSuite:
             if verdict.effect in (Effect.REQUIRE_APPROVAL, Effect.REQUIRE_PLAN):
                 assert verdict.remedy
 
-    def test_lists_every_tool_that_it_would_allow(self) -> None:
+    def test_a_policy_lists_every_tool_that_it_would_allow(self) -> None:
         source = self.source()
         for planned in self.calls():
             if source.decide(planned).effect is not Effect.DENY:

@@ -48,7 +48,7 @@ class ToolSourceSuite:
         assert (started.name, started.kind, started.trust, started.endpoint) == before
         assert re.fullmatch("[a-z0-9][a-z0-9_-]{0,63}", started.name)
 
-    async def test_its_tools_have_unique_valid_names_in_its_namespace(self, started: ToolSource) -> None:
+    async def test_tools_of_a_source_have_unique_valid_names_in_its_namespace(self, started: ToolSource) -> None:
         names = [definition.spec.name for definition in (await read(started)).definitions]
         assert names
         assert len(set(names)) == len(names)

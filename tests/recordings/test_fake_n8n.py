@@ -206,7 +206,7 @@ async def test_pruned_executions_are_gone_but_not_undone(n8n: FakeN8n, client: h
     assert n8n.starts("echo") == 1
 
 
-async def test_from_2_10_on_the_public_api_stops_executions() -> None:
+async def test_the_public_api_stops_executions_from_2_10_on() -> None:
     async with (
         fake_n8n(workflows=_WORKFLOWS, version="2.10.0", time_scale=None) as n8n,
         httpx.AsyncClient(base_url=n8n.url, headers={"X-N8N-API-KEY": n8n.api_key}, verify=_PLAIN) as client,

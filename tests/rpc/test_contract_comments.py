@@ -94,7 +94,7 @@ async def test_call_id_of_a_session_is_the_callers_beside_the_hubs_own(asking: R
     await session.done_writing()
 
 
-async def test_cancelling_what_is_unknown_or_over_is_ignored(asking: RunningHub) -> None:
+async def test_cancelling_an_unknown_or_ended_call_is_ignored(asking: RunningHub) -> None:
     assert_comment("tool_service", "Each still gets its result; unknown and finished ones are ignored.")
     session = asking.stub.InvokeSession(timeout=60)
     for cancelled in ([], ["mine", "nobody's"]):

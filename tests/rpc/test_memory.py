@@ -113,7 +113,7 @@ def _seconds(iso: str) -> float:
     return datetime.fromisoformat(iso).timestamp()
 
 
-async def test_hostile_queries_are_words_and_nothing_else(hub: RunningHub) -> None:
+async def test_hostile_queries_are_read_as_words(hub: RunningHub) -> None:
     kept = await remembered(hub, "plain words")
     for query in ('" OR 1=1 --', "* NEAR(a b)", "owner:bob", "plain\0 words", "%_'", "\u202eplain", "a" * 1_000, "😀"):
         found = await hub.value("core/memory.search", {"query": query})

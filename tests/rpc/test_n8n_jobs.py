@@ -61,7 +61,7 @@ async def test_a_waiting_job_is_running_and_states_until_when_it_waits(tmp_path:
 
 
 @pytest.mark.promise("workflow.cancel-is-confirmed", "jobs.cancel-is-a-request")
-async def test_it_is_cancelling_until_n8n_has_stopped_it(tmp_path: Path) -> None:
+async def test_a_job_is_cancelling_until_n8n_has_stopped_it(tmp_path: Path) -> None:
     async with flows_hub(tmp_path, {"long": ASYNC}) as (n8n, _, agent):
         job_id = await agent.begin("long")
         await agent.reported(job_id, "running")

@@ -77,7 +77,7 @@ async def test_invoking_it_begins_a_job_that_is_followed_to_its_end(agent: Remot
 
 
 @pytest.mark.promise("jobs.cancel-is-a-request")
-async def test_it_is_cancelling_until_the_remote_side_has_stopped(agent: RemoteJobClient, server: JobServer) -> None:
+async def test_a_job_is_cancelling_until_the_remote_side_has_stopped(agent: RemoteJobClient, server: JobServer) -> None:
     job_id = await agent.begin({**HELD, "stops_after": 5})
     await agent.works(job_id)
     assert await agent.cancel(job_id) == "CANCELLING"

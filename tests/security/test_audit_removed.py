@@ -116,7 +116,7 @@ async def _write(hub: RunningHub, path: str) -> error_pb2.ToolError | None:
 
 
 @pytest.mark.parametrize("attack", sorted(set(ATTACKS) - PASSING))
-async def test_no_effect_once_the_log_was_changed(tmp_path: Path, attack: str) -> None:
+async def test_side_effects_are_refused_once_the_log_was_changed(tmp_path: Path, attack: str) -> None:
     """Fails at befa727: writes succeed (of "table dropped" only once the table was made anew)."""
     async with _losing_hub(tmp_path) as hub:
         paths = Paths(hub.hub.settings)
@@ -239,7 +239,7 @@ def _tables(url: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("attack", sorted(POSTGRES_ATTACKS))
-async def test_no_effect_once_the_log_in_postgresql_was_changed_while_it_ran_or_before_it_starts(
+async def test_side_effects_are_refused_once_the_log_in_postgresql_was_changed(
     tmp_path: Path, postgres_url: str, attack: str
 ) -> None:
     """Fails at befa727: health is SERVING throughout."""

@@ -284,7 +284,7 @@ async def test_a_caller_cannot_override_what_is_forced(tmp_path: Path) -> None:
         assert prefix.startswith("toolhub/")
 
 
-async def test_somebody_elses_artifact_is_not_uploaded(harness: ComfyHarness) -> None:
+async def test_another_callers_artifact_is_not_uploaded(harness: ComfyHarness) -> None:
     artifact = await harness.upload(b"\x89PNG\r\n\x1a\n")
     stolen = harness.call("scale", {"image": artifact, "width": 8})
     other = stolen.call._replace(principal=stolen.call.principal.__class__("mallory"))

@@ -263,7 +263,7 @@ class TestSecrets:
             assert (KEY in asked.headers.values()) is _is_api(asked)
             assert ("hook-secret" in asked.headers.values()) is not _is_api(asked)
 
-    async def test_arguments_get_into_no_header(self) -> None:
+    async def test_arguments_never_become_headers(self) -> None:
         async with hostile(lambda _: _json({})) as (raw, harness):
             assert isinstance(await harness.run("tool", {"x-evil: 1\r\nHost": "a\r\nb"}), Outcome)
         assert "x-evil" not in raw.asked[0].headers

@@ -179,7 +179,7 @@ async def test_damaged_artifacts_do_not_affect_those_of_others(store: DamagedSto
 # Foreign hands on Redis
 
 
-async def test_entries_of_strangers_in_the_feed_end_no_hub(tmp_path: Path, redis_url: str) -> None:
+async def test_foreign_entries_in_the_feed_end_no_hub(tmp_path: Path, redis_url: str) -> None:
     import redis
 
     async with a_hub(tmp_path, {"stores": {"redis_url": redis_url}}) as running:

@@ -227,7 +227,7 @@ async def test_bomb_of_many_gzip_members_is_refused(clients: Clients) -> None:
         assert (await refused(clients(FixedResolver()), server.url(), server.rule())).kind is ErrorKind.UPSTREAM_ERROR
 
 
-async def test_bomb_meets_the_deadline_while_it_inflates(clients: Clients) -> None:
+async def test_a_bomb_ends_at_the_deadline_while_it_inflates(clients: Clients) -> None:
     async with serving(always(response(zeros(300), content_encoding="gzip"))) as server:
         client = clients(FixedResolver())
         error = await refused(client, server.url(), server.rule(), timeout_s=0.05, max_bytes=1 << 40)
@@ -242,7 +242,7 @@ async def test_endless_body_is_cut_and_the_connection_closed(clients: Clients) -
         assert peak_bytes < 10 * MEBIBYTE
 
 
-async def test_slow_loris_body_meets_the_timeout_of_the_call(clients: Clients) -> None:
+async def test_a_slow_loris_body_ends_at_the_timeout_of_the_call(clients: Clients) -> None:
     async def drip(asked: object, writer: asyncio.StreamWriter) -> bool:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
         while not writer.is_closing():

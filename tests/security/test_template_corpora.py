@@ -56,7 +56,7 @@ def test_delimiters_of_other_engines_are_text() -> None:
 @pytest.mark.parametrize(
     "name", ["__class__", "__class__.__mro__", "x.__class__", "x.upper", "items", "x.0", "keys", "__globals__"]
 )
-def test_a_name_is_only_ever_a_key(name: str) -> None:
+def test_a_name_is_used_as_a_key_only(name: str) -> None:
     assert render("({{{" + name + "}}})({{#" + name + "}}in{{/" + name + "}})", {"x": "text"}, {}, LIMITS) == "()()"
 
 

@@ -304,7 +304,7 @@ async def test_approver_sees_what_will_run_where_a_secret_would_stand(harness: A
     assert "curl" not in str(await harness.running.events()), "the log hides as before"
 
 
-async def test_flood_of_questions_is_bounded_for_each_and_affects_no_other(tmp_path: Path) -> None:
+async def test_a_flood_of_questions_is_bounded_for_each_caller_and_affects_no_other(tmp_path: Path) -> None:
     async with approvals_harness(tmp_path, approvals={"max_pending": 5}) as harness:
         results = await asyncio.gather(
             *(harness.call("other", {"path": f"{number}.txt", "text": ""}) for number in range(40))

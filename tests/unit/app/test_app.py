@@ -140,7 +140,7 @@ class TestPolicyFile:
         assert change.revision != change.previous_revision
         assert not file.changed()
 
-    def test_vanished_file_keeps_the_policy_in_force(self, tmp_path: Path) -> None:
+    def test_a_vanished_file_keeps_the_policy_in_force(self, tmp_path: Path) -> None:
         policy = LivePolicy()
         path = tmp_path / "policy.yaml"
         path.write_text(DENY)
@@ -180,7 +180,7 @@ class TestPolicyFile:
         assert (change.applied, change.revision, policy.revision) == (False, kept, kept)
         assert "policy.yaml" in change.problem
 
-    def test_unreadable_file_keeps_the_policy_in_force(self, tmp_path: Path) -> None:
+    def test_an_unreadable_file_keeps_the_policy_in_force(self, tmp_path: Path) -> None:
         path = tmp_path / "policy.yaml"
         path.write_bytes(b"\xff\xfe\x00")
         change = PolicyFile(path, LivePolicy(), required=False).load()

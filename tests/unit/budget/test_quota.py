@@ -16,7 +16,7 @@ def test_a_window_opens_with_the_first_call_and_closes_after_its_time() -> None:
     assert not quota.is_unused(1_060.0)
 
 
-def test_a_quota_of_nothing_lets_nothing_pass() -> None:
+def test_a_quota_of_zero_allows_nothing() -> None:
     assert WindowQuota(0, 60.0).wait_s(0.0) == 60.0
 
 

@@ -76,7 +76,7 @@ def test_failures_of_one_in_the_window_before_prove_nothing_to_others() -> None:
     assert breaker.wait_s("eve", 31.0) == 0
 
 
-def test_agreement_of_long_ago_is_forgotten() -> None:
+def test_an_old_agreement_is_forgotten() -> None:
     breaker = UpstreamBreaker(TERMS)
     run(breaker, "bob", "xx", 0.0)
     run(breaker, "ann", "xx", 61.0)

@@ -140,7 +140,7 @@ class TestShow:
 
 
 class TestDecide:
-    async def test_yes_is_kept_with_its_comment(self, hub: ApprovalHub) -> None:
+    async def test_an_approval_is_stored_with_its_comment(self, hub: ApprovalHub) -> None:
         approval_id = await hub.harness.ask()
         decoded = json.loads((await cli(hub, "approve", approval_id, "-m", "agreed")).stdout)
         assert (decoded["state"], decoded["decidedBy"]) == ("APPROVAL_STATE_APPROVED", "ann")

@@ -51,7 +51,7 @@ def serving(hub: ScriptedHub) -> AbstractContextManager[Connection]:
     return connection_to(partial(add_AuditServiceServicer_to_server, hub))
 
 
-def test_tail_goes_on_after_the_last_event_when_the_hub_wants_it() -> None:
+def test_a_tail_resumes_after_the_last_event_at_the_hubs_delay() -> None:
     hub, pauses, lost = ScriptedHub([[1, 2], [], [3]]), list[float](), list[float]()
     with serving(hub) as connection:
         events = followed_events(connection, event_pb2.EventFilter(), disconnected=lost.append, pause=pauses.append)

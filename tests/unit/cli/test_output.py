@@ -154,7 +154,7 @@ def test_one_report_or_reports_of_one_moment_make_no_rate() -> None:
     assert paced((1.0, 5), (1.0, 9)).rate is None
 
 
-def test_work_that_stands_still_has_no_rate_and_no_end() -> None:
+def test_stalled_work_has_no_rate_and_no_estimated_end() -> None:
     pace = paced((0.0, 5), (5.0, 5))
     assert pace.rate is None
     assert pace.left_s(report(5, 10)) is None
@@ -208,11 +208,11 @@ def test_a_report_is_shown_in_one_line() -> None:
         (3, "", "3"),
     ],
 )
-def test_amounts_are_short(value: float, unit: str, words: str) -> None:
+def test_amounts_are_abbreviated(value: float, unit: str, words: str) -> None:
     assert amount(value, unit) == words
 
 
-def test_a_percentage_needs_a_whole_and_is_never_rounded_up_to_all() -> None:
+def test_a_percentage_needs_a_total_and_is_never_rounded_up_to_100() -> None:
     assert percent(report(999, 1_000)) == "99 %"
     assert percent(report(3, 0)) == ""
     assert percent(report(3)) == ""

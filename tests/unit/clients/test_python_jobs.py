@@ -66,7 +66,7 @@ async def test_job_that_is_over_is_not_cancelled_any_more(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(("named_s", "least_s"), [(0.5, 0.5), (None, 0.0), (3_600.0, 5.0)])
-def test_watch_comes_back_when_the_hub_wants_it_and_not_hours_later(named_s: float | None, least_s: float) -> None:
+def test_a_watch_reconnects_after_the_hubs_delay_bounded_to_minutes(named_s: float | None, least_s: float) -> None:
     failure = RpcFailure(Reason.DRAINING, "Leaving.", retry_after_s=named_s)
     trailers = grpc.aio.Metadata(details_trailer(failure))
     broken = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), trailers, "Leaving.")

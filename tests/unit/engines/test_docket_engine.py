@@ -272,7 +272,7 @@ async def test_a_malformed_url_fails_at_the_start(make: Make, runner: FakeRunner
         await make(2, url="http://hub:open-sesame@127.0.0.1/").start(runner.run)
 
 
-async def test_pickles_found_in_redis_are_never_opened(
+async def test_pickles_found_in_redis_are_never_loaded(
     make: Make, redis_url: str, runner: FakeRunner, tmp_path: Path
 ) -> None:
     class Trap:

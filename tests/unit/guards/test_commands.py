@@ -292,7 +292,7 @@ def test_a_very_long_command_is_refused_unread() -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=("Cc", "Cs"))), min_size=1, max_size=8))
-def test_quoted_words_come_back_as_they_were(words: list[str]) -> None:
+def test_quoted_words_survive_the_round_trip(words: list[str]) -> None:
     assert split_command(shlex.join(words)) == words
 
 

@@ -154,12 +154,12 @@ def test_refusal_names_the_hosts_that_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("host", ["a.example.com", "a.b.example.com"])
-def test_wildcard_matches_subdomains(host: str) -> None:
+def test_a_wildcard_matches_subdomains(host: str) -> None:
     assert judge_url(f"https://{host}/", "GET", (EgressRule(("*.example.com",)),)).host == host
 
 
 @pytest.mark.parametrize("host", ["example.com", "badexample.com", "example.com.evil.net", "a.example.co"])
-def test_wildcard_matches_nothing_else(host: str) -> None:
+def test_a_wildcard_matches_nothing_else(host: str) -> None:
     error = refused(f"https://{host}/", egress=(EgressRule(("*.example.com",)),)).error
     assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST
 
@@ -174,7 +174,7 @@ def test_port_outside_the_range_is_invalid(port: int) -> None:
     assert refused(f"http://a.example:{port}/").error.kind is ErrorKind.INVALID_INPUT
 
 
-def test_wildcard_never_matches_an_address() -> None:
+def test_a_wildcard_never_matches_an_address() -> None:
     error = refused("http://127.0.0.1/", egress=(EgressRule(("*.0.0.1",), cidrs=("127.0.0.0/8",)),)).error
     assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST
 

@@ -49,7 +49,7 @@ def test_globs_match(pattern: str, name: str, matches: bool) -> None:
 
 
 @given(st.text("ab*", max_size=8), st.text("ab\n", max_size=12))
-def test_agrees_with_regular_expressions(pattern: str, name: str) -> None:
+def test_globs_agree_with_regular_expressions(pattern: str, name: str) -> None:
     expected = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name, re.DOTALL) is not None
     assert Pattern(pattern).matches(name) is expected
     assert fnmatch.fnmatchcase(name, pattern) is expected

@@ -122,7 +122,7 @@ def test_an_explanation_reports_a_fault_of_a_condition() -> None:
         (a_call(READ_TEXT, {"path": "secret/x"}), "secret"),
     ],
 )
-def test_the_gate_that_refused_is_marked(call: PlannedCall, id: str) -> None:
+def test_the_refusing_step_is_marked(call: PlannedCall, id: str) -> None:
     assert considered(call)[id].matched
 
 

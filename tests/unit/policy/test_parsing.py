@@ -126,7 +126,7 @@ def test_text_that_is_no_yaml_is_reported_with_its_place_and_without_the_parsers
     assert str(caught.value) == expected
 
 
-def test_names_the_path_of_the_problem() -> None:
+def test_a_violation_names_the_path_of_the_problem() -> None:
     with pytest.raises(InvalidPolicy) as caught:
         parse_policy("rules:\n- id: a\n  effect: DENY\n- id: b\n  effekt: DENY\n")
     assert caught.value.path == "rules[1].effekt"

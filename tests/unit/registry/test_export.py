@@ -90,19 +90,19 @@ def test_a_name_made_to_look_like_the_short_form_of_a_long_one_takes_nothing_ove
     assert mapped.original(mapped.exported(forged)) == forged
 
 
-def test_openai_form() -> None:
+def test_tools_export_in_the_openai_form() -> None:
     export = Exporter(catalog_of(READ)).export(Dialect.OPENAI, [READ])
     function = {"name": "core__fs_readText", "description": "Read a file.", "parameters": SCHEMA}
     assert export.tools == ({"type": "function", "function": function},)
     assert export.names == {"core__fs_readText": "core/fs.readText"}
 
 
-def test_anthropic_form() -> None:
+def test_tools_export_in_the_anthropic_form() -> None:
     export = Exporter(catalog_of(READ)).export(Dialect.ANTHROPIC, [READ])
     assert export.tools == ({"name": "core__fs_readText", "description": "Read a file.", "input_schema": SCHEMA},)
 
 
-def test_mcp_form() -> None:
+def test_tools_export_in_the_mcp_form() -> None:
     (definition,) = Exporter(catalog_of(READ)).export(Dialect.MCP, [READ]).tools
     assert definition == {
         "name": "core__fs_readText",

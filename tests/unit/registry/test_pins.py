@@ -175,7 +175,7 @@ def test_a_definition_that_returns_to_an_approved_one_is_active_again() -> None:
 
 
 @pytest.mark.promise("pins.rename-is-drift")
-def test_a_renamed_tool_is_found_out() -> None:
+def test_a_renamed_tool_is_detected() -> None:
     known = pinned(READ, WRITE)
     judgement = judged(known, definition("files", "fetch"), WRITE)
     assert states(judgement) == {"fetch": ToolState.QUARANTINED, "write": ToolState.ACTIVE}

@@ -190,7 +190,7 @@ class TestUse:
         assert (await harness.refused("b", approval_id=second)).kind is ErrorKind.RATE_LIMITED
         assert await harness.state(second) is ApprovalState.APPROVED
 
-    async def test_use_that_cannot_be_recorded_runs_nothing(self) -> None:
+    async def test_an_approval_use_that_cannot_be_recorded_runs_nothing(self) -> None:
         harness = an_approval_harness()
         approval_id = await harness.grant()
         harness.parts.audit.broken = True

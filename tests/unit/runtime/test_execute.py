@@ -52,7 +52,7 @@ async def test_the_upstreams_retry_after_is_waited_before_the_jitter(pauses: Rec
 
 
 @pytest.mark.promise("retry.full-jitter")
-async def test_no_retry_that_would_begin_after_the_deadline(pauses: RecordedPauses) -> None:
+async def test_no_retry_begins_after_the_deadline(pauses: RecordedPauses) -> None:
     harness = a_pipeline_harness(
         ToolError(ErrorKind.RATE_LIMITED, "Slow down.", retry_after_s=60.0), DONE, sleep=pauses.sleep
     )

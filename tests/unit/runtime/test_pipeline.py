@@ -115,7 +115,7 @@ async def test_defect_of_an_adapter_that_knows_of_no_effect_is_internal() -> Non
     assert len(harness.observer.crashes) == 1
 
 
-async def test_after_a_defect_the_budget_has_been_given_back() -> None:
+async def test_a_defect_returns_the_budget() -> None:
     harness = a_pipeline_harness(RuntimeError("boom"))
     await harness.result(READ)
     assert harness.budgets.in_flight(READ.upstream_key) == 0

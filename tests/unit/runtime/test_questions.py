@@ -200,7 +200,7 @@ class TestAnswering:
         assert "not today" in error.message
         assert it.runs == 1
 
-    async def test_undecided_question_is_still_waited_for(self) -> None:
+    async def test_an_undecided_question_is_still_awaited(self) -> None:
         it = asking()
         approval_id = await it.asks()
         error = await it.refused(approval_id)

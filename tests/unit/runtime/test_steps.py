@@ -33,7 +33,7 @@ class TestResolve:
         assert error.details["did_you_mean"] == ["test/text.read"]
         assert "text.write" not in error.message
 
-    async def test_a_name_like_no_other_is_answered_with_how_to_search(self) -> None:
+    async def test_an_unknown_name_is_answered_with_how_to_search(self) -> None:
         error = await a_pipeline_harness().error("crm/zzz")
         assert error.details["did_you_mean"] == []
         assert "`toolhub tools search`" in error.message

@@ -128,7 +128,7 @@ def test_hints_do_not_come_from_another_resource_of_the_document() -> None:
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "7", "Send the number without quotes."),
     ],
 )
-def test_the_usual_slips_of_models_get_their_repair(schema: Any, value: Any, hint: str) -> None:
+def test_common_mistakes_of_models_are_answered_with_the_repair(schema: Any, value: Any, hint: str) -> None:
     assert _of(schema, value).hint == hint
 
 

@@ -46,7 +46,7 @@ async def test_limits_without_rate_and_quota_ask_nobody(counts: PostgresCounts, 
     await counts.give_back(Taken())
 
 
-async def test_looking_leaves_nothing_behind(counts: PostgresCounts, link: PostgresLink) -> None:
+async def test_reading_leaves_nothing_behind(counts: PostgresCounts, link: PostgresLink) -> None:
     assert await counts.take([RATE, QUOTA], spend=False) == Taken()
     assert await rows(link) == 0
 

@@ -40,7 +40,7 @@ async def test_limits_without_rate_and_quota_ask_nobody(counts: RedisCounts, lin
     assert await link.run("DBSIZE") == 0
 
 
-async def test_looking_leaves_nothing_behind(counts: RedisCounts, link: RedisLink) -> None:
+async def test_reading_leaves_nothing_behind(counts: RedisCounts, link: RedisLink) -> None:
     assert await counts.take([RATE, QUOTA], spend=False) == Taken()
     assert await link.run("DBSIZE") == 0
 

@@ -257,7 +257,7 @@ async def test_listener_notices_that_the_server_has_lost_its_data(
     assert await news.until(lambda received: received[-1] == "three") == ["one", "two", None, "three"]
 
 
-async def test_news_is_reported_in_order_and_only_of_what_came_after_the_start(redis_url: str, links: Links) -> None:
+async def test_updates_come_in_order_and_only_from_after_the_start(redis_url: str, links: Links) -> None:
     link, other = links(redis_url), links(redis_url)
     await other.call(NOTIFY, "before")
     news = RecordedEvents(link)

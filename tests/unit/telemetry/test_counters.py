@@ -20,7 +20,7 @@ def shown(registry: CollectorRegistry) -> list[tuple[str, dict[str, str], float]
     return [one for one in samples if not one[0].endswith("_created")]
 
 
-def test_counter_counts_as_the_librarys() -> None:
+def test_a_counter_equals_the_librarys() -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     for counter in (Counts(CALLS, ours), Counter(CALLS.name, CALLS.help, CALLS.labels, registry=theirs)):
         counter.labels("a/b", "true").inc()

@@ -155,7 +155,7 @@ def test_a_checkpoint_leaves_with_the_logs_as_it_was_signed(output: io.StringIO)
     assert lines(output)[0]["checkpoint"] == signed
 
 
-def test_people_can_read_the_console_form() -> None:
+def test_the_console_format_is_readable() -> None:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()

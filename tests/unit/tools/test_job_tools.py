@@ -105,7 +105,7 @@ async def test_jobs_of_others_do_not_exist(harness: JobHarness, process: Process
     assert await harness.job() == standing
 
 
-def test_looking_reads_and_cancelling_writes(process: Process) -> None:
+def test_only_cancelling_has_side_effects(process: Process) -> None:
     specs = [spec_of(tool, source="core") for tool in job_tools(process.jobs)]
     effects = {spec.name: spec.has_side_effects for spec in specs}
     assert effects == {"core/job.cancel": True, "core/job.result": False, "core/job.status": False}

@@ -235,7 +235,7 @@ def test_growing_indentation_is_paid_for() -> None:
     assert refusal(" {{>p}}\n", {}, {"p": "x\n" * 2000 + " {{>p}}\n"}).message
 
 
-def test_sections_nest_only_so_deep() -> None:
+def test_sections_nest_to_a_bound() -> None:
     assert "nested more than" in refusal("{{#a}}" * 65 + "{{/a}}" * 65).message
     deep: Any = {"a": 1}
     assert rendered("{{#a}}" * 64 + "x" + "{{/a}}" * 64, deep) == "x"

@@ -6,7 +6,7 @@ from toolhub_service.tools.mustache import RenderLimits
 from toolhub_service.tools.util_tools import TemplateRender, util_tools
 
 
-async def test_renders_with_data_and_partials() -> None:
+async def test_templates_render_with_data_and_partials() -> None:
     context = bare_context()
     result = await called(
         TemplateRender(), context, template="{{>p}} {{a.b}}", data={"a": {"b": 1}}, partials={"p": "<{{a.b}}>"}

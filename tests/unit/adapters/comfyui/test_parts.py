@@ -40,7 +40,7 @@ GRAPH: dict[str, Any] = {str(number): {"class_type": "Node", "inputs": {}} for n
         (b"MZ\x90\0", ("text/plain",), ""),
     ],
 )
-def test_bytes_are_taken_for_what_they_are(data: bytes, wanted: tuple[str, ...], taken: str) -> None:
+def test_bytes_are_typed_by_their_content(data: bytes, wanted: tuple[str, ...], taken: str) -> None:
     assert accepted_as(data, wanted) == taken
 
 

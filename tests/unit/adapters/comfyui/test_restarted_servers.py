@@ -106,7 +106,7 @@ async def test_a_restart_of_a_server_without_history_cannot_be_detected(harness:
     assert harness.comfy.submitted == []
 
 
-async def test_the_history_of_others_is_a_witness_too(tmp_path: Path) -> None:
+async def test_the_history_of_others_proves_that_the_server_did_not_restart(tmp_path: Path) -> None:
     async with comfy_harness(tmp_path) as harness:
         await harness.run("blur", job_id="job-0")
         fresh = await harness.successor()

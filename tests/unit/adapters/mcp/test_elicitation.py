@@ -96,7 +96,7 @@ async def test_asking_for_a_model_ends_the_call_with_advice(elicitation: Elicita
     assert "model" in error.message
 
 
-async def test_a_server_that_never_stops_asking_is_left() -> None:
+async def test_a_server_that_asks_without_end_is_abandoned() -> None:
     async with asking("decline") as harness:
         with pytest.raises(ToolFailure) as caught:
             await harness.run("stubborn")

@@ -86,7 +86,7 @@ async def held() -> AsyncIterator[N8nHarness]:
         yield harness
 
 
-async def test_it_is_begun_followed_and_brings_what_its_last_node_gave(held: N8nHarness) -> None:
+async def test_a_workflow_is_begun_followed_and_returns_the_output_of_its_last_node(held: N8nHarness) -> None:
     job = await begun(held, args={"a": 1})
     execution = await job.began()
     await job.sink.until_reported("running")
@@ -100,7 +100,7 @@ async def test_it_is_begun_followed_and_brings_what_its_last_node_gave(held: N8n
     assert job.sink.progresses[-1].step == 1.0
 
 
-async def test_its_key_is_that_of_its_mark(harness: N8nHarness) -> None:
+async def test_the_key_of_a_remote_job_is_that_of_its_mark(harness: N8nHarness) -> None:
     job = await begun(harness)
     await job.outcome()
     (asked,) = harness.n8n.asked("POST", "/webhook/long")
@@ -122,7 +122,7 @@ class TestWaiting:
         held.n8n.release(execution.id)
         assert (await job.outcome()).value == {"echo": {}}
 
-    async def test_it_goes_on_after_a_restart(self, held: N8nHarness) -> None:
+    async def test_a_job_goes_on_after_a_restart(self, held: N8nHarness) -> None:
         job = await begun(held, "patient")
         execution = await job.began("patient")
         await job.sink.until_reported("waiting until")
@@ -154,7 +154,7 @@ class TestErrors:
             assert "boom from workflow" in error.message
             assert harness.n8n.starts("breaks") == 1
 
-    async def test_a_result_that_means_failure_is_one(self) -> None:
+    async def test_a_result_that_means_failure_is_a_failure(self) -> None:
         terms = replace(ASYNC, fails_when=(BusinessError(at="/echo/ok", equals=False, message="/echo/why"),))
         async with n8n_harness({"long": terms}) as harness:
             error = await (await begun(harness, args={"ok": False, "why": "sold out"})).error()

@@ -135,7 +135,7 @@ class TestExecutions:
         data = {"resultData": {"lastNodeExecuted": "A", "runData": {"A": [run]}}}
         assert result_of(_execution(data)) == expected
 
-    def test_without_data_nothing_is_made_up(self) -> None:
+    def test_missing_data_gives_neither_result_nor_error(self) -> None:
         with pytest.raises(NoData):
             result_of(_execution({}))
         assert error_of(_execution({})) == ("", "")

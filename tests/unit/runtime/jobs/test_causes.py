@@ -113,7 +113,7 @@ async def test_a_decision_names_its_approver(harness: JobHarness, process: Proce
     assert shows(no, state="FAILED", cause="REJECTED", decided_by="ann", approval_id="apr-1")
 
 
-async def test_words_of_others_are_cut(harness: JobHarness, process: Process) -> None:
+async def test_text_of_others_is_cut(harness: JobHarness, process: Process) -> None:
     await harness.kept(a_job())
     await process.jobs.cancel(AGENT, "job-1", "x" * 100_000)
     assert len(job_events(process)[-1].attributes["cancel_reason"]) == 500

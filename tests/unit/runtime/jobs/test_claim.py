@@ -110,7 +110,7 @@ async def test_unknown_job_is_nothing_to_run(harness: JobHarness, process: Proce
     assert process.observer.troubles == []
 
 
-async def test_own_job_that_no_run_holds_is_taken_again(harness: JobHarness, process: Process) -> None:
+async def test_an_own_job_without_a_run_is_taken_again(harness: JobHarness, process: Process) -> None:
     harness.world.script = safe
     await harness.kept(*in_state(a_job(), RUNNING, process.name))
     await process.heartbeat.beat()
@@ -194,7 +194,7 @@ async def test_amended_record_is_no_reason_to_run(harness: JobHarness, process: 
 
 
 @pytest.mark.promise("jobs.effects-once")
-async def test_unsafe_job_runs_once_through_it_all(harness: JobHarness, process: Process) -> None:
+async def test_an_unsafe_job_runs_once_through_all_failures(harness: JobHarness, process: Process) -> None:
     harness.world.script = unsafe
     await harness.kept(a_job())
     await _ran(harness, process)

@@ -90,7 +90,7 @@ async def test_declined_job_whose_start_was_a_question_is_not_lost(harness: JobH
     assert (await harness.check(effects_max=0)).state is JobState.FAILED
 
 
-async def test_death_between_the_question_and_the_wait_loses_nothing(harness: JobHarness) -> None:
+async def test_a_process_death_between_question_and_wait_loses_nothing(harness: JobHarness) -> None:
     """The job had begun, its tool asked, and the process died before it could put AWAITING_APPROVAL down."""
     first, second = harness.process(), harness.process()
     asked = asyncio.Event()
