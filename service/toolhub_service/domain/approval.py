@@ -132,6 +132,7 @@ class ApprovalStore(Protocol):
     What a method has returned from is durable. Each raises ToolFailure TOOL_UNAVAILABLE when it cannot be reached.
     """
 
+    # The store compares bindings, for two hubs may get the same call twice at once, and a person is to be asked once.
     async def create(self, approval: Approval) -> Approval | None:
         """Keep a new one. None when that was done, else the PENDING or APPROVED one that has the same binding."""
 

@@ -87,6 +87,7 @@ class ArtifactRecords(Protocol):
         """Those that expire last first, strictly after the cursor (expires_at_unix_ms, artifact_id), expired ones, too;
         an empty principal or digest, or None for `owners`, matches all."""
 
+    # Artifacts with the same content share their bytes, which must outlive the first of them that is removed.
     async def remove(self, artifact_id: str) -> bool:
         """Forget one. True when no other artifact has the same sha256, so that its bytes may go."""
 

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 
 
+# Written out, for the domain imports no gRPC.
 class Code(Enum):
     """google.rpc.Code, by number."""
 

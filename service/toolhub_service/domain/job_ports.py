@@ -54,6 +54,7 @@ class JobStore(Protocol):
         `queued_before_unix_ms`, and those of either whose deadline has passed.
         """
 
+    # By a cursor: these jobs stay as they are while people think, and a sweep would see the same first ones for ever.
     async def awaiting(self, after: tuple[int, str] | None, limit: int) -> Sequence[Job]:
         """Jobs that are AWAITING_APPROVAL, at most `limit`, in (status.at_unix_ms, job_id) order after the cursor."""
 

@@ -276,6 +276,7 @@ class PinStore(Protocol):
     async def of_source(self, source: str) -> Sequence[Pin]:
         """All pins of it, in any order."""
 
+    # Together: to approve a pin supersedes the one before it, and at no moment may both be approved, or neither.
     async def put(self, pins: Sequence[Pin]) -> bool:
         """All or none: version 1 is new (its key must be free), any other replaces the record of one version less.
 
