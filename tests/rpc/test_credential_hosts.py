@@ -55,9 +55,9 @@ class HostAnswers:
 async def test_a_host_is_asked_with_its_callers_own_credential_which_goes_nowhere_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    here, there = HostAnswers(), HostAnswers()
-    async with serving(here) as server, serving(there) as other:
-        here.elsewhere, there.elsewhere = other.url("/away"), server.url("/echo")
+    here, harness = HostAnswers(), HostAnswers()
+    async with serving(here) as server, serving(harness) as other:
+        here.elsewhere, harness.elsewhere = other.url("/away"), server.url("/echo")
         host = {"name": "api", "url": server.url().rstrip("/"), "auth": {"per_user": {"kind": "header"}}}
         policy = POLICY % (server.port, other.port)
         async with credentials_harness(tmp_path, {}, policy=policy, credentials={"hosts": [host]}) as hub:

@@ -106,9 +106,9 @@ async def agreed(url: str) -> str:
     return url
 
 
-async def logged_in(there: CredentialsHarness, name: str) -> pb.Credential:
-    begun = await there.ask(name, "BeginLogin", source="shop", redirect_uri=BACK)
-    kept = await there.ask(name, "CompleteLogin", login=begun.login, **given(await agreed(begun.authorization_url)))
+async def logged_in(harness: CredentialsHarness, name: str) -> pb.Credential:
+    begun = await harness.ask(name, "BeginLogin", source="shop", redirect_uri=BACK)
+    kept = await harness.ask(name, "CompleteLogin", login=begun.login, **given(await agreed(begun.authorization_url)))
     credential: pb.Credential = kept.credential
     return credential
 
@@ -126,9 +126,9 @@ async def refreshes(issuer: RealIssuer) -> int:
     return int(await issuer.process.stdout.readline())
 
 
-def secret_of(there: CredentialsHarness, name: str) -> Any:
+def secret_of(harness: CredentialsHarness, name: str) -> Any:
     """Reads what the vault keeps for somebody."""
-    hub = there.hub.hub
+    hub = harness.hub.hub
     vault, key = hub.sourcing.vault, key_for(Principal(name), "shop")
 
     async def read() -> Secret:
@@ -144,12 +144,12 @@ def secret_of(there: CredentialsHarness, name: str) -> Any:
 async def test_a_user_logs_in_from_the_command_line_and_calls_carry_the_users_token_until_it_is_revoked(
     issuer: RealIssuer, server: Guarded, tmp_path: Path, clock: type[ShiftedClock]
 ) -> None:
-    async with credentials_harness(tmp_path, {"shop": entry(server, issuer)}) as there:
-        refused = await there.call("alice", "shop/whoami")
+    async with credentials_harness(tmp_path, {"shop": entry(server, issuer)}) as harness:
+        refused = await harness.call("alice", "shop/whoami")
         assert refused.error.details["command"] == "toolhub credentials login shop"
-        words = ("credentials", "login", "shop", "--no-browser", "--address", there.hub.address)
+        words = ("credentials", "login", "shop", "--no-browser", "--address", harness.hub.address)
         program = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "toolhub_service", *words, "--api-key", there.keys["alice"]),
+            *(sys.executable, "-m", "toolhub_service", *words, "--api-key", harness.keys["alice"]),
             stderr=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -160,15 +160,15 @@ async def test_a_user_logs_in_from_the_command_line_and_calls_carry_the_users_to
         out, err = await program.communicate()
         assert program.returncode == 0, err
         assert b"toolhub" in out, "the scope that the server named"
-        assert (await there.value("alice", "shop/whoami"))["result"] == "alice"
-        secret = await secret_of(there, "alice")()
+        assert (await harness.value("alice", "shop/whoami"))["result"] == "alice"
+        secret = await secret_of(harness, "alice")()
         for word in (secret.value, secret.refresh_token):
             assert word not in (out + err).decode()
         assert (secret.client.client_secret, secret.resource) == ("", server.url)
 
         # An access token that the server takes no more: one refresh, and the call succeeds.
         server.taken_back.add(f"Bearer {secret.value}")
-        leaked = json.dumps(await there.value("alice", "shop/leak"))
+        leaked = json.dumps(await harness.value("alice", "shop/leak"))
         assert await refreshes(issuer) == 1
         assert claims_of(server.seen[-1]["authorization"].removeprefix("Bearer "))["sub"] == "alice"
         assert server.seen[-1]["authorization"].rpartition(".")[2] not in leaked, (
@@ -177,37 +177,37 @@ async def test_a_user_logs_in_from_the_command_line_and_calls_carry_the_users_to
 
         # The issuer is away: a token that still holds is used, one that has expired is not.
         await issuer.does("away")
-        fresh = await secret_of(there, "alice")()
+        fresh = await secret_of(harness, "alice")()
         lives_s = fresh.expires_at_unix_ms / 1_000 - clock().unix_ms() / 1_000
         clock.shift_s += lives_s - 20
-        assert (await there.value("alice", "shop/whoami"))["result"] == "alice"
+        assert (await harness.value("alice", "shop/whoami"))["result"] == "alice"
         clock.shift_s += 30
-        away = await there.call("alice", "shop/whoami")
+        away = await harness.call("alice", "shop/whoami")
         assert (away.error.kind, away.error.retryable) == (error_pb2.ERROR_KIND_TOOL_UNAVAILABLE, True)
         await issuer.does("back")
-        assert (await there.value("alice", "shop/whoami"))["result"] == "alice"
+        assert (await harness.value("alice", "shop/whoami"))["result"] == "alice"
         assert await refreshes(issuer) == 2
 
         # A refresh token that was used elsewhere: its rotation is lost here, and the server ends the login.
-        used = await secret_of(there, "alice")()
+        used = await secret_of(harness, "alice")()
         form = {"grant_type": "refresh_token", "refresh_token": used.refresh_token, "client_id": used.client.client_id}
         assert (await issuer.http.post(used.client.token_url, data=form)).status_code == 200
         clock.shift_s += 7_300
-        spent = await there.call("alice", "shop/whoami")
+        spent = await harness.call("alice", "shop/whoami")
         assert (spent.error.kind, spent.error.details["state"]) == (DENIED, "LOGIN_NEEDED")
-        (listed,) = (await there.ask("alice", "ListCredentials")).credentials
+        (listed,) = (await harness.ask("alice", "ListCredentials")).credentials
         assert listed.state == pb.CREDENTIAL_STATE_LOGIN_NEEDED
-        again = await there.call("alice", "shop/whoami")
+        again = await harness.call("alice", "shop/whoami")
         assert again.error.details["state"] == "LOGIN_NEEDED"
 
-        assert (await logged_in(there, "alice")).state == pb.CREDENTIAL_STATE_ACTIVE
-        last = await secret_of(there, "alice")()
-        assert (await there.value("alice", "shop/whoami"))["result"] == "alice"
-        assert (await there.ask("alice", "RevokeCredential", source="shop")).revoked_upstream
+        assert (await logged_in(harness, "alice")).state == pb.CREDENTIAL_STATE_ACTIVE
+        last = await secret_of(harness, "alice")()
+        assert (await harness.value("alice", "shop/whoami"))["result"] == "alice"
+        assert (await harness.ask("alice", "RevokeCredential", source="shop")).revoked_upstream
         form["refresh_token"], form["client_id"] = last.refresh_token, last.client.client_id
         assert (await issuer.http.post(last.client.token_url, data=form)).status_code == 400, "revoked there, too"
-        assert (await there.call("alice", "shop/whoami")).error.kind == DENIED
-    for key in there.keys.values():
+        assert (await harness.call("alice", "shop/whoami")).error.kind == DENIED
+    for key in harness.keys.values():
         assert key not in json.dumps(server.seen), "the caller's own credential reached the server"
 
 
@@ -219,18 +219,18 @@ async def test_a_login_is_completed_by_who_began_it_with_what_came_back_and_for_
         "shop": entry(server, issuer, **named, scopes=["toolhub"]),
         "unnamed": entry(server, issuer, origins=[]),
     }
-    async with credentials_harness(tmp_path, sources) as there:
+    async with credentials_harness(tmp_path, sources) as harness:
         for uri in (
             "https://evil.example.com/callback",
             "http://127.0.0.1.evil.example.com/",
             "http://127.0.0.1@evil/",
         ):
-            answer = await failed(there.ask("alice", "BeginLogin", source="shop", redirect_uri=uri))
+            answer = await failed(harness.ask("alice", "BeginLogin", source="shop", redirect_uri=uri))
             assert answer.reason == "LOGIN_REFUSED"
-        elsewhere = await failed(there.ask("alice", "BeginLogin", source="unnamed", redirect_uri=BACK))
+        elsewhere = await failed(harness.ask("alice", "BeginLogin", source="unnamed", redirect_uri=BACK))
         assert issuer.url in elsewhere.message, "the operator sees which origin to name"
 
-        begun = await there.ask("alice", "BeginLogin", source="shop", redirect_uri=BACK)
+        begun = await harness.ask("alice", "BeginLogin", source="shop", redirect_uri=BACK)
         query = parse_qs(urlsplit(begun.authorization_url).query)
         assert (query["code_challenge_method"], query["resource"]) == (["S256"], [server.url])
         came = given(await agreed(begun.authorization_url))
@@ -245,17 +245,17 @@ async def test_a_login_is_completed_by_who_began_it_with_what_came_back_and_for_
             ("alice", {"login": "k1:shop:"}),
         ]
         for name, changed in attacks:
-            answer = await failed(there.ask(name, "CompleteLogin", **{"login": begun.login, **came, **changed}))
+            answer = await failed(harness.ask(name, "CompleteLogin", **{"login": begun.login, **came, **changed}))
             assert answer.reason == "LOGIN_REFUSED", (name, changed)
             assert came["code"] not in answer.message
-        await there.ask("alice", "CompleteLogin", login=begun.login, **came)
-        twice = await failed(there.ask("alice", "CompleteLogin", login=begun.login, **came))
+        await harness.ask("alice", "CompleteLogin", login=begun.login, **came)
+        twice = await failed(harness.ask("alice", "CompleteLogin", login=begun.login, **came))
         assert twice.reason == "LOGIN_REFUSED", "a code is redeemed once"
 
-        late = await there.ask("bob", "BeginLogin", source="shop", redirect_uri=BACK)
+        late = await harness.ask("bob", "BeginLogin", source="shop", redirect_uri=BACK)
         came = given(await agreed(late.authorization_url))
         clock.shift_s += 601
-        answer = await failed(there.ask("bob", "CompleteLogin", login=late.login, **came))
+        answer = await failed(harness.ask("bob", "CompleteLogin", login=late.login, **came))
         assert "ten minutes" in answer.message
 
 
@@ -301,8 +301,8 @@ async def test_a_hundred_calls_at_two_hubs_with_an_expired_token_make_one_refres
             for name in ("one", "two")
         ]
         await logged_in(hubs[0], "alice")
-        for there in hubs:
-            assert (await there.value("alice", "shop/whoami"))["result"] == "alice"
+        for harness in hubs:
+            assert (await harness.value("alice", "shop/whoami"))["result"] == "alice"
         clock.shift_s += 7_300
         answers = await asyncio.gather(*(hubs[at % 2].value("alice", "shop/whoami") for at in range(100)))
         assert {each["result"] for each in answers} == {"alice"}

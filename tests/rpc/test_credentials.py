@@ -91,16 +91,16 @@ async def test_each_caller_of_an_mcp_server_is_known_to_it_by_a_credential_and_a
 ) -> None:
     async with (
         guarded_server(users=USERS) as server,
-        credentials_harness(tmp_path, {"shop": mcp(server.url, protocol="2025-11-25", **PER_USER)}) as there,
+        credentials_harness(tmp_path, {"shop": mcp(server.url, protocol="2025-11-25", **PER_USER)}) as harness,
     ):
-        refused = await there.call("alice", "shop/whoami")
+        refused = await harness.call("alice", "shop/whoami")
         assert refused.error.kind == DENIED
         assert "toolhub credentials set shop" in refused.error.message
         assert refused.error.details["command"] == "toolhub credentials set shop"
         before = len(server.calls)
-        await there.ask("alice", "SetCredential", source="shop", value=ALICE)
-        await there.ask("bob", "SetCredential", source="shop", value=f" {BOB}\n")
-        answers = await asyncio.gather(*(there.value(name, "shop/whoami") for name in ("alice", "bob") * 5))
+        await harness.ask("alice", "SetCredential", source="shop", value=ALICE)
+        await harness.ask("bob", "SetCredential", source="shop", value=f" {BOB}\n")
+        answers = await asyncio.gather(*(harness.value(name, "shop/whoami") for name in ("alice", "bob") * 5))
         assert [each["result"] for each in answers] == ["alice", "bob"] * 5
         assert sorted(server.calls[before:]) == ["alice"] * 5 + ["bob"] * 5
         assert all(len(users) == 1 for users in server.sessions.values()), "a session was shared"
@@ -108,17 +108,17 @@ async def test_each_caller_of_an_mcp_server_is_known_to_it_by_a_credential_and_a
         own = [headers for headers in server.seen if headers.get("authorization") != f"Bearer {SHARED}"]
         assert all(headers["x-team"] == "blue" for headers in own), "what says nothing of the caller still goes along"
 
-        leaked = await there.value("alice", "shop/leak")
+        leaked = await harness.value("alice", "shop/leak")
         assert ALICE not in json.dumps(leaked)
-        assert (await there.call("carol", "shop/whoami")).error.kind == DENIED
+        assert (await harness.call("carol", "shop/whoami")).error.kind == DENIED
 
-        await there.ask("alice", "SetCredential", source="shop", value="no longer known 123")
-        wrong = await there.call("alice", "shop/whoami")
+        await harness.ask("alice", "SetCredential", source="shop", value="no longer known 123")
+        wrong = await harness.call("alice", "shop/whoami")
         assert (wrong.error.kind, wrong.error.details["state"]) == (DENIED, "CREDENTIAL_REFUSED")
-        await there.ask("bob", "RevokeCredential", source="shop")
-        assert (await there.call("bob", "shop/whoami")).error.kind == DENIED
+        await harness.ask("bob", "RevokeCredential", source="shop")
+        assert (await harness.call("bob", "shop/whoami")).error.kind == DENIED
 
-        events = await there.hub.events()
+        events = await harness.hub.events()
         kept = json.dumps([str(each) for each in events])
         assert {"CREDENTIAL_SET", "CREDENTIAL_REVOKED"} <= {each.event.type.value for each in events}
     written = b"".join(path.read_bytes() for path in (tmp_path / "hub").rglob("*") if path.is_file())
@@ -127,7 +127,7 @@ async def test_each_caller_of_an_mcp_server_is_known_to_it_by_a_credential_and_a
         assert secret.encode() not in written, "a secret lies in a file in the clear"
         assert secret not in kept
         assert secret not in printed
-    for key in there.keys.values():
+    for key in harness.keys.values():
         assert key not in json.dumps(server.seen), "the caller's own credential reached the server"
 
 
@@ -135,11 +135,11 @@ async def test_a_caller_without_a_credential_is_served_as_the_source_is_configur
     entry = mcp("", auth={"per_user": {"kind": "header", "required": False}})
     async with (
         guarded_server(users=USERS) as server,
-        credentials_harness(tmp_path, {"shop": entry | {"url": server.url}}) as there,
+        credentials_harness(tmp_path, {"shop": entry | {"url": server.url}}) as harness,
     ):
-        assert (await there.value("carol", "shop/whoami"))["result"] == "the hub"
-        await there.ask("carol", "SetCredential", source="shop", value=BOB)
-        assert (await there.value("carol", "shop/whoami"))["result"] == "bob"
+        assert (await harness.value("carol", "shop/whoami"))["result"] == "the hub"
+        await harness.ask("carol", "SetCredential", source="shop", value=BOB)
+        assert (await harness.value("carol", "shop/whoami"))["result"] == "bob"
 
 
 @pytest.mark.promise("credentials.own")
@@ -155,48 +155,48 @@ async def test_webhooks_of_n8n_are_called_with_the_callers_own_header(tmp_path: 
             "auth": {"per_user": {"kind": "header", "header": "X-Flow-Key"}},
             "workflows": {"guarded": {"webhook": "guarded"}},
         }
-        async with credentials_harness(tmp_path, {"flows": entry}) as there:
-            assert (await there.call("alice", "flows/guarded", {"a": 1})).error.kind == DENIED
-            await there.ask("alice", "SetCredential", source="flows", value="wrong-0123456789")
-            wrong = await there.call("alice", "flows/guarded", {"a": 1})
+        async with credentials_harness(tmp_path, {"flows": entry}) as harness:
+            assert (await harness.call("alice", "flows/guarded", {"a": 1})).error.kind == DENIED
+            await harness.ask("alice", "SetCredential", source="flows", value="wrong-0123456789")
+            wrong = await harness.call("alice", "flows/guarded", {"a": 1})
             assert (wrong.error.kind, wrong.error.details["state"]) == (DENIED, "CREDENTIAL_REFUSED")
-            await there.ask("alice", "SetCredential", source="flows", value=ALICE)
-            answer = json.dumps(await there.value("alice", "flows/guarded", {"a": 1}))
+            await harness.ask("alice", "SetCredential", source="flows", value=ALICE)
+            answer = json.dumps(await harness.value("alice", "flows/guarded", {"a": 1}))
             assert ALICE not in answer
             assert SHARED not in answer
-            assert there.keys["alice"] not in answer
+            assert harness.keys["alice"] not in answer
 
 
 async def test_operators_see_whose_exist_and_may_revoke_them_and_nobody_else_may(tmp_path: Path) -> None:
     tenants = 'tenants: [{name: "*", principals: [warden]}, {name: acme, principals: [alice]}]\n'
     async with (
         guarded_server(users=USERS) as server,
-        credentials_harness(tmp_path, {"shop": mcp(server.url, **PER_USER)}, policy=POLICY + tenants) as there,
+        credentials_harness(tmp_path, {"shop": mcp(server.url, **PER_USER)}, policy=POLICY + tenants) as harness,
     ):
-        given = await there.ask("alice", "SetCredential", source="shop", value=ALICE)
+        given = await harness.ask("alice", "SetCredential", source="shop", value=ALICE)
         assert (given.credential.principal, given.credential.kind) == ("alice", pb.CREDENTIAL_KIND_HEADER)
-        await there.ask("bob", "SetCredential", source="shop", value=BOB)
+        await harness.ask("bob", "SetCredential", source="shop", value=BOB)
 
-        mine = await there.ask("bob", "ListCredentials")
+        mine = await harness.ask("bob", "ListCredentials")
         assert [each.principal for each in mine.credentials] == ["bob"]
-        every = await there.ask("warden", "ListCredentials", everybody=True, page_size=1)
-        rest = await there.ask("warden", "ListCredentials", everybody=True, page_token=every.next_page_token)
+        every = await harness.ask("warden", "ListCredentials", everybody=True, page_size=1)
+        rest = await harness.ask("warden", "ListCredentials", everybody=True, page_token=every.next_page_token)
         assert [each.principal for each in (*every.credentials, *rest.credentials)] == ["bob", "alice"]
         assert ALICE not in str(every) + str(rest)
 
         for rpc, fields in (("ListCredentials", {"everybody": True}), ("RevokeCredential", {"principal": "alice"})):
             source = {} if rpc == "ListCredentials" else {"source": "shop"}
-            answer = await failed(there.ask("bob", rpc, **fields, **source))
+            answer = await failed(harness.ask("bob", rpc, **fields, **source))
             assert (answer.code, answer.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
-        words = ["credentials", "revoke", "shop", "--principal", "alice", "--address", there.hub.address]
-        removed = await asyncio.to_thread(CliRunner().invoke, toolhub, [*words, "--api-key", there.keys["warden"]])
+        words = ["credentials", "revoke", "shop", "--principal", "alice", "--address", harness.hub.address]
+        removed = await asyncio.to_thread(CliRunner().invoke, toolhub, [*words, "--api-key", harness.keys["warden"]])
         assert removed.exit_code == 0, f"the tenant is found: {removed.output}"
-        assert (await there.call("alice", "shop/whoami")).error.kind == DENIED
-        gone = await failed(there.ask("alice", "RevokeCredential", source="shop"))
+        assert (await harness.call("alice", "shop/whoami")).error.kind == DENIED
+        gone = await failed(harness.ask("alice", "RevokeCredential", source="shop"))
         assert (gone.code, gone.reason) == (grpc.StatusCode.NOT_FOUND, "CREDENTIAL_NOT_FOUND")
-        unknown = await failed(there.ask("alice", "SetCredential", source="none", value="x"))
+        unknown = await failed(harness.ask("alice", "SetCredential", source="none", value="x"))
         assert unknown.reason == "CREDENTIAL_NOT_FOUND"
-        unfit = await failed(there.ask("alice", "SetCredential", source="shop", value="line\nbreak"))
+        unfit = await failed(harness.ask("alice", "SetCredential", source="shop", value="line\nbreak"))
         assert unfit.reason == "LOGIN_REFUSED"
 
 
@@ -208,16 +208,16 @@ async def test_work_of_comfyui_is_sent_followed_and_fetched_with_its_callers_own
         comfy.users = {f"Bearer {SHARED}", f"Bearer {ALICE}"}
         own = {"headers": {"Authorization": f"Bearer {SHARED}"}, "lost_after_s": 0.3, **per_user}
         studio = {"kind": "comfyui", "url": comfy.url, "templates": [templates], **own}
-        async with credentials_harness(tmp_path, {"studio": studio}) as there:
+        async with credentials_harness(tmp_path, {"studio": studio}) as harness:
 
             async def run(name: str, color: int) -> Any:
-                job = await there.hub.submit("studio/blur", {"color": color}, metadata=there.who(name))
-                return (await there.hub.watched(job.job_id, metadata=there.who(name)))[-1].result
+                job = await harness.hub.submit("studio/blur", {"color": color}, metadata=harness.who(name))
+                return (await harness.hub.watched(job.job_id, metadata=harness.who(name)))[-1].result
 
             without = await run("alice", 1)
             assert without.error.kind == DENIED
             assert without.error.details["command"] == "toolhub credentials set studio"
-            await there.ask("alice", "SetCredential", source="studio", value=ALICE)
+            await harness.ask("alice", "SetCredential", source="studio", value=ALICE)
             before = len(comfy.asked)
             done = await run("alice", 2)
             assert done.ok, done.error.message
@@ -227,8 +227,8 @@ async def test_work_of_comfyui_is_sent_followed_and_fetched_with_its_callers_own
             assert {*sent.values()} <= {f"Bearer {ALICE}", f"Bearer {SHARED}"}
             assert Op.STATS not in mine
 
-            await there.ask("bob", "SetCredential", source="studio", value=BOB)
+            await harness.ask("bob", "SetCredential", source="studio", value=BOB)
             refused = await run("bob", 3)
             assert (refused.error.kind, refused.error.details["state"]) == (DENIED, "CREDENTIAL_REFUSED")
             assert len(comfy.submitted) == 1
-            assert all(key not in str([asked.headers for asked in comfy.asked]) for key in there.keys.values())
+            assert all(key not in str([asked.headers for asked in comfy.asked]) for key in harness.keys.values())

@@ -29,7 +29,7 @@ from toolhub_service.stores.audit.sqlite import SqliteEvents, SqliteEventTable
 
 
 @pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
+def checkpoints_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The periodic look, with every pass of the writer's thread."""
     for events in (SqliteEvents, PostgresEvents):
         monkeypatch.setattr(events, "check_s", 0.01)

@@ -39,7 +39,7 @@ WHOM: dict[str, Any] = {
 
 
 @pytest.fixture
-async def there(tmp_path: Path) -> AsyncIterator[RunningHub]:
+async def hub(tmp_path: Path) -> AsyncIterator[RunningHub]:
     async with running_hub(tmp_path, policy=POLICY) as running:
         yield running
 
@@ -63,50 +63,50 @@ def rows_of(folder: Path) -> str:
     return "".join(file.read_bytes().decode("utf-8", "replace") for file in folder.rglob("audit.db*"))
 
 
-async def test_an_event_of_a_read_names_its_user(there: RunningHub) -> None:
-    await there.invoke(NOW, request_id="r", **WHOM)
-    events = await recorded(there, request_id="r")
+async def test_an_event_of_a_read_names_its_user(hub: RunningHub) -> None:
+    await hub.invoke(NOW, request_id="r", **WHOM)
+    events = await recorded(hub, request_id="r")
     assert types_of(events) == ["TOOL_RESULT"]
     assert [whom(event) for event in events] == [WHOM]
 
 
-async def test_a_refusal_by_policy_names_the_user(there: RunningHub) -> None:
-    await there.invoke("core/fs.listDir", {"path": "."}, request_id="r", **WHOM)
-    events = await recorded(there, request_id="r")
+async def test_a_refusal_by_policy_names_the_user(hub: RunningHub) -> None:
+    await hub.invoke("core/fs.listDir", {"path": "."}, request_id="r", **WHOM)
+    events = await recorded(hub, request_id="r")
     assert types_of(events) == ["POLICY_DENIED"]
     assert [whom(event) for event in events] == [WHOM]
     assert {(event.result_digest, event.result_summary) for event in events} == {("", "")}
 
 
-async def test_a_question_to_a_person_names_the_user(there: RunningHub) -> None:
-    await there.invoke("core/util.hash.sha256Text", {"text": "x"}, request_id="r", **WHOM)
-    events = await recorded(there, request_id="r")
+async def test_a_question_to_a_person_names_the_user(hub: RunningHub) -> None:
+    await hub.invoke("core/util.hash.sha256Text", {"text": "x"}, request_id="r", **WHOM)
+    events = await recorded(hub, request_id="r")
     assert "APPROVAL_ASKED" in types_of(events)
     assert [whom(event) for event in events] == [WHOM] * len(events)
 
 
-async def test_every_event_of_a_job_names_its_user(there: RunningHub) -> None:
-    job = await there.submit(NOW, request_id="r", **WHOM)
-    await there.watched(job.job_id)
-    events = await recorded(there, request_id="r")
+async def test_every_event_of_a_job_names_its_user(hub: RunningHub) -> None:
+    job = await hub.submit(NOW, request_id="r", **WHOM)
+    await hub.watched(job.job_id)
+    events = await recorded(hub, request_id="r")
     assert {"JOB_SUBMITTED", "JOB_STATE", "TOOL_RESULT"} <= set(types_of(events))
     assert [whom(event) for event in events] == [WHOM] * len(events)
 
 
 @pytest.mark.parametrize("name", ["user_id", "agent_id", "task_id", "session_id"])
-async def test_events_are_found_by_user(there: RunningHub, name: str) -> None:
-    await there.invoke(NOW, request_id="other", labels={name: WHOM[name]})
-    await there.invoke(NOW, request_id="r", **WHOM)
-    assert {event.request_id for event in await recorded(there, **{name: WHOM[name]})} == {"r"}
+async def test_events_are_found_by_user(hub: RunningHub, name: str) -> None:
+    await hub.invoke(NOW, request_id="other", labels={name: WHOM[name]})
+    await hub.invoke(NOW, request_id="r", **WHOM)
+    assert {event.request_id for event in await recorded(hub, **{name: WHOM[name]})} == {"r"}
 
 
-async def test_a_call_without_a_user_is_recorded_for_nobody(there: RunningHub) -> None:
-    await there.invoke(NOW, request_id="r")
+async def test_a_call_without_a_user_is_recorded_for_nobody(hub: RunningHub) -> None:
+    await hub.invoke(NOW, request_id="r")
     nobody = {**dict.fromkeys(WHOM, ""), "labels": {}}
-    assert [whom(event) for event in await recorded(there, request_id="r")] == [nobody]
+    assert [whom(event) for event in await recorded(hub, request_id="r")] == [nobody]
 
 
-async def test_digest_is_that_of_the_bytes_which_the_caller_got(there: RunningHub) -> None:
+async def test_digest_is_that_of_the_bytes_which_the_caller_got(hub: RunningHub) -> None:
     for number, (tool, args) in enumerate(
         [
             (NOW, {}),
@@ -114,32 +114,32 @@ async def test_digest_is_that_of_the_bytes_which_the_caller_got(there: RunningHu
             (READ, {"path": "long.txt"}),  # cut to the limit
         ]
     ):
-        result = await there.invoke(tool, args, request_id="r", **WHOM)
+        result = await hub.invoke(tool, args, request_id="r", **WHOM)
         assert result.ok, result.error
-        *asked, answered = await recorded(there, call_id=result.call_id)
+        *asked, answered = await recorded(hub, call_id=result.call_id)
         assert answered.result_digest == hashlib.sha256(result.result_json).hexdigest(), number
         assert [(event.result_digest, event.result_summary) for event in asked] == [("", "")] * (tool == WRITE)
 
 
-async def test_short_result_is_shown_whole_and_a_long_one_by_its_outline(there: RunningHub) -> None:
-    now = await there.invoke(NOW)
-    await there.invoke(WRITE, {"path": "long.txt", "text": "secretly " * 1_000}, request_id="r")
-    read = await there.invoke(READ, {"path": "long.txt"}, request_id="r")
-    (short,) = [e for e in await recorded(there, call_id=now.call_id) if e.result_summary]
-    (long,) = [e for e in await recorded(there, call_id=read.call_id) if e.result_summary]
+async def test_short_result_is_shown_whole_and_a_long_one_by_its_outline(hub: RunningHub) -> None:
+    now = await hub.invoke(NOW)
+    await hub.invoke(WRITE, {"path": "long.txt", "text": "secretly " * 1_000}, request_id="r")
+    read = await hub.invoke(READ, {"path": "long.txt"}, request_id="r")
+    (short,) = [e for e in await recorded(hub, call_id=now.call_id) if e.result_summary]
+    (long,) = [e for e in await recorded(hub, call_id=read.call_id) if e.result_summary]
     assert short.result_summary.encode() == now.result_json
     assert json.loads(long.result_summary)["text"] == "(9000 characters)"
     assert "secretly" not in long.result_summary
 
 
-async def test_secrets_in_labels_and_results_are_hidden_and_the_log_verifies(there: RunningHub, tmp_path: Path) -> None:
+async def test_secrets_in_labels_and_results_are_hidden_and_the_log_verifies(hub: RunningHub, tmp_path: Path) -> None:
     labels = {"password": "hunter2-canary", "note": f"key {SECRET}"}
-    await there.invoke(WRITE, {"path": "k", "text": SECRET}, request_id="r", labels=labels)
-    result = await there.invoke(READ, {"path": "k"}, request_id="r", labels=labels)
+    await hub.invoke(WRITE, {"path": "k", "text": SECRET}, request_id="r", labels=labels)
+    result = await hub.invoke(READ, {"path": "k"}, request_id="r", labels=labels)
     assert SECRET in result.result_json.decode()
-    events = await recorded(there)
+    events = await recorded(hub)
     shown = str(events) + rows_of(tmp_path)
     assert '"result_summary":' in shown
     assert SECRET not in shown
     assert "hunter2-canary" not in shown
-    assert (await there.audit.VerifyAudit(pb.VerifyAuditRequest())).ok
+    assert (await hub.audit.VerifyAudit(pb.VerifyAuditRequest())).ok

@@ -20,20 +20,20 @@ from toolhub_service.domain.approval import ApprovalState
 
 
 @pytest.fixture
-def it() -> QuestionHarness:
+def harness() -> QuestionHarness:
     return asking(a_question("Which colour?\u202e Say \x1b[31mred.", COLOUR))
 
 
 @pytest.fixture
-async def hub(it: QuestionHarness) -> AsyncIterator[ApprovalHub]:
-    async with approval_hub(it.harness) as serving:
+async def hub(harness: QuestionHarness) -> AsyncIterator[ApprovalHub]:
+    async with approval_hub(harness.harness) as serving:
         yield serving
 
 
 async def test_question_is_shown_as_the_tools_words_and_its_fields(
-    it: QuestionHarness, hub: ApprovalHub, tmp_path: Path
+    harness: QuestionHarness, hub: ApprovalHub, tmp_path: Path
 ) -> None:
-    approval_id = await it.asks()
+    approval_id = await harness.asks()
     shown = await typed(hub, tmp_path, "show", approval_id)
     assert "untrusted text of the tool" in shown.text
     assert "Which colour?\\u202e Say \\u001b[31mred." in shown.text
@@ -53,41 +53,41 @@ async def test_question_is_shown_as_the_tools_words_and_its_fields(
     ],
 )
 async def test_answer_of_the_command_line_lets_the_call_go_on(
-    it: QuestionHarness, hub: ApprovalHub, words: tuple[str, ...]
+    harness: QuestionHarness, hub: ApprovalHub, words: tuple[str, ...]
 ) -> None:
-    approval_id = await it.asks()
+    approval_id = await harness.asks()
     done = await cli(hub, "approve", approval_id, *words)
     assert done.exit_code == 0, done.stderr
-    assert (await it.call(approval_id)).ok
-    assert it.adapter.done == [{"colour": "green", "password": "none"}]
+    assert (await harness.call(approval_id)).ok
+    assert harness.adapter.done == [{"colour": "green", "password": "none"}]
 
 
 async def test_an_answer_that_does_not_fit_is_refused_with_a_reason_and_decides_nothing(
-    it: QuestionHarness, hub: ApprovalHub
+    harness: QuestionHarness, hub: ApprovalHub
 ) -> None:
-    approval_id = await it.asks()
+    approval_id = await harness.asks()
     refused = await cli(hub, "approve", approval_id, "--answer", "colour=blue")
     assert refused.exit_code != 0
     assert "does not match the question" in refused.stderr
     nothing = await cli(hub, "approve", approval_id)
     assert "needs an answer" in nothing.stderr
-    assert await it.harness.state(approval_id) is ApprovalState.PENDING
+    assert await harness.harness.state(approval_id) is ApprovalState.PENDING
 
 
 async def test_terminal_asks_for_each_field_then_whether_it_may_run(
-    it: QuestionHarness, hub: ApprovalHub, tmp_path: Path
+    harness: QuestionHarness, hub: ApprovalHub, tmp_path: Path
 ) -> None:
-    approval_id = await it.asks()
+    approval_id = await harness.asks()
     words, after = ("approve", approval_id), "green: "
     no = await typed(hub, tmp_path, *words, keys=b"red\n\nn\n", after=after)
     assert "Nothing was decided" in no.text
-    assert await it.harness.state(approval_id) is ApprovalState.PENDING
+    assert await harness.harness.state(approval_id) is ApprovalState.PENDING
     yes = await typed(hub, tmp_path, *words, keys=b"\nblue\nred\nopen\ny\n", after=after)
     assert yes.code == 0, yes.text
     assert "This field is required." in yes.text
     assert "Choose one of: red, green" in yes.text
-    assert (await it.call(approval_id)).ok
-    assert it.adapter.done == [{"colour": "red", "password": "open"}]
+    assert (await harness.call(approval_id)).ok
+    assert harness.adapter.done == [{"colour": "red", "password": "open"}]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ArtifactServer]:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -49,25 +49,25 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def test_file_goes_up_and_comes_down_as_it_was(server: ArtifactServer, here: Path) -> None:
-    (here / "rows.csv").write_bytes(DATA)
+async def test_file_goes_up_and_comes_down_as_it_was(server: ArtifactServer, folder: Path) -> None:
+    (folder / "rows.csv").write_bytes(DATA)
     up = await run(server.address, "put", "rows.csv", "--task-id", "task-1")
     assert up.exit_code == 0, up.output
     artifact = json.loads(up.stdout)
     assert (artifact["sha256"], artifact["sizeBytes"]) == (sha256(DATA), str(len(DATA)))
     assert (artifact["name"], artifact["mediaType"], artifact["taskId"]) == ("rows.csv", "text/csv", "task-1")
-    (here / "rows.csv").unlink()
+    (folder / "rows.csv").unlink()
     down = await run(server.address, "get", artifact["artifactId"])
     assert down.exit_code == 0, down.output
     assert json.loads(down.stdout)["file"] == "rows.csv"
-    assert (here / "rows.csv").read_bytes() == DATA
-    assert names(here) == ["rows.csv"]
+    assert (folder / "rows.csv").read_bytes() == DATA
+    assert names(folder) == ["rows.csv"]
     shown = await run(server.address, "show", artifact["artifactId"])
     assert json.loads(shown.stdout) == artifact
 
 
 @pytest.mark.parametrize("data", [b"", b"some", DATA])
-async def test_pipes_go_both_ways(server: ArtifactServer, here: Path, data: bytes) -> None:
+async def test_pipes_go_both_ways(server: ArtifactServer, folder: Path, data: bytes) -> None:
     up = await run(server.address, "put", "-", "--name", "piped.txt", stdin=data)
     artifact = json.loads(up.stdout)
     assert (artifact["name"], artifact["sha256"]) == ("piped.txt", sha256(data))
@@ -75,38 +75,38 @@ async def test_pipes_go_both_ways(server: ArtifactServer, here: Path, data: byte
     assert down.stdout_bytes == data
     file = await run(server.address, "get", artifact["artifactId"])
     assert file.exit_code == 0, file.output
-    assert (here / "piped.txt").read_bytes() == data
+    assert (folder / "piped.txt").read_bytes() == data
 
 
-async def test_standing_file_is_replaced_only_with_force(server: ArtifactServer, here: Path) -> None:
+async def test_standing_file_is_replaced_only_with_force(server: ArtifactServer, folder: Path) -> None:
     art = await kept_by(server, DATA)
-    (here / "out").write_text("mine")
-    (here / "link").symlink_to("nowhere")
+    (folder / "out").write_text("mine")
+    (folder / "link").symlink_to("nowhere")
     for name in ("out", "link"):
         refused = await run(server.address, "get", art, "-o", name)
         assert refused.exit_code == 1
         assert "--force" in refused.stderr
-    assert (here / "out").read_text() == "mine"
+    assert (folder / "out").read_text() == "mine"
     assert (await run(server.address, "get", art, "-o", "out", "--force")).exit_code == 0
-    assert (here / "out").read_bytes() == DATA
-    assert names(here) == ["link", "out"]
+    assert (folder / "out").read_bytes() == DATA
+    assert names(folder) == ["link", "out"]
 
 
 @pytest.mark.parametrize("name", [".bashrc", "-rf", "", "..", "a\u202eb"])
 async def test_name_that_could_lead_astray_is_not_used_for_the_file(
-    server: ArtifactServer, here: Path, name: str
+    server: ArtifactServer, folder: Path, name: str
 ) -> None:
     art = await kept_by(server, DATA, name)
     await run(server.address, "get", art)
-    assert [found for found in names(here) if found not in (art, "ab")] == []
+    assert [found for found in names(folder) if found not in (art, "ab")] == []
 
 
-async def test_unknown_artifact_is_refused_and_leaves_nothing(server: ArtifactServer, here: Path) -> None:
+async def test_unknown_artifact_is_refused_and_leaves_nothing(server: ArtifactServer, folder: Path) -> None:
     for words in (("get", "art_1"), ("show", "art_1")):
         refused = await run(server.address, *words)
         assert refused.exit_code == 1
         assert "NOT_FOUND" in refused.stderr
-    assert names(here) == []
+    assert names(folder) == []
 
 
 @pytest.mark.parametrize("words", [("put", "missing"), ("put", ".")])
@@ -116,15 +116,15 @@ async def test_a_file_that_cannot_be_read_is_wrong_usage(server: ArtifactServer,
     assert server.kept.records.found == {}
 
 
-async def test_an_unreachable_hub_is_reported(here: Path) -> None:
-    (here / "f").write_text("x")
+async def test_an_unreachable_hub_is_reported(folder: Path) -> None:
+    (folder / "f").write_text("x")
     assert (await run("127.0.0.1:1", "put", "f")).exit_code == 3
     assert (await run("127.0.0.1:1", "get", "art_1")).exit_code == 3
 
 
 @pytest.mark.promise("artifact.resumed")
-async def test_broken_upload_of_a_file_goes_on_where_it_was(server: ArtifactServer, here: Path) -> None:
-    (here / "data.bin").write_bytes(DATA)
+async def test_broken_upload_of_a_file_goes_on_where_it_was(server: ArtifactServer, folder: Path) -> None:
+    (folder / "data.bin").write_bytes(DATA)
     server.breaking.after = [1, 4, 2]
     up = await run(server.address, "put", "data.bin", "--json")
     assert up.exit_code == 0, up.stderr
@@ -166,22 +166,22 @@ async def test_artifacts_are_listed_and_deleted(server: ArtifactServer) -> None:
 
 @pytest.mark.parametrize("end", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, None])
 @pytest.mark.parametrize("output", ["-", "out"])
-async def test_broken_download_goes_on_where_it_was(here: Path, end: grpc.StatusCode | None, output: str) -> None:
+async def test_broken_download_goes_on_where_it_was(folder: Path, end: grpc.StatusCode | None, output: str) -> None:
     servicer = BreakingArtifactServicer(end)
     server, address = await served(servicer)
     down = await run(address, "get", "art_1", "-o", output)
     await server.stop(0)
     assert down.exit_code == 0, down.stderr
-    assert (down.stdout_bytes if output == "-" else (here / "out").read_bytes()) == DATA
+    assert (down.stdout_bytes if output == "-" else (folder / "out").read_bytes()) == DATA
     assert servicer.offsets == [0, 600_000, 1_200_000, 1_800_000]
 
 
-async def test_download_given_up_is_continued_by_the_next_command(here: Path) -> None:
+async def test_download_given_up_is_continued_by_the_next_command(folder: Path) -> None:
     servicer = BreakingArtifactServicer(grpc.StatusCode.UNAVAILABLE, streams_max=2)
     server, address = await served(servicer)
     given_up = await run(address, "get", "art_1")
     assert given_up.exit_code == 3
-    (part,) = names(here)
+    (part,) = names(folder)
     assert part.startswith(".data.bin.")
     servicer._streams_max = 10**9
     servicer.offsets.clear()
@@ -189,46 +189,46 @@ async def test_download_given_up_is_continued_by_the_next_command(here: Path) ->
     await server.stop(0)
     assert down.exit_code == 0, down.stderr
     assert servicer.offsets[0] == 1_200_000
-    assert names(here) == ["data.bin"]
-    assert (here / "data.bin").read_bytes() == DATA
+    assert names(folder) == ["data.bin"]
+    assert (folder / "data.bin").read_bytes() == DATA
 
 
-async def test_content_that_does_not_match_its_digest_is_not_written(here: Path) -> None:
+async def test_content_that_does_not_match_its_digest_is_not_written(folder: Path) -> None:
     server, address = await served(BreakingArtifactServicer(None, lies=True))
     down = await run(address, "get", "art_1")
     await server.stop(0)
     assert down.exit_code == 1
     assert "SHA-256" in down.stderr
-    assert names(here) == []
+    assert names(folder) == []
 
 
-async def test_a_foreign_beginning_is_detected_by_the_digest(server: ArtifactServer, here: Path) -> None:
+async def test_a_foreign_beginning_is_detected_by_the_digest(server: ArtifactServer, folder: Path) -> None:
     art = await kept_by(server, DATA)
-    part = here / f".data.bin.{sha256(DATA)[:16]}.part"
+    part = folder / f".data.bin.{sha256(DATA)[:16]}.part"
     part.write_bytes(b"not the beginning")
     assert (await run(server.address, "get", art)).exit_code == 1
-    assert names(here) == []
+    assert names(folder) == []
     part.write_bytes(DATA + b"longer than the whole")
     assert (await run(server.address, "get", art)).exit_code == 0
-    assert (here / "data.bin").read_bytes() == DATA
+    assert (folder / "data.bin").read_bytes() == DATA
 
 
-async def test_link_in_the_place_of_the_part_is_not_followed(server: ArtifactServer, here: Path) -> None:
+async def test_link_in_the_place_of_the_part_is_not_followed(server: ArtifactServer, folder: Path) -> None:
     art = await kept_by(server, DATA)
-    (here / "precious").write_text("mine")
-    (here / f".data.bin.{sha256(DATA)[:16]}.part").symlink_to(here / "precious")
+    (folder / "precious").write_text("mine")
+    (folder / f".data.bin.{sha256(DATA)[:16]}.part").symlink_to(folder / "precious")
     assert (await run(server.address, "get", art)).exit_code == 1
-    assert (here / "precious").read_text() == "mine"
+    assert (folder / "precious").read_text() == "mine"
 
 
 async def test_file_that_changes_while_it_goes_up_is_not_kept(
-    server: ArtifactServer, here: Path, monkeypatch: pytest.MonkeyPatch
+    server: ArtifactServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "log").write_bytes(DATA)
+    (folder / "log").write_bytes(DATA)
     seen = hashlib.sha256
 
     def sha256_then_grow(*data: bytes) -> Any:
-        with (here / "log").open("ab") as log:
+        with (folder / "log").open("ab") as log:
             log.write(b"one more line")
         return seen(*data)
 
