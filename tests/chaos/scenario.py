@@ -87,7 +87,7 @@ async def _result(
 
 
 def _defects(replica: Replica) -> Iterator[str]:
-    """Errors, and whatever is no line of the log at all: a traceback of something that nobody expected."""
+    """Errors, and lines that are no log lines, such as an unexpected traceback."""
     for line in replica.words():
         try:
             is_defect = json.loads(line)["level"] in {"error", "critical"}

@@ -33,7 +33,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """Somebody with a home of their own, and a hub at `address` (empty: none)."""
+    """A user with a home of their own, and a hub at `address` (empty: none)."""
 
     home: Path
     address: str = ""

@@ -34,7 +34,7 @@ ENOUGH = 12
 
 @dataclass
 class HubLoad:
-    """Somebody who writes files, submits jobs, keeps artifacts and deletes some, without a pause."""
+    """A client that writes files, submits jobs, keeps artifacts and deletes some, without a pause."""
 
     address: str
     jobs: list[str] = field(default_factory=list)

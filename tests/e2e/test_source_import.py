@@ -42,7 +42,7 @@ def read(cli: CommandLine) -> dict[str, dict[str, Any]]:
 
 
 def test_a_list_of_another_client_becomes_a_governed_call(tmp_path: Path) -> None:
-    """The whole way of somebody new, without a file edited by hand but the policy's one line."""
+    """The whole way of a new user, without a file edited by hand but the policy's one line."""
     home = tmp_path / "home"
     home.mkdir()
     node, everything = node_program("mcp-server-everything")

@@ -81,7 +81,7 @@ def named(start: str, transcript: str) -> str:
 
 @dataclass(slots=True)
 class TourHarness:
-    """A hub in one terminal, somebody in another."""
+    """A hub in one terminal, a user in another."""
 
     screen: Terminal
     address: str

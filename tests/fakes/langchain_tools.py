@@ -74,7 +74,7 @@ async def refuses() -> str:
 
 @tool
 async def crashes(text: str = "") -> str:
-    """Meet what nobody foresaw."""
+    """Raise an unforeseen exception."""
     raise RuntimeError(f"leaked {text}")
 
 
@@ -320,7 +320,7 @@ def holds_on(door: str) -> str:
 
 @tool
 def sync_crashes(text: str = "") -> str:
-    """Meet what nobody foresaw, in a worker."""
+    """Raise an unforeseen exception, in a worker."""
     raise RuntimeError(f"leaked {text}")
 
 

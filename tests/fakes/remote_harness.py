@@ -15,7 +15,7 @@ from tests.fakes.clock import FixedRandomness
 from tests.fakes.http_remote_job import HttpRemoteJob, remote_tool
 from tests.fakes.job_server import JobServer
 from tests.fakes.outcomes import outcome_of
-from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life, MortalRemote, ProcessDied
+from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life, KillableRemote, ProcessDied
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms
@@ -81,8 +81,8 @@ class RemoteJobHarness:
         self.clock = LoopClock()
         self.running = FakeRunningJobs(self.kept, self.life)
         self.remote = HttpRemoteJob(self.client, self.server.url, Poller(FixedRandomness(), SOON))
-        mortal = MortalRemote(self.remote, self.life)
-        self.executor = RemoteExecutor(mortal, self.running, self.clock, FixedRandomness(), self.terms)
+        killable = KillableRemote(self.remote, self.life)
+        self.executor = RemoteExecutor(killable, self.running, self.clock, FixedRandomness(), self.terms)
 
     def successor(self, life: Life | None = None) -> RemoteJobHarness:
         return RemoteJobHarness(self.server, self.client, self.kept, life or Life(), self.terms)

@@ -121,7 +121,7 @@ class FakeRunningJobs:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The job store is away.")
 
 
-class MortalRemote:
+class KillableRemote:
     """A `RemoteJob` as a process with this life reaches it."""
 
     def __init__(self, remote: RemoteJob, life: Life) -> None:

@@ -24,7 +24,7 @@ egress: [{hosts: [127.0.0.1], ports: [%d, %d], cidrs: [127.0.0.0/8], methods: [G
 
 
 class HostAnswers:
-    """Returns what it was sent, in several spellings; leads elsewhere; or lets nobody in."""
+    """Returns what it was sent, in several spellings; redirects elsewhere; or refuses every caller."""
 
     elsewhere = ""
 

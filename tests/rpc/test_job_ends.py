@@ -51,7 +51,7 @@ class LongOutput(Echo):
 
 
 class JobHarness:
-    """One hub with its people; its tools are the test's to let go."""
+    """One hub with its people; the test releases its tools."""
 
     def __init__(self) -> None:
         self.waits, self.writes, self.clears = CountedWaits(), CountedWrites(), SlowToCancel()

@@ -262,7 +262,7 @@ def test_an_answer_that_another_page_or_issuer_sends_is_not_used() -> None:
 
 
 class _TokenThief(BaseHTTPRequestHandler):
-    """The MCP endpoint of a hub that wants tokens for somebody else's."""
+    """The MCP endpoint of a hub that asks for tokens of another hub."""
 
     wants: ClassVar[dict[str, object]] = {}
 

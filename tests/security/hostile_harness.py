@@ -57,7 +57,7 @@ class HostileHarness:
         return found
 
     async def tools(self, source: str) -> dict[str, tool_pb2.ToolSpec]:
-        """By their own names, in whatever state: of this source alone, for others have thousands."""
+        """By their own names, in any state: of this source alone, for others have thousands."""
         wanted = tool_pb2.ToolFilter(sources=[source], states=[ACTIVE, UNAVAILABLE, QUARANTINED])
         asked = tool_service_pb2.ListToolsRequest(filter=wanted, page_size=1_000, view=tool_pb2.TOOL_VIEW_BASIC)
         found: dict[str, tool_pb2.ToolSpec] = {}

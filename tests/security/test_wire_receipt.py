@@ -181,7 +181,7 @@ async def until_closed(reader: asyncio.StreamReader) -> bytes:
 
 
 class SlowSender:
-    """Stands for the context of an RPC whose message comes when the test says so."""
+    """In the place of the context of an RPC; its message comes when the test sends it."""
 
     def __init__(self) -> None:
         self.reading = asyncio.Event()

@@ -113,7 +113,7 @@ REFUSED = definition("refused", "Read a paper and send it on.")
 
 
 def unpack(version: str, backend: str, folder: Path) -> dict[str, Any]:
-    """Put the data folder and whatever else was kept below `folder`; what the former version said of it."""
+    """Put the data folder and everything else that was kept below `folder`; what the former version said of it."""
     with tarfile.open(FOLDER / version / f"{backend}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     expected: dict[str, Any] = json.loads((folder / "expected.json").read_text())

@@ -212,7 +212,7 @@ class StoreThatBreaks(MemoryKeys):
 
 
 class StoreOutOfReach(MemoryKeys):
-    """Answers nobody."""
+    """Never answers."""
 
     async def claim(self, *_: Any, **__: Any) -> KeyRecord | None:
         raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The store cannot be reached.", retryable=True)

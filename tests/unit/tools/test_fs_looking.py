@@ -67,7 +67,7 @@ async def test_hidden_names_are_listed_when_asked_but_never_drafts(tree: FileCal
 
 
 class UnreadableFolder:
-    """Lets nobody into one folder."""
+    """Refuses to open one folder."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -22,7 +22,7 @@ from toolhub_service.transport.session_calls import SharedLimit
 
 
 class FakeJournal:
-    """A `Journal` that is behind when the test says so, and that catches up when it is let go."""
+    """A `Journal` that is behind while the test wants it, and catches up when released."""
 
     def __init__(self) -> None:
         self.behind = False

@@ -324,7 +324,7 @@ class JobHarness:
         return job
 
     async def check(self, job_id: str = "job-1", *, effects_max: int = 1) -> Job:
-        """What holds of every job that is over, whatever happened to it; the job."""
+        """What holds of every ended job; returns the job."""
         job = await self.check_history(job_id)
         assert self.world.effects[job_id] <= effects_max
         await self.check_audited(job_id)

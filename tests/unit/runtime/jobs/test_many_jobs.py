@@ -44,7 +44,7 @@ async def test_two_processes_race_for_two_hundred_jobs(harness: JobHarness) -> N
 async def test_processes_come_and_go_and_jobs_are_cancelled_while_the_store_fails(
     harness: JobHarness, seed: int
 ) -> None:
-    """What is held whatever comes: every job ends once, with its reason, and no effect happens twice."""
+    """What always holds: every job ends once, with its reason, and no effect happens twice."""
     chance = random.Random(seed)
     harness.world.script = _few_turns
     for job_id in JOBS:
