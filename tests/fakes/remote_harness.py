@@ -15,7 +15,7 @@ from tests.fakes.clock import FixedRandomness
 from tests.fakes.http_remote_job import HttpRemoteJob, remote_tool
 from tests.fakes.job_server import JobServer
 from tests.fakes.outcomes import outcome_of
-from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, Life, KillableRemote, ProcessDied
+from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks, KillableRemote, Life, ProcessDied
 from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms
