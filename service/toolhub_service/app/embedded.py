@@ -14,8 +14,6 @@ from msgspec.structs import replace
 
 from toolhub_service.app.hub import Hub, open_hub
 from toolhub_service.app.serving import StartRefused, follow
-from toolhub_service.app.wiring_mcp import McpAccess
-from toolhub_service.domain.call import Principal
 from toolhub_service.domain.event import EventType
 from toolhub_service.settings.document import Settings
 
@@ -52,7 +50,8 @@ async def _serve(hub: Hub, api_key: str) -> None:
     await hub.audit_event(EventType.HUB_STARTED, policy_revision=change.revision)
     headers = [("authorization", f"Bearer {api_key}")] if api_key else []
     serving = await asyncio.to_thread(importlib.import_module, "toolhub_service.mcp_server.stdio")
-    answering = asyncio.create_task(serving.serve(hub.mcp.engine, partial(_caller, hub.mcp.access, headers)))
+    identify = partial(hub.mcp.access.at_once, headers, "stdio", "stdio")
+    answering = asyncio.create_task(serving.serve(hub.mcp.engine, identify))
     follower = asyncio.create_task(follow(hub, asyncio.Event()))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,7 +67,3 @@ async def _serve(hub: Hub, api_key: str) -> None:
         await asyncio.wait({answering, follower})
         # The last answer may still be in Python's buffer when the process ends.
         sys.stdout.flush()
-
-
-def _caller(access: McpAccess, headers: list[tuple[str, str]]) -> Principal:
-    return access.at_once(headers, "stdio", "stdio")

@@ -169,14 +169,10 @@ def _spelled(value: JsonValue, spell: Callable[[str], str]) -> JsonValue:
         return value
 
 
-def _spell_url(url: str) -> str:
-    return str(parse_url(url))
-
-
 _SPELLINGS: dict[ArgumentRole, Callable[[str], str]] = {
     ArgumentRole.PATH_READ: judge_path,
     ArgumentRole.PATH_WRITE: judge_path,
     ArgumentRole.WORKING_DIRECTORY: judge_path,
-    ArgumentRole.URL: _spell_url,
+    ArgumentRole.URL: lambda url: str(parse_url(url)),
     ArgumentRole.METHOD: str.upper,
 }

@@ -234,7 +234,8 @@ class Table:
 
     def row(self, parties: Sequence[Party], spec: ToolSpec) -> Row:
         """Work out one row; the snapshot keeps it."""
-        needs, all_named, parties = canonical_capabilities(spec.capabilities), parties, _known(parties)
+        needs, all_named = canonical_capabilities(spec.capabilities), parties
+        parties = [party for party in parties if party.is_known]
         mine = next((found for who, _ in self.grants if (found := who.match(parties[0]))), None)
         roles = [(party.id, self._roles_of(party)) for party in parties]
         lacks = [(party.id, self._holdings(party).lack(needs)) for party in parties]
@@ -283,10 +284,6 @@ class Table:
         if DANGER_DESTRUCTIVE in needs and self.document.destructive_requires_plan:
             return Default(Effect.REQUIRE_PLAN, frozenset({DANGER_DESTRUCTIVE}))
         return Default(Effect.ALLOW, frozenset())
-
-
-def _known(parties: Sequence[Party]) -> list[Party]:
-    return [party for party in parties if party.is_known]
 
 
 def compile_conditions(document: PolicyDocument, lines: Lines) -> Conditions:

@@ -78,7 +78,7 @@ class _Declaration:
             case Primitive():
                 return "number" if of.of == "integer" else of.of
             case Literals():
-                return " | ".join(map(_literal, of.values))
+                return " | ".join(map(json.dumps, of.values))
             case Array():
                 return f"Array<{self._expression(of.item, within, side)}>"
             case Record():
@@ -115,10 +115,6 @@ class _Declaration:
         comment = f"{_inline(member.description)} " if member.description else ""
         key = name if is_name(name) else json.dumps(name)
         return f"{comment}{key}{'' if member.is_required else '?'}: {self._expression(member.type, within, side)};"
-
-
-def _literal(value: str | int | bool | None) -> str:
-    return json.dumps(value)
 
 
 def _comment(text: str, indent: str) -> str:

@@ -93,7 +93,8 @@ class FastClient:
         asked = f"hub-{next(self._ids)}"
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": asked}}
-        content = _written({"jsonrpc": "2.0", "id": asked, "method": method, "params": params})
+        message = {"jsonrpc": "2.0", "id": asked, "method": method, "params": params}
+        content = msgspec.json.encode(message, enc_hook=_thawed)
         request = httpx2.Request(
             "POST", self._url, headers={**self._fields, **fields}, content=content, extensions=self._extensions
         )
@@ -111,10 +112,6 @@ class FastClient:
             return _result(_answer(status, media, response.content), asked)
         finally:
             await response.aclose()
-
-
-def _written(message: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(message, enc_hook=_thawed)
 
 
 def _thawed(value: object) -> object:
