@@ -125,6 +125,15 @@ class AuditLogSuite:
         assert seen == [4, 6, 7]
         assert not await log.read(EventFilter(owners=lambda _: False), after=None, limit=2)
 
+    async def test_events_of_those_who_are_meant_are_found_where_principals_are_too_many_to_be_asked_for_one_by_one(
+        self, log: ChainedAuditLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("toolhub_service.stores.audit.by_principal._KNOWN_MAX", 2)
+        for number, principal in enumerate(("a-1", "b-1", "a-2", "b-2"), start=1):
+            log.append(called(number, principal=principal))
+        found = await log.read(EventFilter(owners=lambda owner: owner.startswith("a-")), after=None, limit=9)
+        assert [each.event.at_unix_ms for each in found] == [1, 3]
+
     async def test_an_event_keeps_its_user_and_the_result_as_appended(self, log: ChainedAuditLog) -> None:
         whom = {"user_id": "u", "agent_id": "a", "task_id": "t", "session_id": "s", "labels": {"b": "2", "a": "1"}}
         event = called(1, **whom, result_digest="d" * 64, result_summary='{"text":"x"}')

@@ -82,6 +82,8 @@ _CURL_RE = _compile(CURL_USER)
 _HEADER_RE = _compile(_HEADER)
 _NAMED_RE = _compile(_NAMED)
 _FLAG_RE = _compile(_FLAG)
+# A quote, as it is in JSON within JSON too, or of a `repr` of bytes: `"`, `\"`, `b'`.
+_OPENING_RE = _compile(rb"""b?\\*["']""")
 _SIGNS: Final = "|".join(
     (
         NAME_SIGN,
@@ -278,8 +280,9 @@ def _hide_value(name: bytes, value: bytes) -> bytes:
     """The mark in the value's own quotes; an object or an array is hidden as a whole."""
     if value[:1] in (b"{", b"["):
         return _MARK
-    bare = value.lstrip(b"b\\\"'") if value[:1] in b"b\\\"'" and (b'"' in value[:9] or b"'" in value[:9]) else value
-    opening = value[: len(value) - len(bare)]
+    quotes = _OPENING_RE.match(value)
+    opening = b"" if quotes is None else bytes(quotes.group(0))
+    bare = value[len(opening) :]
     content = bare.rstrip(b"\\\"'") if opening else bare.rstrip(_CLOSERS)
     if content.lower() in _NOTHING or (content.isdigit() and name.lower().endswith(b"tokens")):
         return value

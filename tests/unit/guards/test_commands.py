@@ -289,6 +289,7 @@ def test_empty_unfinished_and_multi_line_commands_are_refused(text: str) -> None
 def test_a_very_long_command_is_refused_unread() -> None:
     with pytest.raises(ToolFailure):
         split_command("a " * MAX_COMMAND_CHARS)
+    assert split_command("a" * MAX_COMMAND_CHARS) == ["a" * MAX_COMMAND_CHARS]
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=("Cc", "Cs"))), min_size=1, max_size=8))

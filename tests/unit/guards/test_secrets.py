@@ -148,6 +148,14 @@ def test_a_number_under_a_secret_name_in_text_is_hidden() -> None:
     assert REDACTOR.text("login --password 12345678 now") == "login --password *** now"
 
 
+@pytest.mark.parametrize("secret", ["bobs-dog", "bbbb", "b"])
+def test_value_that_begins_like_quoted_bytes_is_hidden_from_its_first_letter(secret: str) -> None:
+    assert REDACTOR.text(f"password={secret}") == "password=***"
+    assert REDACTOR.text(f"password=b'{secret}'") == "password=b'***'"
+    assert REDACTOR.text(f'{{"password": "{secret}"}}') == '{"password": "***"}'
+    assert REDACTOR.text(rf"{{\"password\": \"{secret}\"}}") == r"{\"password\": \"***\"}"
+
+
 def test_known_values_are_hidden_in_every_spelling() -> None:
     raw = CANARY.encode()
     escaped = orjson.dumps(CANARY).decode()[1:-1]
@@ -246,6 +254,8 @@ def test_two_hundred_levels_are_searched_and_what_lies_deeper_is_hidden_whole(
     assert innermost(REDACTOR.value(nested(200)), 200) == {"note": "kept", "password": MARK}
     assert innermost(REDACTOR.value(nested(201)), 201) == MARK
     assert innermost(REDACTOR.value(nested(20_000)), 201) == MARK
+    assert "kept" in REDACTOR.json_text([{1, 2}, nested(199)]), "a set is not JSON"
+    assert "kept" not in REDACTOR.json_text([{1, 2}, nested(200)])
 
 
 _WORDS = "password token apiKey Authorization cookie sig= = : \\ { } [ ] , ; & ? @ / :// > < *** abc x1y2z3w4v5 ä null"

@@ -108,6 +108,12 @@ def test_each_tool_runs_its_own_classes_of_statements(dialect: str) -> None:
         assert refusal(sql, terms, writes=True).error.kind is ErrorKind.POLICY_DENIED, sql
 
 
+@pytest.mark.parametrize("word", ["DROP", "VACUUM", "EXPLAIN"])
+def test_statement_that_no_tool_runs_is_refused_by_its_first_word(word: str) -> None:
+    rest = {"DROP": " TABLE t", "EXPLAIN": " SELECT 1"}.get(word, "")
+    assert f"is {word}, which no tool runs" in refusal(word + rest, WRITING["sqlite"], writes=True).error.message
+
+
 @pytest.mark.parametrize("terms", [POSTGRES, SQLITE], ids=["postgres", "sqlite"])
 def test_invalid_or_too_large_statements_are_invalid_input_with_their_place(terms: DatabaseTerms) -> None:
     assert refusal("SELEC 1 FROM", terms).error.kind in (ErrorKind.INVALID_INPUT, ErrorKind.POLICY_DENIED)

@@ -92,6 +92,7 @@ def test_an_unbounded_condition_is_refused_when_the_policy_is_loaded(text: str, 
         ("args.all(k, k != '')", {("args", "")}),
         ("args[principal.id] == 1", {("args", ""), ("principal", "id")}),
         ("[1].all(args, args > 0)", set()),
+        ("[1].all(args, args > 0) && args.a == 1", {("args", "a")}),
     ],
 )
 def test_only_members_that_are_named_are_read(text: str, members: set[tuple[str, str]]) -> None:

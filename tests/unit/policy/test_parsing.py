@@ -249,3 +249,11 @@ def test_pattern_that_matches_or_may_match_is_not_reported(text: str) -> None:
 def test_names_are_not_judged_where_none_are_known() -> None:
     document, _ = parse_policy("grants: [{principals: [a], capabilities: [b]}]\nimpersonate: [c]")
     assert not list(unmatched(document, Known(frozenset(), frozenset(), frozenset())))
+
+
+def test_file_of_just_as_many_characters_as_are_read_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "grants: []"
+    monkeypatch.setattr("toolhub_service.policy.parsing.MAX_TEXT_CHARS", len(text))
+    parse_policy(text)
+    with pytest.raises(InvalidPolicy, match="characters"):
+        parse_policy(f"{text}\n")

@@ -13,6 +13,7 @@ from tests.unit.runtime.pipeline_harness import HANG, POLICY, READ, WRITE, a_too
 from toolhub_service.domain.call import BudgetRequest
 from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.event import EventType
+from toolhub_service.domain.key import EffectKey
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.tool import ToolLimits, ToolSpec
 from toolhub_service.runtime.idempotency import MAX_KEPT_BYTES
@@ -42,6 +43,14 @@ class TestReplay:
         await ask(harness, 2)
         third = await ask(harness, 3)
         assert len(third.evidence) == len(first.evidence) + 1
+
+    async def test_answer_is_looked_up_by_its_key_and_the_look_leaves_the_key_free(self) -> None:
+        harness = a_keyed_harness()
+        keys, key = harness.pipeline.keys, EffectKey(call(1).principal.id, WRITE.name, "k-1")
+        assert await keys.known(key) is None
+        first = await ask(harness, 1)
+        found = await keys.known(key)
+        assert (first.ok, first.replayed, found and found.value) == (True, False, first.value)
 
     async def test_calls_without_a_key_each_run(self) -> None:
         harness = a_keyed_harness()

@@ -103,6 +103,19 @@ async def test_refusal_before_anything_was_sent_is_a_failure(harness: JobHarness
     assert (await harness.check()).state is FAILED
 
 
+async def test_refused_remote_work_is_not_tried_again_at_its_deadline(harness: JobHarness, process: Process) -> None:
+    async def script(run: ScriptedRun) -> ToolResult:
+        late_ms = run.job.deadline_unix_ms - harness.clock.unix_ms()
+        harness.clock.advance(late_ms / 1_000 if late_ms > 0 else 1.0)
+        return failed(run.call, ErrorKind.TIMEOUT, attempts=0)
+
+    harness.world.script = script
+    await harness.kept(a_job(remote=MARK))
+    await process.deliver()
+    assert (await harness.check()).state is TIMED_OUT
+    assert len(harness.world.calls) == 1
+
+
 async def test_retries_of_refused_remote_work_end_with_its_deadline(harness: JobHarness, process: Process) -> None:
     async def script(run: ScriptedRun) -> ToolResult:
         harness.clock.advance(600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,14 @@ async def test_a_place_that_was_away_gets_everything_in_order_and_a_batch_again_
     assert (reports.behind, reports.anew) == (0, 0)
     await drained(Export(log.events, sink, reports))
     assert len(sink.places) == 1_600
+
+
+async def test_tag_of_an_event_is_found_by_its_row(log: ChainedAuditLog) -> None:
+    await filled(log, 1, 3)
+    with closing(log.events.open(create=False)) as table:
+        rows = table.news(0, 10)
+        assert [table.tag_at(row[0]) for row in rows] == [row[11] for row in rows]
+        assert table.tag_at(rows[-1][0] + 1) is None
 
 
 async def test_batches_are_bounded_in_bytes(log: ChainedAuditLog) -> None:

@@ -198,6 +198,20 @@ class TestSeveralMachines:
             await other.close()
         await log.close()
 
+    async def test_a_watcher_is_notified_of_the_events_of_other_processes(
+        self, postgres_url: str, tmp_path: Path, log: PostgresAuditLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("poll_s", "check_s"):
+            monkeypatch.setattr(PostgresEvents, name, 3_600.0)
+        other = await started_postgres_log(postgres_url, tmp_path, timing=AT_ONCE)
+        async with aclosing(log.tail(EVERYTHING)) as tail, asyncio.timeout(30):
+            await log.append_durably(called(1))  # from now on its writer knows that somebody watches
+            assert (await anext(tail)).event.at_unix_ms == 1
+            await other.append_durably(called(2))
+            assert (await anext(tail)).event.at_unix_ms == 2
+        await other.close()
+        await log.close()
+
     async def test_processes_that_start_together_on_a_new_database_all_start(
         self, postgres_url: str, tmp_path: Path
     ) -> None:

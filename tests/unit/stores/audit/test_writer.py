@@ -143,6 +143,41 @@ async def test_event_that_cannot_be_sealed_is_refused_and_written_once_it_can(
     assert (verification.ok, verification.events_checked) == (True, 2)
 
 
+async def test_commits_are_bounded_though_events_have_piled_up_while_the_log_was_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PatientObserver(RecordingObserver):
+        def __init__(self) -> None:
+            super().__init__()
+            self.commits: list[int] = []
+            self.failures = threading.Semaphore(0)
+
+        def audit_committed(self, events: int, seconds: float, depth: int) -> None:
+            self.commits.append(events)
+
+        def audit_failed(self, reason: str) -> None:
+            self.failures.release()
+
+    def defect(event: Event) -> bytes:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("toolhub_service.stores.audit.writer._RETRY_S", 0.01)
+    observer = PatientObserver()
+    timing = WriterTiming(linger_s=3_600.0, group_limit=5)
+    log = await started_log(tmp_path, timing=timing, observer=observer)
+    monkeypatch.setattr("toolhub_service.stores.audit.log.canonical", defect)
+    for number in range(1, 21):
+        log.append(called(number))
+    with pytest.raises(ToolFailure):
+        await log.flush()
+    for _ in range(3):
+        assert await asyncio.to_thread(observer.failures.acquire, timeout=60)
+    monkeypatch.setattr("toolhub_service.stores.audit.log.canonical", chain.canonical)
+    await log.flush()
+    await log.close()
+    assert observer.commits == [5, 5, 5, 5]
+
+
 async def test_chain_is_attested_so_long_after_the_first_event_that_is_not_attested_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
