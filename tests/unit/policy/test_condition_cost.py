@@ -39,6 +39,13 @@ def test_a_condition_that_may_cost_more_than_the_limit_is_not_evaluated(text: st
         answer(text, NUMBERS)
 
 
+@pytest.mark.parametrize("text", ["args.s.matches('a{99}')", "matches(args.s, 'a{99}')"])
+def test_a_match_costs_as_much_as_the_text_is_long_however_it_is_written(text: str) -> None:
+    cost = cost_of(text)
+    assert cost.is_within({"args": {"s": "a" * 1_000}})
+    assert not cost.is_within({"args": {"s": "a" * 100_000}})
+
+
 def test_a_condition_with_too_costly_arguments_is_not_evaluated() -> None:
     with pytest.raises(ConditionFault, match="cost limit"):
         answer("size(args.a) == 130000", {"a": [0] * 130_000})

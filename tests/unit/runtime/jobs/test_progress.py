@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
 from tests.unit.runtime.jobs.job_harness import JobHarness, Process, ScriptedRun, a_job, turn
 from toolhub_service.domain.job import RemoteMark
-from toolhub_service.domain.result import Chunk, Progress, ToolResult
+from toolhub_service.domain.result import Chunk, JobState, Progress, ToolResult
 from toolhub_service.runtime.jobs import settle as subject
 from toolhub_service.runtime.jobs.settle import carried_on
 
@@ -71,6 +73,31 @@ async def test_interval_grows_with_the_jobs_that_run(
     await harness.kept(a_job())
     await process.deliver()
     assert slept[0] == pytest.approx(interval_s)
+
+
+async def test_job_that_is_over_waits_for_no_report_whose_turn_has_not_come(
+    harness: JobHarness, process: Process
+) -> None:
+    pausing = asyncio.Event()
+
+    async def sleep(delay_s: float) -> None:
+        pausing.set()
+        await asyncio.Event().wait()
+
+    async def script(run: ScriptedRun) -> ToolResult:
+        live = run.process.runs._live["job-1"]
+        sink = subject.JobSink(live, process.ledger, process.runs._redactor, lambda: 1, sleep)
+        sink.progress(Progress(1))
+        await pausing.wait()
+        sink.progress(Progress(2))
+        async with asyncio.timeout(20):
+            assert await sink.close() == Progress(2)
+        return run.ok()
+
+    harness.world.script = script
+    await harness.kept(a_job())
+    await process.deliver()
+    assert (await harness.check()).state is JobState.SUCCEEDED
 
 
 async def test_report_is_redacted_and_bounded(harness: JobHarness, process: Process) -> None:

@@ -322,6 +322,15 @@ async def test_watch_of_several_finds_a_job_that_began_behind_a_gap() -> None:
         assert (await reading).sequence == 1
 
 
+async def test_watch_of_more_jobs_than_one_read_brings_sees_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolhub_service.runtime.jobs.watch._READ_ENTRIES", 2)
+    watched = WatchedJob()
+    for number in range(5):
+        await watched.store.inner.create(a_job(f"job-{number}"))
+    async with asyncio.timeout(WITHIN_S), aclosing(watched.watch.watch_many([], JobFilter(), {})) as statuses:
+        assert {(await anext(statuses)).job_id for _ in range(5)} == {f"job-{number}" for number in range(5)}
+
+
 async def test_whole_process_follows_a_run(harness: JobHarness, process: Process) -> None:
     await harness.kept(a_job())
     seen = []

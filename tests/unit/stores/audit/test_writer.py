@@ -143,6 +143,28 @@ async def test_event_that_cannot_be_sealed_is_refused_and_written_once_it_can(
     assert (verification.ok, verification.events_checked) == (True, 2)
 
 
+async def test_broken_log_is_tried_again_now_and_then_and_not_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[str] = []
+
+    class CountingObserver(RecordingObserver):
+        def audit_failed(self, reason: str) -> None:
+            failures.append(reason)
+
+    def defect(event: Event) -> bytes:
+        raise ZeroDivisionError
+
+    log = await started_log(tmp_path, observer=CountingObserver())
+    monkeypatch.setattr("toolhub_service.stores.audit.log.canonical", defect)
+    with pytest.raises(ToolFailure):
+        await log.append_durably(called(1))
+    await asyncio.sleep(0.2)
+    assert 1 <= len(failures) <= 3, "the first one, and one for what was set before it"
+    monkeypatch.setattr("toolhub_service.stores.audit.log.canonical", chain.canonical)
+    await log.close()
+
+
 async def test_commits_are_bounded_though_events_have_piled_up_while_the_log_was_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
