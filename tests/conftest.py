@@ -28,7 +28,7 @@ from tests.services import (  # noqa: F401 - fixtures
 
 gc.disable()  # until the tests are collected
 quick_starts.remember()
-settings.register_profile("unhurried", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("unhurried", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")  # no example may fail because the machine is slow
 
 
@@ -36,6 +36,7 @@ def pytest_collection_finish() -> None:
     """Thousands of collected tests are no garbage: nobody who looks for some goes through them, now or later."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 5, 50)  # as seldom as a hub that serves looks for garbage: else a fourteenth of all work
     gc.enable()
 
 

@@ -95,7 +95,7 @@ async def test_workflow_of_n8n_is_configured_and_never_named_by_a_message(tmp_pa
                 assert (refused.code, refused.reason) == (
                     grpc.StatusCode.FAILED_PRECONDITION,
                     "SOURCE_NOT_CONFIGURED",
-                )
+                ), refused.message
                 assert "`workflows`" in refused.message
             await hub.registry.RefreshSources(pb.RefreshSourcesRequest())
             assert hub.hub.toolbox.catalog.get("flows/again") is None

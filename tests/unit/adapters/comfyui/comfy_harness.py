@@ -149,7 +149,7 @@ async def comfy_harness(
         servers = [await stack.enter_async_context(fake_comfyui(version)) for version in versions or ("0.33.0",)]
         places = comfyui_templates.write(folder / "templates", *templates)
         backends = tuple(BackendTerms(f"gpu-{at}", server.url) for at, server in enumerate(servers, 1))
-        chosen: dict[str, Any] = {"lost_after_s": 0.05, "connect_timeout_s": 5.0, "read_timeout_s": 5.0, **terms}
+        chosen: dict[str, Any] = {"lost_after_s": 0.05, "connect_timeout_s": 30.0, "read_timeout_s": 30.0, **terms}
         harness = ComfyHarness(
             servers,
             folder,
