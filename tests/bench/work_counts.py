@@ -35,6 +35,8 @@ from toolhub.v1 import tool_service_pb2 as pb
 SESSION_CALLS = 64
 """Calls in one message of a session."""
 _WARM_UP, _SENDS = 30, 40
+_SESSION_WARM_UP, _SESSION_SENDS = 8, 10
+"""Messages, each of `SESSION_CALLS`."""
 _INSTRUCTION_CALLS = 300
 _INTENT = call_pb2.ToolIntent(tool="core/util.time.now", args_json=ARGS)
 
@@ -82,20 +84,22 @@ class CountedServer:
         waiting.put(None)
         assert list(answers) == []
 
-    def count(self, send: Callable[[], None], calls_each: int = 1) -> Counted:
+    def count(
+        self, send: Callable[[], None], calls_each: int = 1, *, warm_up: int = _WARM_UP, sends: int = _SENDS
+    ) -> Counted:
         """What a call costs the server once everything is warm; `send` makes `calls_each` of them."""
-        for _ in range(_WARM_UP):
+        for _ in range(warm_up):
             send()
         self._command("begin")
-        for _ in range(_SENDS):
+        for _ in range(sends):
             send()
         work = Work(**json.loads(self._command("end")))
         # What goes at the pace of the machine, such as a timer of the hub or a commit of its log, is no part of a
         # call: its count is no multiple of the calls.
-        each = {name: count for name, count in work.own.items() if count % _SENDS == 0}
+        each = {name: count for name, count in work.own.items() if count % sends == 0}
         return Counted(
-            calls=round(work.calls / _SENDS / calls_each, 1),
-            own_calls=round(sum(each.values()) / _SENDS / calls_each, 1),
+            calls=round(work.calls / sends / calls_each, 1),
+            own_calls=round(sum(each.values()) / sends / calls_each, 1),
             own_functions=len(each),
             own_files=len({name.partition(":")[0] for name in each}),
             peak_bytes=work.peak_bytes,
@@ -130,7 +134,7 @@ def count_all() -> dict[str, Counted]:
         return {
             "echo": echo.count(echo.unary),
             "unary": hub.count(hub.unary),
-            "session": hub.count(send_message, SESSION_CALLS),
+            "session": hub.count(send_message, SESSION_CALLS, warm_up=_SESSION_WARM_UP, sends=_SESSION_SENDS),
         }
 
 
