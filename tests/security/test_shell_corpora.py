@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,17 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _started.append((event,))
 
 
-sys.addaudithook(_hook)
+@cache
+def _add_hook() -> None:
+    """Once a hook is there it stays, and every later test of this process pays for it: not before it is needed."""
+    sys.addaudithook(_hook)
 
 
 @pytest.fixture
 def started() -> Iterator[list[tuple[str, ...]]]:
     """Every command line that this process starts."""
     global _started  # noqa: PLW0603
+    _add_hook()
     _started = []
     yield _started
     _started = None

@@ -15,6 +15,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -58,11 +59,15 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         activity.started.append((event,))
 
 
-sys.addaudithook(_hook)
+@cache
+def _add_hook() -> None:
+    """Once a hook is there it stays, and every later test of this process pays for it: not before it is needed."""
+    sys.addaudithook(_hook)
 
 
 @pytest.fixture
 def activity() -> Iterator[ProcessActivity]:
+    _add_hook()
     _watching.append(ProcessActivity())
     yield _watching[-1]
     _watching.clear()
