@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -122,9 +123,10 @@ def load_settings(file: Path | None, environment: Mapping[str, str]) -> Settings
         raise SettingsInvalid(f"{where}: {_explained(broken)}") from broken
 
 
-def all_settings() -> Iterator[Setting]:
+@cache
+def all_settings() -> tuple[Setting, ...]:
     """Every knob in the order of the document."""
-    yield from _walk(Settings, ())
+    return tuple(_walk(Settings, ()))  # 20 ms: each annotation is evaluated
 
 
 def data_dir_of(settings: Settings, environment: Mapping[str, str]) -> Path:
@@ -169,11 +171,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    known = {setting.variable: setting for setting in all_settings()}
     # Sorted, so that of several wrong names the same one is reported each time.
-    for name in sorted(environment):
-        if not name.startswith(PREFIX) or name in CLIENT_VARIABLES:
-            continue
+    given = sorted(name for name in environment if name.startswith(PREFIX) and name not in CLIENT_VARIABLES)
+    known = {setting.variable: setting for setting in all_settings()} if given else {}
+    for name in given:
         # A variable that is passed over in silence would leave a default in force that somebody meant to change.
         if name not in known:
             near = difflib.get_close_matches(name, [*known, *CLIENT_VARIABLES], n=1)
