@@ -154,7 +154,7 @@ egress:
 commands:
   - {{name: echo, path: /usr/bin/echo, positionals: ".*", flags: [{{flag: --password, value: ".*"}}]}}
 """
-    module = f"{__name__}:Leaky" if __name__.startswith("tests.") else "tests.security.test_canary_wire:Leaky"
+    module = f"{__name__}:LeakyTool" if __name__.startswith("tests.") else "tests.security.test_canary_wire:LeakyTool"
     settings = {
         "logs": {"level": "debug", "calls": True},
         "tracing": {"otlp_endpoint": "http://127.0.0.1:9"},

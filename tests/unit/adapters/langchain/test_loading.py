@@ -23,7 +23,7 @@ def names(desk: OpenedSource) -> set[str]:
     [
         ("echo", {"echo"}),
         ("LOOP_TOOLS", {"echo", "whoami", "truly_async"}),
-        ("Kit", {"kit_one", "echo"}),
+        ("Toolkit", {"kit_one", "echo"}),
         ("TrulyAsync", {"truly_async"}),
         ("made", {"made one!"}),
     ],
@@ -36,7 +36,7 @@ async def test_a_tool_a_list_a_toolkit_class_a_tool_class_and_a_function_are_loa
 
 
 async def test_args_go_to_the_classes_and_functions() -> None:
-    async with opened("Kit", args={"prefix": "own"}) as desk:
+    async with opened("Toolkit", args={"prefix": "own"}) as desk:
         assert names(desk) == {"own_one", "echo"}
 
 
@@ -66,7 +66,7 @@ async def test_an_untrusted_module_is_never_imported(tmp_path: Path, monkeypatch
 async def test_failed_modules_are_loaded_again_and_loaded_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.fakes import langchain_tools
 
-    async with opened("Kit", "late") as desk:
+    async with opened("Toolkit", "late") as desk:
         first = desk.source.tool("kit_one")
         assert len(desk.discovery.problems) == 1
         monkeypatch.setattr(langchain_tools, "late", langchain_tools.whoami, raising=False)
@@ -92,7 +92,7 @@ async def test_entry_points_are_loaded_when_they_are_named(
     info = tmp_path / "desk_kit-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: desk-kit\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[toolhub.langchain]\ndesk-kit = {FAKES}:Kit\n")
+    (info / "entry_points.txt").write_text(f"[toolhub.langchain]\ndesk-kit = {FAKES}:Toolkit\n")
     monkeypatch.syspath_prepend(tmp_path)
     async with opened(entry_points=allowed, trusted=()) as desk:
         assert len(desk.discovery.definitions) == found
