@@ -147,3 +147,9 @@ def test_an_unknown_connection_is_refused_with_the_known_ones() -> None:
         with pytest.raises(ToolFailure) as caught:
             database_named("other", databases)
         assert known in caught.value.error.message
+
+
+def test_a_statement_of_just_as_many_words_and_signs_as_are_read_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolhub_service.guards.sql._MAX_TOKENS", 4)
+    assert judge_sql("SELECT 1, 2", SQLITE, writes=False).kind == "SELECT"
+    assert "words and signs" in refusal("SELECT 1, -2", SQLITE).error.message

@@ -46,6 +46,17 @@ def test_a_match_costs_as_much_as_the_text_is_long_however_it_is_written(text: s
     assert not cost.is_within({"args": {"s": "a" * 100_000}})
 
 
+@pytest.mark.parametrize(
+    ("pattern", "times"), [("a{0}", 1), ("a{1}", 1), ("a{0,1}", 1), ("a{2}", 2), ("(a{3}){,4}", 3)]
+)
+def test_a_match_costs_as_often_as_its_pattern_is_repeated(pattern: str, times: int) -> None:
+    def units(pattern: str) -> int:
+        terms = cost_of(f"args.s.matches('{pattern}')").terms
+        return sum(units for units, factors in terms if factors == (("args", "s"),))
+
+    assert units(pattern) - units("a") == (times - 1) * (units("a{2}") - units("a"))
+
+
 def test_a_condition_with_too_costly_arguments_is_not_evaluated() -> None:
     with pytest.raises(ConditionFault, match="cost limit"):
         answer("size(args.a) == 130000", {"a": [0] * 130_000})

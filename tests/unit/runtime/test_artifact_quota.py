@@ -47,3 +47,14 @@ async def test_upload_that_ends_while_the_usage_is_read_counts_for_the_quota() -
     with pytest.raises(ToolFailure) as refused:
         await second
     assert refused.value.error.kind is ErrorKind.BUDGET_EXCEEDED
+
+
+async def test_upload_goes_on_counting_for_the_quota_when_another_one_ends() -> None:
+    quota = Quota(cast(ArtifactRecords, cast(Any, SlowRecords())), 10_000)
+    async with quota.claim("agent-a") as first:
+        first.grow(4_000)
+        async with quota.claim("agent-a"):
+            pass
+        with pytest.raises(ToolFailure):
+            async with quota.claim("agent-a") as third:
+                third.grow(6_000)

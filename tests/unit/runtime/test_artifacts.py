@@ -192,6 +192,13 @@ async def test_empty_artifacts_are_not_free(tmp_path: Path) -> None:
     assert await kind(kept.artifacts.keep(pieces(), call=a_call())) is ErrorKind.BUDGET_EXCEEDED
 
 
+@pytest.mark.parametrize(("length", "is_kept"), [(255, True), (256, False)])
+async def test_media_type_is_kept_up_to_its_greatest_length(kept: ArtifactsHarness, length: int, is_kept: bool) -> None:
+    media_type = "text/plain;".ljust(length, "x")
+    artifact = await kept.artifacts.keep(pieces(DATA), call=a_call(), media_type=media_type)
+    assert artifact.media_type == (media_type if is_kept else OCTETS)
+
+
 async def test_upload_as_declared_is_kept(kept: ArtifactsHarness) -> None:
     header = ArtifactHeader("text/csv; charset=utf-8", "rows.csv", "task-9", len(DATA), sha256(DATA))
     artifact = await kept.artifacts.write("agent-a", header, pieces(DATA))

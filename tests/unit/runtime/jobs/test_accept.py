@@ -60,6 +60,7 @@ async def test_accepted_job_is_durable_and_enqueued(harness: JobHarness, process
     job = await _submission(process).submit(_call())
     assert await harness.job(job.job_id) == job
     assert (job.state, job.call.mode, job.call.job_id) == (JobState.QUEUED, Mode.EXECUTE, job.job_id)
+    assert job.replays is WRITE.replays is False
     assert process.engine.waiting == 1
     assert job.deadline_unix_ms == harness.clock.unix_ms() + 3_600_000
 

@@ -108,6 +108,14 @@ async def test_report_is_redacted_and_bounded(harness: JobHarness, process: Proc
     assert len(last.unit) <= 32
 
 
+@pytest.mark.parametrize(("details", "is_kept"), [(b'{"node":"sampler"}', True), (b'{"node":"s3cret-canary"}', False)])
+async def test_details_of_a_report_are_kept_whole_where_they_hold_no_secret(
+    harness: JobHarness, process: Process, details: bytes, is_kept: bool
+) -> None:
+    (*_, last) = await _run(harness, process, Progress(1, details_json=details))
+    assert last.details_json == (details if is_kept else b"")
+
+
 async def test_report_after_the_end_is_nothing(harness: JobHarness, process: Process) -> None:
     sinks = []
 
