@@ -161,6 +161,12 @@ def test_any_change_in_a_file_is_named_with_the_first_bad_event(kept: ExportedLo
         assert any(reason in fault["reason"] for fault in report["faults"]), (name, report)
 
 
+def test_line_that_is_none_is_no_event_of_a_chain(kept: ExportedLog) -> None:
+    _, report = kept.verified([*kept.exported, "no line\n"])
+    (fault,) = report["faults"]
+    assert fault.keys() == {"reason"}, "neither a writer nor a sequence"
+
+
 @pytest.mark.promise("audit.lines-verify")
 def test_the_files_must_reach_to_where_the_log_goes_on(kept: ExportedLog) -> None:
     first = [line for line in kept.archive if json.loads(line)["writer"] == json.loads(kept.archive[0])["writer"]]
