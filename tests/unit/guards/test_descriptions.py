@@ -151,6 +151,11 @@ def test_characters_that_are_not_shown_are_serious_and_shown_in_the_finding(hidd
     assert finding.message.isprintable()
 
 
+def test_character_that_is_not_shown_at_the_very_beginning_is_in_the_finding_too() -> None:
+    [finding, *_] = findings_of("\u202eAdds two numbers.")
+    assert "“\\u202eAdds" in finding.message
+
+
 @pytest.mark.parametrize(
     "plain",
     [
