@@ -20,7 +20,7 @@ from tests.unit.runtime.approval_harness import (
     a_write,
     an_approval_harness,
 )
-from tests.unit.runtime.pipeline_harness import WRITE, a_tool
+from tests.unit.runtime.pipeline_harness import READ, WRITE, a_tool
 from toolhub_service.domain.approval import ApprovalFilter, ApprovalState
 from toolhub_service.domain.call import Mode
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
@@ -156,6 +156,14 @@ class TestUse:
         used = await harness.store.get(approval_id)
         assert used is not None
         assert (used.state, used.used_by_call_id, used.decided_by) == (ApprovalState.USED, "call-2", "ann")
+
+    async def test_approval_of_a_call_that_only_reads_is_used_up_too(self) -> None:
+        policy = POLICY.replace("capabilities: [write:fs]\n", "capabilities: [read:fs]\n")
+        harness = an_approval_harness(policy=policy, tools=(READ,))
+        approval_id = await harness.grant(spec=READ)
+        assert (await harness.call(number=2, spec=READ, approval_id=approval_id)).ok
+        again = await harness.refused(number=3, spec=READ, approval_id=approval_id)
+        assert (again.kind, harness.runs) == (ErrorKind.APPROVAL_REQUIRED, 1)
 
     @pytest.mark.promise("approval.four-events")
     async def test_asked_approved_executed_and_returned_are_four_events(self) -> None:

@@ -20,7 +20,7 @@ from tests.unit.runtime.jobs.job_harness import (
     safe,
     unsafe,
 )
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job import amended
 from toolhub_service.domain.result import JobState
 
@@ -129,6 +129,9 @@ async def test_taking_whose_confirmation_is_lost_leaves_no_job_running_with_nobo
     assert job.state is SUCCEEDED
     assert job.runs == 1
     assert await harness.states() == ["QUEUED", "RUNNING", "SUCCEEDED"]
+    (away,) = process.observer.troubles
+    assert isinstance(away, ToolFailure)
+    assert away.error.kind is ErrorKind.TOOL_UNAVAILABLE
 
 
 async def test_a_repeated_delivery_during_the_first_is_ignored(harness: JobHarness, process: Process) -> None:
