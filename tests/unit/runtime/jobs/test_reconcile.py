@@ -193,7 +193,7 @@ async def test_expired_jobs_are_removed_and_a_failing_sweep_stops_no_other(
     job = a_job()
     end = moved(job, JobState.CANCELLED, 0, result=answered(job), expires_at_unix_ms=1)
     await harness.kept(job, end)
-    swept = []
+    swept, forgotten = [], list[int]()
 
     async def broken(now_unix_ms: int) -> int:
         raise RuntimeError("broken")
@@ -202,9 +202,9 @@ async def test_expired_jobs_are_removed_and_a_failing_sweep_stops_no_other(
         swept.append(now_unix_ms)
         return 0
 
-    await _reconciler(process, tidy=[broken, broom]).tidy()
+    await _reconciler(process, tidy=[broken, broom], forgotten=forgotten.append).tidy()
     assert await harness.store.inner.get("job-1") is None
-    assert swept == [harness.clock.unix_ms()]
+    assert (swept, forgotten) == ([harness.clock.unix_ms()], [1])
 
 
 async def _hangs(*_: object) -> int:
