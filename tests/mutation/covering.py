@@ -14,7 +14,7 @@ import coverage
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = ROOT / "service" / "toolhub_service"
-MEASURED: Final = ("tests/unit", "tests/rpc", "tests/security", "tests/upgrade")
+MEASURED: Final = ("tests/unit", "tests/ports", "tests/rpc", "tests/security", "tests/upgrade")
 """Those of chaos, benches and command lines run the same code in processes of their own."""
 FAR_TESTS: Final = 150
 """Of another folder, at the most, for one mutant: some lines are run by thousands."""
