@@ -326,6 +326,14 @@ async def swaps(hub: RunningHub, home: Path) -> None:
     assert refused.startswith("TOOL_QUARANTINED"), refused
 
 
+def is_python(pid: int) -> bool:
+    """Of the script itself, and of what it has forked; bubblewrap's own processes are none."""
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
+    except OSError:
+        return False
+
+
 @pytest.mark.promise("skills.confined")
 async def test_a_hub_that_is_killed_leaves_no_process_of_a_skill(tmp_path: Path) -> None:
     mark = mark_of(tmp_path)
@@ -337,11 +345,12 @@ async def test_a_hub_that_is_killed_leaves_no_process_of_a_skill(tmp_path: Path)
     async with served(tmp_path) as hub, channel_to(hub.address) as channel:
         await RegistryServiceStub(channel).RefreshSources(RefreshSourcesRequest(sources=["skill"]), timeout=60)
         call = ToolServiceStub(channel).Invoke(request("skill/slow"), timeout=60)
-        while not (running := running_with(mark)):
+        # What is being set up while the hub is killed may outlive it: docs/threat-model.md says so.
+        while len([pid for pid in running_with(mark) if is_python(pid)]) < 2:
             await asyncio.wait({asyncio.ensure_future(call.code())}, timeout=0.05)
             assert not call.done(), await call
+        running = running_with(mark)
         hub.signal(signal.SIGKILL)
         await hub.process.wait()
-        while running:  # one may have been starting another when the hub was killed
-            assert all([await gone(pid) for pid in running])
-            running = running_with(mark)
+        assert all([await gone(pid) for pid in running])
+        assert not running_with(mark)
