@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import os
 
@@ -61,6 +62,9 @@ _COMMANDS = {
     "mcp": ("toolhub_service.cli.mcp:mcp", "Serve MCP on standard input and output; configure MCP clients."),
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }
+# New objects after which the collector looks for garbage. What imports make stays, 170,000 objects when a hub serves:
+# at Python's 700 they are looked at two hundred times, a quarter of the start.
+_COLLECT_AFTER = 250_000
 _NAME_COLUMNS = 11
 _SENTENCE_MAX = 300
 _SECTIONS = {
@@ -160,6 +164,7 @@ def toolhub(context: click.Context) -> None:
 
 def main() -> None:
     """The entry point of `toolhub` and `python -m toolhub_service`."""
+    gc.set_threshold(_COLLECT_AFTER)
     # Failures are told by the commands, not by lines of gRPC's log. It reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     toolhub(prog_name="toolhub", windows_expand_args=False)
