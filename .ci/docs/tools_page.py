@@ -78,7 +78,7 @@ def _section(spec: ToolSpec) -> Iterator[str]:
 
 
 def _facts(spec: ToolSpec) -> Iterator[tuple[str, str]]:
-    hints = [name for name in spec.annotations.__dataclass_fields__ if getattr(spec.annotations, name)]
+    hints = [name for name in spec.annotations.__struct_fields__ if getattr(spec.annotations, name)]
     limits = spec.limits
     yield "Version", spec.version
     yield "Needs", _codes(sorted(spec.capabilities)) or "nothing"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from msgspec import structs
@@ -41,7 +41,7 @@ def a_source(name: str = "github", **fields: object) -> SourceStatus:
         trust=Trust.APPROVAL,
         diagnose=lambda: ("stderr: starting", "stderr: careful \x1b[2J", "connections: 1 in 1 attempts"),
     )
-    return replace(status, **fields)  # type: ignore[arg-type]
+    return structs.replace(status, **fields)
 
 
 def a_pin(tool: str = "github/create_issue", description: str = "Create an issue.", **fields: object) -> Pin:
@@ -80,7 +80,7 @@ class ScriptedSources:
         for name in sources or known:
             if name in self.failing:
                 before = self.sources[known[name]]
-                self.sources[known[name]] = replace(before, state=SourceState.DOWN, reason="does not answer")
+                self.sources[known[name]] = structs.replace(before, state=SourceState.DOWN, reason="does not answer")
         return [self.sources[known[name]] for name in sources or known]
 
     async def register(self, specs: Sequence[ToolSpec], *, replace: bool, by: str) -> Sequence[ToolSpec]:

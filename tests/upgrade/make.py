@@ -20,12 +20,13 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
+from msgspec import structs
 
 from tests.fakes.mcp_servers.scripted import Script
 from tests.fakes.mcp_servers.scripted import serving as serving_mcp
@@ -246,7 +247,7 @@ class FormerHub:
         async with opened_stores(self.settings, self.data) as stores:
             for name in ("pending", "approved", "question", "awaiting", "awaiting_too", "asking"):
                 approval = await stores.approvals.get(self.approvals[name])
-                later = replace(approval, expires_at_unix_ms=FAR_UNIX_MS, version=approval.version + 1)
+                later = structs.replace(approval, expires_at_unix_ms=FAR_UNIX_MS, version=approval.version + 1)
                 assert await stores.approvals.put(later)
             use = domain["usage"].ToolUse("robot", "kept/text.write", "", "feed otters by the river", FAR_UNIX_MS)
             await stores.usage.add([use])
@@ -264,7 +265,7 @@ class FormerHub:
             job_id=job_id, sequence=1, state=state.QUEUED, result=None, artifacts=(), progress=None
         )
         result = model.status.result
-        queued = replace(
+        queued = structs.replace(
             model,
             job_id=job_id,
             call=model.call._replace(call_id="call-whole", idempotency_key="", args={"text": "whole"}),

@@ -9,7 +9,6 @@ The built-in types are tools of the hub under a name of one's own, with part of 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -27,8 +26,7 @@ from toolhub_service.tools.fs_write import Copy
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True):
     """What the built-in types are made of."""
 
     databases: Sequence[Database] = ()

@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -65,8 +64,7 @@ class WorkspaceSharing(Enum):
     """All calls of all principals."""
 
 
-@dataclass(frozen=True, slots=True)
-class Workspaces:
+class Workspaces(msgspec.Struct, frozen=True):
     """Maps calls to folders beneath `root`. Ids of any characters are safe: each becomes one folder name."""
 
     root: str

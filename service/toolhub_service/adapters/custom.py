@@ -13,10 +13,11 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
+
+import msgspec
 
 from toolhub_service.adapters.core import CUSTOM_SOURCE, AnyTool
 from toolhub_service.domain.errors import HubFailure
@@ -31,18 +32,16 @@ _DOTTED: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolReference:
+class ToolReference(msgspec.Struct, frozen=True):
     """One custom tool of the configuration."""
 
     path: str
     """`package.module:ClassName`."""
-    arguments: Mapping[str, JsonValue] = field(default_factory=dict)
+    arguments: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     """Keyword arguments of the constructor."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnavailableTool:
+class UnavailableTool(msgspec.Struct, frozen=True):
     """A custom tool that could not be loaded."""
 
     name: str
@@ -65,8 +64,7 @@ class UnavailableTool:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CustomTools:
+class CustomTools(msgspec.Struct, frozen=True):
     tools: tuple[AnyTool, ...]
     unavailable: tuple[UnavailableTool, ...]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -132,7 +132,7 @@ def unknown(call: GrantedCall, mark: RemoteMark, point: UnclearPoint, why: Excep
 
 def located(call: GrantedCall, mark: RemoteMark, error: ToolError) -> ToolFailure:
     """The remote side's own verdict, with where it was given."""
-    return ToolFailure(replace(error, details={**facts(call, mark), **error.details}))
+    return ToolFailure(structs.replace(error, details={**facts(call, mark), **error.details}))
 
 
 def never_sent(call: GrantedCall) -> ToolFailure:

@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
+import msgspec
+
 from toolhub_service.adapters.source_config import Section, Source, Value
 from toolhub_service.adapters.upstream import no_source
 from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
@@ -40,8 +42,7 @@ _TEXT_MAX_CHARS: Final = 60
 _ARGUMENTS_MAX: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class SourceDeps:
+class SourceDeps(msgspec.Struct, frozen=True):
     """What the hub gives to every kind for opening its sources."""
 
     redactor: Redactor
@@ -75,8 +76,7 @@ class SourceDeps:
     """Credentials of callers for sources."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedSource:
+class OpenedSource(msgspec.Struct, frozen=True):
     source: ToolSource
     restored: Callable[[JsonObject], Definition | None] | None = None
     """Makes a definition of what a pin has kept."""
@@ -139,8 +139,7 @@ class Opener(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SourceOption:
+class SourceOption(msgspec.Struct, frozen=True):
     """An option of `toolhub sources add` that belongs to one kind."""
 
     name: str
@@ -225,8 +224,7 @@ def _load(reference: str) -> Any:
     return getattr(import_module(module), name)
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowTool:
+class WorkflowTool(msgspec.Struct, frozen=True):
     """The tool that a workflow becomes."""
 
     name: str
@@ -239,17 +237,16 @@ class WorkflowTool:
     mode: str = ""
     """`sync`, `async` or `job`."""
     capabilities: tuple[str, ...] = ()
-    arguments: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Name to what it takes, in a few words."""
-    results: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, str] = field(default_factory=dict)
+    results: Mapping[str, str] = msgspec.field(default_factory=dict)
+    facts: Mapping[str, str] = msgspec.field(default_factory=dict)
     """What else makes it different from others: digests, where it is called."""
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowReport:
+class WorkflowReport(msgspec.Struct, frozen=True):
     """What `toolhub workflows check` says: the tools that workflows become, made without asking a server."""
 
     tools: tuple[WorkflowTool, ...]

@@ -12,7 +12,6 @@ import re
 import ssl
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -59,8 +58,7 @@ class _Held(NamedTuple):
     validity: Validity
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """What was found where files had changed."""
 
     name: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import random
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from toolhub_service.app.certificates import LiveCertificates
 from toolhub_service.app.file_modes import check_files, repairs, trusted_files
@@ -43,8 +44,7 @@ class SystemRandomness:
         return os.urandom(size_bytes).hex()
 
 
-@dataclass(frozen=True, slots=True)
-class Deps:
+class Deps(msgspec.Struct, frozen=True):
     settings: Settings
     paths: Paths
     clock: Clock
@@ -52,11 +52,11 @@ class Deps:
     redactor: Redactor
     observing: Observing
     ladder: Ladder
-    certificates: LiveCertificates = field(default_factory=LiveCertificates)
+    certificates: LiveCertificates = msgspec.field(default_factory=LiveCertificates)
     svids: Svids | None = None
     """Who follows the Workload API; None: certificates are of files alone."""
-    resource_news: ResourceNews = field(default_factory=ResourceNews)
-    turns: Turns = field(default_factory=Turns)
+    resource_news: ResourceNews = msgspec.field(default_factory=ResourceNews)
+    turns: Turns = msgspec.field(default_factory=Turns)
 
 
 def make_deps(settings: Settings, *, is_worker: bool) -> Deps:

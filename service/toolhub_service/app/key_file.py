@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -129,7 +129,7 @@ class KeyFile:
             key = self._add(keys, old.name, Wanted(expires_s, old.roles, old.capabilities, old.tenant))
             # The overlap must not let an old key hold for longer than it would have.
             until_s = int(now_s + overlap_s) if old.expires_s is None else min(int(now_s + overlap_s), old.expires_s)
-            keys[old_id] = replace(old, expires_s=until_s, replaced_by=next(reversed(keys)))
+            keys[old_id] = msgspec.structs.replace(old, expires_s=until_s, replaced_by=next(reversed(keys)))
             self._write(keys)
         return Rotated(key, old_id, old.name)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from toolhub_service.app.key_file import KeyFile
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import data_dir_of
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(msgspec.Struct, frozen=True):
     settings: Settings
 
     @property

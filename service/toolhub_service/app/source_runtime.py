@@ -14,6 +14,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from toolhub_service.adapters.source_config import ClientTls, SecretRef, Source, ValueMissing, resolve_value
 from toolhub_service.adapters.source_kind import Opener, SourceDeps, SourceKind
 from toolhub_service.app.deps import Deps, own_files
@@ -245,13 +247,12 @@ class SourceRuntime:
         return status
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredSources:
+class ConfiguredSources(msgspec.Struct, frozen=True):
     """Implements `SourceService`. A refresh applies sources.yaml first, so that an entry written just now is found, one
     whose secret has appeared is opened, and the caller, not the log alone, learns of a file that is not valid."""
 
     sourcing: SourceRuntime
-    _reloads: set[asyncio.Task[None]] = field(default_factory=set)
+    _reloads: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
 
     def statuses(self) -> Sequence[SourceStatus]:
         return self.sourcing.sources.statuses()

@@ -34,7 +34,6 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -305,8 +304,7 @@ def as_yaml(entries: Mapping[str, Mapping[str, Any]]) -> str:
     return str(yaml.safe_dump(given, sort_keys=False, default_flow_style=None, width=100_000, allow_unicode=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(msgspec.Struct, frozen=True):
     """A non-empty mapping of sources in block style, line by line."""
 
     names: list[str]

@@ -4,7 +4,8 @@ loaded, before the first one comes."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.listening import ListenRefused
@@ -45,8 +46,7 @@ def issuer_terms(settings: Settings) -> list[IssuerTerms]:
     return [_terms(issuer, settings.auth.jwt) for issuer in settings.auth.jwt.issuers]
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(msgspec.Struct, frozen=True):
     """What is accepted, and by which entrance."""
 
     keys: KnownKeys

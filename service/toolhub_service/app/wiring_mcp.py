@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import grpc
+import msgspec
 
 from toolhub_service import __version__
 from toolhub_service.app.deps import Deps
@@ -193,8 +193,7 @@ def _state_advice(settings: Settings) -> str:
     return f"{advice} Hubs that share their stores need the same key for it: server.mcp.state_key_file."
 
 
-@dataclass(frozen=True, slots=True)
-class Mcp:
+class Mcp(msgspec.Struct, frozen=True):
     engine: Engine
     """What the protocol's requests ask, whoever serves them."""
     access: McpAccess
@@ -211,7 +210,7 @@ def make_mcp(deps: Deps, engine: Engine, access: McpAccess) -> Mcp:
     if not settings.server.mcp.enabled:
         return mcp
     if not is_installed():
-        return replace(mcp, problem=NOT_INSTALLED)
+        return msgspec.structs.replace(mcp, problem=NOT_INSTALLED)
     host, port = check_mcp(settings)
     try:
         mcp.listener.bind(host, port, share_port=settings.server.workers > 1)
@@ -219,7 +218,7 @@ def make_mcp(deps: Deps, engine: Engine, access: McpAccess) -> Mcp:
         advice = "set server.mcp.listen (TOOLHUB_SERVER_MCP_LISTEN) to another, or server.mcp.enabled to false"
         problem = f"not served on {settings.server.mcp.listen}: {taken.strerror}; {advice}"
         # Told, not raised: gRPC serves all the same, and a port that is taken is no reason to be without a hub.
-        return replace(mcp, problem=problem)
+        return msgspec.structs.replace(mcp, problem=problem)
     return mcp
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from toolhub_service.app.deps import Deps
 from toolhub_service.domain.approval import ApprovalStore
@@ -62,8 +63,7 @@ class Opened(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Stores:
+class Stores(msgspec.Struct, frozen=True):
     jobs: JobStore
     keys: KeyStore
     approvals: ApprovalStore
@@ -196,7 +196,7 @@ def _with_postgres(deps: Deps, stores: Stores) -> Stores:
         raise not_installed("stores.postgres_url", "postgres") from missing
     link = PostgresLink(deps.settings.stores.postgres_url)
     log = InnerLogs(PostgresRecords(link, INNER_CALLS))  # with the jobs: whoever may run them must know it
-    return replace(stores, jobs=PostgresJobs(link), inner_log=log, beneath=[*stores.beneath, link])
+    return msgspec.structs.replace(stores, jobs=PostgresJobs(link), inner_log=log, beneath=[*stores.beneath, link])
 
 
 def _in_postgres(deps: Deps) -> Stores:

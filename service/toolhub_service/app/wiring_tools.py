@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -70,8 +69,7 @@ from toolhub_service.tools.web.search import SearchEngine, WebSearch, brave, sea
 _DAY_S = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Searching:
+class Searching(msgspec.Struct, frozen=True):
     """Made by `make_searching`; `start`, then `close`."""
 
     search: ToolSearch
@@ -137,8 +135,7 @@ def _unusable(path: str, why: str) -> HubFailure:
     return HubFailure(StartReason.EMBEDDER_UNUSABLE, f"search.embedder {path}: {why}.", path=path)
 
 
-@dataclass(frozen=True, slots=True)
-class Toolbox:
+class Toolbox(msgspec.Struct, frozen=True):
     adapter: CoreAdapter
     catalog: ToolCatalog
     custom: CustomTools
@@ -257,8 +254,7 @@ def open_toolbox(
     return Toolbox(adapter, catalog, custom, http, resolver, web, interpreter, is_disabled, databases)
 
 
-@dataclass(frozen=True, slots=True)
-class Web:
+class Web(msgspec.Struct, frozen=True):
     """Made by `open_web`; nothing runs until a tool is called."""
 
     tools: Sequence[Tool[Any, Any]]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class BreakerTerms:
+class BreakerTerms(msgspec.Struct, frozen=True):
     """When a failing upstream is given a rest."""
 
     window_s: float = 30.0
@@ -22,8 +21,7 @@ class BreakerTerms:
     """Calls at once when half-open, and successes that close it."""
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetTerms:
+class BudgetTerms(msgspec.Struct, frozen=True):
     """Bounds of one hub process."""
 
     max_timeout_s: float = 600.0
@@ -41,4 +39,4 @@ class BudgetTerms:
     max_requests: int = 65_536
     max_upstreams: int = 4_096
     """How many limits, request ids and upstreams are remembered."""
-    breaker: BreakerTerms = field(default_factory=BreakerTerms)
+    breaker: BreakerTerms = msgspec.field(default_factory=BreakerTerms)

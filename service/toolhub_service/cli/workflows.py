@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import structs
 
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
@@ -199,7 +199,7 @@ def _check_sources(chosen: Path | None, nodes: JsonObject | None, options: dict[
 
 def _report(report: WorkflowReport, *, as_json: bool) -> None:
     if wants_json(as_json):
-        tools: list[dict[str, Any]] = [asdict(tool) for tool in report.tools]
+        tools: list[dict[str, Any]] = [structs.asdict(tool) for tool in report.tools]
         print_json({"ok": report.ok, "tools": tools, "problems": list(report.problems), "notes": list(report.notes)})
         return
     print_report(report)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 
 # Written out, for the domain imports no gRPC.
@@ -30,8 +31,7 @@ class Code(Enum):
     UNAUTHENTICATED = 16
 
 
-@dataclass(frozen=True, slots=True)
-class KindSpec:
+class KindSpec(msgspec.Struct, frozen=True):
     code: Code
     """The gRPC code that an RPC error of the same meaning has."""
     meaning: str
@@ -40,7 +40,7 @@ class KindSpec:
     """What a model should do. Sentences in Markdown."""
     retryable: bool = False
     """Of an error that does not say: whether waiting can help, and sending the call again does no harm."""
-    details: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Names of entries of `details`, separated by commas, to what they mean."""
 
     @property

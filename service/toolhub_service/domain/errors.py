@@ -8,8 +8,9 @@ carries exception text, a secret or a path outside the workspace.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from toolhub_service.domain.error_kinds import ERROR_KINDS, ErrorKind
 from toolhub_service.domain.error_spec import HubReason
@@ -45,8 +46,7 @@ STOPPED = "stopped"
 _PASSING_STATUS: Final = frozenset({408, 425, 429})
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(msgspec.Struct, frozen=True):
     """One broken schema rule, worded so that a model can repair the call."""
 
     path: str
@@ -61,8 +61,7 @@ class Violation:
     """A suggested repair, such as the nearest known name; empty when there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Upstream:
+class Upstream(msgspec.Struct, frozen=True):
     """What a remote system answered, cut and redacted."""
 
     status: int
@@ -71,8 +70,7 @@ class Upstream:
     """At most 2,000 characters of its answer, redacted."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolError:
+class ToolError(msgspec.Struct, frozen=True):
     """Why a call did not succeed and what would make it succeed."""
 
     kind: ErrorKind
@@ -83,7 +81,7 @@ class ToolError:
     retry_after_s: float | None = None
     """Seconds to wait before trying again; None when waiting does not help or is unknown."""
     violations: tuple[Violation, ...] = ()
-    details: Mapping[str, JsonValue] = field(default_factory=dict)
+    details: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     """Facts for repair, under names that the table of kinds lists. Never a secret."""
     upstream: Upstream | None = None
     # Else one caller with little patience could open the breaker for all others.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from toolhub_service.domain.artifact import ArtifactRef
@@ -31,8 +31,7 @@ class Progress(Struct, frozen=True, gc=False, omit_defaults=True):
     """What else the tool says, a JSON object in a form of its own; empty when nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """A piece of output as it appears."""
 
     data: bytes
@@ -63,8 +62,7 @@ class JobState(IdentityEnum):
 FINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT, JobState.LOST})
 
 
-@dataclass(frozen=True, slots=True)
-class JobRef:
+class JobRef(msgspec.Struct, frozen=True):
     job_id: str
     state: JobState
 
@@ -149,8 +147,7 @@ class ToolResult(NamedTuple):
 # What a dry run answers: what would happen, step by step, and a digest to commit exactly that.
 
 
-@dataclass(frozen=True, slots=True)
-class StepVerdict:
+class StepVerdict(msgspec.Struct, frozen=True):
     step: StepName
     ok: bool
     rule_id: str = ""
@@ -159,8 +156,7 @@ class StepVerdict:
     error: ToolError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     call_id: str
     tool: str
     tool_version: str

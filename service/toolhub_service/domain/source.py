@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
+import msgspec
 from msgspec import Struct
 
 from toolhub_service.domain.call import Principal
@@ -126,8 +126,7 @@ class Trust(Enum):
     """Once a person has approved it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(msgspec.Struct, frozen=True):
     """One tool as its source describes it."""
 
     spec: ToolSpec
@@ -143,8 +142,7 @@ class Definition:
     """The operator wrote it, not the source: it may be called whatever the source's trust, and is never pinned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(msgspec.Struct, frozen=True):
     """What one reading of a source gave."""
 
     definitions: tuple[Definition, ...]
@@ -159,8 +157,7 @@ class Discovery:
     """The protocol version spoken with it, such as `2026-07-28`; empty where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
+class SourceStatus(msgspec.Struct, frozen=True):
     name: str
     kind: ToolKind
     state: SourceState = SourceState.READY

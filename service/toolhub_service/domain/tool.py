@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, Protocol
 
+import msgspec
 from msgspec import Struct
 
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -121,8 +122,7 @@ class ArgumentRole(Enum):
     """One statement for the database that the argument `connection` names."""
 
 
-@dataclass(frozen=True, slots=True)
-class GuardedArgument:
+class GuardedArgument(msgspec.Struct, frozen=True):
     """One argument that a guard judges in step 4 and again at I/O time."""
 
     name: str
@@ -130,8 +130,7 @@ class GuardedArgument:
     role: ArgumentRole
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseTerms:
+class DatabaseTerms(msgspec.Struct, frozen=True):
     """What statements on one configured connection may do. Where the database is, nobody above it knows."""
 
     name: str
@@ -145,8 +144,7 @@ class DatabaseTerms:
     """Of PostgreSQL: where names without a schema are looked up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Annotations:
+class Annotations(msgspec.Struct, frozen=True):
     """Behaviour hints (MCP's names). A remote source may raise the risk they state, never lower it."""
 
     read_only: bool = False
@@ -162,16 +160,14 @@ class Annotations:
         return self.read_only or self.idempotent
 
 
-@dataclass(frozen=True, slots=True)
-class CostHints:
+class CostHints(msgspec.Struct, frozen=True):
     latency_ms_p50: float = 0.0
     """Milliseconds; 0 when unknown."""
     latency_ms_p95: float = 0.0
     is_async: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ToolLimits:
+class ToolLimits(msgspec.Struct, frozen=True):
     """Defaults of the tool; the caller's budget and deadline narrow them, policy limits bound them."""
 
     timeout_s: float = 30.0
@@ -188,8 +184,7 @@ class ToolLimits:
     Not of work that runs on elsewhere, which `job_timeout_s` bounds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(msgspec.Struct, frozen=True):
     """A call that works, for models and for the tour."""
 
     title: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple, Protocol
+
+import msgspec
 
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
@@ -14,8 +15,7 @@ from toolhub_service.domain.json import JsonValue
 # What a verdict allows in detail: the values that guards judge by and tools enforce at I/O time.
 
 
-@dataclass(frozen=True, slots=True)
-class EgressRule:
+class EgressRule(msgspec.Struct, frozen=True):
     """Hosts that may be dialled. A request passes when one rule matches it whole."""
 
     hosts: tuple[str, ...]
@@ -35,8 +35,7 @@ class EgressRule:
     """Whether what matches honours the header Idempotency-Key: a request that carries it may then be sent again."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlagRule:
+class FlagRule(msgspec.Struct, frozen=True):
     """One flag that a binary may be given."""
 
     flag: str
@@ -45,8 +44,7 @@ class FlagRule:
     """RE2 pattern that the whole value must match; None: the flag takes no value."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRule:
+class CommandRule(msgspec.Struct, frozen=True):
     """One binary that may be run, and the grammar of its arguments."""
 
     name: str
@@ -64,12 +62,11 @@ class CommandRule:
     # Without it a positional could be read as a flag; a few programs, such as echo, print it instead.
     end_of_options: bool = True
     """Whether `--` is inserted before the positionals."""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Added to the empty environment."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeniedCommand:
+class DeniedCommand(msgspec.Struct, frozen=True):
     """Commands that no grammar can allow, beside the built-in ones."""
 
     id: str
@@ -82,8 +79,7 @@ LEVELS: tuple[Level, ...] = ("rlimits", "landlock", "bubblewrap")
 """What may hold a program, from the weakest to the strongest (the package `sandbox`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sandbox:
+class Sandbox(msgspec.Struct, frozen=True):
     """Bounds on what a tool may take from the machine."""
 
     max_read_bytes: int = 5 * 1024 * 1024
@@ -100,7 +96,7 @@ class Sandbox:
     """Refuse to run commands where bubblewrap is missing instead of running them with rlimits alone."""
     minimum: Level = "rlimits"
     """What must hold every program that a tool starts with code or arguments of others."""
-    minimum_for: Mapping[str, Level] = field(default_factory=dict)
+    minimum_for: Mapping[str, Level] = msgspec.field(default_factory=dict)
     """More for tools by name, `*` for any characters; the strongest of those that match holds."""
 
     def minimum_of(self, tool: str) -> Level:
@@ -112,14 +108,13 @@ class Sandbox:
         return max(wanted, key=LEVELS.index)
 
 
-@dataclass(frozen=True, slots=True)
-class Constraints:
+class Constraints(msgspec.Struct, frozen=True):
     """All that a verdict says about how a granted call may touch the world."""
 
     egress: tuple[EgressRule, ...] = ()
     commands: tuple[CommandRule, ...] = ()
     denied_commands: tuple[DeniedCommand, ...] = ()
-    sandbox: Sandbox = field(default_factory=Sandbox)
+    sandbox: Sandbox = msgspec.field(default_factory=Sandbox)
 
 
 class Effect(Enum):
@@ -129,8 +124,7 @@ class Effect(Enum):
     REQUIRE_PLAN = "REQUIRE_PLAN"
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True):
     """One limit that applies to a call; several may."""
 
     id: str
@@ -143,8 +137,7 @@ class Limit:
     quota_window_s: float = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """One decision. The same snapshot and the same call always give the same verdict."""
 
     effect: Effect
@@ -159,8 +152,8 @@ class Verdict:
     """Lines of policy.yaml that would allow the call: for operators and the audit log, never for another caller."""
     kind: ErrorKind = ErrorKind.POLICY_DENIED
     """How a refusal is worded."""
-    details: Mapping[str, JsonValue] = field(default_factory=dict)
-    constraints: Constraints = field(default_factory=Constraints)
+    details: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
+    constraints: Constraints = msgspec.field(default_factory=Constraints)
     limits: tuple[Limit, ...] = ()
 
     @property

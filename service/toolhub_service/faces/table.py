@@ -12,8 +12,10 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
+
+import msgspec
 
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, Violation
@@ -35,8 +37,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}")
 _TOOL_NAME_MAX: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(msgspec.Struct, frozen=True):
     """One argument of a face's tool, and where its value goes."""
 
     to: str
@@ -46,7 +47,7 @@ class Argument:
     required: bool = False
     default: JsonValue = None
     """In the face's unit: sent where the caller leaves it out and the hub's tool has another default. None: nothing."""
-    values: Mapping[str, JsonValue] = field(default_factory=dict)
+    values: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     """The hub's value for some of the face's; any other goes as it is."""
     scale: int = 1
     """The hub's unit in the face's: 1,000 where a face counts seconds and the hub milliseconds."""
@@ -56,8 +57,7 @@ Render = Callable[[Mapping[str, Any]], JsonValue]
 """The face's answer, from the value of the hub's tool. Its docstring is shown in docs/faces.md."""
 
 
-@dataclass(frozen=True, slots=True)
-class FaceTool:
+class FaceTool(msgspec.Struct, frozen=True):
     """One row."""
 
     name: str
@@ -65,7 +65,7 @@ class FaceTool:
     """The hub's tool."""
     arguments: Mapping[str, Argument]
     answer: Render
-    fixed: Mapping[str, JsonValue] = field(default_factory=dict)
+    fixed: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     """Arguments of the hub's tool that the face does not have."""
     description: str = ""
     """For a model; empty: that of the hub's tool."""
@@ -73,7 +73,7 @@ class FaceTool:
     """Whether arguments go to the hub's tool as they are: a row that an operator adds for a tool of one's own."""
     chooser: str = ""
     """An argument whose value chooses the hub's tool, and goes no further."""
-    others: Mapping[str, FaceTool] = field(default_factory=dict)
+    others: Mapping[str, FaceTool] = msgspec.field(default_factory=dict)
     """With `chooser`: the row for each value. The first is that of a call without it, and has this row's tool."""
 
     def rows(self) -> Mapping[str, FaceTool]:
@@ -120,8 +120,7 @@ class FaceTool:
         return replace(spec, description=description, input_schema=schema, output_schema={})
 
 
-@dataclass(frozen=True, slots=True)
-class Face:
+class Face(msgspec.Struct, frozen=True):
     name: str
     title: str
     """One sentence on whose tools these are."""
@@ -174,7 +173,7 @@ class Face:
             return error
         near = difflib.get_close_matches(asked[:100], self.tools, 3, 0.75)
         message = f"{self.name} has no tool {asked[:100]!r}. Use one of: {', '.join(self.tools)}."
-        return replace(error, message=message, details={**error.details, "did_you_mean": near})
+        return msgspec.structs.replace(error, message=message, details={**error.details, "did_you_mean": near})
 
 
 class FacedInvoker:
@@ -314,9 +313,13 @@ def _worded_by(row: FaceTool, error: ToolError) -> ToolError:
         path = f"/{names[first]}" + (f"/{rest}" if rest else "") if first in names else violation.path
         scale = units.get(first, 1)
         unit = f" One of its units is {scale:,} of these." if scale != 1 else ""
-        return replace(violation, path=path, message=in_words(violation.message) + unit, hint=in_words(violation.hint))
+        return msgspec.structs.replace(
+            violation, path=path, message=in_words(violation.message) + unit, hint=in_words(violation.hint)
+        )
 
-    return replace(error, message=in_words(error.message), violations=tuple(map(moved, error.violations)))
+    return msgspec.structs.replace(
+        error, message=in_words(error.message), violations=tuple(map(moved, error.violations))
+    )
 
 
 _NAME: Final = re.compile(r"\b([A-Za-z][A-Za-z0-9]*)\b")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NoReturn
 
+import msgspec
 import re2
 
 from toolhub_service.domain.errors import ErrorKind, refuse
@@ -95,14 +95,13 @@ _GRAMMARS = (
 def safe_commands(folders: str = SYSTEM_FOLDERS) -> tuple[CommandRule, ...]:
     """The rules whose binary exists in one of the folders (`:`-separated, absolute)."""
     found = ((grammar, shutil.which(grammar.name, path=folders)) for grammar in _GRAMMARS)
-    return tuple(replace(grammar, path=path) for grammar, path in found if path is not None)
+    return tuple(msgspec.structs.replace(grammar, path=path) for grammar, path in found if path is not None)
 
 
 SAFE_COMMANDS = safe_commands()
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedCommand:
+class JudgedCommand(msgspec.Struct, frozen=True):
     """A command that may run, exactly as it will run."""
 
     rule: str

@@ -16,10 +16,10 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import re2
 
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -75,8 +75,7 @@ _STYLED: Final = re.compile("[\u2100-\u214f\u2460-\u24ff\uff01-\uff5e\U0001d400-
 _NAME_SEPARATORS: Final = re.compile(r"[_\-.]+|(?<=[a-z])(?=[A-Z])")
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     place: str
     """Such as `inputSchema.properties.path.description`; untrusted, cut."""
     raw: str
@@ -84,8 +83,7 @@ class Text:
     """A key of an object, such as a parameter's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """Every text of a definition as lines."""
 
     lines: str
@@ -305,8 +303,7 @@ _ODD_SPACES: Final = re.compile("[\u1680\u2000-\u200a\u205f]|[\u00a0\u202f\u3000
 _ODD_SPACES_MAX: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     message: str
     """One sentence for a person, hidden characters in it escaped; quotes what was found."""
     is_serious: bool

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 QUERY: Final = "SELECT"
 """Also of VALUES and TABLE."""
 WRITES: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True):
     """One statement, read but not yet judged."""
 
     kind: str

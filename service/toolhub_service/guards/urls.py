@@ -20,6 +20,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from urllib.parse import quote, urljoin
 
 import idna
+import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import EgressRule
@@ -42,8 +43,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _NAME_MAX_CHARS = 253
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(msgspec.Struct, frozen=True):
     """A host as it is compared, resolved and dialled."""
 
     name: str

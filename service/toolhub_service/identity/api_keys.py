@@ -8,17 +8,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
+
+import msgspec
 
 from toolhub_service.domain.call import Principal, Role, Tenancy
 
 KEY_PREFIX: Final = "thk_"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredKey:
+class StoredKey(msgspec.Struct, frozen=True):
     """An API key as it is kept: named, and hashed. Times are Unix seconds."""
 
     name: str

@@ -10,8 +10,9 @@ import binascii
 import re
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.errors import ToolFailure
@@ -51,8 +52,7 @@ class TokenRefused(Exception):
         """The name of the issuer of which it says it is; empty: of none that is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class IssuerTerms:
+class IssuerTerms(msgspec.Struct, frozen=True):
     """What is accepted of one issuer. The keys of `roles` and `capabilities` are `scope:NAME`, `group:NAME` or `*`."""
 
     name: str
@@ -71,11 +71,11 @@ class IssuerTerms:
     tenant_claim: str = ""
     groups_claim: str = "groups"
     required_scopes: frozenset[str] = frozenset()
-    required_claims: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    required_claims: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)
     """By claim: the values of which it must have one."""
-    roles: Mapping[str, frozenset[Role]] = field(default_factory=dict)
+    roles: Mapping[str, frozenset[Role]] = msgspec.field(default_factory=dict)
     """Empty: no bound but the policy."""
-    capabilities: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    capabilities: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)
     """Globs; empty: no bound but the policy."""
     leeway_s: float = 30.0
     max_lifetime_s: float = 86_400.0

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.call import Principal
@@ -83,8 +84,7 @@ Invite = Callable[[Scope, Principal], None]
 """Tells the SDK, by the scope, whose request it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionTerms:
+class AdmissionTerms(msgspec.Struct, frozen=True):
     is_local: bool
     """Whether only this machine can connect: then only its own names are accepted as Host and Origin."""
     allowed_hosts: frozenset[str] = frozenset()
@@ -103,7 +103,7 @@ class AdmissionTerms:
     session_idle_s: float = 1_800.0
     resource: ProtectedResource | None = None
     """Where clients may get tokens; None: nowhere that the hub knows."""
-    turns: Turns = field(default_factory=Turns)
+    turns: Turns = msgspec.field(default_factory=Turns)
     stream_s: float = 3_600.0
     """After which such a stream is ended; clients listen again."""
 

@@ -13,11 +13,12 @@ import base64
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import anyio
 from mcp_types import InputResponses
+from msgspec import structs
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, Principal
@@ -239,7 +240,7 @@ class Calling:
 
 def _without_id(error: ToolError) -> ToolError:
     """A model must not add the approval's id to the arguments: over MCP the same call finds its approval."""
-    return replace(error, message=error.message.replace(AGAIN, "make the same call again."))
+    return structs.replace(error, message=error.message.replace(AGAIN, "make the same call again."))
 
 
 def _is_long(value: JsonValue) -> bool:

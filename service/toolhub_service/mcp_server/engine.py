@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from toolhub_service.domain.job_ports import JobService, JobWatching
 from toolhub_service.domain.ports import Clock, Invoker, PolicySource
@@ -20,8 +21,7 @@ from toolhub_service.telemetry.mcp import McpTelemetry
 def _do_nothing(_: Sequence[str]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(msgspec.Struct, frozen=True):
     invoker: Invoker
     catalog: ToolCatalog
     policy: PolicySource

@@ -6,9 +6,10 @@ RFC 9728 (protected resource metadata), RFC 6750 §3 (challenges), RFC 8707 (the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.schema import canonical_json
@@ -17,8 +18,7 @@ WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 Header = tuple[bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class ProtectedResource:
+class ProtectedResource(msgspec.Struct, frozen=True):
     """What the hub says of its own endpoint."""
 
     url: str

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
@@ -37,8 +38,7 @@ RULE_IDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GuardRefusal:
+class GuardRefusal(msgspec.Struct, frozen=True):
     """Which guard refused which argument, and what it says."""
 
     rule_id: str

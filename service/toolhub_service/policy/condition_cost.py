@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
+import msgspec
+
 COST_MAX: Final = 1_000_000
 _READ: Final = 8  # to hand a node over to the interpreter
 _COPY: Final = 2
@@ -42,8 +44,7 @@ Path = tuple[str, str]
 Factors = tuple[Path, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """Of one expression."""
 
     members: tuple[Path, ...]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -38,8 +37,7 @@ from toolhub_service.policy.tenants import unsound as unsound_tenants
 _NEAR = 0.6
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """What a policy can speak of; an empty set says that nobody knows, and judges nothing."""
 
     tools: frozenset[str]

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from toolhub_service.domain.call import PlannedCall, Principal, Role, Tenancy
 from toolhub_service.domain.errors import ErrorKind
@@ -201,7 +203,7 @@ class PolicySnapshot:
 
 def faulted(verdict: Verdict, fault: ConditionFault) -> Verdict:
     """The deny that a rule gives when its condition cannot be answered."""
-    return replace(
+    return msgspec.structs.replace(
         verdict,
         effect=Effect.DENY,
         reason=f"The condition of rule {verdict.rule_id} could not be evaluated: {fault}.",
@@ -221,8 +223,7 @@ Source = str | Mapping[str, JsonValue]
 """YAML text, or the data of one already loaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """Whether a new document is in force, and why not."""
 
     applied: bool
@@ -234,8 +235,7 @@ class Change:
     """For the operator, with line and path; empty when applied."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(msgspec.Struct, frozen=True):
     """One call on which the shadow disagrees with the live policy."""
 
     planned: PlannedCall

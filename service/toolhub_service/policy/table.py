@@ -11,10 +11,11 @@ Precedence: DENY, REQUIRE_APPROVAL, REQUIRE_PLAN, ALLOW; within one effect the o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote
+
+import msgspec
 
 from toolhub_service.domain.call import ExecContext
 from toolhub_service.domain.errors import ErrorKind
@@ -93,16 +94,14 @@ _REMEDIES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BoundRule:
+class BoundRule(msgspec.Struct, frozen=True):
     """A rule that applies to the row's principal and tool, with the verdict it gives when its condition holds."""
 
     condition: Condition | None
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One principal, with those who act for it or for whom it acts, and one tool."""
 
     needs: frozenset[str]
@@ -124,8 +123,7 @@ class Row:
     constraints: Constraints
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledRule:
+class CompiledRule(msgspec.Struct, frozen=True):
     rule: Rule
     principals: Selectors
     tools: Patterns
@@ -320,7 +318,7 @@ def _bound(rules: list[CompiledRule], granted: Verdict) -> tuple[BoundRule, ...]
 
 def _hidden(granted: Verdict, tool: str) -> BoundRule:
     """For who may not know of the tool. No entrance comes as far: step 1 does not find it."""
-    verdict = replace(
+    verdict = msgspec.structs.replace(
         granted,
         effect=Effect.DENY,
         rule_id=TENANTS_RULE_ID,
@@ -336,7 +334,7 @@ def _verdict(rule: Rule, granted: Verdict) -> Verdict:
     details: dict[str, JsonValue] = {}
     if effect is Effect.REQUIRE_APPROVAL:
         details["approval"] = _terms(rule.approval)
-    return replace(
+    return msgspec.structs.replace(
         granted,
         effect=effect,
         rule_id=rule.id,
@@ -358,7 +356,7 @@ def _by_default(granted: Verdict, default: Default) -> Verdict:
     if default.effect is Effect.ALLOW:
         return granted
     if default.effect is Effect.REQUIRE_APPROVAL:
-        return replace(
+        return msgspec.structs.replace(
             granted,
             effect=Effect.REQUIRE_APPROVAL,
             rule_id=APPROVAL_RULE_ID,
@@ -367,7 +365,7 @@ def _by_default(granted: Verdict, default: Default) -> Verdict:
             kind=ErrorKind.APPROVAL_REQUIRED,
             details={"approval": _terms(Approval())},
         )
-    return replace(
+    return msgspec.structs.replace(
         granted,
         effect=Effect.REQUIRE_PLAN,
         rule_id=PLAN_RULE_ID,

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
+import msgspec
+
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.reasons import Reason
@@ -72,8 +74,7 @@ def _refused(reason: Reason, message: str, name: str) -> HubFailure:
 # tool costs one addition and one subtraction, whatever the catalog holds.
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(msgspec.Struct, frozen=True):
     """How many tools there are; kinds, states and sources with none are absent."""
 
     tools: int
@@ -91,8 +92,7 @@ def totals_of(tools: Sequence[ToolSpec]) -> Totals:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     revision: str
     """Sum (modulo 2^256, hex) of sha256 over name, digest and state of each tool: equal on every replica with equal
     tools."""
@@ -105,8 +105,7 @@ SchemaCheck = Callable[[JsonObject], object]
 """Raises ToolFailure, HubFailure or ValueError when a schema is malformed or hostile; what it returns is not used."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogChange:
+class CatalogChange(msgspec.Struct, frozen=True):
     """What one batch did. Each tuple is sorted by name."""
 
     added: tuple[ToolSpec, ...] = ()

@@ -12,9 +12,10 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
+
+import msgspec
 
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Catalog
@@ -194,8 +195,7 @@ class Dialect(Enum):
     """`{name, title, description, inputSchema, outputSchema, annotations}`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(msgspec.Struct, frozen=True):
     tools: tuple[JsonObject, ...]
     """Definitions, ordered by the tools' full names."""
     names: Mapping[str, str]

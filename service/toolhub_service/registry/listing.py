@@ -17,6 +17,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import SourceStatus
@@ -39,8 +41,7 @@ _REVISION_CHARS: Final = 16
 _TOKEN_MAX_CHARS: Final = 1_024
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """What a token says."""
 
     revision: str
@@ -86,8 +87,7 @@ def _refused(why: str) -> HubFailure:
     return HubFailure(Reason.PAGE_TOKEN_INVALID, message)
 
 
-@dataclass(frozen=True, slots=True)
-class PageRequest:
+class PageRequest(msgspec.Struct, frozen=True):
     size: int = 0
     """Tools at most; 0: `default`; above 1,000: 1,000."""
     token: str = ""
@@ -100,8 +100,7 @@ class PageRequest:
 FIRST_PAGE = PageRequest()
 
 
-@dataclass(frozen=True, slots=True)
-class Viewer:
+class Viewer(msgspec.Struct, frozen=True):
     """On whose behalf a list is made."""
 
     scope: str
@@ -114,8 +113,7 @@ class Viewer:
     """Whether the caller may know that a tool is there at all; None: of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolPage:
+class ToolPage(msgspec.Struct, frozen=True):
     tools: tuple[ToolSpec, ...]
     next_token: str
     """Empty: this was the last page."""

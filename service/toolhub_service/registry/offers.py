@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import isfinite
 from operator import attrgetter
 from typing import Final
+
+import msgspec
 
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -32,8 +34,7 @@ LEVELS_MAX: Final = 200
 _VALUE_CHARS: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     definition: Definition
     digest: str
     """Empty: it cannot be kept, and so never be approved."""

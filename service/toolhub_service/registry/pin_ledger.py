@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
@@ -152,8 +152,7 @@ FORMER_OF_SOURCE_MAX: Final = 1_000
 _ATTEMPTS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(msgspec.Struct, frozen=True):
     specs: tuple[ToolSpec, ...]
     problem: str = ""
     """Why the decisions could not be looked up or kept; empty when they were."""

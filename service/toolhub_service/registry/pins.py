@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from toolhub_service.domain.json import JsonObject
@@ -175,8 +176,7 @@ WAITING_MAX_BYTES: Final = 16 * 1024 * 1024
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(msgspec.Struct, frozen=True):
     specs: tuple[ToolSpec, ...]
     """Of everything offered, ACTIVE or QUARANTINED with the reason."""
     created: tuple[Pin, ...] = ()

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+import msgspec
+
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 TYPES_MAX: Final = 400
@@ -30,54 +32,45 @@ _SCALARS: Final[Mapping[str, Scalar]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """Anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Primitive:
+class Primitive(msgspec.Struct, frozen=True):
     of: Scalar
 
 
-@dataclass(frozen=True, slots=True)
-class Literals:
+class Literals(msgspec.Struct, frozen=True):
     values: tuple[str | int | bool | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(msgspec.Struct, frozen=True):
     item: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """An object whose members have any name and one type."""
 
     value: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Union:
+class Union(msgspec.Struct, frozen=True):
     options: tuple[Type, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(msgspec.Struct, frozen=True):
     """To one of the definitions."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     type: Type
     is_required: bool
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(msgspec.Struct, frozen=True):
     members: Mapping[str, Member]
     is_open: bool
     """Whether it may have others besides."""
@@ -87,8 +80,7 @@ Type: TypeAlias = Unknown | Primitive | Literals | Array | Record | Union | Refe
 UNKNOWN: Final = Unknown()
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaTypes:
+class SchemaTypes(msgspec.Struct, frozen=True):
     root: Type
     definitions: Mapping[str, Type]
     """Those that are referred to, by name."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState, canonical_capabilities
 from toolhub_service.registry.arrays import load, np
@@ -35,8 +37,7 @@ LISTED_STATES = frozenset({ToolState.ACTIVE, ToolState.UNAVAILABLE})
 """What a list shows unless it is asked otherwise, so that a caller learns what is merely missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFilter:
+class ToolFilter(msgspec.Struct, frozen=True):
     """Fields are joined by AND, entries of one field by OR, but for capabilities. An empty field matches all."""
 
     names: tuple[str, ...] = ()
@@ -60,7 +61,7 @@ class ToolFilter:
 
     def fingerprint(self, *scope: str) -> str:
         """Names this filter within `scope` (query, principal): what a page token is bound to."""
-        parts = [sorted(str(entry) for entry in group) for group in astuple(self)]
+        parts = [sorted(str(entry) for entry in group) for group in msgspec.structs.astuple(self)]
         return hashlib.sha256(repr((parts, scope)).encode()).hexdigest()[:16]
 
     def _tests(self) -> Iterator[Test]:
@@ -106,8 +107,7 @@ class Reason(NamedTuple):
     """In the ranking by meaning, from 1; 0 for the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchHit:
+class SearchHit(msgspec.Struct, frozen=True):
     tool: ToolSpec
     score: float
     """Above 0, comparable within one answer only; 0 when the query was empty."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
@@ -108,16 +109,14 @@ Restored = Callable[[JsonObject], Definition | None]
 """Makes a definition anew from what `Pin.definition` has kept, after a restart; None: it is not to be offered."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingTerms:
+class ReadingTerms(msgspec.Struct, frozen=True):
     refresh_s: float
     """Between readings when the source does not say."""
     timeout_s: float
     """For one reading."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedDeps:
+class SharedDeps(msgspec.Struct, frozen=True):
     """What all sources share."""
 
     ledger: PinLedger

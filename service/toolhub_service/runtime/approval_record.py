@@ -108,7 +108,7 @@ def marked_unasked(refused: ToolFailure) -> ToolFailure:
     error = refused.error
     if error.kind is ErrorKind.APPROVAL_REQUIRED:
         return refused
-    return ToolFailure(replace(error, details={**error.details, UNASKED: True}))
+    return ToolFailure(structs.replace(error, details={**error.details, UNASKED: True}))
 
 
 def without_reply(approval: Approval) -> Approval:

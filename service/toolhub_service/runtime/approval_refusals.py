@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
+
+from msgspec import structs
 
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.call import PlannedCall, Principal, Role
@@ -101,7 +102,7 @@ def lost_race(approval: Approval) -> ToolFailure:
 def _nothing_to_wait_for(approval: Approval, text: str) -> ToolFailure:
     failure = _refused(ErrorKind.APPROVAL_REQUIRED, approval, text)
     details = {name: value for name, value in failure.error.details.items() if name != "approval_id"}
-    return ToolFailure(replace(failure.error, details=details | {"used_approval_id": approval.approval_id}))
+    return ToolFailure(structs.replace(failure.error, details=details | {"used_approval_id": approval.approval_id}))
 
 
 def iso(unix_ms: int) -> str:

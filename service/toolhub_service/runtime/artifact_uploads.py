@@ -12,8 +12,9 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from toolhub_service.domain.artifact import OCTETS, Artifact, BlobWriter
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
@@ -30,8 +31,7 @@ _MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-
 _FOLDERS = re.compile(r"[/\\]")
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactHeader:
+class ArtifactHeader(msgspec.Struct, frozen=True):
     """Everything may be left out."""
 
     media_type: str = ""
@@ -178,7 +178,7 @@ class HeldUpload:
                     f"The upload {what}. Call GetUpload and continue at received_bytes.",
                     received_bytes=str(self.received_bytes),
                 )
-            if replace(header, offset_bytes=0) != self._header:
+            if msgspec.structs.replace(header, offset_bytes=0) != self._header:
                 message = (
                     "The header differs from the first header of this upload. Send the same header, or start at 0."
                 )

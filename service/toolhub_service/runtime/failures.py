@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, cast
+
+from msgspec import structs
 
 from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError, Upstream, Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -26,7 +27,7 @@ SHOWN_AT_ONCE_BYTES: Final = 16 * 1024
 def redact_error(error: ToolError, redactor: Redactor) -> ToolError:
     """Every text of the error; its kind and terms stay."""
     upstream = error.upstream
-    return replace(
+    return structs.replace(
         error,
         message=redact_text(error.message, redactor),
         violations=tuple(_violation(violation, redactor) for violation in error.violations),
@@ -37,7 +38,7 @@ def redact_error(error: ToolError, redactor: Redactor) -> ToolError:
 
 def redact_plan(plan: Plan, redactor: Redactor) -> Plan:
     """Plans are shown to people: the digest seals the arguments as they were sent, the text shows them redacted."""
-    return replace(
+    return structs.replace(
         plan,
         args=redactor.value(plan.args),
         steps=tuple(_step(step, redactor) for step in plan.steps),
@@ -46,7 +47,7 @@ def redact_plan(plan: Plan, redactor: Redactor) -> Plan:
 
 
 def _violation(violation: Violation, redactor: Redactor) -> Violation:
-    return replace(
+    return structs.replace(
         violation,
         path=redact_text(violation.path, redactor),
         message=redact_text(violation.message, redactor),
@@ -56,7 +57,7 @@ def _violation(violation: Violation, redactor: Redactor) -> Violation:
 
 def _step(step: StepVerdict, redactor: Redactor) -> StepVerdict:
     error = None if step.error is None else redact_error(step.error, redactor)
-    return replace(
+    return structs.replace(
         step, reason=redact_text(step.reason, redactor), remedy=redact_text(step.remedy, redactor), error=error
     )
 

@@ -14,7 +14,7 @@ A lease is as long as the call may take, so nothing has to renew it. Why so: doc
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from toolhub_service.budget.lease import effective_deadline_s
 from toolhub_service.domain.call import Call, Mode, PlannedCall
@@ -64,7 +64,7 @@ def replayed(stored: ToolResult, call_id: str, now_unix_ms: int) -> ToolResult:
     error = stored.error
     if error is not None and error.is_retryable:
         advice = "This is the stored answer to the idempotency_key: check the effect, and try again with a new key."
-        error = replace(error, message=f"{error.message} {advice}", retryable=False, retry_after_s=None)
+        error = structs.replace(error, message=f"{error.message} {advice}", retryable=False, retry_after_s=None)
     return stored._replace(replayed=True, error=error, evidence=(*stored.evidence, proof))
 
 

@@ -21,9 +21,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from toolhub_service.budget.limits import all_used
 from toolhub_service.domain.call import INNER_BYTES_MAX, BudgetRequest, Call, GrantedCall, Lineage, Mode
@@ -80,8 +82,7 @@ class Account:
             each = each.above
 
 
-@dataclass(frozen=True, slots=True)
-class InnerCallDeps:
+class InnerCallDeps(msgspec.Struct, frozen=True):
     """What all inner calls of a hub have in common."""
 
     invoker: Invoker
@@ -96,7 +97,7 @@ class InnerCallDeps:
     randomness: Randomness
     durable: Callable[[CallsWithin], InnerCalls]
     """Those of a job whose tool replays."""
-    accounts: WeakValueDictionary[str, Account] = field(default_factory=WeakValueDictionary)
+    accounts: WeakValueDictionary[str, Account] = msgspec.field(default_factory=WeakValueDictionary)
     """By inner call: what it was taken from, and what it makes in turn is."""
 
     def of(self, running: GrantedCall) -> InnerCalls:

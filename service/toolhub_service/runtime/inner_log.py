@@ -21,11 +21,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
+import msgspec
 from msgspec.structs import replace
 
 from toolhub_service.domain.approval import ApprovalStore
@@ -143,8 +143,7 @@ def _facts(kept: KeptCall) -> tuple[object, ...]:
     return kept.tool, kept.args_digest, kept.state, kept.approval_id, kept.inner_job_id, answered
 
 
-@dataclass(frozen=True, slots=True)
-class DurableCallDeps:
+class DurableCallDeps(msgspec.Struct, frozen=True):
     """What the durable inner calls of a hub have in common."""
 
     store: InnerLogStore
@@ -155,7 +154,7 @@ class DurableCallDeps:
     clock: Clock
     observer: JobObserver
     sleep: Sleep = asyncio.sleep
-    _logs: WeakKeyDictionary[object, RunLog] = field(default_factory=WeakKeyDictionary)
+    _logs: WeakKeyDictionary[object, RunLog] = msgspec.field(default_factory=WeakKeyDictionary)
     """By what the handles of one running call share."""
 
     def of(self, within: CallsWithin) -> InnerCalls:

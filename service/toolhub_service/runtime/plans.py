@@ -5,8 +5,9 @@ from __future__ import annotations
 import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import sha256
+
+from msgspec import structs
 
 from toolhub_service.domain.call import Mode, PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
@@ -87,7 +88,7 @@ def committed(verdict: Verdict) -> Verdict:
     """What a REQUIRE_PLAN verdict becomes once its plan digest has been checked; other verdicts stay as they are."""
     if verdict.effect is not Effect.REQUIRE_PLAN:
         return verdict
-    return replace(verdict, effect=Effect.ALLOW, reason="The plan that was shown is committed.", remedy="")
+    return structs.replace(verdict, effect=Effect.ALLOW, reason="The plan that was shown is committed.", remedy="")
 
 
 def _opened(digest: str, key: bytes) -> tuple[int, list[str]]:

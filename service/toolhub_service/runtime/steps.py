@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Coroutine, Generator
-from dataclasses import replace
 from types import coroutine
 from typing import Any, TypeVar
+
+from msgspec import structs
 
 from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
@@ -102,7 +103,7 @@ def is_for_a_person(call: Call, verdict: Verdict) -> bool:
 
 def approved(verdict: Verdict) -> Verdict:
     """The verdict once a person has approved exactly this call."""
-    return replace(verdict, effect=Effect.ALLOW)
+    return structs.replace(verdict, effect=Effect.ALLOW)
 
 
 def enforce(planned: PlannedCall, verdict: Verdict) -> None:
@@ -297,7 +298,7 @@ def _with_limit(granted: GrantedCall, error: ToolError) -> ToolError:
         f"{granted.spec.name} did not answer within the {most_s:g} s that an operator allows its calls; ask for less, "
         "or have `timeout_s` of its source raised."
     )
-    return replace(error, message=message, details={**error.details, "timeout_s": most_s})
+    return structs.replace(error, message=message, details={**error.details, "timeout_s": most_s})
 
 
 def _final(granted: GrantedCall, error: ToolError) -> ToolError:

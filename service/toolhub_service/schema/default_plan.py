@@ -6,6 +6,8 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.references import Node, References, step_of
@@ -13,8 +15,7 @@ from toolhub_service.schema.references import Node, References, step_of
 MAX_FILLED_BYTES: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(msgspec.Struct, frozen=True):
     """One property that is filled in when it is absent. An explicit null is not absent."""
 
     name: str
@@ -27,8 +28,7 @@ class Fill:
     """What it adds to the canonical JSON of the arguments."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(msgspec.Struct, frozen=True):
     """A tag property whose text decides which single branch of anyOf or oneOf applies."""
 
     tag: str

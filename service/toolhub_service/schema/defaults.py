@@ -14,9 +14,10 @@ completed arguments: `ToolSchemas.complete` checks and gives such defaults up.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
+
+from msgspec import structs
 
 from toolhub_service.domain.errors import Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -258,7 +259,7 @@ class _Completion:
         small = measure(value, MAX_INSTANCE_DEPTH)[0] <= _MAX_DEFAULT_VALUES
         if not small or not self._checks.fits(fill.schema, value):
             return fill
-        return replace(fill, value=value, size_bytes=fill_bytes(fill.name, value))
+        return structs.replace(fill, value=value, size_bytes=fill_bytes(fill.name, value))
 
 
 def _mentions_default(document: dict[str, Any]) -> bool:

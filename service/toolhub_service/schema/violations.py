@@ -9,10 +9,11 @@ value is cut before the engine lists its errors, for it lists them all; what the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import jsonschema_rs
+import msgspec
 
 from toolhub_service.domain.errors import Violation
 from toolhub_service.domain.json import JsonValue
@@ -78,8 +79,7 @@ _Errors = list[jsonschema_rs.ValidationError]
 _TAGS: Final = (jsonschema_rs.ValidationErrorKind.Constant, jsonschema_rs.ValidationErrorKind.Enum)
 
 
-@dataclass(frozen=True, slots=True)
-class LikeliestBranch:
+class LikeliestBranch(msgspec.Struct, frozen=True):
     """The errors of the branch that was meant."""
 
     errors: _Errors
@@ -245,7 +245,9 @@ def _with_others(violation: Violation, others: int, excerpt: Excerpt) -> Violati
     if not others:
         return violation
     count = f"at least {others:,}" if excerpt.cuts else f"{others:,}"
-    return replace(violation, hint=f"{violation.hint} The same is wrong in {count} more items.".lstrip())
+    return msgspec.structs.replace(
+        violation, hint=f"{violation.hint} The same is wrong in {count} more items.".lstrip()
+    )
 
 
 def _is_caused_by_cutting(error: jsonschema_rs.ValidationError, excerpt: Excerpt) -> bool:

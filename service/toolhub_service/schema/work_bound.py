@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import jsonschema_rs
+import msgspec
 
 from toolhub_service.schema.references import (
     IN_PLACE,
@@ -88,8 +88,7 @@ _COMPARED: Final = ("enum", "required", "properties", "patternProperties", "depe
 _NAMES: Final[_Child] = ("names", "")
 
 
-@dataclass(frozen=True, slots=True)
-class WorkBound:
+class WorkBound(msgspec.Struct, frozen=True):
     """What an instance may be so that the schema stays cheap."""
 
     max_depth: int

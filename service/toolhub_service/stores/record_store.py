@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.artifact import Artifact
@@ -104,15 +106,14 @@ class Kept(NamedTuple):
     record: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(msgspec.Struct, frozen=True):
     """What columns must be. Empty values match everything; all conditions are joined by AND."""
 
-    equals: Mapping[str, str] = field(default_factory=dict)
-    among: Mapping[str, Collection[str]] = field(default_factory=dict)
-    like: Mapping[str, str] = field(default_factory=dict)
+    equals: Mapping[str, str] = msgspec.field(default_factory=dict)
+    among: Mapping[str, Collection[str]] = msgspec.field(default_factory=dict)
+    like: Mapping[str, str] = msgspec.field(default_factory=dict)
     """A name or a glob (fnmatch, case-sensitive)."""
-    judged: Mapping[str, Owners | None] = field(default_factory=dict)
+    judged: Mapping[str, Owners | None] = msgspec.field(default_factory=dict)
 
     def matches(self, row: Row) -> bool:
         # Loops, for a page judges many rows: `all` over generators takes three times as long.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
@@ -136,7 +135,7 @@ class Metrics:
             metric.name: _tallied(shown, self._registry) if metric in tallied else _made(shown, self._registry)
             for metric in names.METRICS
             if metric is not names.TOOL_STEP
-            for shown in [metric if max_principals else replace(metric, labels=metric.labels_but(names.PRINCIPAL))]
+            for shown in [metric if max_principals else metric.without(names.PRINCIPAL)]
         }
         self._tools: _Children[_ToolMetrics] = _Children(
             lambda tool: _ToolMetrics(self._all, tool, has_principals=max_principals > 0), max_tools

@@ -7,8 +7,9 @@ sends is foreign text: names that it makes up and arguments that are no JSON are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import msgspec
 
 from toolhub_service.domain.errors import ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -37,8 +38,7 @@ _SYSTEM: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnableAgent:
+class SpawnableAgent(msgspec.Struct, frozen=True):
     """One configured agent."""
 
     name: str

@@ -7,11 +7,10 @@ not by the loop (`agent_loop.py`) that asks the model.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import InnerCalls
@@ -154,7 +153,7 @@ class AgentSpawn(Tool["AgentSpawn.In", "AgentSpawn.Out"]):
             return failure
         done = f"Before that it made {work.tool_calls} tool calls, see artifact {transcript}, the transcript."
         # Not retryable: its calls may have had effects, and a second run would make others.
-        return ToolFailure(replace(failure.error, message=f"{failure.error.message} {done}", retryable=False))
+        return ToolFailure(structs.replace(failure.error, message=f"{failure.error.message} {done}", retryable=False))
 
     async def _keep(self, work: AgentLoop, context: ToolContext) -> str:
         """The id of the transcript; empty where it cannot be kept."""

@@ -39,8 +39,7 @@ _NAME_CHARS: Final = 256
 _ANYWHERE: Final = ("0.0.0.0/0", "::/0")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """Where a model is asked, as configured."""
 
     url: str
@@ -52,7 +51,7 @@ class Endpoint:
     max_tokens: int = 4_096
     stall_s: float = 60.0
     """How long it may send nothing."""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Further members of each request, such as temperature."""
 
     def egress(self) -> tuple[EgressRule, ...]:

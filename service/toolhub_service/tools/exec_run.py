@@ -12,11 +12,10 @@ import os
 import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.result import Chunk, EvidenceType
@@ -169,7 +168,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         # Each path as it was judged: the kernel climbs from where a link leads, a text from its name.
         paths = [_spelled(path, judge_path(args.cwd)) for path in judged.paths]
         argv = (*judged.argv[: len(judged.argv) - len(paths)], *paths)
-        return replace(judged, argv=argv, paths=tuple(paths))
+        return structs.replace(judged, argv=argv, paths=tuple(paths))
 
     async def _level_for(self, context: ToolContext) -> Level:
         sandbox = context.constraints.sandbox

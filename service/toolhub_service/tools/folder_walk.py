@@ -10,9 +10,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 
+import msgspec
 import re2
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -97,8 +97,7 @@ MAX_DEPTH = 64
 MAX_VISITED = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     path: str
     """Relative to the workspace."""
     inner_path: str

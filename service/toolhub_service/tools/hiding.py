@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Protocol
 
 from msgspec import structs
@@ -34,9 +33,9 @@ def masked_outcome(outcome: Outcome, mask: Mask) -> Outcome:
 def masked_failure(failure: ToolFailure, mask: Mask) -> ToolFailure:
     error, upstream = failure.error, failure.error.upstream
     if upstream is not None:
-        upstream = replace(upstream, excerpt=mask.text(upstream.excerpt))
+        upstream = structs.replace(upstream, excerpt=mask.text(upstream.excerpt))
     return ToolFailure(
-        replace(error, message=mask.text(error.message), details=mask.object(error.details), upstream=upstream)
+        structs.replace(error, message=mask.text(error.message), details=mask.object(error.details), upstream=upstream)
     )
 
 

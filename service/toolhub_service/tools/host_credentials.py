@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Protocol
+
+from msgspec import structs
 
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -106,7 +107,7 @@ def _carrying(request: HttpRequest, credential: HostCredential, name: str, conte
             f"Leave out the header {credential.header}: the hub sends the caller's own credential for {name}.",
         )
     context.hide(credential.secret, credential.value)
-    return replace(request, headers=(*request.headers, (credential.header, credential.value)))
+    return structs.replace(request, headers=(*request.headers, (credential.header, credential.value)))
 
 
 def _is_refused(response: HttpResponse) -> bool:

@@ -10,7 +10,6 @@ import codecs
 import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Final, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -37,8 +36,7 @@ EXCERPT_MAX_CHARS = 2_000
 _RETRY_AFTER_MAX_S = 3_600
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A response and as much of its body as was to be read."""
 
     response: HttpResponse
@@ -245,14 +243,13 @@ Output = TypeVar("Output", bound=ToolOutput)
 _ALMOST = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class HttpServices:
+class HttpServices(msgspec.Struct, frozen=True):
     """What every HTTP tool is constructed with."""
 
     client: EgressClient
     redactor: Redactor
     """For excerpts of what an upstream answered."""
-    bodies: JsonBodies = field(default_factory=JsonBodies)
+    bodies: JsonBodies = msgspec.field(default_factory=JsonBodies)
     hosts: HostCredentials | None = None
     """Hosts that are asked with the caller's own credential; None: there are none."""
 
@@ -295,7 +292,7 @@ class HttpTool(Tool[Input, Output]):
         """`timeout_ms` narrows the call's own deadline; less than the tool's default is the caller's choice."""
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + timeout_ms / 1000)
         if context.idempotency_key:
-            request = replace(request, idempotency_key=self._upstream_key(context))
+            request = msgspec.structs.replace(request, idempotency_key=self._upstream_key(context))
         client, fair_s = self._services.client, _ALMOST * self.default_timeout_ms / 1000
         hosts = self._services.hosts
         if hosts is not None:

@@ -14,13 +14,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any, Final
 
+import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.artifact import OCTETS
@@ -64,8 +64,7 @@ _ENVIRONMENT: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MediaChannel:
+class MediaChannel(msgspec.Struct, frozen=True):
     """One configured channel."""
 
     name: str
@@ -84,8 +83,7 @@ class MediaChannel:
             return f"channel {self.name}: {missing}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
+class _Copy(msgspec.Struct, frozen=True):
     path: str
     name: str
     size_bytes: int

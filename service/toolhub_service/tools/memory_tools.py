@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
+import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.errors import ErrorKind, Violation, refuse
@@ -45,8 +45,7 @@ Tags = Annotated[
 Limit = Annotated[int, Meta(description="Most items to return.", ge=1, le=100)]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryTerms:
+class MemoryTerms(msgspec.Struct, frozen=True):
     """What one principal may keep, and for how long."""
 
     quota: MemoryQuota

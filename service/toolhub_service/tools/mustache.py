@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NoReturn, TypeAlias
+
+import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonValue
@@ -29,8 +31,7 @@ _STANDALONE = frozenset("#^/!>=")
 _UNSUPPORTED = frozenset("<$")
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(msgspec.Struct, frozen=True):
     path: tuple[str, ...]
     """Dotted name in parts; empty for the implicit iterator `.`."""
     escaped: bool
@@ -43,8 +44,7 @@ class Section:
     children: list[Node] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Partial:
+class Partial(msgspec.Struct, frozen=True):
     name: str
     indent: str
 
@@ -186,8 +186,7 @@ _ADVICE = "Render a smaller part, or fewer elements."
 _CHARS_PER_STEP = 64
 
 
-@dataclass(frozen=True, slots=True)
-class RenderLimits:
+class RenderLimits(msgspec.Struct, frozen=True):
     output_chars: int = 1024 * 1024
     steps: int = 200_000
     json_nodes: int = 1_000_000
@@ -198,7 +197,9 @@ class RenderLimits:
     @property
     def at_once(self) -> RenderLimits:
         """The same, of what is rendered on the event loop."""
-        return replace(self, steps=min(self.steps, AT_ONCE_STEPS), json_nodes=min(self.json_nodes, AT_ONCE_STEPS))
+        return msgspec.structs.replace(
+            self, steps=min(self.steps, AT_ONCE_STEPS), json_nodes=min(self.json_nodes, AT_ONCE_STEPS)
+        )
 
 
 def render(template: str, data: JsonValue, partials: Mapping[str, str], limits: RenderLimits) -> str:

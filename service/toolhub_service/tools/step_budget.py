@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final, Generic, Literal, TypeVar
+
+import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.tools.context import ToolContext
@@ -118,8 +119,7 @@ def _check_scalar(value: Any) -> None:
 Language = Literal["jmespath", "jsonpath"]
 
 
-@dataclass(frozen=True, slots=True)
-class QueryLimits:
+class QueryLimits(msgspec.Struct, frozen=True):
     expression_chars: int = 2048
     nesting: int = 32
     steps: int = 200_000
@@ -131,4 +131,4 @@ class QueryLimits:
     def at_once(self) -> QueryLimits:
         """The same, of what is selected on the event loop."""
         few = min(self.steps, AT_ONCE_STEPS)
-        return replace(self, steps=few, result_nodes=min(self.result_nodes, AT_ONCE_STEPS))
+        return msgspec.structs.replace(self, steps=few, result_nodes=min(self.result_nodes, AT_ONCE_STEPS))

@@ -13,10 +13,11 @@ import stat
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.guards.paths import judge_path
@@ -38,8 +39,7 @@ from toolhub_service.tools.files import AtomicFile, SourceFile, as_tool_failures
 FileType: TypeAlias = Literal["file", "dir", "link", "other"]
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(msgspec.Struct, frozen=True):
     """What stands at a path, links not followed."""
 
     type: FileType

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Self
+
+from msgspec import structs
 
 from toolhub.v1 import registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
@@ -138,13 +140,13 @@ def _checked_filter(message: tool_pb2.ToolFilter, principal: Principal) -> ToolF
     if not states:
         lacks = f"{principal.id} lacks the role `operator`, which seeing quarantined tools requires."
         raise HubFailure(Reason.ROLE_MISSING, lacks, role=Role.OPERATOR.value)
-    return replace(where, states=states)
+    return structs.replace(where, states=states)
 
 
 def shown_sources(statuses: Sequence[SourceStatus], principal: Principal) -> list[Any]:
     """Why a source is silent is said in its own words, or with paths of the hub's machine: to operators only."""
     if not _is_operator(principal):
-        statuses = [replace(status, reason=_SILENT.get(status.state, status.reason)) for status in statuses]
+        statuses = [structs.replace(status, reason=_SILENT.get(status.state, status.reason)) for status in statuses]
     return [from_source(status, for_operator=False) for status in statuses]
 
 

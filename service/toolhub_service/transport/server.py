@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 import grpc
 import grpc.aio
+import msgspec
 from google.protobuf import descriptor_pool, text_format
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -137,8 +137,7 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 _EFFECTS = ("toolhub.v1.ToolService", "toolhub.v1.JobService")
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
+class Listening(msgspec.Struct, frozen=True):
     """Where and how the server listens."""
 
     address: str

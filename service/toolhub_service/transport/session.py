@@ -16,8 +16,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.budget.turns import Turns
@@ -254,8 +255,7 @@ class Journal(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTerms:
+class SessionTerms(msgspec.Struct, frozen=True):
     invoker: Invoker
     begin: Callable[[pb.SessionCall], Call]
     """The call as the runtime takes it."""

@@ -6,8 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
@@ -295,7 +297,7 @@ def _export_page(
         discovery.catalog,
         to_filter(request.filter),
         PageRequest(request.page_size, request.page_token, UNCOUNTED, f"export {form}"),
-        viewer=replace(viewer, allowed=lambda spec: spec.state is ToolState.ACTIVE and viewer.allowed(spec)),
+        viewer=structs.replace(viewer, allowed=lambda spec: spec.state is ToolState.ACTIVE and viewer.allowed(spec)),
         sources=known_to(principal, discovery.sources()),
         fitting=tools,
     )

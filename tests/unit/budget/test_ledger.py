@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.fakes.clock import FixedRandomness, ManualClock
 from tests.fakes.planned_calls import TIME_NOW, a_call, a_tool
@@ -97,7 +97,7 @@ class TestLimits:
     def test_limits_with_equal_ids_share_one_count(self) -> None:
         harness = LedgerHarness(Limit("l", quota=1))
         harness.take().release()
-        harness.verdict = replace(harness.verdict, limits=(Limit("l", quota=1),))
+        harness.verdict = structs.replace(harness.verdict, limits=(Limit("l", quota=1),))
         assert harness.refused(a_call(a_tool("other/tool"))).kind is ErrorKind.RATE_LIMITED
 
     @pytest.mark.promise("budget.refused-costs-nothing")
@@ -113,18 +113,18 @@ class TestLimits:
     def test_a_changed_policy_changes_the_limit_and_keeps_the_count(self) -> None:
         harness = LedgerHarness(Limit("l", quota=1, rate_per_s=100.0, burst=9, concurrency=9))
         harness.take().release()
-        harness.verdict = replace(
+        harness.verdict = structs.replace(
             harness.verdict, limits=(Limit("l", quota=2, rate_per_s=50.0, burst=9, concurrency=1),)
         )
         lease = harness.take()
         assert harness.refused().kind is ErrorKind.RATE_LIMITED
         lease.release()
-        harness.verdict = replace(harness.verdict, limits=(Limit("l", concurrency=1),))
+        harness.verdict = structs.replace(harness.verdict, limits=(Limit("l", concurrency=1),))
         harness.take().release()
 
     def under(self, harness: LedgerHarness, limit: Limit) -> LedgerHarness:
         """The same house under a changed policy."""
-        harness.verdict = replace(harness.verdict, limits=(limit,))
+        harness.verdict = structs.replace(harness.verdict, limits=(limit,))
         return harness
 
     def test_a_policy_that_goes_back_to_what_it_was_is_followed_back(self) -> None:
@@ -149,7 +149,7 @@ class TestLimits:
 
     def test_a_changed_number_of_calls_at_once_counts_those_under_way(self) -> None:
         one, two = Limit("l", concurrency=1), Limit("l", concurrency=2)
-        harness = LedgerHarness(one, terms=replace(TERMS, upstream_concurrency=9))
+        harness = LedgerHarness(one, terms=structs.replace(TERMS, upstream_concurrency=9))
         held = [harness.take()]
         assert harness.take().is_pending
         held.append(self.under(harness, two).take())
@@ -159,7 +159,7 @@ class TestLimits:
 
     def test_a_bound_that_was_removed_binds_no_more_and_begins_anew_when_it_comes_back(self) -> None:
         bound, free = Limit("l", quota=1, rate_per_s=0.001, concurrency=1), Limit("l", quota=100)
-        harness = LedgerHarness(bound, terms=replace(TERMS, upstream_concurrency=9))
+        harness = LedgerHarness(bound, terms=structs.replace(TERMS, upstream_concurrency=9))
         held = harness.take()
         without_quota = Limit("l", rate_per_s=1000.0, burst=100)
         for _ in range(3):
@@ -170,7 +170,7 @@ class TestLimits:
         assert harness.refused().kind is ErrorKind.RATE_LIMITED
 
     def test_a_limit_under_which_calls_run_is_not_forgotten(self) -> None:
-        harness = LedgerHarness(Limit("a", concurrency=1), terms=replace(TERMS, max_limits=1))
+        harness = LedgerHarness(Limit("a", concurrency=1), terms=structs.replace(TERMS, max_limits=1))
         held = harness.take()
         other = Limit("b", concurrency=1)
         assert self.under(harness, other).refused().details["limit"] == "b"
@@ -178,11 +178,13 @@ class TestLimits:
         self.under(harness, other).take().release()
 
     def test_memory_is_bounded_and_only_empty_counters_are_forgotten(self) -> None:
-        harness = LedgerHarness(terms=replace(TERMS, max_limits=2))
+        harness = LedgerHarness(terms=structs.replace(TERMS, max_limits=2))
         for index in range(2):
-            harness.verdict = replace(harness.verdict, limits=(Limit(f"l{index}", quota=1, quota_window_s=60.0),))
+            harness.verdict = structs.replace(
+                harness.verdict, limits=(Limit(f"l{index}", quota=1, quota_window_s=60.0),)
+            )
             harness.take().release()
-        harness.verdict = replace(harness.verdict, limits=(Limit("l2", quota=1),))
+        harness.verdict = structs.replace(harness.verdict, limits=(Limit("l2", quota=1),))
         assert harness.refused().kind is ErrorKind.RATE_LIMITED
         harness.clock.advance(60.0)
         harness.take().release()
@@ -259,7 +261,7 @@ class TestRetry:
     READ = a_call(a_tool("a/read", read_only=True, limits=ToolLimits(max_retries=2)))
 
     def test_a_failed_read_is_tried_again_as_often_as_allowed(self) -> None:
-        harness = LedgerHarness(terms=replace(TERMS, breaker=BreakerTerms()))
+        harness = LedgerHarness(terms=structs.replace(TERMS, breaker=BreakerTerms()))
         lease = harness.take(self.READ)
         assert lease.max_attempts(FAILED) == 3
         pauses = [lease.retry_pause_s(FAILED, attempt) for attempt in (1, 2, 3)]
@@ -287,7 +289,7 @@ class TestRetry:
 
     def test_a_side_effect_is_tried_again_where_the_upstream_has_its_key_and_honours_it(self) -> None:
         lease = LedgerHarness().take(a_call(a_tool("a/post", limits=ToolLimits(max_retries=2)), idempotency_key="k"))
-        assert lease.max_attempts(replace(FAILED, details={KEY_SENT: True})) == 3
+        assert lease.max_attempts(structs.replace(FAILED, details={KEY_SENT: True})) == 3
 
     def test_the_breaker_counts_each_attempt_once_and_ends_the_retries(self) -> None:
         harness = LedgerHarness()
@@ -300,7 +302,7 @@ class TestRetry:
         assert harness.take().is_pending is False
 
     def test_a_final_failure_is_counted_once(self) -> None:
-        harness = LedgerHarness(terms=replace(TERMS, breaker=replace(BREAKER, min_calls=3)))
+        harness = LedgerHarness(terms=structs.replace(TERMS, breaker=structs.replace(BREAKER, min_calls=3)))
         for _ in range(2):
             lease = harness.take()
             assert lease.retry_pause_s(FAILED, 1) is None
@@ -309,7 +311,7 @@ class TestRetry:
 
 
 def test_upstreams_in_use_are_never_forgotten_and_their_number_is_bounded() -> None:
-    harness = LedgerHarness(terms=replace(TERMS, max_upstreams=2))
+    harness = LedgerHarness(terms=structs.replace(TERMS, max_upstreams=2))
     first = harness.take(upstream="a")
     harness.take(upstream="b").release()
     harness.take(upstream="c").release()

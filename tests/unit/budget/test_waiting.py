@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from tests.fakes.planned_calls import TIME_NOW, a_call, a_tool
 from tests.unit.budget.test_ledger import BREAKER, FAILED, TERMS, LedgerHarness
@@ -50,7 +51,7 @@ class TestWaiting:
 
     def test_how_many_may_run_at_once_holds_for_followed_work_where_the_tool_states_it(self) -> None:
         harness = LedgerHarness()
-        spec = replace(TIME_NOW, limits=replace(TIME_NOW.limits, max_concurrency=1))
+        spec = replace(TIME_NOW, limits=structs.replace(TIME_NOW.limits, max_concurrency=1))
         held = harness.take(a_call(spec), is_followed=True)
         assert harness.take(a_call(spec), is_followed=True).is_pending
         assert not held.is_pending
@@ -120,7 +121,7 @@ class TestWaiting:
     @pytest.mark.parametrize("cooldown_s", [5.0, 0.5])
     async def test_an_upstream_that_failed_meanwhile_is_left_alone(self, cooldown_s: float) -> None:
         harness = LedgerHarness(
-            Limit("l", quota=3), terms=replace(TERMS, breaker=replace(BREAKER, cooldown_s=cooldown_s))
+            Limit("l", quota=3), terms=structs.replace(TERMS, breaker=structs.replace(BREAKER, cooldown_s=cooldown_s))
         )
         held = [harness.take(), harness.take()]
         waiting = asyncio.create_task(harness.take().admitted())

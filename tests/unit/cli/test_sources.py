@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
+from msgspec import structs
 
 from tests.e2e.terminal import BIN, CommandOutput, environment, in_terminal
 from tests.fakes.sources import ScriptedSources, a_source
@@ -21,7 +21,7 @@ from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind
 
 DOWN = a_source("files", state=SourceState.DOWN, reason="exited with 1 \x1b[2J", latency_ms=0)
-DOWN = replace(DOWN, refreshed_at_unix_ms=0, next_refresh_at_unix_ms=0)
+DOWN = structs.replace(DOWN, refreshed_at_unix_ms=0, next_refresh_at_unix_ms=0)
 CORE = SourceStatus("core", ToolKind.CORE, tool_count=25)
 
 
@@ -79,7 +79,7 @@ async def test_a_list_shows_the_last_output_of_a_source_that_is_down_and_its_nex
     sourced: RunningHub, desk: ScriptedSources, tmp_path: Path
 ) -> None:
     diagnosis = ("stderr: resolving", "stderr: npm error ECONNREFUSED", "stage: not connected", "next try: in 3.0 s")
-    desk.sources[-1] = replace(DOWN, diagnose=lambda: diagnosis)
+    desk.sources[-1] = structs.replace(DOWN, diagnose=lambda: diagnosis)
     shown = (await typed(sourced, tmp_path, "list")).text
     assert "  stderr: npm error ECONNREFUSED" in shown
     assert "  next connection attempt: in 3.0 s" in shown

@@ -7,10 +7,10 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.unit.identity.issuer import (
     AUDIENCE,
@@ -383,4 +383,4 @@ async def test_remembered_tokens_are_bounded_in_number_and_by_audience() -> None
     await identity(issuer, token)
     with pytest.raises(TokenRefused):
         issuer.tokens.verify(token, frozenset({"https://hub.example.com/mcp"}))
-    assert replace(issuer.terms, name="x").name == "x"
+    assert structs.replace(issuer.terms, name="x").name == "x"

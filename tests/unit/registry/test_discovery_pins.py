@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -88,7 +87,7 @@ async def begun(harness: DiscoveryHarness, source: ScriptedSource, **terms: obje
 
 
 async def test_a_definition_written_by_the_operator_is_never_pinned(new_harness: NewHarness) -> None:
-    own = replace(WRITE, is_operators=True)
+    own = structs.replace(WRITE, is_operators=True)
     harness = await begun(new_harness(), ScriptedSource("files", READ, own, trust=Trust.APPROVAL))
     assert harness.state("files/read") is ToolState.QUARANTINED
     assert harness.state("files/write") is ToolState.ACTIVE
@@ -100,13 +99,15 @@ async def test_a_definition_written_by_the_operator_is_callable_while_pins_canno
 ) -> None:
     pins = FaultyPins()
     pins.failure = UNREADABLE
-    harness = await begun(new_harness(pins=pins), ScriptedSource("files", READ, replace(WRITE, is_operators=True)))
+    harness = await begun(
+        new_harness(pins=pins), ScriptedSource("files", READ, structs.replace(WRITE, is_operators=True))
+    )
     assert harness.state("files/read") is ToolState.QUARANTINED
     assert harness.state("files/write") is ToolState.ACTIVE
 
 
 async def test_an_unusable_definition_of_the_operator_reports_its_problem(new_harness: NewHarness) -> None:
-    own = replace(WRITE, is_operators=True, problem="Its `webhook` is not active; activate the workflow.")
+    own = structs.replace(WRITE, is_operators=True, problem="Its `webhook` is not active; activate the workflow.")
     harness = await begun(new_harness(), ScriptedSource("files", own))
     assert harness.state("files/write") is ToolState.QUARANTINED
     assert harness.why("files/write") == "Its `webhook` is not active; activate the workflow."

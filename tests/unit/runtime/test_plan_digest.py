@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.fakes.planned_calls import DELETE_PATH, a_call, a_tool
 from toolhub_service.domain.call import Preconditions
@@ -45,7 +45,7 @@ def test_a_plan_makes_the_verdict_that_asked_for_it_an_allow() -> None:
 
 @pytest.mark.promise("plan.never-lifts-a-deny")
 def test_a_plan_lifts_no_other_refusal() -> None:
-    denied = replace(VERDICT, effect=Effect.DENY)
+    denied = structs.replace(VERDICT, effect=Effect.DENY)
     assert committed(denied) == denied
 
 
@@ -65,8 +65,8 @@ def test_another_caller_is_named() -> None:
 def test_another_policy_or_rule_is_named() -> None:
     changed = PolicySnapshot.load({**POLICY, "sandbox": {"max_read_bytes": 1}})
     assert differs(verdict=changed.decide(SHOWN)) == ["policy verdict"]
-    assert differs(verdict=replace(VERDICT, rule_id="other")) == ["policy verdict"]
-    assert differs(verdict=replace(VERDICT, effect=Effect.REQUIRE_APPROVAL)) == ["policy verdict"]
+    assert differs(verdict=structs.replace(VERDICT, rule_id="other")) == ["policy verdict"]
+    assert differs(verdict=structs.replace(VERDICT, effect=Effect.REQUIRE_APPROVAL)) == ["policy verdict"]
 
 
 def test_everything_that_differs_is_named() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import structlog
@@ -169,7 +168,7 @@ def test_run_that_fails_is_running_no_more(watched: ObserverHarness) -> None:
 # Sources and pins
 
 READY = SourceStatus("files", ToolKind.MCP, tool_count=14, quarantined_count=2, latency_ms=40.0)
-DOWN = replace(READY, state=SourceState.DOWN, reason="it does not answer")
+DOWN = structs.replace(READY, state=SourceState.DOWN, reason="it does not answer")
 PIN = Pin("files", "files/read", "ab" * 32, {"name": "read"}, PinState.PENDING, PinChange.CHANGED, findings=("odd",))
 
 
@@ -199,7 +198,9 @@ def test_a_source_is_measured_at_every_reading_and_logged_when_it_changes() -> N
 
 def test_a_source_of_which_something_cannot_be_used_is_a_warning_and_up() -> None:
     recorded = RecordedSources()
-    recorded.telemetry.refreshed(replace(READY, state=SourceState.PARTIAL, reason="the api_key is not accepted"))
+    recorded.telemetry.refreshed(
+        structs.replace(READY, state=SourceState.PARTIAL, reason="the api_key is not accepted")
+    )
     (entry,) = recorded.logged.entries
     logged = (entry["event"], entry["log_level"], entry["reason"])
     assert logged == ("source_partial", "warning", "the api_key is not accepted")
@@ -212,17 +213,17 @@ def test_a_source_of_which_something_cannot_be_used_is_a_warning_and_up() -> Non
 def test_a_judgement_changes_what_is_measured_and_is_no_reading() -> None:
     recorded = RecordedSources()
     recorded.telemetry.refreshed(READY)
-    recorded.telemetry.judged(replace(READY, quarantined_count=0))
+    recorded.telemetry.judged(structs.replace(READY, quarantined_count=0))
     assert recorded.value('toolhub_source_quarantined{source="files"}') == 0
     assert recorded.value('toolhub_source_up{source="files"}') == 1
     assert recorded.value('toolhub_source_refresh_seconds_count{source="files"}') == 1
-    recorded.telemetry.judged(replace(READY, state=SourceState.DOWN))
+    recorded.telemetry.judged(structs.replace(READY, state=SourceState.DOWN))
     assert recorded.value('toolhub_source_up{source="files"}') == 0
 
 
 def test_a_source_that_is_switched_off_is_not_measured() -> None:
     recorded = RecordedSources()
-    recorded.telemetry.refreshed(replace(READY, state=SourceState.DISABLED, latency_ms=0.0))
+    recorded.telemetry.refreshed(structs.replace(READY, state=SourceState.DISABLED, latency_ms=0.0))
     assert 'source="files"' not in recorded.metrics.exposition().decode()
 
 
@@ -266,7 +267,7 @@ def test_a_source_that_was_removed_is_measured_no_more_and_reported_anew_when_it
     recorded.telemetry.refreshed(DOWN)
     recorded.telemetry.removed("files")
     recorded.telemetry.removed("never-seen")
-    recorded.telemetry.refreshed(replace(DOWN, name="other"))
+    recorded.telemetry.refreshed(structs.replace(DOWN, name="other"))
     text = recorded.metrics.exposition().decode()
     gauges = [line for line in text.splitlines() if line.startswith(("toolhub_source_up{", "toolhub_source_tools{"))]
     assert {line.partition("{")[2].partition("}")[0] for line in gauges} == {'source="other"'}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec import structs
 
 from tests.fakes.http_server import always, response, serving
 from tests.fakes.resolvers import FixedResolver
@@ -127,7 +128,7 @@ async def test_deadline_of_the_call_is_stronger_than_the_argument(tools: dict[st
 async def test_two_principals_with_one_key_have_two_at_the_host(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
     tool = tools["core/http.request"]
     async with serving(always(response())) as server:
-        rule = replace(server.rule(), retry_with_key=True)
+        rule = structs.replace(server.rule(), retry_with_key=True)
         for principal_id in ("ann", "bob", "ann"):
             context = replace(egress_context(rule), principal_id=principal_id, idempotency_key="order-1")
             await tool.run(tool.In(url=server.url(), method="POST"), context)

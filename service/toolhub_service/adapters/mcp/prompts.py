@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from toolhub_service.adapters.definitions import (
     OWN_NAME_MAX_CHARS,
     CheckSchema,
@@ -193,7 +195,7 @@ class PromptReader:
             annotations=READS,
         )
         remote: JsonObject = {"name": own_name, "prompt": name, "inputSchema": schema}
-        limits = replace(spec.limits, max_result_bytes=_RESULT_MAX_BYTES)
+        limits = structs.replace(spec.limits, max_result_bytes=_RESULT_MAX_BYTES)
         return Definition(replace(spec, primitive=Primitive.PROMPT, limits=limits), remote)
 
 

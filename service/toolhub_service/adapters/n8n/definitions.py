@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from toolhub_service.adapters.definitions import (
     ANY_OBJECT,
     PROBLEM_MAX_CHARS,
@@ -117,7 +119,9 @@ class DefinitionMaker:
             tags=spec.tags if workflow.input_schema is not None else tuple(dict.fromkeys((*spec.tags, OPEN_SCHEMA))),
             cost=CostHints(is_async=workflow.is_async),
             # The source's `timeout_s` is that of calls: an execution that is followed may take days.
-            limits=replace(spec.limits, job_timeout_s=(override.timeout_s or 0.0) if workflow.is_async else 0.0),
+            limits=structs.replace(
+                spec.limits, job_timeout_s=(override.timeout_s or 0.0) if workflow.is_async else 0.0
+            ),
             idempotency=IdempotencyMode.DERIVED if workflow.derived_key else IdempotencyMode.KEYED,
         )
 

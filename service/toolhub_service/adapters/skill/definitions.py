@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from msgspec import structs
+
 from toolhub_service.adapters.definitions import (
     ANY_OBJECT,
     PROBLEM_MAX_CHARS,
@@ -113,7 +115,7 @@ class DefinitionMaker:
             annotations=Annotations(read_only=True, idempotent=True),
         )
         seconds = chosen.timeout_s or READ_S
-        limits = replace(spec.limits, timeout_s=seconds, call_max_s=seconds)
+        limits = structs.replace(spec.limits, timeout_s=seconds, call_max_s=seconds)
         # Of its own, for a skill whose runs fail can still be read.
         listed = SkillListing(
             skill.file.frontmatter,
@@ -172,7 +174,7 @@ class DefinitionMaker:
             version=manifest.version,
             capabilities=spec.capabilities | frozenset(manifest.capabilities),
             cost=CostHints(is_async=manifest.is_job),
-            limits=replace(
+            limits=structs.replace(
                 spec.limits,
                 timeout_s=min(own_s, operators_s),
                 call_max_s=operators_s if operators_s < own_s else 0.0,

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from toolhub_service.adapters.skill.plan_steps import Absent, CheckedPlan, PlanStep, filled, look_up
 from toolhub_service.domain.artifact import ArtifactRef
@@ -228,7 +230,9 @@ class PlanEngine:
             message = f"{message} What earlier steps did is not undone: {', '.join(self._names_done())}."
         # A repeat would do again what was done, whatever the step's own failure says of itself.
         retryable = None if not self._done else False
-        return ToolFailure(replace(error, message=message, retryable=retryable, violations=(), blames_upstream=False))
+        return ToolFailure(
+            structs.replace(error, message=message, retryable=retryable, violations=(), blames_upstream=False)
+        )
 
     async def _undone(self) -> str:
         undone, left = list[str](), list[str]()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.event import Event, EventType
@@ -69,8 +70,7 @@ RETRY_S = 1.0
 """Between attempts to reach a store that is away."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobTerms:
+class JobTerms(msgspec.Struct, frozen=True):
     default_timeout_s: float = 3_600.0
     """Of a job whose call names no timeout."""
     max_timeout_s: float = 86_400.0

@@ -15,10 +15,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import orjson
 
 from toolhub_service.stores.audit.chain import GENESIS, Keyring, sync_folder
@@ -33,8 +33,7 @@ PRUNE: Final = "prune"
 """Events up to `count` were removed on purpose."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """One line of the file."""
 
     number: int
@@ -53,12 +52,12 @@ class Checkpoint:
 
     def sealed(self) -> bytes:
         """What the seal is taken over."""
-        data = asdict(self)
+        data = msgspec.structs.asdict(self)
         del data["mac"]
         return orjson.dumps(data)
 
     def line(self) -> str:
-        return orjson.dumps(asdict(self)).decode()
+        return orjson.dumps(msgspec.structs.asdict(self)).decode()
 
 
 def parse_line(line: str | bytes, keyring: Keyring) -> Checkpoint | None:
@@ -120,7 +119,7 @@ class CheckpointFile:
         unsigned = Checkpoint(number + 1, kind, writer, count, head, at, key_id, previous)
         mac = self._keyring.checkpoint()
         assert mac is not None
-        signed = replace(unsigned, mac=mac.hex(unsigned.sealed()))
+        signed = msgspec.structs.replace(unsigned, mac=mac.hex(unsigned.sealed()))
         self._write(descriptor, signed)
         opened = os.fstat(descriptor)
         self._place = (opened.st_dev, opened.st_ino)

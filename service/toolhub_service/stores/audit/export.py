@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -39,8 +38,7 @@ class Cursor(msgspec.Struct, frozen=True):
     mac: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     rows: Sequence[tuple[Any, ...]]
     """The number of the row, then the columns of `COLUMNS`."""
     lines: Sequence[bytes]

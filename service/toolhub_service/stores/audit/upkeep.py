@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from toolhub_service.stores.audit.events import EventStore, UpkeepLock
 
@@ -29,8 +30,7 @@ class UpkeepObserver(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class UpkeepTask:
+class UpkeepTask(msgspec.Struct, frozen=True):
     name: str
     step: Callable[[], bool]
     """In a thread: do a bounded piece of it; whether there is more. Raises whatever it meets."""

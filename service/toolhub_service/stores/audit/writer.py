@@ -20,9 +20,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
+
+import msgspec
 
 from toolhub_service.domain.event import Event
 from toolhub_service.stores.audit.chain import GENESIS
@@ -62,8 +63,7 @@ _SEALED_BY_CALLER: Final = 4
 _TIDY_EVENTS: Final = 250
 
 
-@dataclass(frozen=True, slots=True)
-class WriterTiming:
+class WriterTiming(msgspec.Struct, frozen=True):
     """When the writer acts."""
 
     linger_s: float = 0.01

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Protocol, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -29,8 +29,7 @@ Parameters: TypeAlias = list[JsonValue] | dict[str, JsonValue]
 ExportFormat: TypeAlias = Literal["csv", "jsonl", "parquet"]
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseLimits:
+class DatabaseLimits(msgspec.Struct, frozen=True):
     """Bounds on one statement."""
 
     timeout_s: float = 30.0

@@ -15,6 +15,7 @@ from functools import lru_cache
 from http.cookiejar import CookieJar
 
 import httpx
+import msgspec
 
 from toolhub_service import __version__
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -39,8 +40,7 @@ IDEMPOTENCY_KEY = "idempotency-key"
 """The header of draft-ietf-httpapi-idempotency-key-header."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(msgspec.Struct, frozen=True):
     """One request of a chain."""
 
     url: JudgedUrl
@@ -112,8 +112,7 @@ _DEAD_CONNECTIONS_MAX = 3
 _FIELDS = "toolhub.fields"
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(msgspec.Struct, frozen=True):
     """What to ask for. Nothing in it has been judged but the headers."""
 
     url: str

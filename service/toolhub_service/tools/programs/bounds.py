@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 
 _VIOLATIONS_SHOWN: Final = 10
@@ -20,8 +22,7 @@ _LINE_OF_NOTHING: Final = 0
 _NO_MEMBER: Final = re.compile(r"Module `(\w{1,64})` has no member `(\w{1,200})`")
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramLimits:
+class ProgramLimits(msgspec.Struct, frozen=True):
     """Of one program; `workers` of the hub."""
 
     workers: int = 8

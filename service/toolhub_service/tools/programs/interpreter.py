@@ -30,6 +30,8 @@ from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.sandbox.confined_start import write_start
 from toolhub_service.sandbox.ladder import Ladder
@@ -59,8 +61,7 @@ _WORKER_FILE_BYTES: Final = 1024 * 1024
 _WORKER_THREADS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(msgspec.Struct, frozen=True):
     code: str
     inputs: Mapping[str, Any]
     modules: Mapping[str, Sequence[str]]

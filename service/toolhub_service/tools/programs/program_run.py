@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from hashlib import sha256
 from typing import Annotated, Any, Final
 
+import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -53,8 +54,7 @@ _UNKNOWN_TIME_MS: Final = 946_684_800_000
 """2000-01-01, for a job whose call was named by its caller: any time will do that is the same in each of its runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramText:
+class ProgramText(msgspec.Struct, frozen=True):
     """What is run, whoever asks for it."""
 
     code: str
@@ -65,8 +65,7 @@ class ProgramText:
     is_checked: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramEnded:
+class ProgramEnded(msgspec.Struct, frozen=True):
     value: JsonValue
     printed: str
     is_printed_cut: bool

@@ -6,10 +6,10 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Final, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -236,8 +236,7 @@ def _prove_text(context: ToolContext, response: HttpResponse, reading: PageReadi
 # What kind of body it is: by its Content-Type, and by its first bytes where that says nothing.
 
 
-@dataclass(frozen=True, slots=True)
-class _MediaType:
+class _MediaType(msgspec.Struct, frozen=True):
     type: str
     """In lower case, without parameters."""
     charset: str

@@ -12,7 +12,6 @@ import asyncio
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +42,7 @@ _READABLE: Final = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", sys.pr
 _ENVIRONMENT: Final = {"LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
 
 
-@dataclass(frozen=True, slots=True)
-class RawPage:
+class RawPage(msgspec.Struct, frozen=True):
     """The body of a page and how it is to be read."""
 
     url: str

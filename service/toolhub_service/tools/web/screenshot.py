@@ -12,7 +12,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, Final, Literal
 
@@ -58,8 +57,7 @@ _PNG: Final = b"\x89PNG\r\n\x1a\n"
 SandboxMode = Literal["auto", "required", "off"]
 
 
-@dataclass(frozen=True, slots=True)
-class Browser:
+class Browser(msgspec.Struct, frozen=True):
     """Which browser is driven, and whether its own sandbox holds its pages."""
 
     executable: str

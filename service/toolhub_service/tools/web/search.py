@@ -10,10 +10,10 @@ import asyncio
 import html
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final
 from urllib.parse import urlencode, urlsplit
 
+import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -38,8 +38,7 @@ _ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
 _RETRY_AFTER_MAX_S: Final = 3_600
 
 
-@dataclass(frozen=True, slots=True)
-class SearchEngine:
+class SearchEngine(msgspec.Struct, frozen=True):
     """What is asked, and how its answers are read."""
 
     name: str

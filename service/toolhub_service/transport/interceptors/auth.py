@@ -11,10 +11,12 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 from urllib.parse import unquote
+
+import msgspec
 
 from toolhub_service.domain.call import Principal, SubjectToken
 from toolhub_service.domain.ports import AccessObserver
@@ -190,8 +192,7 @@ DescribePrincipal = Callable[[str], Principal]
 """Roles and rights of a principal under the policy in force."""
 
 
-@dataclass(frozen=True, slots=True)
-class InsecureLocal:
+class InsecureLocal(msgspec.Struct, frozen=True):
     """Whoever reaches the loopback address is `local`. The server refuses to start it on any other address."""
 
     describe: DescribePrincipal

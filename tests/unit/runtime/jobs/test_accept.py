@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.unit.runtime.jobs.faulty_jobs import Fault, away
 from tests.unit.runtime.jobs.job_harness import AGENT, TERMS, JobHarness, Process, a_job, failed
@@ -76,7 +77,7 @@ async def test_budget_is_the_time_of_the_job(process: Process, asked_s: float | 
 async def test_a_tool_may_state_the_time_of_its_jobs_which_its_callers_may_shorten(
     process: Process, asked_s: float | None, given_s: float
 ) -> None:
-    long = replace(WRITE, limits=replace(WRITE.limits, job_timeout_s=7_200.0))
+    long = replace(WRITE, limits=structs.replace(WRITE.limits, job_timeout_s=7_200.0))
     call = _call()._replace(context=ExecContext("r-1", budget=BudgetRequest(timeout_s=asked_s)))
     job, _ = await process.acceptance.accept(call, _granted(call, long))
     assert job.deadline_unix_ms - job.created_at_unix_ms == given_s * 1_000
