@@ -20,7 +20,7 @@ import protovalidate
 from toolhub_service.adapters import custom
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.policy import parsing, snapshot
-from toolhub_service.registry import query, thesaurus
+from toolhub_service.registry import query
 from toolhub_service.tools import tool, util_tools
 from toolhub_service.tools.egress import transport
 from toolhub_service.transport import envelope
@@ -62,11 +62,6 @@ def _fresh_schema(struct: type[msgspec.Struct]) -> JsonObject:
     return schema
 
 
-@cache
-def _related_terms() -> thesaurus.RelatedTerms:
-    return thesaurus.RelatedTerms(query.Analyser().terms)
-
-
 def _begin_with_known_words(analyser: query.Analyser) -> None:
     _begin_analyser(analyser)
     analyser._known = _WORDS
@@ -88,4 +83,3 @@ def remember() -> None:
     _ENVELOPE.protovalidate = _OneValidator
     _SNAPSHOT.parse_policy = _parsed
     _QUERY.Analyser.__init__ = _begin_with_known_words
-    _QUERY.RelatedTerms = lambda _: _related_terms()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Container, Sequence
+from functools import cache
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
@@ -140,12 +141,17 @@ class QueryTerm(NamedTuple):
     """Terms of like meaning that may stand for it; empty for a wrapping word."""
 
 
+@cache
+def related_terms() -> RelatedTerms:
+    """Those of the thesaurus. Made by the first search, in 10 ms; any thread may, for the analyser is its own."""
+    return RelatedTerms(Analyser().terms)
+
+
 class QueryReader:
     """Reads queries; shares the analyser of the index."""
 
     def __init__(self, analyser: Analyser) -> None:
         self._analyser = analyser
-        self._related = RelatedTerms(analyser.terms)
         self._wrapping = frozenset(analyser.terms(_WRAPPING_WORDS))
 
     def read(self, text: str) -> Sequence[QueryTerm]:
@@ -153,7 +159,7 @@ class QueryReader:
         words: dict[str, str] = {}
         for word, term in self._analyser.entries(text):
             words.setdefault(term, word)
-        chinese = dict.fromkeys(chain.from_iterable(map(self._related.words, ideographs(text))))
+        chinese = dict.fromkeys(chain.from_iterable(map(related_terms().words, ideographs(text))))
         words.update(zip(chinese, chinese, strict=True))
         kept = [(term, word) for term, word in words.items() if not term.isdigit()] or list(words.items())
         return [self._term(word, term, chinese) for term, word in kept[:QUERY_MAX_TERMS]]
@@ -163,4 +169,4 @@ class QueryReader:
             return QueryTerm(word, term, WRAPPING_WEIGHT, ())
         if not word.isascii() and word not in chinese:
             return QueryTerm(word, term, 1.0, ())  # two characters of different words may look like a third
-        return QueryTerm(word, term, 1.0, self._related.of(term))
+        return QueryTerm(word, term, 1.0, related_terms().of(term))

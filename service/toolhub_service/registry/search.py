@@ -24,7 +24,7 @@ from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.catalog_index import CatalogIndex
 from toolhub_service.registry.embedding import Meaning
 from toolhub_service.registry.index import Field, InvertedIndex, Lookup, Scores, Slots, TermMatch
-from toolhub_service.registry.query import QueryReader, QueryTerm
+from toolhub_service.registry.query import QueryReader, QueryTerm, related_terms
 from toolhub_service.registry.usage_index import SlotMap, TenantUsage, UsageLookup
 
 if TYPE_CHECKING:
@@ -218,6 +218,8 @@ class ToolSearch:
         self._masks: dict[Hashable, Mask] = {}
         self._masks_made_for = self._index
         self._meaning_slots = SlotMap()
+        self._is_loaded = False
+        """Whether what only a search needs is there."""
 
     async def start(self, notify: Callable[[str], None]) -> None:
         """Index many tools in slices from now on; `notify` is called with what cannot be read. Returns at once."""
@@ -235,7 +237,9 @@ class ToolSearch:
 
     async def complete(self, timeout_s: float = COMPLETE_S) -> None:
         """Before a search: wait until every tool can be found, but no longer than that."""
-        await load()
+        if not self._is_loaded:
+            await asyncio.gather(load(), asyncio.to_thread(related_terms))
+            self._is_loaded = True
         if self._following.behind:
             try:
                 async with asyncio.timeout(timeout_s):

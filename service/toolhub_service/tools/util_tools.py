@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import hashlib
 import unicodedata
@@ -248,18 +249,20 @@ class TimeNow(Tool["TimeNow.In", "TimeNow.Out"]):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._names = frozenset(available_timezones() | {"UTC"})
+        self._names: frozenset[str] | None = None
         self._zones: dict[str, tzinfo] = {"UTC": UTC}
 
     async def run(self, args: TimeNow.In, context: ToolContext) -> TimeNow.Out:
-        zone = self._zones.get(args.timezone) or self._load(args.timezone)
+        zone = self._zones.get(args.timezone) or await self._load(args.timezone)
         now_ms = self._clock.unix_ms()
         iso = datetime.fromtimestamp(now_ms / 1000, zone).isoformat(timespec="milliseconds")
         context.proves(EvidenceType.METRIC, "clock", f"The hub's clock said {iso}.")
         return self.Out(iso=iso, epoch_ms=now_ms, timezone=args.timezone)
 
-    def _load(self, name: str) -> tzinfo:
+    async def _load(self, name: str) -> tzinfo:
         """Only known names reach the file system; each is read once."""
+        if self._names is None:  # 10 ms, which few hubs need
+            self._names = frozenset(await asyncio.to_thread(available_timezones) | {"UTC"})
         if name not in self._names:
             raise _unknown(name, self._names)
         self._zones[name] = zone = ZoneInfo(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.hub import settings_of
+from tests.hub import RunningHub, settings_of
 from toolhub_service.app.deps import SystemClock, SystemRandomness
 from toolhub_service.app.files import read_or_make_key
 from toolhub_service.app.key_file import KeyFile, KeyFileInvalid
@@ -19,6 +19,7 @@ from toolhub_service.app.paths import Paths
 from toolhub_service.app.policy_files import PolicyFile
 from toolhub_service.app.workers import reserve_port
 from toolhub_service.policy.snapshot import LivePolicy
+from toolhub_service.schema.compiled import compile_schema
 
 DENY = "rules: [{id: never, effect: DENY}]\n"
 
@@ -54,6 +55,12 @@ def test_each_file_has_its_setting_and_its_place_without_one(tmp_path: Path) -> 
     assert plain.policy == tmp_path / "hub" / "policy.yaml"
     chosen = Paths(settings_of(tmp_path, {"audit": {"file": "/elsewhere/a.db"}, "workspace": {"root": "/w"}}))
     assert (chosen.audit, chosen.workspaces) == (Path("/elsewhere/a.db"), Path("/w"))
+
+
+async def test_schemas_of_built_in_tools_compile(hub: RunningHub) -> None:
+    for spec in hub.hub.toolbox.catalog.all():
+        for schema in (spec.input_schema, spec.output_schema):
+            compile_schema(schema)
 
 
 def test_data_folder_is_for_its_owner_only(tmp_path: Path) -> None:

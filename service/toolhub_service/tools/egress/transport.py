@@ -241,7 +241,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         opened networks. `network` connects to literal addresses; None: sockets.
         """
         self._resolver = resolver
-        self._tls = tls or _default_tls()
+        self._tls = tls
         self._max_connections = max_connections
         self._keep_alive_s = keep_alive_s
         self._network = network or httpcore.AnyIOBackend()
@@ -257,6 +257,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         url = request.extensions.get(_JUDGED)
         if not isinstance(url, JudgedUrl):
             raise TypeError("A request without a judged URL was sent through the egress guard")
+        if self._tls is None:  # the trust store takes 30 ms, which only a hub that asks the world pays
+            self._tls = await asyncio.to_thread(_default_tls)
         await self._places.acquire()
         exchange = Exchange(self._pools, self._pools.enter(url.networks), self._places)
         try:
