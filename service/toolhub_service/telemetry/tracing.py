@@ -14,16 +14,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -38,20 +33,22 @@ from opentelemetry.trace import (
 )
 
 from toolhub_service.domain.call import GrantedCall, Principal
-from toolhub_service.domain.error_spec import StartReason
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.result import SettledCall, StepName, StepTime
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import names, trace_context
 from toolhub_service.telemetry.trace_context import Beginning, Metadata, TraceContext
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from toolhub_service.telemetry.span_recording import SpanRecording
 
 # Status codes that are the server's fault (RPC semantic conventions, gRPC).
 _SERVER_ERRORS: Final = frozenset(
     {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 )
 _AFTERWARDS: Final = frozenset({StepName.ATTACH_EVIDENCE, StepName.RECORD})
-# How long one export may be retried; so long at most does an absent collector hold up the end.
-_EXPORT_S: Final = 3
 UNTRACED: Final = nullcontext()
 
 
@@ -114,33 +111,31 @@ class Tracing:
 
         Raises HubFailure OTLP_EXPORTER_MISSING when an endpoint is given and the `otlp` extra is not installed.
         """
-        if exporter is None and otlp_endpoint:
-            exporter = _otlp_exporter(otlp_endpoint)
         self._redactor = redactor
-        self._records = exporter is not None
         self._bound = round(sample_ratio * (1 << 64))
-        self._ids = _GivenIds()
-        resource = Resource.create({"service.name": service_name, "service.version": service_version})
-        # ALWAYS_ON, for only traces that were sampled by then make any span.
-        self._provider = TracerProvider(
-            sampler=ALWAYS_ON, resource=resource, id_generator=self._ids, shutdown_on_exit=False
-        )
-        if exporter is not None:
-            self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer = self._provider.get_tracer("toolhub")
+        self._recording: SpanRecording | None = None
+        self._tracer: Tracer = trace.NoOpTracer()
+        if exporter is not None or otlp_endpoint:
+            from toolhub_service.telemetry.span_recording import SpanRecording, otlp_exporter
+
+            exporter = exporter or otlp_exporter(otlp_endpoint or "")
+            self._recording = SpanRecording(exporter, service_name, service_version)
+            self._tracer = self._recording.tracer
 
     @property
     def tracer(self) -> Tracer | None:
         """For spans of what happens inside an execution; None when nothing is recorded."""
-        return self._tracer if self._records else None
+        return self._tracer if self._recording else None
 
     def flush(self) -> None:
         """Send what waits. Blocks for at most 10 s."""
-        self._provider.force_flush(10_000)
+        if self._recording is not None:
+            self._recording.flush()
 
     def close(self) -> None:
         """Send what waits and stop. Blocks: call it from a thread."""
-        self._provider.shutdown()
+        if self._recording is not None:
+            self._recording.close()
 
     def rpc(self, method: str, metadata: Metadata, attributes: Mapping[str, str] | None = None) -> RpcTrace:
         """An RPC arrives; `method` is `package.Service/Method`. The trace is current from here on. `attributes`: of
@@ -150,26 +145,24 @@ class Tracing:
             if name == "traceparent":  # few callers send one, and most RPCs are spared the reading
                 caller = trace_context.extract(metadata)
                 break
-        trace_id = random.getrandbits(128) or 1 if self._records and caller is None else 0
+        trace_id = random.getrandbits(128) or 1 if self._recording and caller is None else 0
         # The lower 64 bits, as TraceIdRatioBased takes them: other parts of a system decide alike.
         sampled = (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound if caller is None else caller.sampled
-        if self._records and sampled:
-            opened = self._recorded(method, caller, trace_id, attributes)
+        if self._recording is not None and sampled:
+            self._recording.ids.next_trace_id = trace_id
+            opened = self._recorded(method, caller, attributes)
         else:
             opened = RpcTrace(caller or Beginning(), None, self._redactor)
         trace_context.CURRENT.set(opened.place)
         _RPC.set(opened)
         return opened
 
-    def _recorded(
-        self, method: str, caller: TraceContext | None, trace_id: int, given: Mapping[str, str] | None
-    ) -> RpcTrace:
+    def _recorded(self, method: str, caller: TraceContext | None, given: Mapping[str, str] | None) -> RpcTrace:
         attributes = self._shown(given or {names.ATTRIBUTE_RPC_SYSTEM: "grpc", names.ATTRIBUTE_RPC_METHOD: method})
         method = method if given is None else self._redactor.text(method)
         parent = (
             Context() if caller is None else trace.set_span_in_context(NonRecordingSpan(_remote(caller)), Context())
         )
-        self._ids.next_trace_id = trace_id
         span = self._tracer.start_span(method, parent, SpanKind.SERVER, attributes)
         opened = RpcTrace(_context_of(span, caller), span, self._redactor)
         opened.is_one_call = not method.endswith("/InvokeSession")
@@ -185,9 +178,9 @@ class Tracing:
         trace_id = random.getrandbits(128) or 1
         sampled = caller.sampled if caller is not None else (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound
         span = None
-        if self._records and sampled:
+        if self._recording is not None and sampled:
             links = [] if caller is None else [Link(_remote(caller))]
-            self._ids.next_trace_id = trace_id
+            self._recording.ids.next_trace_id = trace_id
             span = self._tracer.start_span(name, Context(), SpanKind.CONSUMER, self._shown(attributes), links)
             context = _context_of(span, None)
         else:
@@ -280,16 +273,6 @@ class Tracing:
         return {name: text(value) if isinstance(value, str) else value for name, value in attributes.items()}
 
 
-class _GivenIds(RandomIdGenerator):
-    """Lets the sampling decision come before the span."""
-
-    next_trace_id = 0
-
-    def generate_trace_id(self) -> int:
-        given, self.next_trace_id = self.next_trace_id, 0
-        return given or super().generate_trace_id()
-
-
 def _mark_failed(span: Span, kind: ErrorKind) -> None:
     span.set_attribute(names.ATTRIBUTE_ERROR, kind.value)
     span.set_status(Status(StatusCode.ERROR))
@@ -310,12 +293,3 @@ def _context_of(span: Span, before: TraceContext | None) -> TraceContext:
     own = span.get_span_context()
     state, baggage = (before.state, before.baggage) if before is not None else ("", "")
     return TraceContext(f"{own.trace_id:032x}", f"{own.span_id:016x}", True, state, baggage)
-
-
-def _otlp_exporter(endpoint: str) -> SpanExporter:
-    try:
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-    except ImportError as error:
-        message = "Traces over OTLP need one more package: pip install 'tool-hub[otlp]', or set no OTLP endpoint."
-        raise HubFailure(StartReason.OTLP_EXPORTER_MISSING, message) from error
-    return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_EXPORT_S)
