@@ -32,7 +32,7 @@ from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.app.paths import Paths
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.result import EvidenceType
-from toolhub_service.telemetry import logs, tracing
+from toolhub_service.telemetry import logs, span_recording
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -133,7 +133,7 @@ def hub_output(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         configure(level="DEBUG", form=request.param, redactor=redactor, stream=kept.text)
 
     monkeypatch.setattr("toolhub_service.app.wiring_telemetry.configure_logging", configured)
-    monkeypatch.setattr(tracing, "_otlp_exporter", lambda _: kept.spans)
+    monkeypatch.setattr(span_recording, "otlp_exporter", lambda _: kept.spans)
     monkeypatch.setenv("ACME_SERVICE_TOKEN", IN_ENVIRONMENT)
     yield kept
     root.handlers[:], root.level = handlers, level
