@@ -20,6 +20,10 @@ class TracingLayer(Layer):
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
+    def concerns(self, hook: str, method: Method) -> bool:
+        """Where nothing is recorded, no span is ever to be ended."""
+        return super().concerns(hook, method) and (hook != "leave" or self._tracing.tracer is not None)
+
     def enter(self, method: Method, context: ServicerContext) -> RpcTrace:
         return self._tracing.rpc(method.path[1:], context.invocation_metadata() or ())
 
