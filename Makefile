@@ -26,7 +26,7 @@ BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
 .PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image sbom lock release clean \
-	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients
+	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients check-tests
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
@@ -52,7 +52,7 @@ fmt: setup ## format code and contract
 	@buf format --write --exclude-path proto/buf
 	@gofmt -w clients/go
 
-check: check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients ## all that can be said without running
+check: check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients check-tests ## all that can be said without running
 
 check-style: setup
 	ruff format --check .
@@ -83,6 +83,10 @@ check-locks: setup
 
 check-clients: setup
 	@.ci/check-clients
+
+# What cannot be imported is said at once, and what is compiled here none of the workers of `make test` compiles.
+check-tests: setup
+	@found=$$(pytest --collect-only -q tests) || { echo "$$found" | tail -n 60; exit 1; }; echo "$$found" | tail -n 1
 
 services: setup ## find or install what tests talk to: Redis, PostgreSQL, MCP servers
 	@python -m tests.services

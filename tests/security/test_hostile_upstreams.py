@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -24,15 +24,15 @@ def counted(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
-ANSWERS = {
-    "crumbs": CHUNKED + b"1\r\nx\r\n" * 100_000 + END,
-    "small-chunks": CHUNKED + b"4\r\nword\r\n" * 10_000 + END,
-    "extensions": CHUNKED + (b"1;" + b"a" * 2_000 + b"\r\nx\r\n") * 1_000 + END,
-    "deep": counted(b"[" + b",".join([b"[" * 50 + b"]" * 50] * 40_000) + b"]"),
-    "wide": counted(b"{" + b",".join(b'"k%d":0' % number for number in range(350_000)) + b"}"),
-    "empty-lists": counted(b"[" + b",".join([b"[]"] * 1_000_000) + b"]"),
-    "rows": counted(json.dumps([{"id": number, "name": "somebody"} for number in range(60_000)]).encode()),
-    "brackets": counted(b"[" * 4_000_000),
+ANSWERS: dict[str, Callable[[], bytes]] = {
+    "crumbs": lambda: CHUNKED + b"1\r\nx\r\n" * 100_000 + END,
+    "small-chunks": lambda: CHUNKED + b"4\r\nword\r\n" * 10_000 + END,
+    "extensions": lambda: CHUNKED + (b"1;" + b"a" * 2_000 + b"\r\nx\r\n") * 1_000 + END,
+    "deep": lambda: counted(b"[" + b",".join([b"[" * 50 + b"]" * 50] * 40_000) + b"]"),
+    "wide": lambda: counted(b"{" + b",".join(b'"k%d":0' % number for number in range(350_000)) + b"}"),
+    "empty-lists": lambda: counted(b"[" + b",".join([b"[]"] * 1_000_000) + b"]"),
+    "rows": lambda: counted(json.dumps([{"id": number, "name": "somebody"} for number in range(60_000)]).encode()),
+    "brackets": lambda: counted(b"[" * 4_000_000),
 }
 
 
@@ -58,7 +58,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[UpstreamHarness]:
     sent = asyncio.Event()
 
     async def answer(asked: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
-        writer.write(ANSWERS[asked.target.removeprefix("/")])
+        writer.write(ANSWERS[asked.target.removeprefix("/")]())
         sent.set()
         with suppress(OSError):
             await writer.drain()

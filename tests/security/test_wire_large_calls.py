@@ -46,19 +46,13 @@ def document(value: bytes) -> bytes:
     return value.join(_AROUND)
 
 
-NESTED = document(b"[" + b",".join([b"[" * 50 + b"]" * 50] * 40_000) + b"]")
-FLAT_ARRAYS = document(b"[" + b",".join([b"[]"] * 1_390_000) + b"]")
-OBJECTS = document(b"[" + b",".join([b'{"a":1}'] * 460_000) + b"]")
-KEYS = document(b"{" + b",".join([b'"%x":1' % number for number in range(400_000)]) + b"}")
-STRINGS = document(b'["' + b'","'.join([b"x"] * 999_000) + b'"]')
-ESCAPED = document(b'["' + b'","'.join([b'\\"\\\\'] * 560_000) + b'"]')
-TOO_MANY = {
-    "nested arrays": NESTED,
-    "flat arrays": FLAT_ARRAYS,
-    "objects": OBJECTS,
-    "short names": KEYS,
-    "short strings": STRINGS,
-    "short strings of escapes": ESCAPED,
+TOO_MANY: dict[str, Callable[[], bytes]] = {
+    "nested arrays": lambda: b"[" + b",".join([b"[" * 50 + b"]" * 50] * 40_000) + b"]",
+    "flat arrays": lambda: b"[" + b",".join([b"[]"] * 1_390_000) + b"]",
+    "objects": lambda: b"[" + b",".join([b'{"a":1}'] * 460_000) + b"]",
+    "short names": lambda: b"{" + b",".join([b'"%x":1' % number for number in range(400_000)]) + b"}",
+    "short strings": lambda: b'["' + b'","'.join([b"x"] * 999_000) + b'"]',
+    "short strings of escapes": lambda: b'["' + b'","'.join([b'\\"\\\\'] * 560_000) + b'"]',
 }
 NUMBERS = document(b"[" + b",".join([b"0.12345"] * 400_000) + b"]")
 
@@ -97,7 +91,7 @@ async def test_arguments_of_too_many_parts_are_refused_before_they_are_parsed(
 
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
         monkeypatch.setattr("toolhub_service.schema.strict_json.orjson.loads", loads)
-        result = await hub.invoke(SELECT, args_json=TOO_MANY[shape])
+        result = await hub.invoke(SELECT, args_json=document(TOO_MANY[shape]()))
     assert result.error.kind == error_pb2.ERROR_KIND_INVALID_INPUT
     assert result.error.details["reason"] == "too_many_values"
     assert "artifact" in result.error.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -45,17 +46,17 @@ def test_large_is_what_has_many_values_or_very_many_bytes(data: bytes, large: bo
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    ("made", "reason"),
     [
-        (b"[" + b"[]," * 300_000 + b"[]]", "too_many_values"),
-        (b"{" + b",".join(b'"%d":1' % number for number in range(400_000)) + b"}", "too_many_values"),
-        (b"[" * 100 + b"1" * 2_000_000 + b"]" * 100, "too_deep"),
-        (b"[" + b"1," * 500_000 + b"]", "syntax"),
+        (lambda: b"[" + b"[]," * 300_000 + b"[]]", "too_many_values"),
+        (lambda: b"{" + b",".join(b'"%d":1' % number for number in range(400_000)) + b"}", "too_many_values"),
+        (lambda: b"[" * 100 + b"1" * 2_000_000 + b"]" * 100, "too_deep"),
+        (lambda: b"[" + b"1," * 500_000 + b"]", "syntax"),
     ],
 )
-async def test_an_unreadable_body_is_refused_with_its_reason(data: bytes, reason: str) -> None:
+async def test_an_unreadable_body_is_refused_with_its_reason(made: Callable[[], bytes], reason: str) -> None:
     with pytest.raises(ToolFailure) as refused:
-        await JsonBodies().read(data)
+        await JsonBodies().read(made())
     assert refused.value.error.details["reason"] == reason
 
 
