@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from time import perf_counter_ns
 
@@ -256,14 +256,14 @@ def _whence(call: Call) -> dict[str, str]:
 
 def settle_steps(state: CallState, ended_ns: int) -> tuple[StepTime, ...]:
     """Every step that began, each up to the next one and the last up to now, in one pass."""
-    times: list[StepTime] = []
-    durations_us, step, start_ns = state.durations_us, StepName.RESOLVE, 0
-    pairs: Iterable[tuple[StepName, int]] = zip(STEPS, state.begun_ns, strict=True)
-    for following, begun_ns in pairs:
-        if begun_ns:
-            if start_ns:
-                times.append((step, start_ns, begun_ns))
-                durations_us[step] = (begun_ns - start_ns) // 1_000
-            step, start_ns = following, begun_ns
-    times.append((step, start_ns, ended_ns))
-    return tuple(times)
+    steps: Sequence[StepName] = STEPS
+    begun_ns: Sequence[int] = state.begun_ns
+    if 0 in begun_ns:
+        steps = [step for step, at_ns in zip(STEPS, begun_ns, strict=True) if at_ns]
+        begun_ns = [at_ns for at_ns in begun_ns if at_ns]
+    times = tuple(zip(steps, begun_ns, (*begun_ns[1:], ended_ns), strict=True))
+    durations_us = state.durations_us
+    for step, start_ns, end_ns in times:
+        durations_us[step] = (end_ns - start_ns) // 1_000
+    del durations_us[step]  # the last one goes on until the answer is sent
+    return times

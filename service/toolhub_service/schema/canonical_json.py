@@ -56,7 +56,7 @@ def dumps(value: JsonValue) -> bytes:
         text = orjson.dumps(value, _plain, _OPTIONS)
     except orjson.JSONEncodeError:
         text = _dump_large_integers(value)
-    if b"null" in text and _has_non_finite(value):
+    if text.find(b"null") >= 0 and _has_non_finite(value):  # `in` would raise and drop a TypeError first
         raise NotJson("NaN and infinity are not JSON numbers")
     # orjson reserves up to sixteen times the length of a long text and keeps it with the bytes: 66 MiB for 4.
     return text if len(text) < _LONG_BYTES else bytes(memoryview(text))

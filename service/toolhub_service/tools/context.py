@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from typing import Final, Generic
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field, to_builtins
 from msgspec.json import encode as json_encode
 from msgspec.structs import fields
 from typing_extensions import TypeVar
@@ -57,8 +56,7 @@ _COMMON: Final = frozenset(field.encode_name for field in fields(ToolProgress))
 Report = TypeVar("Report", bound=ToolProgress, default=ToolProgress)
 
 
-@dataclass(slots=True)
-class ToolContext(Generic[Report]):
+class ToolContext(Struct, Generic[Report], eq=False):
     """One call's surroundings. Made by the adapter, gone when the call ends."""
 
     call_id: str
@@ -92,7 +90,11 @@ class ToolContext(Generic[Report]):
     opened: Workspace | None = None
     """The workspace, once it was used."""
     _asked: int = 0
-    _secrets: tuple[str, ...] = field(default=(), repr=False)
+    _secrets: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Without what `hide` was given."""
+        return f"ToolContext(call_id={self.call_id!r})"
 
     @property
     def workspace(self) -> Workspace:

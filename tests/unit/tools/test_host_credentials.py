@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from tests.fakes.artifacts import a_call
 from tests.fakes.egress import egress_clients

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 from msgspec import structs
+from msgspec.structs import replace
 
 from tests.fakes.http_server import always, response, serving
 from tests.fakes.resolvers import FixedResolver

@@ -96,8 +96,8 @@ def to_call(request: CallRequest, principal: Principal, *, call_id: str, deadlin
         plan_digest=request.plan_digest,
         approval_id=request.approval_id,
         expected_tool_digest=intent.expected_tool_digest,
-        # One search of the bytes, which every call pays. A `$` may be spelt as an escape.
-        names_artifacts=is_struct or b"$artifact" in raw or b"\\u0024" in raw,
+        # `find`, for `in` raises and drops a TypeError in bytes. A `$` may be spelt as an escape.
+        names_artifacts=is_struct or raw.find(b"$artifact") >= 0 or raw.find(b"\\u0024") >= 0,
         deadline_s=deadline_s,
         unread=partial(_read_args, intent, is_large=True) if unread_bytes else None,
         unread_bytes=unread_bytes,
@@ -266,12 +266,20 @@ def _set_struct(message: result_pb2.ToolResult, value: JsonValue) -> bool:
 _DURATIONS_TAG: Final = b"\x82\x01"  # field 16, a message
 # A StepDuration up to its microseconds.
 _TAKEN_BY: Final = {step: bytes([1 << 3, STEPS.to_wire[step], 2 << 3]) for step in StepName}
+# Whole, for each step that takes less than 128 µs, as most do: made anew they were a twelfth of the hub's own work.
+_SHORT: Final = {
+    step: [_DURATIONS_TAG + bytes([len(taken_by) + 1]) + taken_by + bytes([us]) for us in range(128)]
+    for step, taken_by in _TAKEN_BY.items()
+}
 
 
 def _durations(durations_us: Mapping[StepName, int]) -> bytes:
     """A ToolResult with nothing but these, serialised."""
     written = bytearray()
     for step, duration_us in durations_us.items():
+        if duration_us < 128:
+            written += _SHORT[step][duration_us]
+            continue
         entry, left = bytearray(_TAKEN_BY[step]), duration_us
         while left > 127:
             entry.append(left & 127 | 128)
