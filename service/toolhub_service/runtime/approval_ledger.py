@@ -1,4 +1,5 @@
-"""Every change of an approval: into the store by compare-and-set, then to whoever counts it and into the audit log."""
+"""Every change of an approval: written to the store by compare-and-set, then reported to the observer and the audit
+log."""
 
 from __future__ import annotations
 
@@ -16,11 +17,10 @@ from toolhub_service.runtime.approval_record import OPEN_STATES, expired, is_ove
 from toolhub_service.runtime.approval_refusals import lost_race, too_late
 from toolhub_service.runtime.record import summarise
 
-# Approvals in the audit log: asked, revealed, decided, used, expired.
-#
-# `principal` is who acted; the asker where nobody did.
+# Approvals in the audit log: asked, revealed, decided, used, expired. `principal` is who acted, or the requester where
+# nobody did.
 
-# Characters of a tool's question.
+# Longest excerpt of a tool's question, in characters.
 _MESSAGE_MAX = 200
 
 
@@ -36,9 +36,9 @@ def _event(
     purpose: str = "",
     facts: dict[str, str],
 ) -> Event:
-    """`facts` that are empty are left out."""
+    """Return the audit event; empty `facts` are left out."""
     binding = approval.binding
-    if context is None:  # without a call at hand, as far as the approval is bound to it
+    if context is None:  # without a call at hand, the binding gives the scope
         context = ExecContext(user_id=binding.user_id, agent_id=binding.agent_id)
     attributes = {
         "approval_id": approval.approval_id,
@@ -73,7 +73,8 @@ def _event(
 
 
 def _expired_event(approval: Approval, at_unix_ms: int, withdrawn_because: str = "") -> Event:
-    """`withdrawn_because`: why it ended before its time; empty when its time is over."""
+    """Return the event of an expiry; `withdrawn_because` says why it ended early, and is empty when its time has
+    passed."""
     facts = {"decided_by": approval.decided_by, "withdrawn_because": withdrawn_because}
     return _event(EventType.APPROVAL_EXPIRED, approval, at_unix_ms, facts=facts)
 
@@ -83,24 +84,24 @@ _BATCH = 256
 
 
 def _of_approver(by: Principal) -> dict[str, str]:
-    """What the approver's own credential says beside the id; `actors` and the like are of who asked."""
+    """Return what the approver's own credential adds to the id; `actors` and the like describe the requester."""
     return {f"approver_{name}": fact for name, fact in by.facts.items()}
 
 
 class ApprovalObserver(Protocol):
-    """Metrics: notified of what happens to approvals, never asked."""
+    """Metrics: notified of every change of an approval; cannot influence it."""
 
     def changed(self, approval: Approval) -> None:
-        """This process brought it to its state; PENDING: it was asked for."""
+        """Called when this process has brought the approval to its state; PENDING means that it was just requested."""
         ...
 
     def pending(self, count: int) -> None:
-        """How many wait for a person in the whole store."""
+        """Called with the number of pending approvals in the whole store."""
         ...
 
 
 class Unobserved:
-    """Implements `ApprovalObserver` where nobody counts."""
+    """Implements `ApprovalObserver` where there are no metrics."""
 
     def changed(self, approval: Approval) -> None: ...
 
@@ -108,7 +109,11 @@ class Unobserved:
 
 
 class ApprovalLedger:
-    """Raises ToolFailure TOOL_UNAVAILABLE for a store that cannot be reached, IO_ERROR for a log that is broken."""
+    """Writes approvals to the store and to the audit log.
+
+    Its methods raise ToolFailure TOOL_UNAVAILABLE when the store cannot be reached and IO_ERROR when the audit log is
+    broken.
+    """
 
     def __init__(
         self,
@@ -127,7 +132,7 @@ class ApprovalLedger:
         self._redactor = redactor
 
     async def ask(self, approval: Approval, planned: PlannedCall) -> Approval:
-        """The open one of the same binding, else this one, which is new and on record then."""
+        """Return the open approval with the same binding, else create and audit this one."""
         while (standing := await self.store.create(approval)) is not None:
             if not is_over(standing, approval.requested_at_unix_ms):
                 return standing
@@ -146,29 +151,30 @@ class ApprovalLedger:
             )
             await self._audit.append_durably(event)
         except ToolFailure:
-            await self.store.put(expired(approval))  # a question that the log does not know of is taken back
+            await self.store.put(expired(approval))  # an approval that the log does not know of is removed again
             raise
         except asyncio.CancelledError:
-            self._notify_asked(approval)  # the event is chained, and the question stands
+            self._notify_asked(approval)  # the event is already chained, so the approval stays
             raise
         self._notify_asked(approval)
         return approval
 
     async def reveal(self, approval: Approval, by: Principal) -> None:
-        """Put on record that this approver is shown the arguments: before they are."""
+        """Record that this approver is shown the arguments, before they are shown."""
         facts = {"asked_by": approval.binding.principal, **_of_approver(by)}
         event = _event(EventType.APPROVAL_REVEALED, approval, self._clock.unix_ms(), principal=by.id, facts=facts)
         await self._audit.append_durably(event)
 
     async def decide(self, after: Approval, by: Principal) -> bool:
-        """Keep a decision. False: another change came first, or the store's answer was lost; look again."""
+        """Store a decision. Return False when another change came first or the store's answer was lost: read the record
+        again."""
         if not await self.store.put(after):
             return False
         await self.decided(after, by)
         return True
 
     async def decided(self, after: Approval, by: Principal) -> None:
-        """The decision stands in the store: put it on record."""
+        """Audit a decision that the store has."""
         self._observer.changed(after)
         facts = {
             "asked_by": after.binding.principal,
@@ -181,7 +187,8 @@ class ApprovalLedger:
         await self._audit.append_durably(event)
 
     async def use(self, approval: Approval, call: Call) -> None:
-        """Use it up for this call. Raises APPROVAL_REQUIRED when another one has, APPROVAL_REJECTED when it is over."""
+        """Mark the approval as used by this call. Raises APPROVAL_REQUIRED when another call has used it,
+        APPROVAL_REJECTED when it has expired."""
         rerun = approval.state is ApprovalState.USED
         if rerun and not is_rerun(approval, call):
             raise lost_race(approval)
@@ -193,7 +200,7 @@ class ApprovalLedger:
             "rerun": "true" if rerun else "",
             "job_id": call.job_id or approval.binding.job_id,
         }
-        # It belongs to the call that uses it, which need not be the one that asked.
+        # The event belongs to the call that uses the approval, which need not be the call that requested it.
         event = _event(
             EventType.APPROVAL_USED,
             approval,
@@ -205,11 +212,11 @@ class ApprovalLedger:
         await self._audit.append_durably(event)
 
     async def current(self, approval: Approval) -> Approval:
-        """The approval as it is now; that it has expired is persisted when it is first noticed."""
+        """Return the approval as it is now; an expiry is stored when it is first noticed."""
         return await self._expire(approval) if is_over(approval, self._clock.unix_ms()) else approval
 
     async def withdraw(self, approval: Approval, why: str) -> None:
-        """End it before its time unless it has ended: nothing waits for it any more."""
+        """Expire the approval early, unless it has ended already: nothing waits for it any more."""
         while (approval := await self.current(approval)).state in OPEN_STATES:
             now_unix_ms = self._clock.unix_ms()
             over = withdrawn(approval, why, now_unix_ms)
@@ -220,7 +227,7 @@ class ApprovalLedger:
             approval = await self.store.get(approval.approval_id) or over
 
     async def expire_due(self, now_unix_ms: int) -> int:
-        """Persist which approvals are over; how many were found to be."""
+        """Store the expiry of approvals whose time has passed, and return how many there were."""
         count = 0
         while True:
             batch = await self.store.expired(now_unix_ms, _BATCH)
@@ -230,7 +237,8 @@ class ApprovalLedger:
                 return count
 
     async def sweep(self, keep_ms: int) -> None:
-        """Expire what is over, forget what ended `keep_ms` ago, and count what waits."""
+        """Expire approvals whose time has passed, delete those that ended `keep_ms` ago, and report how many are
+        pending."""
         now_unix_ms = self._clock.unix_ms()
         await self.expire_due(now_unix_ms)
         while await self.store.forget(now_unix_ms - keep_ms, _BATCH) == _BATCH:
@@ -243,7 +251,7 @@ class ApprovalLedger:
         self._on_asked(approval)
 
     async def _expire(self, approval: Approval) -> Approval:
-        """EXPIRED, unless somebody was faster: then as that left it."""
+        """Store EXPIRED; return the stored approval when another change came first."""
         over = expired(approval)
         if await self.store.put(over):
             self._observer.changed(over)
@@ -252,7 +260,7 @@ class ApprovalLedger:
         return await self.store.get(approval.approval_id) or over
 
     async def _take(self, approval: Approval, call: Call) -> Approval:
-        """The approval as used by this call. Raises as `use`."""
+        """Return the approval as used by this call. Raises as `use` does."""
         now_unix_ms = self._clock.unix_ms()
         if is_over(approval, now_unix_ms):
             raise too_late(await self._expire(approval))
@@ -262,5 +270,5 @@ class ApprovalLedger:
             return taken
         now = await self.store.get(approval.approval_id) or approval
         if now == taken:
-            return taken  # kept, only the answer was lost
+            return taken  # the change was stored, and only the store's answer was lost
         raise too_late(now) if now.state is ApprovalState.EXPIRED else lost_race(now)

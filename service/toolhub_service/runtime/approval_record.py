@@ -1,4 +1,4 @@
-"""Records of approvals as pure functions: from a judged call to the question, and from one state to the next.
+"""Records of approvals as pure functions: from a call and its verdict to the question, and from state to state.
 
     PENDING ──► APPROVED ──► USED
        │  │         │
@@ -31,38 +31,39 @@ from toolhub_service.schema.compiled import compile_schema
 from toolhub_service.schema.defaults import compile_defaults
 from toolhub_service.schema.references import SchemaRefused
 
-# What a tool asks in the middle of a call, fit for a person; and the person's answer, fit for the tool.
+# What a tool asks in the middle of a call, as a person sees it, and the person's answer, as the tool receives it.
 #
-# A question is the tool's own words: bounded, redacted, its schema judged before anybody is bothered with it. Its
-# continuation is opaque and kept as it is. Why a question is an approval: docs/decisions/0015.
+# The tool chooses the words of a question: so they are bounded and redacted, and the schema is checked before anybody
+# is asked. The continuation is opaque and stored unchanged. Why a question is an approval: docs/decisions/0015.
 
 MESSAGE_MAX_BYTES: Final = 4 * 1_024
 QUESTION_MAX_BYTES: Final = 16 * 1_024
-"""Message and schema together, canonical JSON."""
+"""Limit for message and schema together, as canonical JSON."""
 CONTINUATION_MAX_BYTES: Final = 64 * 1_024
 UNASKED: Final = "unasked"
-"""Among the details of a call whose tool asked, and nobody was."""
+"""Error detail that marks a call whose tool asked a question which could not be put to anybody."""
 ROUNDS_MAX: Final = 8
-"""Questions in one call."""
+"""Most questions in one call."""
 
 
 class AskedQuestion(NamedTuple):
-    """A question as a person is asked it."""
+    """A question as a person sees it."""
 
     question: Question
-    """Redacted but for its continuation."""
+    """Redacted, except for its continuation."""
     digest: str
     """sha256 (hex) over its message and schema."""
     round: int
-    """Which question of the call it is, from 1."""
+    """Number of the question within the call, from 1."""
     covers_rule_id: str
-    """The rule whose own approval the run that asked has used up; empty when none asked."""
+    """Rule whose own approval the asking run has used up; empty when there was none."""
 
 
 def asked_question(
     planned: PlannedCall, question: Question, earlier: Approval | None, redactor: Redactor
 ) -> AskedQuestion:
-    """The question of a run that has used up `earlier`. Raises ToolFailure UPSTREAM_ERROR for one that is not asked."""
+    """Return the question of a run that has used up `earlier`. Raises ToolFailure UPSTREAM_ERROR for one that cannot be
+    asked."""
     round = 1 if earlier is None else earlier.round + 1
     if round > ROUNDS_MAX:
         raise _unasked(planned, f"asks more than {ROUNDS_MAX} questions in one call")
@@ -78,7 +79,7 @@ def asked_question(
 
 
 def answer_to(question: Question, answer: JsonObject | None) -> JsonObject:
-    """The answer with the schema's defaults; None: they alone are to be it.
+    """Return the answer completed with the schema's defaults; None stands for an answer of defaults only.
 
     Raises ToolFailure INPUT_SCHEMA_INVALID with violations.
     """
@@ -97,14 +98,15 @@ def answer_to(question: Question, answer: JsonObject | None) -> JsonObject:
 
 
 def reply_to(approval: Approval | None) -> Reply | None:
-    """What the run that follows is given; None when it answers nothing."""
+    """Return the answer that the next run receives; None when the approval answers nothing."""
     if approval is None or approval.question is None:
         return None
     return Reply(approval.answer, approval.question.continuation)
 
 
 def marked_unasked(refused: ToolFailure) -> ToolFailure:
-    """Why nobody could be asked, so that a job knows that it has done nothing; APPROVAL_REQUIRED as it is."""
+    """Mark an error that says why nobody could be asked, so that a job knows that nothing was done; APPROVAL_REQUIRED
+    stays unchanged."""
     error = refused.error
     if error.kind is ErrorKind.APPROVAL_REQUIRED:
         return refused
@@ -112,14 +114,14 @@ def marked_unasked(refused: ToolFailure) -> ToolFailure:
 
 
 def without_reply(approval: Approval) -> Approval:
-    """Of an approval that no run will follow: what only such a run needs is not kept."""
+    """Return an approval that no run will follow, without what only such a run needs."""
     if approval.question is None:
         return approval
     return structs.replace(approval, question=replace(approval.question, continuation=""), answer=None)
 
 
 def _shown_schema(planned: PlannedCall, schema: JsonObject, redactor: Redactor) -> JsonObject:
-    """What the person sees is what the answer is judged by."""
+    """Return the redacted schema, by which the answer is validated too."""
     try:
         if len(dumps(schema)) > QUESTION_MAX_BYTES - MESSAGE_MAX_BYTES:
             raise _unasked(planned, f"asks a question of more than {QUESTION_MAX_BYTES // 1_024} KiB")
@@ -133,7 +135,7 @@ def _shown_schema(planned: PlannedCall, schema: JsonObject, redactor: Redactor) 
 
 
 def _redacted(value: JsonValue, redactor: Redactor) -> JsonValue:
-    """Text by text, for the name of a property is no sign of a secret in a schema: see `failures.py`."""
+    """Redact each text by itself: in a schema the name of a property is no sign of a secret, see `failures.py`."""
     if isinstance(value, str):
         return redactor.text(value)
     if isinstance(value, Mapping):
@@ -144,7 +146,7 @@ def _redacted(value: JsonValue, redactor: Redactor) -> JsonValue:
 
 
 def _unasked(planned: PlannedCall, what: str) -> ToolFailure:
-    """Nobody is asked: the call is over, and the tool must be mended."""
+    """Return the error of a question that cannot be asked: the call is over, and the tool must be corrected."""
     text = f"{planned.spec.name} {what}, which the hub does not pass on. Nothing was done. Use another tool."
     return refuse(ErrorKind.UPSTREAM_ERROR, text, retryable=False)
 
@@ -155,12 +157,12 @@ def _cut(text: str, max_bytes: int) -> str:
 
 
 Decision = Literal[ApprovalState.APPROVED, ApprovalState.REJECTED]
-"""What a person decides, as the state that follows."""
+"""State that follows each decision of a person."""
 
 OPEN_STATES = frozenset({ApprovalState.PENDING, ApprovalState.APPROVED})
 ASKS = "The tool asks a question during the call."
-"""The reason of an approval that no rule asks for."""
-# Characters of a purpose or a comment.
+"""Reason of an approval that no rule requires."""
+# Longest purpose or comment, in characters.
 _TEXT_MAX = 4_096
 
 
@@ -185,8 +187,8 @@ def binding_of(planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | No
 
 
 def compared_to(given: Binding, planned: PlannedCall, verdict: Verdict) -> Binding:
-    """What `given` must equal, for this call. One that a job was given for a call of its own holds for the job that
-    this call has become."""
+    """Return what `given` must equal for this call. A binding that a job received for one of its own calls also holds
+    for the job which that call has become."""
     asked, lineage = binding_of(planned, verdict), planned.call.lineage
     if lineage is not None and lineage.is_kept and given.job_id == lineage.job_id:
         return structs.replace(asked, job_id=given.job_id)
@@ -203,7 +205,8 @@ def question(
     redactor: Redactor,
     asked: AskedQuestion | None = None,
 ) -> Approval:
-    """A PENDING approval of exactly this call, under the terms of the rule that asks, or of what its tool asks."""
+    """Return a PENDING approval of exactly this call, on the terms of the rule that requires it or for the tool's
+    question."""
     call = planned.call
     expires_s, approvers = _terms(verdict.details.get("approval"), default_expires_s)
     approval = Approval(
@@ -236,7 +239,7 @@ def decided(
     now_unix_ms: int,
     answer: JsonObject | None = None,
 ) -> Approval:
-    """`answer`: to the question of an approval that has one."""
+    """Return the approval as decided; `answer` belongs to an approval with a question."""
     if decision is ApprovalState.REJECTED:
         approval = without_reply(approval)
     return structs.replace(
@@ -251,7 +254,7 @@ def decided(
 
 
 def used(approval: Approval, call: Call, now_unix_ms: int) -> Approval:
-    """A job's may be needed once more: see `is_rerun`."""
+    """Return the approval as used; a job's approval keeps its answer, which its next run may need: see `is_rerun`."""
     return structs.replace(
         approval if call.waiting_job_id else without_reply(approval),
         state=ApprovalState.USED,
@@ -266,7 +269,8 @@ def expired(approval: Approval) -> Approval:
 
 
 def withdrawn(approval: Approval, why: str, now_unix_ms: int) -> Approval:
-    """EXPIRED from now on. A person's decision stays; where there is none, `why` is shown in its place."""
+    """Return the approval as EXPIRED now. A person's decision stays; where there is none, `why` is shown in its
+    place."""
     return structs.replace(
         expired(approval),
         expires_at_unix_ms=min(now_unix_ms, approval.expires_at_unix_ms),
@@ -275,34 +279,37 @@ def withdrawn(approval: Approval, why: str, now_unix_ms: int) -> Approval:
 
 
 def was_withdrawn(approval: Approval) -> bool:
-    """Whether it ended undecided because nothing waited for it any more."""
+    """Return whether it ended undecided because nothing waited for it any more."""
     return approval.state is ApprovalState.EXPIRED and not approval.decided_by and approval.comment != ""
 
 
 def is_over(approval: Approval, now_unix_ms: int) -> bool:
-    """Whether it is open by its record and its time has passed."""
+    """Return whether the record is open although its time has passed."""
     return approval.state in OPEN_STATES and now_unix_ms >= approval.expires_at_unix_ms
 
 
 def was_decided(approval: Approval) -> Decision | None:
-    """A person's decision, whether it has been used since or not; None when there is none."""
+    """Return the person's decision, even if it has been used since; None when there is none."""
     if not approval.decided_by:
         return None
     return ApprovalState.REJECTED if approval.state is ApprovalState.REJECTED else ApprovalState.APPROVED
 
 
 def is_rerun(approval: Approval, call: Call) -> bool:
-    """Whether the call is the run of a job that has used the approval up before: the same effect, not a second one."""
+    """Return whether the call is the run of a job that has used the approval already: the same effect, not a second
+    one."""
     return bool(call.waiting_job_id) and approval.used_by_call_id == call.call_id
 
 
 def differences(given: Binding, asked: Binding, *, is_done: bool = False) -> list[str]:
-    """What is not as it was when the approval was asked for. One that no job waits for may be used by a job, too.
+    """Return which parts of the call differ from what the approval was requested for. An approval that no job waits for
+    may be used by a job, too.
 
-    `is_done`: it has been used, so that the state is what its own effect has left; its key may answer the call. A
-    record of a version that knew no workspace differs for every tool that works in one: it is asked for anew.
+    `is_done` says that the approval has been used, so that the state is the result of its own effect and its key may
+    answer the call. Records of versions without workspaces differ for every tool that works in one, so the approval is
+    requested again.
 
-    What the tool asks is no part of it: a call that comes again cannot know it.
+    The tool's question is not compared, because a repeated call cannot know it.
     """
     named = {
         "tool": given.tool != asked.tool,
@@ -320,14 +327,15 @@ def differences(given: Binding, asked: Binding, *, is_done: bool = False) -> lis
 
 
 def untrusted_text(text: str, redactor: Redactor) -> str:
-    """What somebody wrote, fit to be kept and shown: redacted, cut with a mark, plain UTF-8."""
+    """Return text from outside as it can be stored and shown: redacted, cut with a mark, plain UTF-8."""
     text = redact_text(text, redactor)
     left_out = len(text) - _TEXT_MAX
     return text if left_out <= 0 else f"{text[:_TEXT_MAX]}… [{left_out} more characters left out]"
 
 
 def _terms(terms: JsonValue, default_expires_s: float) -> tuple[float, tuple[str, ...]]:
-    """(seconds until it expires, globs over who may decide) as policy/table.py writes them into a verdict."""
+    """Return (seconds until expiry, globs of those who may decide) from the verdict that policy/table.py has
+    written."""
     if not isinstance(terms, Mapping):
         return default_expires_s, ()
     expires_s, approvers = terms.get("expires_s"), terms.get("approvers")

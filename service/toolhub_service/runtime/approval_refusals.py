@@ -1,4 +1,5 @@
-"""Why an approval does not serve: for callers at step 4 and at the effect, and for people who decide or look."""
+"""Why an approval is not accepted: for callers at step 4 and before the effect, and for people who decide or read
+it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from toolhub_service.policy.table import APPROVAL_REMEDY
 from toolhub_service.runtime.approval_record import was_withdrawn
 from toolhub_service.runtime.steps import details_of
 
-# What a caller reads while its call has no approval: what to wait for, what to send then, and why not now.
+# Refusals of calls without a valid approval: what to wait for, what to send then, and why the call is refused now.
 
 AGAIN = "invoke again with this approval_id and the same arguments."
 
@@ -27,7 +28,7 @@ _COMMENT_MAX = 500
 def required(
     planned: PlannedCall, verdict: Verdict, approval: Approval, why: str = "", **facts: JsonValue
 ) -> ToolFailure:
-    """APPROVAL_REQUIRED: `approval` is the one to wait for, `why` what was wrong with the one that was sent."""
+    """APPROVAL_REQUIRED: `approval` is the one to wait for, `why` says what was wrong with the one that was sent."""
     until, reason = iso(approval.expires_at_unix_ms), verdict.reason
     if approval.question is not None:
         reason = (
@@ -67,7 +68,7 @@ def used_up(approval: Approval) -> str:
 
 
 def rejected(approval: Approval) -> ToolFailure:
-    """A person rejected it. The comment is the person's, and shown as a quotation."""
+    """A person has rejected the approval. The comment is the person's and is shown as a quotation."""
     comment = approval.comment[:_COMMENT_MAX]
     quoted = f" The comment was: {comment!r}." if comment else ""
     text = (
@@ -79,7 +80,7 @@ def rejected(approval: Approval) -> ToolFailure:
 
 
 def too_late(approval: Approval) -> ToolFailure:
-    """Nobody decided in time, or nobody used the decision in time."""
+    """The approval was not decided in time, or its decision was not used in time."""
     how = (
         "was granted, but expired before it was used"
         if approval.decided_by
@@ -90,12 +91,12 @@ def too_late(approval: Approval) -> ToolFailure:
 
 
 def void(approval: Approval, why: str) -> ToolFailure:
-    """An answer that no longer answers anything. Only the tool can ask again, and there is nothing to wait for."""
+    """The answer no longer answers a question. Only the tool can ask again, and there is nothing to wait for."""
     return _nothing_to_wait_for(approval, f"{why} Invoke without an approval_id: the tool starts again.")
 
 
 def lost_race(approval: Approval) -> ToolFailure:
-    """Another call has used it between this call's check and its effect. There is none that could be waited for."""
+    """Another call has used the approval between this call's check and its effect. There is no other to wait for."""
     return _nothing_to_wait_for(approval, f"{used_up(approval)} Invoke without an approval_id to ask for another.")
 
 
@@ -122,7 +123,7 @@ def _refused(kind: ErrorKind, approval: Approval, text: str, **facts: str) -> To
     return ToolFailure(ToolError(kind=kind, message=message, details=details))
 
 
-# Why a decision is not taken, or nothing revealed: the statuses of DecideApproval and GetApproval.
+# Refusals of DecideApproval and GetApproval: why a decision is not accepted or the arguments are not shown.
 
 
 def not_found(approval_id: str) -> HubFailure:
@@ -152,7 +153,7 @@ def check_may_decide(principal: Principal, approval: Approval) -> None:
 
 
 def no_role(principal: Principal) -> HubFailure:
-    """Of those who ask, and see their own."""
+    """The principal may request approvals and see its own, but not decide."""
     return HubFailure(
         Reason.ROLE_MISSING,
         f"{principal.id} lacks the role `approver`, which revealing arguments requires. An operator grants it "
@@ -192,7 +193,7 @@ def another_call(approval: Approval) -> HubFailure:
 
 
 def no_question(approval: Approval) -> HubFailure:
-    """An answer came with a no, or to an approval that a rule asks for."""
+    """An answer was sent with a rejection, or to an approval that a rule requires."""
     return HubFailure(
         Reason.NOTHING_TO_ANSWER,
         "This approval asks no question. Send the decision without an answer.",
@@ -201,7 +202,7 @@ def no_question(approval: Approval) -> HubFailure:
 
 
 def already_decided(approval: Approval) -> HubFailure:
-    """No longer PENDING."""
+    """The approval is no longer PENDING."""
     if was_withdrawn(approval):
         text = f"There is nothing left to decide: {approval.comment}"
         return _over(Reason.APPROVAL_WITHDRAWN, text, approval)

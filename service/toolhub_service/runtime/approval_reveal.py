@@ -1,8 +1,8 @@
-"""The arguments of open approvals as they were sent, for an approver who must read what a summary tells by its length.
+"""The arguments of open approvals as they were sent, for an approver who must read what a summary shows only by length.
 
-They are kept by the process that asked, in memory alone and no longer than the approval is open: no store gets to hold
-what a caller may have put into them. So a hub that was not asked, or was started since, has none until the same call
-comes again. Known secret values are hidden when they are shown, by what the hub knows by then.
+The process that asked keeps them, in memory only and while the approval is open: no store holds what a caller may have
+put into them. So a hub that did not ask, or was restarted since, has none until the same call comes again. Known secret
+values are hidden when the arguments are shown, by what the hub knows by then.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from toolhub_service.schema.strict_json import loads
 
 # What a person sees of the arguments of a call: JSON of at most 16 KiB, as much of it as fits.
 #
-# Whoever agrees must see what will run, so only known secret values are hidden whole, with their length. What the
-# redactor would hide for its name or its shape is shown, but for runs of characters that look like a credential: these
-# are shown by length and kind. A space, a quote, `$`, `|` or a plain word in such a value is never hidden, so that
-# `API_KEY="$(curl …)"` reads as what it is. What was left out is marked where it was, with its length.
+# An approver must see what will run, so only known secret values are hidden whole, with their length. Values that the
+# redactor would hide for their name or shape are shown, except for runs of characters that look like a credential:
+# these are replaced by their length and kind. A space, a quote, `$`, `|` or a plain word in such a value is never
+# hidden, so that `API_KEY="$(curl …)"` stays readable. Omitted parts are marked in their place, with their length.
 
 SUMMARY_MAX_BYTES = 16 * 1_024
 _REST = "…"
 
 _RUN_MIN: Final = 6
-# Characters of credentials that no shell, template or query gives a meaning.
+# Characters of credentials that have no meaning in a shell, a template or a query.
 _RUN: Final = re.compile(rf"[A-Za-z0-9_+~./-]{{{_RUN_MIN},}}={{0,2}}")
 _LETTERS_MIN: Final = 20
 _BASE64_MIN: Final = 32
@@ -47,9 +47,9 @@ class _ShownSize(NamedTuple):
     depth: int
 
 
-# What the redactor sees: far more of a text than is ever shown, so that no secret straddles the cut.
+# Limits of what the redactor sees: far more of a text than is ever shown, so that no cut splits a secret.
 _JUDGED = _ShownSize(32_768, 100_000, 64)
-# From generous to narrow; the first that fits is taken.
+# From generous to narrow; the first that fits is used.
 _SHOWN = (
     _ShownSize(8_192, 200, 32),
     _ShownSize(2_048, 100, 16),
@@ -60,7 +60,7 @@ _SHOWN = (
 
 
 def show_arguments(args: JsonValue, redactor: Redactor) -> str:
-    """JSON text of at most `SUMMARY_MAX_BYTES` of UTF-8."""
+    """Return JSON text of at most `SUMMARY_MAX_BYTES` of UTF-8."""
     judged = _outline(args, _JUDGED)
     whole = _visible(judged, redactor.value(judged), redactor)
     for shown in chain((whole,), (_outline(whole, room) for room in _SHOWN)):
@@ -71,7 +71,8 @@ def show_arguments(args: JsonValue, redactor: Redactor) -> str:
 
 
 def _visible(value: JsonValue, redacted: JsonValue, redactor: Redactor) -> JsonValue:
-    """`value` as an approver sees it; `redacted`: what everybody else does, `***` for all of a hidden value."""
+    """Return `value` as an approver sees it; `redacted` is what everybody else sees, `***` for a value that is wholly
+    hidden."""
     if isinstance(value, str):
         return _visible_text(value, redacted if isinstance(redacted, str) else MARK, redactor)
     if isinstance(value, Mapping):
@@ -85,7 +86,7 @@ def _visible(value: JsonValue, redacted: JsonValue, redactor: Redactor) -> JsonV
 
 
 def _visible_members(value: Mapping[str, JsonValue], redacted: JsonValue, redactor: Redactor) -> JsonValue:
-    """Names that became one by redaction tell no more which value was hidden: then all are judged as if they were."""
+    """Where redaction made names equal, it is unknown which value was hidden: then every value is treated as hidden."""
     others: list[JsonValue] = [MARK] * len(value)
     if isinstance(redacted, Mapping) and len(redacted) == len(value):
         others = list(redacted.values())
@@ -96,7 +97,7 @@ def _visible_members(value: Mapping[str, JsonValue], redacted: JsonValue, redact
 
 
 def _distinct(members: Iterable[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    """Two names that read the same with their secrets hidden stay two."""
+    """Keep two names apart that read the same once their secrets are hidden."""
     shown: dict[str, JsonValue] = {}
     for name, value in members:
         marks = ""
@@ -116,7 +117,7 @@ def _visible_text(text: str, redacted: str, redactor: Redactor) -> str:
 
 
 def _is_opaque(run: str) -> bool:
-    """Whether it looks like a credential, or a part of one, and like no word, host, path or command."""
+    """Return whether it looks like a credential or a part of one, and not like a word, host, path or command."""
     has_digit, has_both_cases = _DIGIT.search(run) is not None, run != run.lower() and run != run.upper()
     pieces = re.split(r"[./]", run)
     if len(pieces) == 1:
@@ -127,7 +128,7 @@ def _is_opaque(run: str) -> bool:
 
 
 def _kinds(run: str) -> str:
-    """Such as `[40 characters: letters, digits and _]`."""
+    """Describe the run, as in `[40 characters: letters, digits and _]`."""
     marks = "".join(sorted(set(_PLAIN.sub("", run))))
     kinds = ["letters"] * (_LETTER.search(run) is not None) + ["digits"] * (_DIGIT.search(run) is not None)
     return f"[{len(run)} characters: {', '.join(kinds)}{f' and {marks}' if marks else ''}]"
@@ -149,7 +150,7 @@ def _members(value: Mapping[str, JsonValue], room: _ShownSize) -> JsonValue:
         return f"[{len(value)} members left out]"
     names = list(value)[: room.members]
     shown = {_cut(name, room.text): _outline(value[name], room._replace(depth=room.depth - 1)) for name in names}
-    if len(value) > len(shown):  # two names may have become one, too
+    if len(value) > len(shown):  # two names may have become equal, too
         shown[_REST] = f"[{len(value) - len(shown)} more members left out]"
     return shown
 
@@ -168,17 +169,17 @@ def _cut(name: str, length: int) -> str:
 
 
 REVEALED_MAX_BYTES: Final = 64 * 1_024
-"""Of the canonical JSON of the arguments."""
-# As canonical JSON: defaults may lie deeper than what a caller may send.
+"""Limit for the canonical JSON of the arguments."""
+# Levels of canonical JSON: defaults may be nested deeper than what a caller may send.
 _DEPTH_MAX: Final = 254
 _KEPT_MAX_BYTES: Final = 16 * 1_024 * 1_024
-# What an entry counts for besides its arguments.
+# Bytes that an entry counts for besides its arguments.
 _ENTRY_BYTES: Final = 1_024
 
 
 class _Kept(NamedTuple):
     args_json: bytes
-    """Empty: larger than is kept."""
+    """Arguments of one approval; empty when they are too large to keep."""
     expires_at_unix_ms: int
 
     @property
@@ -187,18 +188,18 @@ class _Kept(NamedTuple):
 
 
 class OpenArguments:
-    """Bounded: when they are too many, the principal with most of them loses its oldest, so that none can displace
-    those of others."""
+    """The kept arguments, bounded: when there are too many, the principal with most of them loses its oldest, so that
+    none can displace those of others."""
 
     def __init__(self, max_bytes: int = _KEPT_MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        # By principal and approval, in the order in which they came.
+        # By principal and approval, in order of arrival.
         self._kept: dict[str, dict[str, _Kept]] = {}
-        # By principal.
+        # Bytes by principal.
         self._size_bytes: dict[str, int] = {}
 
     def keep(self, approval: Approval, args_json: bytes) -> None:
-        """`args_json`: canonical JSON, whose digest is the binding's."""
+        """Keep the arguments; `args_json` is the canonical JSON whose digest is in the binding."""
         principal, approval_id = approval.binding.principal, approval.approval_id
         mine = self._kept.setdefault(principal, {})
         if approval_id in mine:
@@ -211,7 +212,7 @@ class OpenArguments:
             self._remove(largest, next(iter(self._kept[largest])))
 
     def of(self, approval: Approval) -> bytes | None:
-        """None when they are not here, empty when they are larger than is kept."""
+        """Return the arguments: None when they are not here, empty when they are too large to keep."""
         kept = self._kept.get(approval.binding.principal, {}).get(approval.approval_id)
         return None if kept is None else kept.args_json
 
@@ -219,7 +220,7 @@ class OpenArguments:
         self._remove(approval.binding.principal, approval.approval_id)
 
     def expire_due(self, now_unix_ms: int) -> None:
-        """Drop those of approvals whose time is over."""
+        """Drop the arguments of approvals whose time has passed."""
         over = [
             (principal, approval_id)
             for principal, mine in self._kept.items()
@@ -239,7 +240,8 @@ class OpenArguments:
 
 
 def reveal_arguments(args_json: bytes, redactor: Redactor) -> bytes:
-    """JSON of all of them: known secret values are shown by their length, characters that show nothing are escaped."""
+    """Return JSON of all arguments: known secret values are replaced by their length, invisible characters are
+    escaped."""
     return escaped(dumps(_revealed(loads(args_json, max_depth=_DEPTH_MAX), redactor)).decode()).encode()
 
 

@@ -1,8 +1,8 @@
-"""Following approvals: one listener on the store for the whole process, fanned out in memory.
+"""Watches of approvals: one listener on the store for the whole process, fanned out in memory.
 
-A watch tells every PENDING approval first, then each change. It keeps the newest state of an approval and nothing
-older, so that a slow watcher costs memory for the approvals it lags behind with, not for their changes. After a gap
-(a lost connection to the store) it looks at everything open again.
+A watch sends every PENDING approval first, then each change. It keeps only the newest state of an approval, so that a
+slow watcher costs memory for the approvals it lags behind with, not for their changes. After a gap (a lost connection
+to the store) it reads all open approvals again.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from toolhub_service.domain.reasons import Reason
 from toolhub_service.runtime.approval_record import OPEN_STATES
 
 WAITING_MAX = 10_000
-"""Approvals that may have changed while a watcher was not looking."""
-# Approvals of which a watch knows what it has sent last.
+"""Most approvals that may have changed while a watcher was not reading."""
+# Approvals for which a watch remembers what it sent last.
 _REMEMBERED_MAX = 10_000
 _PAGE = 256
-# Looked through for what was decided between two watches.
+# Approvals searched for what was decided between two watches.
 _ENDED_MAX = 4_096
-# By how much the clocks of two hubs may differ.
+# Assumed largest difference between the clocks of two hubs.
 _SKEW_MS = 5_000
 
 OnEvent = Callable[[Approval | None], None]
 
 
 class ApprovalNews:
-    """Passes every change of an approval, made by this process or another, on to its listeners and watches."""
+    """Passes every change of an approval, by this process or another, to its listeners and watches."""
 
     def __init__(self, store: ApprovalStore) -> None:
-        """Made before the store is started: it is the store's one listener."""
+        """Register as the store's one listener; to be created before the store is started."""
         self._store = store
         self._listeners: list[OnEvent] = []
         self._tails: set[ApprovalTail] = set()
@@ -49,14 +49,14 @@ class ApprovalNews:
         return len(self._tails)
 
     def listen(self, on_event: OnEvent) -> None:
-        """Call it as `ApprovalStore.listen` does. It must neither wait nor raise."""
+        """Register `on_event`, which is called as `ApprovalStore.listen` describes and must neither wait nor raise."""
         self._listeners.append(on_event)
 
     def watch(self, where: ApprovalFilter, since_unix_ms: int = 0) -> ApprovalTail:
-        """Follow the approvals of `where.principal` and `where.tool`, from now on and until it is closed; with
-        `since_unix_ms`, an earlier watch's `seen_unix_ms`, from there on.
+        """Follow the approvals of `where.principal` and `where.tool` until the watch is closed: from now on, or from
+        `since_unix_ms`, the `seen_unix_ms` of an earlier watch.
 
-        Raises HubFailure UNAVAILABLE when the hub is leaving.
+        Raises HubFailure UNAVAILABLE when the hub is shutting down.
         """
         if self._closed:
             raise _leaving()
@@ -65,7 +65,7 @@ class ApprovalNews:
         return tail
 
     def close(self) -> None:
-        """The hub is leaving: every watch ends, with a status that says to come again."""
+        """End every watch with a status that asks the client to reconnect: the hub is shutting down."""
         self._closed = True
         for tail in tuple(self._tails):
             tail.end(_leaving())
@@ -83,7 +83,7 @@ class _Sent(NamedTuple):
 
 
 class ApprovalTail(AsyncIterator[Approval]):
-    """One watch: an async iterator to be closed when it is no longer read."""
+    """One watch: an async iterator that must be closed when it is no longer read."""
 
     def __init__(
         self,
@@ -97,7 +97,8 @@ class ApprovalTail(AsyncIterator[Approval]):
         self._where = where
         self._since_unix_ms = since_unix_ms
         self.seen_unix_ms = 0
-        """When the latest change of those that were told was made; 0 until all that stood before has been told."""
+        """Time of the latest change that was sent; 0 until all approvals that were pending at the start have been
+        sent."""
         self._closed = closed
         self._waiting: dict[str, Approval] = {}
         self._sent: dict[str, _Sent] = {}
@@ -108,7 +109,7 @@ class ApprovalTail(AsyncIterator[Approval]):
         self._answers = self._follow()
 
     def offer(self, approval: Approval | None) -> None:
-        """A change, or None when some may have been missed."""
+        """Accept a change, or None when some may have been missed."""
         if approval is None:
             self._missed = True
         elif self._matches(approval):
@@ -124,7 +125,7 @@ class ApprovalTail(AsyncIterator[Approval]):
         self._news.set()
 
     def end(self, why: HubFailure) -> None:
-        """Tell nothing more but why it ended."""
+        """Send nothing more and raise `why`."""
         self._end = why
         self._waiting.clear()
         self._news.set()
@@ -133,11 +134,11 @@ class ApprovalTail(AsyncIterator[Approval]):
         return self
 
     async def __anext__(self) -> Approval:
-        """The next approval. Raises HubFailure when the hub is leaving or the watcher was too slow."""
+        """Return the next approval. Raises HubFailure when the hub is shutting down or the watcher was too slow."""
         return await anext(self._answers)
 
     async def aclose(self) -> None:
-        """Watch no longer."""
+        """Close the watch."""
         self._closed(self)
         await self._answers.aclose()
 
@@ -166,7 +167,7 @@ class ApprovalTail(AsyncIterator[Approval]):
         raise self._end
 
     async def _open_and_ended(self) -> AsyncGenerator[Approval, None]:
-        """Every PENDING approval, then how those ended that were open when they were sent last."""
+        """Yield every PENDING approval, then the ended ones that were open when they were sent last."""
         listed: set[str] = set()
         where = replace(self._where, states=frozenset({ApprovalState.PENDING}))
         after: tuple[int, str] | None = None
@@ -187,7 +188,8 @@ class ApprovalTail(AsyncIterator[Approval]):
                 yield now
 
     async def _ended(self) -> AsyncGenerator[Approval, None]:
-        """The latest of those that are no longer PENDING, among them whatever was decided since an earlier watch."""
+        """Return the latest approvals that are no longer PENDING, among them what was decided since an earlier
+        watch."""
         where = replace(self._where, states=frozenset(ApprovalState) - {ApprovalState.PENDING})
         after: tuple[int, str] | None = None
         for _ in range(_ENDED_MAX // _PAGE):
@@ -213,7 +215,7 @@ class ApprovalTail(AsyncIterator[Approval]):
         return not where.tool or fnmatchcase(binding.tool, where.tool)
 
     def _is_new(self, approval: Approval) -> bool:
-        """Whether it was not sent yet; from now on it was."""
+        """Return whether this version has not been sent yet, and remember it as sent."""
         sent = self._sent.pop(approval.approval_id, None)
         is_new = sent is None or sent.version < approval.version
         current = _Sent(approval.version, approval.state in OPEN_STATES) if is_new or sent is None else sent

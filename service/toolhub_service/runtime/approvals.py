@@ -1,15 +1,15 @@
-"""Approvals: one question to a person, bound to exactly one call, good for one use, and over when its time is over.
+"""Approvals: one question to a person, bound to exactly one call, valid for one use, until its time has passed.
 
-`settle` belongs to step 4: it asks, or checks what was granted. `use` comes right before the effect: of all calls that
-name one approval, the one whose compare-and-set wins may run. Whatever changed since the question was asked (caller,
-tool definition, arguments, policy, job) makes another call, which needs another approval.
+`settle` belongs to step 4: it requests an approval, or checks the one that was granted. `use` comes right before the
+effect: of all calls that name one approval, the one whose compare-and-set succeeds may run. Any change since the
+question was asked (caller, tool definition, arguments, policy, job) makes another call, which needs another approval.
 
-A question of the tool is an approval, too (docs/decisions/0015): `ask_question` asks it, `settle` finds it answered
-when the call comes again, and the run that follows is the rest of the same effect. What it was asked under is covered
-by it.
+A question of the tool is an approval, too (docs/decisions/0015): `ask_question` asks it, `settle` finds the answer when
+the call comes again, and the run that follows is the rest of the same effect. Such an approval also covers the approval
+under which its question was asked.
 
 A call that comes again under its idempotency key, or as the re-run of its job, names an approval that it has used up
-itself: `settle` lets it pass, its key answers it from store, and `use` refuses whatever is neither.
+itself: `settle` accepts it, the key answers it with the stored answer, and `use` refuses whatever is neither.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _ID_MAX = 128
 
 
 class Approvals:
-    """Asks, checks, uses, decides and expires approvals; the truth is in the store, whoever else shares it.
+    """Requests, checks, uses, decides and expires approvals; the truth is in the store, which other hubs may share.
 
-    Every method raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached, and IO_ERROR when a change
-    cannot be put into the audit log.
+    Every method raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached, and IO_ERROR when a change cannot
+    be written to the audit log.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class Approvals:
         on_asked: Callable[[Approval], object] = lambda _: None,
         observer: ApprovalObserver | None = None,
     ) -> None:
-        """`max_pending`: undecided questions of one principal. `on_asked` is called with each new question; it must
-        neither wait nor raise."""
+        """`max_pending` limits the undecided questions of one principal. `on_asked` is called with each new question;
+        it must neither wait nor raise."""
         self._store = store
         self._ledger = ApprovalLedger(store, audit, clock, observer or Unobserved(), on_asked, redactor)
         self._clock = clock
@@ -87,18 +87,18 @@ class Approvals:
         self._keep_ms = round(keep_s * 1_000)
         self._max_pending = max_pending
         self._arguments = OpenArguments()
-        # By principal, while it asks.
+        # Locks by principal, while it asks.
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def ask(self, planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | None = None) -> Approval:
-        """The open approval of exactly this call, or of what its tool has asked: the one that stands, else a new one,
-        on record.
+        """Return the open approval of exactly this call, or of its tool's question; create and audit one where there is
+        none.
 
-        Raises ToolFailure RATE_LIMITED when the principal has too many questions open.
+        Raises ToolFailure RATE_LIMITED when the principal has too many open questions.
         """
         principal = planned.call.principal
         asking = self._asking.setdefault(principal.id if _bound(principal) is None else principal.share, asyncio.Lock())
-        async with asking:  # what is asked at once would find room at once
+        async with asking:  # concurrent requests would all find room
             approval = await self._room(planned, verdict, asked) or await self._ask(planned, verdict, asked)
         self._arguments.keep(approval, planned.args_json)
         return approval
@@ -121,17 +121,17 @@ class Approvals:
     async def ask_question(
         self, planned: PlannedCall, verdict: Verdict, question: Question, earlier: Approval | None
     ) -> NoReturn:
-        """Step 6 has ended with a question. `earlier`: the approval that this run has used up.
+        """Ask the tool's question with which step 6 has ended; `earlier` is the approval that this run has used up.
 
-        Raises ToolFailure APPROVAL_REQUIRED with the approval to wait for, UPSTREAM_ERROR for what cannot be asked,
-        RATE_LIMITED as `ask`.
+        Raises ToolFailure APPROVAL_REQUIRED with the approval to wait for, UPSTREAM_ERROR for a question that cannot be
+        asked, RATE_LIMITED as `ask` does.
         """
         asked = asked_question(planned, question, earlier, self._redactor)
         raise refusals.required(planned, verdict, await self.ask(planned, verdict, asked))
 
     async def settle(self, planned: PlannedCall, verdict: Verdict) -> Approval | None:
-        """Step 4 of a call that needs an approval or names one: the one that was granted for it, to be used up by
-        `use`; None when policy allows the call and it answers no question.
+        """Step 4 of a call that needs an approval or names one: return the granted approval, to be consumed by `use`;
+        None when policy allows the call and it answers no question.
 
         Raises ToolFailure APPROVAL_REQUIRED with the approval to wait for, or APPROVAL_REJECTED.
         """
@@ -154,14 +154,14 @@ class Approvals:
         return await self._granted(approval, planned, verdict)
 
     async def use(self, approval: Approval, call: Call) -> None:
-        """Right before the effect: the approval is this call's, for good and on record, or the call must not run.
+        """Consume the approval right before the effect; the call must not run when this raises.
 
-        Raises ToolFailure APPROVAL_REQUIRED when another call has used it, APPROVAL_REJECTED when its time is over.
+        Raises ToolFailure APPROVAL_REQUIRED when another call has used it, APPROVAL_REJECTED when its time has passed.
         """
         await self._ledger.use(approval, call)
 
     async def withdraw(self, approval_id: str, job_id: str, why: str) -> None:
-        """The job has ended, or is to stop: nobody is asked any more for what it alone could use."""
+        """Withdraw what only this job could use: it has ended or is to stop."""
         approval = await self._store.get(approval_id)
         if approval is not None and approval.binding.job_id == job_id:
             await self._ledger.withdraw(approval, untrusted_text(why, self._redactor))
@@ -175,19 +175,22 @@ class Approvals:
         args_digest: str = "",
         answer: JsonObject | None = None,
     ) -> Approval:
-        """A person's yes or no; the role approver has been checked. The same again by the same person changes nothing.
-        `answer`: with the yes to a question; None: its defaults.
+        """Record a person's decision; the caller has checked the role approver. Repeating the same decision changes
+        nothing.
 
-        Raises HubFailure NOT_FOUND, PERMISSION_DENIED (one's own request, or not among the rule's approvers) or
-        FAILED_PRECONDITION (another `args_digest`, decided otherwise, over), INVALID_ARGUMENT (an answer where nothing
-        is asked), or ToolFailure INPUT_SCHEMA_INVALID with violations for an answer that does not fit.
+        `answer` comes with the approval of a question; None stands for its defaults.
+
+        Raises HubFailure NOT_FOUND, PERMISSION_DENIED (the principal's own request, or it is not among the rule's
+        approvers), FAILED_PRECONDITION (another `args_digest`, decided otherwise, expired), INVALID_ARGUMENT (an answer
+        where there is no question), or ToolFailure INPUT_SCHEMA_INVALID with violations for an answer that does not
+        fit.
         """
         after: Approval | None = None
         while True:
             approval = await self._store.get(approval_id)
             if approval is None or not principal.may_know(approval.binding.principal):
                 raise refusals.not_found(approval_id)
-            if approval == after:  # kept at the last attempt, only the store's answer was lost
+            if approval == after:  # the last attempt was stored, only the store's answer was lost
                 await self._ledger.decided(after, principal)
                 return after
             refusals.check_may_decide(principal, approval)
@@ -204,7 +207,7 @@ class Approvals:
                 return after
 
     async def get(self, principal: Principal, approval_id: str) -> Approval:
-        """Approvers see every approval, others their own. Raises HubFailure NOT_FOUND."""
+        """Return an approval: approvers see every one, others their own. Raises HubFailure NOT_FOUND."""
         approval = await self._store.get(approval_id)
         owner = "" if approval is None else approval.binding.principal
         if approval is None or whose(principal) not in ("", owner) or not principal.may_know(owner):
@@ -212,10 +215,10 @@ class Approvals:
         return await self._ledger.current(approval)
 
     async def reveal(self, principal: Principal, approval_id: str) -> tuple[Approval, bytes]:
-        """(the approval, its arguments as `reveal_arguments`), which is on record first.
+        """Return (the approval, its arguments as from `reveal_arguments`), after this was audited.
 
-        Raises HubFailure PERMISSION_DENIED for who may not decide it, NOT_FOUND, FAILED_PRECONDITION when it has ended
-        or the arguments are too large, UNAVAILABLE when they are not here.
+        Raises HubFailure PERMISSION_DENIED for a principal that may not decide it, NOT_FOUND, FAILED_PRECONDITION when
+        it has ended or the arguments are too large, UNAVAILABLE when this hub does not hold them.
         """
         if Role.APPROVER not in principal.roles:
             raise refusals.no_role(principal)
@@ -228,19 +231,19 @@ class Approvals:
             raise refusals.not_here(approval)
         if not kept:
             raise refusals.too_large(approval, REVEALED_MAX_BYTES)
-        args_json = await asyncio.to_thread(reveal_arguments, kept, self._redactor)  # many small values take a while
+        args_json = await asyncio.to_thread(reveal_arguments, kept, self._redactor)  # many small values take long
         await self._ledger.reveal(approval, principal)
         return approval, args_json
 
     def on_event(self, approval: Approval | None) -> None:
-        """As `ApprovalStore.listen`: what has ended, here or elsewhere, is revealed no more."""
+        """Called as by `ApprovalStore.listen`: the arguments of an approval that has ended are no longer shown."""
         if approval is not None and approval.state not in OPEN_STATES:
             self._arguments.drop(approval)
 
     async def page(
         self, principal: Principal, where: ApprovalFilter, *, after: tuple[int, str] | None, limit: int
     ) -> tuple[Sequence[Approval], int]:
-        """As `ApprovalStore.page`, of those that the principal may see."""
+        """Return a page as `ApprovalStore.page` does, of the approvals that the principal may see."""
         own = whose(principal)
         if own and where.principal not in ("", own):
             return (), 0
@@ -249,18 +252,19 @@ class Approvals:
         return await self._store.page(seen, after=after, limit=limit)
 
     async def expire_due(self, now_unix_ms: int) -> int:
-        """Persist which approvals are over; how many were found to be."""
+        """Store the expiry of approvals whose time has passed, and return how many there were."""
         return await self._ledger.expire_due(now_unix_ms)
 
     async def sweep(self) -> None:
-        """What somebody must do every few seconds: expire what is over, forget what ended long ago."""
+        """Expire what is due and delete what ended long ago; to be called every few seconds."""
         self._arguments.expire_due(self._clock.unix_ms())
         await self._ledger.sweep(self._keep_ms)
 
     async def _answered(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval | None:
-        """As `settle`, of a call that names the question which an earlier run of it has asked.
+        """As `settle`, for a call that names the question which an earlier run has asked.
 
-        An answer that is void for a rule is asked for by the rule first; a job whose answer is void begins anew.
+        Where an answer is void and a rule requires approval, the rule's approval is requested first; a job whose answer
+        is void starts again.
         """
         asked = compared_to(approval.binding, planned, verdict)
         differs = differences(approval.binding, asked, is_done=_is_done(approval, planned.call))
@@ -279,13 +283,13 @@ class Approvals:
         raise refusals.void(approval, refusals.differing(approval, differs))
 
     async def _granted(self, approval: Approval, planned: PlannedCall, verdict: Verdict) -> Approval:
-        """The approval when its state lets this call go on to `use`."""
+        """Return the approval when its state lets this call go on to `use`."""
         approval = await self._ledger.current(approval)
         match approval.state:
             case ApprovalState.APPROVED:
                 return approval
             case ApprovalState.PENDING:
-                if approval.binding.job_id != planned.call.waiting_job_id:  # nobody would tell the job of the decision
+                if approval.binding.job_id != planned.call.waiting_job_id:  # nobody would notify the job
                     why = f"Approval {approval.approval_id} is not granted yet. A job waits only for its own approval."
                     raise await self._otherwise(approval, planned, verdict, why)
                 self._arguments.keep(approval, planned.args_json)  # another hub may have asked
@@ -299,17 +303,18 @@ class Approvals:
         raise await self._otherwise(approval, planned, verdict, refusals.used_up(approval))
 
     async def _otherwise(self, approval: Approval, planned: PlannedCall, verdict: Verdict, why: str) -> ToolFailure:
-        """A rule asks anew, a question is asked by its tool alone."""
+        """Return the refusal: a rule requests a new approval, but a question can be asked by its tool only."""
         if approval.question is not None:
             return refusals.void(approval, why)
         return await self._anew(planned, verdict, why)
 
     async def _anew(self, planned: PlannedCall, verdict: Verdict, why: str, **facts: list[str]) -> ToolFailure:
-        """The refusal of a call whose approval does not serve: with the one that would, where a rule asks for it."""
+        """Return the refusal of a call whose approval is not accepted, with a new approval to wait for."""
         return refusals.required(planned, verdict, await self.ask(planned, verdict), why, **facts)
 
     async def _room(self, planned: PlannedCall, verdict: Verdict, asked: AskedQuestion | None) -> Approval | None:
-        """None when there is room for one more question, else the equal one that stands. Raises RATE_LIMITED."""
+        """Return None when there is room for one more question, else the open one with the same binding. Raises
+        RATE_LIMITED."""
         principal = planned.call.principal
         mine = ApprovalFilter(states=PENDING, principal=principal.id)
         _, total = await self._store.page(mine, after=None, limit=1)
@@ -329,12 +334,13 @@ class Approvals:
 
 
 def _bound(principal: Principal) -> int | None:
-    """How many of the tenant's calls may wait for a person; None: no matter how many."""
+    """Return how many of the tenant's calls may wait for a person; None means no limit."""
     return None if principal.tenancy is None else principal.tenancy.bounds.max_open_approvals
 
 
 def _too_many_wait(principal: Principal, own: int | None) -> ToolFailure:
-    """`own`: how many of the principal's wait, where these are too many; else its tenant's are."""
+    """Return the refusal; `own` is the number of the principal's open approvals where it reached its limit, None where
+    the tenant did."""
     if own is not None or principal.tenancy is None:
         message = f"{own} of your calls already wait for approval, which is the limit. Wait until some are decided."
         return refuse(ErrorKind.RATE_LIMITED, message, limit="approvals.max_pending")
@@ -348,17 +354,18 @@ def _too_many_wait(principal: Principal, own: int | None) -> ToolFailure:
 
 
 def _is_done(approval: Approval, call: Call) -> bool:
-    """Whether another call than this has used it up."""
+    """Return whether a call other than this one has used the approval."""
     return approval.state is ApprovalState.USED and not is_rerun(approval, call)
 
 
 def whose(principal: Principal) -> str:
-    """Whose approvals the principal may see: everybody's of its tenant (empty) with the role approver, else its own."""
+    """Return whose approvals the principal may see: with the role approver all of its tenant (empty), else its own."""
     return "" if Role.APPROVER in principal.roles else principal.id
 
 
 def _whole(approval: Approval, decision: Decision, answer: JsonObject | None) -> JsonObject | None:
-    """The whole answer to the question; None when nothing is asked or the person declines. Raises as `decide`."""
+    """Return the completed answer to the question; None when there is no question or the person declines. Raises as
+    `decide` does."""
     if approval.question is not None and decision is ApprovalState.APPROVED:
         return answer_to(approval.question, answer)
     if answer is not None:
@@ -367,7 +374,8 @@ def _whole(approval: Approval, decision: Decision, answer: JsonObject | None) ->
 
 
 def _is_the_same(approval: Approval, principal: Principal, decision: Decision, answer: JsonObject | None) -> bool:
-    """Whether the same person has decided the same before; an answer that is used up is not kept to be compared."""
+    """Return whether the same person has decided the same before; an answer that was used is no longer there to
+    compare."""
     if approval.decided_by != principal.id or was_decided(approval) is not decision:
         return False
     return answer is None or approval.answer is None or approval.answer == _whole(approval, decision, answer)

@@ -1,7 +1,7 @@
-"""How much each principal may own in artifacts, and all of a tenant with bounds; what is on its way is counted in.
+"""How much each principal, and each tenant with bounds, may own in artifacts; running uploads are counted in.
 
-What is recorded is asked of the records, which all hubs share; what this process is taking in is counted here, so that
-uploads at once cannot pass the quota together. Several hubs may pass it by what they take in at the same moment.
+Recorded artifacts are read from the records, which all hubs share; uploads of this process are counted here, so that
+concurrent uploads cannot exceed the quota together. Several hubs can exceed it by what they receive at the same moment.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from toolhub_service.domain.artifact import ArtifactRecords
 from toolhub_service.domain.call import TenantDirectory
 from toolhub_service.domain.errors import ErrorKind, refuse
 
-# What an artifact counts beside its bytes, so that empty ones are not free.
+# Bytes that an artifact counts for besides its content, so that empty ones are not free.
 _RECORD_BYTES = 1_024
 
 
 @dataclass(slots=True)
 class _UploadUsage:
-    """What this process is taking in for one principal, or one tenant."""
+    """What this process is receiving for one principal or one tenant."""
 
     bytes: int = 0
     running: int = 0
@@ -30,22 +30,22 @@ class _UploadUsage:
 
 @dataclass(slots=True)
 class _Account:
-    """What one claim counts against: a principal's quota, or its tenant's bounds."""
+    """What one claim counts against: a principal's quota or its tenant's bounds."""
 
     whose: str
     taking: _UploadUsage
     usage: Callable[[], Awaitable[tuple[int, int]]]
-    """How many artifacts are recorded, and their bytes."""
+    """Number of recorded artifacts, and their bytes."""
     quota_bytes: int | None
     quota: int | None = None
-    """How many artifacts."""
+    """Most artifacts."""
     limits: tuple[str, str] = ("artifacts.quota_bytes", "")
-    """What sets the one and the other."""
+    """Settings that define the two limits."""
     used_bytes: int = 0
     used: int = 0
 
     async def refresh_usage(self) -> None:
-        """Read what is recorded; again when an upload ended meanwhile, which would be counted by neither side."""
+        """Read the recorded usage; read again when an upload ended meanwhile, which neither side would count."""
         while True:
             ended = self.taking.ended
             count, size_bytes = await self.usage()
@@ -75,10 +75,11 @@ class _Account:
 
 
 class Quota:
-    """`async with quota.claim(principal) as claim`: `grow` with every chunk, `check` before it is recorded."""
+    """Counts uploads against quotas: `async with quota.claim(principal) as claim`, `grow` with every chunk, `check`
+    before recording."""
 
     def __init__(self, records: ArtifactRecords, quota_bytes: int, tenants: TenantDirectory | None = None) -> None:
-        """`tenants`: whose bounds hold besides; None: there are none."""
+        """`tenants` gives the bounds that apply besides; None when there are none."""
         self._records = records
         self._quota_bytes = quota_bytes
         self._tenants = tenants
@@ -86,7 +87,8 @@ class Quota:
 
     @asynccontextmanager
     async def claim(self, principal_id: str) -> AsyncIterator[Claim]:
-        """Holds its bytes until the body ends: by then they are recorded or gone. Raises as `Claim.grow`."""
+        """Hold the claimed bytes until the body ends: by then they are recorded or deleted. Raises as `Claim.grow`
+        does."""
         accounts = self._accounts(principal_id)
         claim = Claim(list(accounts.values()))
         for account in accounts.values():
@@ -95,7 +97,7 @@ class Quota:
             await claim.refresh_usage()
             claim.grow(_RECORD_BYTES)
             yield claim
-            # The body ends when what it kept is recorded.
+            # The body ends when its artifact is recorded.
         finally:
             for key, account in accounts.items():
                 account.taking.bytes -= claim.bytes
@@ -111,7 +113,7 @@ class Quota:
         if tenancy is not None:
             bounds = tenancy.bounds
             if bounds.max_artifact_bytes is not None or bounds.max_artifacts is not None:
-                whose = f"tenant {tenancy.name}"  # no id has a blank
+                whose = f"tenant {tenancy.name}"  # no id contains a space
                 accounts[whose] = _Account(
                     whose,
                     self._taken(whose),
@@ -127,14 +129,14 @@ class Quota:
 
 
 class Claim:
-    """Bytes on their way to one artifact."""
+    """Bytes received for one artifact."""
 
     def __init__(self, accounts: Sequence[_Account]) -> None:
         self._accounts = accounts
         self.bytes = 0
 
     def grow(self, size_bytes: int) -> None:
-        """Raises ToolFailure BUDGET_EXCEEDED beyond a quota."""
+        """Add bytes. Raises ToolFailure BUDGET_EXCEEDED beyond a quota."""
         self.bytes += size_bytes
         for account in self._accounts:
             account.taking.bytes += size_bytes
@@ -146,6 +148,6 @@ class Claim:
             await account.refresh_usage()
 
     async def check(self) -> None:
-        """Once all bytes are in: others may have been recorded meanwhile. Raises as `grow`."""
+        """Check again once all bytes are in, because others may have been recorded meanwhile. Raises as `grow` does."""
         await self.refresh_usage()
         self.grow(0)

@@ -1,7 +1,7 @@
 """References to artifacts in the arguments of a call: `{"$artifact": "<artifact_id>"}` becomes the artifact's text.
 
-All references are found and their sizes judged before a byte is read, each as often as it is written. What the audit
-log shows of the arguments names artifact, digest and size instead of the text.
+All references are found and their sizes checked before a byte is read; each counts as often as it occurs. In the
+arguments that the audit log shows, artifact_id, digest and size stand in place of the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toolhub_service.schema.references import step_of
 from toolhub_service.schema.strict_json import has_many_values
 
 REFERENCE = "$artifact"
-# Different artifacts in one call's arguments.
+# Most different artifacts in one call's arguments.
 _ARTIFACTS_MAX = 100
 
 
@@ -26,13 +26,13 @@ class ResolvedArguments(NamedTuple):
     args: JsonObject
     """With every reference replaced by the artifact's text."""
     shown: JsonObject
-    """For the audit log: with artifact_id, sha256 and size in the place of each reference."""
+    """For the audit log: with artifact_id, sha256 and size in place of each reference."""
 
 
 async def resolve_arguments(
     args: JsonObject, principal_id: str, artifact_service: ArtifactService, max_bytes: int
 ) -> ResolvedArguments:
-    """Raises ToolFailure NOT_FOUND or INVALID_INPUT, each with what to do."""
+    """Resolve all references. Raises ToolFailure NOT_FOUND or INVALID_INPUT, each with what to do."""
     is_large = has_many_values(args)
     counts = await in_thread(_counts, args) if is_large else _counts(args)
     if not counts:
@@ -56,7 +56,7 @@ async def resolve_arguments(
 
 
 def _counts(args: JsonObject) -> Counter[str]:
-    """How often each artifact is referred to. Raises as `_references`."""
+    """Return how often each artifact is referred to. Raises as `_references` does."""
     return Counter(_references(args, ()))
 
 
@@ -65,7 +65,7 @@ def _resolved(args: JsonObject, texts: Mapping[str, str], shown: Mapping[str, Js
 
 
 def _references(value: JsonValue, path: tuple[str | int, ...]) -> Iterator[str]:
-    """Every artifact_id as often as it is written. Raises INVALID_INPUT for what only looks like a reference."""
+    """Yield every artifact_id as often as it occurs. Raises INVALID_INPUT for a malformed reference."""
     if isinstance(value, Mapping):
         if REFERENCE in value:
             yield _reference(value, path)

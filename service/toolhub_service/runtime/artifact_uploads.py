@@ -1,8 +1,9 @@
-"""Uploads of artifacts: what their header declares, how each ended, and how one continues whose connection broke.
+"""Uploads of artifacts: their header, their end, and how one resumes after its connection broke.
 
-An upload that its client named (`upload_id`) is held when its stream breaks: bytes that came, their digest and their
-claim of the quota. Another stream goes on behind the last byte, and takes it over from one that the hub believes to be
-alive still, for a client often notices a dead connection first. It is held by this process alone, for a while.
+An upload that its client named (`upload_id`) is held when its stream breaks: the received bytes, their digest and their
+claim of the quota. Another stream resumes after the last byte; it may take over from one that the hub still believes to
+be alive, because a client often notices a dead connection first. An upload is held by this process only, for a limited
+time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from toolhub_service.domain.reasons import Reason
 from toolhub_service.runtime.artifact_quota import Claim
 from toolhub_service.runtime.steps import shield_until_done
 
-# What a writer says of an artifact before its bytes: judged when a client uploads, made harmless when a tool keeps.
+# What a writer declares of an artifact before its bytes: validated when a client uploads, sanitised when a tool stores.
 
 NAME_MAX_CHARS = 255
 # RFC 6838, with parameters.
@@ -32,11 +33,11 @@ _FOLDERS = re.compile(r"[/\\]")
 
 
 class ArtifactHeader(msgspec.Struct, frozen=True):
-    """Everything may be left out."""
+    """Every field may be left out."""
 
     media_type: str = ""
     name: str = ""
-    """For people; no folders."""
+    """A name for people, without folders."""
     task_id: str = ""
     size_bytes: int = 0
     """Exact when it is not 0."""
@@ -44,17 +45,17 @@ class ArtifactHeader(msgspec.Struct, frozen=True):
     """64 lower-case hex digits, exact when not empty."""
     upload_id: str = ""
     offset_bytes: int = 0
-    """Where the first chunk belongs; 0 begins anew."""
+    """Offset of the first chunk; 0 starts again."""
 
 
 def judge_header(header: ArtifactHeader) -> None:
-    """Raises HubFailure INVALID_ARGUMENT for a name that could lead astray, what is no media type, and an upload that
-    cannot go on."""
+    """Raises HubFailure INVALID_ARGUMENT for an unsafe name, an invalid media type, and an upload that cannot be
+    resumed."""
     if header.offset_bytes and not header.upload_id:
         message = "offset_bytes requires the upload_id of the first bytes. Without one, start at 0."
         raise HubFailure(Reason.UPLOAD_HEADER_INVALID, message)
     if header.upload_id and not (header.size_bytes or header.sha256):
-        # The end of a stream that broke may look like the end of the content.
+        # A broken stream may look like the end of the content, so a resumable upload must declare its size or digest.
         message = "An upload_id requires size_bytes or sha256, so that the hub knows when the upload is complete."
         raise HubFailure(Reason.UPLOAD_HEADER_INVALID, message)
     if header.name and plain_name(header.name) != header.name:
@@ -72,7 +73,7 @@ def judge_header(header: ArtifactHeader) -> None:
 
 
 def judge_whole(header: ArtifactHeader, size_bytes: int, sha256: str) -> None:
-    """Whether what came is what was declared. Raises HubFailure INVALID_ARGUMENT."""
+    """Check the received bytes against the declaration. Raises HubFailure INVALID_ARGUMENT."""
     if header.size_bytes and size_bytes != header.size_bytes:
         came = "more" if size_bytes > header.size_bytes else f"only {size_bytes}"
         raise HubFailure(
@@ -87,13 +88,13 @@ def judge_whole(header: ArtifactHeader, size_bytes: int, sha256: str) -> None:
 
 
 def plain_name(name: str) -> str:
-    """The last component, without control characters and direction marks; empty when nothing is left of it."""
+    """Return the last path component without control characters and direction marks; it may be empty."""
     last = "".join(char for char in _FOLDERS.split(name)[-1] if char.isprintable())[:NAME_MAX_CHARS]
     return "" if last in (".", "..") else last
 
 
 def plain_media_type(media_type: str) -> str:
-    """As declared, or octets when it is no media type."""
+    """Return the declared media type, or application/octet-stream when it is invalid."""
     return media_type if len(media_type) <= 255 and _MEDIA_TYPE.fullmatch(media_type) else OCTETS
 
 
@@ -102,17 +103,17 @@ def too_large(max_bytes: int) -> ToolFailure:
     return refuse(ErrorKind.FILE_TOO_LARGE, message, max_bytes=max_bytes)
 
 
-# What goes on: uploads that their clients named.
+# Resumable uploads: those that their clients named.
 
 HELD_S: Final = 900.0
-"""How long an upload is held that no stream fills, and how long the result of a finished one is known."""
+"""How long an upload without a stream is held, and how long the result of a finished one is kept."""
 HELD_MAX_EACH: Final = 16
-"""Of one principal: the one that has waited longest gives way."""
+"""Limit for one principal; beyond it the upload that has waited longest is dropped."""
 _HELD_MAX: Final = 1_024
 
 
 class Upload:
-    """Bytes on their way to one artifact, under a claim of the quota."""
+    """Bytes received for one artifact, under a claim of the quota."""
 
     def __init__(self, header: ArtifactHeader, claim: Claim, writer: BlobWriter, max_bytes: int) -> None:
         self.writer = writer
@@ -120,11 +121,12 @@ class Upload:
         self._header = header
         self.claim = claim
         self._max_bytes = max_bytes
-        # Hashing costs only those who declare a digest.
+        # Only those who declare a digest pay for hashing.
         self._sha256 = hashlib.sha256() if header.sha256 else None
 
     async def take(self, chunk: bytes) -> None:
-        """What was declared is judged before anything is stored. Raises ToolFailure and HubFailure as `judge_whole`."""
+        """Store a chunk after checking it against the declaration. Raises ToolFailure, and HubFailure as `judge_whole`
+        does."""
         size_bytes = self.size_bytes + len(chunk)
         if size_bytes > self._max_bytes:
             raise too_large(self._max_bytes)
@@ -137,27 +139,27 @@ class Upload:
         self.size_bytes = size_bytes
 
     def judge(self) -> None:
-        """Once all has come. Raises HubFailure INVALID_ARGUMENT."""
+        """Check the whole once all bytes are in. Raises HubFailure INVALID_ARGUMENT."""
         judge_whole(self._header, self.size_bytes, self._sha256.hexdigest() if self._sha256 else "")
 
     async def abort(self) -> None:
-        with suppress(ToolFailure):  # why it failed is reported, not that its traces could not be wiped
+        with suppress(ToolFailure):  # report why it failed, not that its remains could not be deleted
             await shield_until_done(self.writer.abort())
 
 
 class HeldUpload:
-    """One that another stream may go on with. `stream` is what fills it now; None: nothing does."""
+    """An upload that another stream may resume. `stream` is the one that writes now; None when there is none."""
 
     def __init__(self, header: ArtifactHeader, upload: Upload, release: AsyncExitStack) -> None:
         self.artifact_id = ""
-        """Once it is finished."""
+        """Result, once it is finished."""
         self.stream: object | None = None
         self.left_at_unix_ms = 0
         self._header = header
         self._upload = upload
         self._release = release
         self._lock = asyncio.Lock()
-        # False while a chunk is being stored: what raises then leaves something that cannot go on.
+        # False while a chunk is being stored: an upload whose chunk failed halfway cannot be resumed.
         self._is_sound = True
 
     @property
@@ -169,7 +171,7 @@ class HeldUpload:
         return self._is_sound and not self.artifact_id
 
     async def take_over(self, header: ArtifactHeader, stream: object) -> None:
-        """Let this stream fill it from now on, and no other. Raises HubFailure when it cannot go on so."""
+        """Let this stream write, and no other. Raises HubFailure when the upload cannot be resumed."""
         async with self._lock:
             if not self.can_continue or header.offset_bytes != self.received_bytes:
                 what = f"has {self.received_bytes} bytes" if self.can_continue else "is over"
@@ -186,17 +188,18 @@ class HeldUpload:
             self.stream = stream
 
     async def fill(self, chunks: AsyncIterator[bytes], stream: object) -> None:
-        """Raises as `Upload.take`, HubFailure ABORTED once another stream fills it, and whatever `chunks` raises."""
+        """Store the chunks. Raises as `Upload.take` does, HubFailure ABORTED once another stream writes, and whatever
+        `chunks` raises."""
         async for chunk in chunks:
             async with self._lock:
                 self._check(stream)
                 await _whole(self._take(chunk))
 
     async def finish(self, stream: object, keep: Callable[[Upload], Coroutine[Any, Any, Artifact]]) -> Artifact:
-        """Raises HubFailure as `Upload.judge`, ABORTED as `fill`, and what `keep` raises."""
+        """Raises HubFailure as `Upload.judge` does, ABORTED as `fill` does, and what `keep` raises."""
         async with self._lock:
             self._check(stream)
-            # What is short of its size, or of a digest alone, may be the beginning that a broken stream left.
+            # Content shorter than its size, or declared by digest only, may be the beginning that a broken stream left.
             self._is_sound = not self._header.size_bytes or self.received_bytes < self._header.size_bytes
             self._upload.judge()
             self._is_sound = False
@@ -206,7 +209,7 @@ class HeldUpload:
             return artifact
 
     async def drop(self) -> None:
-        """Leave nothing of one that is not finished."""
+        """Delete an unfinished upload."""
         async with self._lock:
             self.stream = None
             self._is_sound = False
@@ -230,7 +233,7 @@ UploadKey: TypeAlias = tuple[str, str]
 
 
 class HeldUploads:
-    """Those of this process."""
+    """The held uploads of this process."""
 
     def __init__(self, clock: Clock, begin: Callable[[str, ArtifactHeader], Awaitable[HeldUpload]]) -> None:
         self._clock = clock
@@ -238,7 +241,7 @@ class HeldUploads:
         self._held: dict[UploadKey, HeldUpload] = {}
 
     def find(self, key: UploadKey) -> HeldUpload:
-        """Raises HubFailure NOT_FOUND."""
+        """Return a held upload. Raises HubFailure NOT_FOUND."""
         upload = self._held.get(key)
         if upload is None or self._is_stale(upload, self._clock.unix_ms()):
             raise HubFailure(
@@ -249,7 +252,7 @@ class HeldUploads:
         return upload
 
     async def opened(self, key: UploadKey, header: ArtifactHeader, stream: object) -> HeldUpload:
-        """The one that goes on at the header's offset; at 0 a new one. Raises HubFailure, ToolFailure."""
+        """Return the upload that resumes at the header's offset; at 0 a new one. Raises HubFailure, ToolFailure."""
         if header.offset_bytes:
             upload = self.find(key)
             await upload.take_over(header, stream)
@@ -263,7 +266,7 @@ class HeldUploads:
         return upload
 
     async def left(self, key: UploadKey, upload: HeldUpload, stream: object) -> None:
-        """The stream has ended: the upload is held for another one while it can go on."""
+        """Called when the stream has ended: the upload is held for another stream while it can be resumed."""
         if upload.stream is not stream:
             return
         upload.stream, upload.left_at_unix_ms = None, self._clock.unix_ms()
@@ -298,7 +301,8 @@ class HeldUploads:
 
 
 async def _whole(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work to its end, then raise the cancellation that came meanwhile: half a chunk could not go on."""
+    """Finish the work, then raise a cancellation that came meanwhile: after half a chunk the upload could not be
+    resumed."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""Large values by reference: kept, opened, read, uploaded, swept. Implements `ArtifactService`.
+"""Large values by reference: stored, opened, read, uploaded, swept. Implements `ArtifactService`.
 
 Bytes first, then the record: what is recorded can be read. A keep that fails or is cancelled leaves no record; bytes
 that it had stored already are left to the sweeper under a record that has expired. The sweeper works in the other
@@ -46,15 +46,15 @@ from toolhub_service.runtime.steps import shield_until_done
 
 _ID_BYTES = 16
 _SWEPT_AT_ONCE = 100
-# Records looked at for one page of a list: of tasks and calls the stores know nothing.
+# Records read for one page of a list, because the stores cannot filter by task or call.
 _LISTED_AT_ONCE = 1_000
 _LISTED_MOST = 20_000
-# What an upload is refused with as RESOURCE_EXHAUSTED.
+# Failures that an upload reports as RESOURCE_EXHAUSTED.
 _AS_STATUS = {ErrorKind.FILE_TOO_LARGE: Reason.ARTIFACT_TOO_LARGE, ErrorKind.BUDGET_EXCEEDED: Reason.QUOTA_EXCEEDED}
 
 
 class DamagedArtifact(ToolFailure):
-    """Its bytes are not what they were."""
+    """The stored bytes differ from those that were recorded."""
 
     def __init__(self, artifact: Artifact, what: str) -> None:
         message = f"The artifact's bytes are damaged: {what}. Discard them; create or upload the artifact again."
@@ -62,7 +62,7 @@ class DamagedArtifact(ToolFailure):
 
 
 class Artifacts:
-    """One a hub. `argument_max_bytes` bounds what all references in one call's arguments bring in."""
+    """Artifacts of one hub. `argument_max_bytes` bounds the total size of all references in one call's arguments."""
 
     def __init__(
         self,
@@ -103,17 +103,17 @@ class Artifacts:
         return await self._store(planned, chunks, ArtifactHeader())
 
     async def release(self, artifact_ids: Sequence[str]) -> None:
-        """As `ArtifactService.release`; done also where the caller is cancelled meanwhile."""
+        """As `ArtifactService.release`; completes even when the caller is cancelled."""
         if artifact_ids:
             await shield_until_done(self._release(artifact_ids))
 
     async def keep_whole(self, call: Call, value_json: bytes) -> ArtifactRef:
-        """The whole of a result that is cut to its inline limit. Raises as `keep`."""
+        """Store the whole of a result that is cut to its inline limit. Raises as `keep` does."""
         artifact = await self.keep(_once(value_json), call=call, media_type="application/json", name="result.json")
         return artifact.ref
 
     async def write(self, principal_id: str, header: ArtifactHeader, chunks: AsyncIterator[bytes]) -> Artifact:
-        """Store an upload; when `chunks` raises nothing is kept, but one with an `upload_id` can go on.
+        """Store an upload; when `chunks` raises nothing is stored, but an upload with an `upload_id` can be resumed.
 
         Raises HubFailure INVALID_ARGUMENT when header, size or digest are wrong, RESOURCE_EXHAUSTED beyond cap or
         quota, and as `HeldUploads.opened`; ToolFailure when the stores fail.
@@ -138,7 +138,8 @@ class Artifacts:
             raise refused from failure
 
     async def upload(self, principal_id: str, upload_id: str) -> tuple[int, Artifact | None]:
-        """How many bytes of an upload have come, and what it became. Raises HubFailure NOT_FOUND."""
+        """Return how many bytes of an upload have arrived, and its artifact once finished. Raises HubFailure
+        NOT_FOUND."""
         upload = self._uploads.find((principal_id, upload_id))
         artifact = await self.open(principal_id, upload.artifact_id) if upload.artifact_id else None
         return upload.received_bytes, artifact
@@ -146,7 +147,7 @@ class Artifacts:
     async def page(
         self, where: ArtifactFilter, *, after: tuple[int, str] | None, limit: int
     ) -> tuple[Sequence[Artifact], tuple[int, str] | None]:
-        """Those that expire last first, and the cursor of the next page; None at the end."""
+        """Return (artifacts, latest expiry first, and the cursor of the next page); the cursor is None at the end."""
         now_unix_ms, found = self._clock.unix_ms(), list[Artifact]()
         at_once = _LISTED_AT_ONCE if where.task_id or where.call_id else limit + 1
         for _ in range(_LISTED_MOST // _LISTED_AT_ONCE):
@@ -166,13 +167,15 @@ class Artifacts:
         return found, after
 
     async def delete(self, artifact: Artifact) -> None:
-        """Forget one that was opened. Its bytes go when the sweeper comes: who reads them now reads to the end."""
-        # Nobody's: the bytes may be too young to go, and the owner's quota is free at once.
+        """Delete the record of an opened artifact. The sweeper deletes its bytes later, so current readers can
+        finish."""
+        # The expired record has no owner: the bytes may be too young to delete, and the owner's quota is free at once.
         await self._leave_to_the_sweeper(replace(artifact, principal=""))
         await self._records.remove(artifact.artifact_id)
 
     async def open(self, principal_id: str, artifact_id: str, *, auditor: Principal | None = None) -> Artifact:
-        """Raises ToolFailure NOT_FOUND when unknown, expired or somebody else's; auditors may read their tenant's."""
+        """Return an artifact. Raises ToolFailure NOT_FOUND when unknown, expired or another principal's; auditors may
+        read their tenant's."""
         artifact = await self._records.get(artifact_id)
         if (
             artifact is None
@@ -184,8 +187,8 @@ class Artifacts:
         return artifact
 
     async def read(self, artifact: Artifact, offset_bytes: int = 0, limit_bytes: int = 0) -> AsyncIterator[bytes]:
-        """Its bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND; DamagedArtifact when some are missing
-        and, before the last chunk, when the whole is not what its digest names."""
+        """Yield its bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND; DamagedArtifact when some are
+        missing and, before the last chunk, when the whole does not match its digest."""
         end = artifact.size_bytes if not limit_bytes else min(artifact.size_bytes, offset_bytes + limit_bytes)
         at = offset_bytes
         sha256 = hashlib.sha256() if end - at == artifact.size_bytes else None
@@ -203,11 +206,11 @@ class Artifacts:
             raise DamagedArtifact(artifact, "some are missing")
 
     async def resolve(self, args: JsonObject, principal_id: str) -> ResolvedArguments:
-        """Put artifacts in the place of their references. Raises ToolFailure NOT_FOUND, INVALID_INPUT."""
+        """Replace references by their artifacts' text. Raises ToolFailure NOT_FOUND, INVALID_INPUT."""
         return await resolve_arguments(args, principal_id, self, self._argument_max_bytes)
 
     async def sweep(self, now_unix_ms: int) -> int:
-        """Forget what expired `linger_s` ago or earlier; how many. Raises ToolFailure when a store fails."""
+        """Delete what expired `linger_s` ago or earlier, and return how many. Raises ToolFailure when a store fails."""
         await self._uploads.expire(now_unix_ms)
         swept = 0
         while True:
@@ -219,11 +222,11 @@ class Artifacts:
                 return swept
 
     async def close(self) -> None:
-        """Leave nothing of uploads that are not whole, then close the store of bytes."""
+        """Delete unfinished uploads, then close the store of bytes."""
         await self._uploads.close()
         await self._blobs.close()
 
-    # Beneath
+    # Internals
 
     def _planned(self, principal_id: str) -> Artifact:
         now_unix_ms = self._clock.unix_ms()
@@ -252,7 +255,7 @@ class Artifacts:
                 raise
 
     async def _store_on(self, planned: Artifact, chunks: AsyncIterator[bytes], header: ArtifactHeader) -> Artifact:
-        """As `_store`, where it began or went on before."""
+        """As `_store`, on a held upload."""
         key, stream = (planned.principal, header.upload_id), object()
         upload = await self._uploads.opened(key, header, stream)
         try:
@@ -274,7 +277,7 @@ class Artifacts:
         return await self._complete(planned, upload.writer)
 
     async def _record(self, planned: Artifact, writer: BlobWriter) -> Artifact:
-        """From here on it is all or nothing: who is cancelled meanwhile waits and has it undone."""
+        """Write the record. This step is atomic: a caller that is cancelled meanwhile waits until it is undone."""
         completing = asyncio.ensure_future(self._complete(planned, writer))
         try:
             return await asyncio.shield(completing)
@@ -304,7 +307,7 @@ class Artifacts:
             await self._leave_to_the_sweeper(artifact)
 
     async def _release(self, artifact_ids: Sequence[str]) -> None:
-        # The store is away: what is left expires by itself, and whoever waits must not wait for each of them.
+        # The store is unreachable: the rest expires by itself, and no caller should wait for each of them.
         with suppress(ToolFailure):
             for artifact_id in artifact_ids:
                 artifact = await self._records.get(artifact_id)
@@ -320,7 +323,7 @@ class Artifacts:
                 raise
 
     async def _leave_to_the_sweeper(self, artifact: Artifact) -> None:
-        """Bytes without a record would never be found again."""
+        """Record bytes that have no artifact as expired: without a record the sweeper would never find them."""
         left = self._planned(artifact.principal)
         await self._records.add(
             replace(

@@ -1,4 +1,4 @@
-"""Step 8: what proves it? Every answer, refused ones too, carries at least one piece of evidence."""
+"""Step 8: what proves it? Every answer, a refusal too, carries at least one piece of evidence."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from toolhub_service.schema.canonical_json import NotJson, dumps
 
 # Cut a result to its inline limit: the longest strings first, then the longest lists, always marked.
 #
-# To write, hash and cut megabytes takes 2 ms each: what is so long is done in a thread, beside other calls.
+# Writing, hashing and cutting megabytes takes 2 ms each: long results are processed in a thread, beside other calls.
 
 # Room for the marker and its JSON escapes.
 _MARKER_BYTES = 96
 # Characters, or bytes of JSON.
 _LONG = 256 * 1024
-# Items of a list that are measured at once: one by one, small ones cost a second a million.
+# Items of a list that are measured together: measuring small ones one by one takes a second per million.
 _TOGETHER = 256
 
 
@@ -41,25 +41,25 @@ class Cut(NamedTuple):
 
     evidence: Evidence
     whole: bytes
-    """Canonical JSON of the value before."""
+    """Canonical JSON of the value before the cut."""
 
 
 CutAndSummary: TypeAlias = tuple[JsonValue, Cut | None, ResultSummary]
 
 
 def cut_to(value: JsonValue, max_bytes: int) -> tuple[JsonValue, Cut | None]:
-    """The value with at most `max_bytes` of canonical JSON, and what was cut (None: nothing was).
+    """Return the value with at most `max_bytes` of canonical JSON, and what was cut (None: nothing was).
 
-    Only the value's own strings and lists are shortened, so that the shape survives where it can; what does not
-    fit even then becomes a string that says so.
+    Only the value's own strings and lists are shortened, so that its shape survives where possible; a value that still
+    does not fit becomes a string that says so.
     """
     return _cut(value, dumps(value), max_bytes)[:2]
 
 
 async def cut_aside(value: JsonValue, max_bytes: int, *, is_large: bool = False) -> CutAndSummary:
-    """As `cut_to`, with what the audit log keeps of the value that is left; what has long texts, or is known to be
-    large, is done in a thread."""
-    for member in value.values() if isinstance(value, dict) else (value,):  # long texts stand at the top, where any do
+    """As `cut_to`, with the audit log's summary of the remaining value; a value with long texts, or known to be large,
+    is processed in a thread."""
+    for member in value.values() if isinstance(value, dict) else (value,):  # long texts are usually at the top level
         if isinstance(member, str) and len(member) > _LONG:
             is_large = True
     if is_large:
@@ -80,7 +80,7 @@ def _cut(value: JsonValue, encoded: bytes, max_bytes: int) -> CutAndSummary:
     if len(encoded) <= max_bytes:
         return value, None, summarise_result(value, encoded)
     shortened = _shorten(value, len(encoded) - max_bytes + _MARKER_BYTES)
-    if isinstance(shortened, dict) and shortened.get("truncated") is False:  # a tool's own word for the same
+    if isinstance(shortened, dict) and shortened.get("truncated") is False:  # the tool's own word for a cut
         shortened["truncated"] = True
     text = dumps(shortened)
     if len(text) > max_bytes:
@@ -93,7 +93,7 @@ def _cut(value: JsonValue, encoded: bytes, max_bytes: int) -> CutAndSummary:
 
 
 def _shorten(value: JsonValue, excess_bytes: int) -> JsonValue:
-    """The value with its longest member shortened by `excess_bytes`, as far as that member goes."""
+    """Return the value with its longest member shortened by `excess_bytes`, as far as that member allows."""
     if isinstance(value, str):
         return _shorten_text(value, excess_bytes)
     if isinstance(value, dict) and value:
@@ -105,7 +105,7 @@ def _shorten(value: JsonValue, excess_bytes: int) -> JsonValue:
 
 
 def _size(value: JsonValue) -> int:
-    """About how long its JSON is; of a text without writing it."""
+    """Return about how long its JSON is; a text is measured without writing it."""
     return len(value) if isinstance(value, str) else len(dumps(value))
 
 
@@ -130,14 +130,14 @@ def _shorten_list(items: list[JsonValue], excess_bytes: int) -> JsonValue:
     return [*items, f"[cut: {total - len(items)} of {total} items left out]"] if len(items) < total else items
 
 
-# Results over their inline limit: the answer goes out cut, and the whole is kept as an artifact beside it.
+# Results over their inline limit: the answer carries the cut value, and the whole is stored as an artifact beside it.
 #
-# Awaited only when something was cut. Keeping is a courtesy to an answer that stands already: when it fails or takes
-# too long, the answer goes out all the same, and its evidence says that the whole could not be kept and why.
+# Awaited only when something was cut. The artifact is optional: when storing it fails or takes too long, the answer is
+# sent all the same, and its evidence says that the whole could not be stored and why.
 
 # Longest wait for a store; the caller's own deadline may be nearer.
 _KEEP_MAX_S = 20.0
-# Caps and quotas at work: nothing that an operator must see.
+# Errors of caps and quotas: expected, so operators need not see them.
 _EXPECTED = frozenset({ErrorKind.FILE_TOO_LARGE, ErrorKind.BUDGET_EXCEEDED})
 
 
@@ -179,11 +179,12 @@ def _without(result: ToolResult, why: ErrorKind) -> ToolResult:
     return result._replace(evidence=(*result.evidence, notice))
 
 
-# Step 8: the answers of calls that succeeded, were refused, or became a job.
+# Step 8 for calls that succeeded, were refused, or became a job.
 
 
 def redact_evidence(proofs: Sequence[Evidence], redactor: Redactor) -> Sequence[Evidence]:
-    """The very same objects when there is nothing to hide or to mend in any of them, which one search tells."""
+    """Return the given objects themselves when there is nothing to redact or repair in any of them, which one search
+    finds out."""
     text = ""
     for proof in proofs:
         text += f"{proof.ref}\n{proof.summary}\n"
@@ -206,8 +207,9 @@ def redact_evidence(proofs: Sequence[Evidence], redactor: Redactor) -> Sequence[
 async def attach_evidence(
     state: CallState, outcome: Outcome, clock: Clock, redactor: Redactor, *, show_raw: bool
 ) -> tuple[ToolResult, bytes | None]:
-    """The successful answer, and where its value was cut to the inline limit the whole of it (canonical JSON), to be
-    kept as an artifact; the cut is the last evidence then. Raises OUTPUT_SCHEMA_INVALID where it is no JSON."""
+    """Return the successful answer and, where its value was cut to the inline limit, the whole value (canonical JSON)
+    to be stored as an artifact; the last evidence then describes the cut. Raises OUTPUT_SCHEMA_INVALID where the value
+    is not JSON."""
     spec, now_unix_ms = state.spec, clock.unix_ms()
     assert spec is not None  # the pipeline calls this step only after resolve
     try:
@@ -245,7 +247,7 @@ async def attach_evidence(
 
 
 def unwritable(spec: ToolSpec) -> ToolFailure:
-    """The tool ran; some number or text of its answer has no place in JSON, or it nests beyond all use."""
+    """The tool ran, but a number or text of its answer cannot be written as JSON, or it is nested too deep."""
     effect = " It may have had its effect: do not repeat it blindly." if spec.has_side_effects else ""
     message = (
         f"{spec.name} returned a value that is not valid JSON: NaN or infinity, invalid Unicode, or more than 254 "
@@ -273,7 +275,7 @@ def attach_refusal(state: CallState, error: ToolError, now_unix_ms: int) -> Tool
 
 
 def attach_job(state: CallState, job: Job, now_unix_ms: int, *, replayed: bool) -> ToolResult:
-    """The answer to a call that has become a job: no value yet, but where to follow it."""
+    """The answer to a call that has become a job: no value yet, but where to follow the job."""
     stood = "stood already" if replayed else "accepted"
     return ToolResult(
         ok=True,
@@ -295,7 +297,7 @@ def _call_evidence(state: CallState, summary: str) -> Evidence:
 
 
 def _dated(item: Evidence, now_unix_ms: int) -> Evidence:
-    """What `_replace` would make, at a fifth of its cost: this runs for every call."""
+    """Return what `_replace` would, at a fifth of its cost: this runs for every call."""
     if item.created_at_unix_ms:
         return item
     return Evidence(item.type, item.ref, item.summary, now_unix_ms, item.sha256, item.attributes)

@@ -1,4 +1,4 @@
-"""Ids of calls: sortable by time (like UUIDv7, RFC 9562), unguessable, short enough to read out."""
+"""Ids of calls: sortable by time (like UUIDv7, RFC 9562), unguessable, short enough to read aloud."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _DRAWN = 64
 
 
 class CallIds:
-    """`call_` + 12 hex digits of Unix milliseconds + 16 random ones, drawn many at a time: each draw is a call of the
-    system that lets go of the interpreter."""
+    """`call_` + 12 hex digits of Unix milliseconds + 16 random ones, drawn many at a time: each draw is a system call
+    that releases the GIL."""
 
     def __init__(self, clock: Clock, randomness: Randomness) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""The state of one call on its way: what its steps have concluded so far, and when each of them began."""
+"""The state of one running call: what its steps have concluded so far, and when each of them began."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ STEPS: Final = tuple(StepName)
     ATTACH_EVIDENCE,
     RECORD,
 ) = range(len(STEPS))
-"""Places in `CallState.begun_ns`."""
+"""Indices in `CallState.begun_ns`."""
 
 
 class ResultSummary(msgspec.Struct, frozen=True, gc=False):
-    """What the audit log keeps of a result."""
+    """What the audit log stores of a result."""
 
     digest: str = ""
     """sha256 (hex) over its canonical JSON."""
@@ -44,39 +44,40 @@ NO_RESULT = ResultSummary()
 
 
 class CallState(msgspec.Struct, eq=False):
-    """Made for each call; only `Pipeline` and the loop of attempts write to it, and whatever ends a call reads it."""
+    """Created for each call; only `Pipeline` and the loop of attempts write to it, and whatever ends a call reads
+    it."""
 
     call: Call
-    """With what the steps have put into it."""
+    """The call, with what the steps have added to it."""
     asked: Call
-    """As it came, references to artifacts included."""
+    """The call as received, references to artifacts included."""
     begun_ns: list[int]
-    """Of each step, by the performance counter; 0: not begun."""
+    """Start of each step, by the performance counter; 0: not begun."""
     durations_us: dict[StepName, int]
     """Microseconds of the steps before record; filled in when the call settles."""
     shown_args: JsonObject | None = None
-    """What the audit log shows of arguments that hold artifacts; None: as they are."""
+    """What the audit log shows for arguments that hold artifacts; None: the arguments themselves."""
     spec: ToolSpec | None = None
     planned: PlannedCall | None = None
     verdict: Verdict | None = None
     approval: Approval | None = None
-    """The person's yes that covers it, or answer that it goes on with; None when none is needed."""
+    """The approval that covers the call, or whose answer it continues with; None when none is needed."""
     asks: bool = False
     """Whether its tool has asked a question: nothing happens before the answer, and its key is free."""
     lease: Lease | None = None
-    """What step 5 has taken; None before."""
+    """What step 5 has taken; None before it."""
     granted: GrantedCall | None = None
-    """What the adapter is asked for; None before step 6."""
+    """What the adapter receives; None before step 6."""
     claim: Claim | None = None
-    """What is held under its idempotency key; None when it has none."""
+    """What is claimed under its idempotency key; None when it has none."""
     attempts: int = 0
-    """How often the adapter was asked."""
+    """How many times the adapter was called."""
     outcome: Outcome | None = None
-    """What the tool has answered; None before step 7."""
+    """The tool's answer; None before step 7."""
     is_recorded: bool = False
     """Whether the audit log already knows of the call."""
     summary: ResultSummary = NO_RESULT
-    """What the audit log keeps of its result; nothing before step 8."""
+    """What the audit log stores of its result; None before step 8."""
 
     @property
     def step(self) -> StepName:

@@ -1,4 +1,4 @@
-"""Redaction of errors and plans; which errors are refusals by policy; what is reported of a crash."""
+"""Redaction of errors and plans; which errors are refusals by policy; what is reported of a defect."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.call_state import CallState
 from toolhub_service.schema.canonical_json import NotJson, dumps
 
-# What a caller gets besides the value of its answer: errors, evidence, plans; no secrets in them, plain UTF-8.
+# Redaction of what a caller receives besides the value of its answer: errors, evidence, plans; plain UTF-8 without
+# secrets.
 #
-# Tools and steps write them with care; this is the last place before they leave, so that one careless text is neither a
-# leak nor an answer that cannot be sent after its effect. Schemas (`Violation.expected`) are the operator's and stay:
-# `{"password": {"type": "string"}}` is no secret.
+# Tools and steps write these with care; this is the last place before they are sent, so that one careless text is
+# neither a leak nor an answer that cannot be sent after its effect. Schemas (`Violation.expected`) are the operator's
+# and stay unchanged: `{"password": {"type": "string"}}` is no secret.
 
 SHOWN_AT_ONCE_BYTES: Final = 16 * 1024
-"""Of arguments in which secrets are hidden on the event loop: in megabytes it takes seconds."""
+"""Size of arguments whose secrets are hidden on the event loop: in megabytes this takes seconds."""
 
 
 def redact_error(error: ToolError, redactor: Redactor) -> ToolError:
-    """Every text of the error; its kind and terms stay."""
+    """Return the error with every text redacted; its kind and terms stay unchanged."""
     upstream = error.upstream
     return structs.replace(
         error,
@@ -37,7 +38,7 @@ def redact_error(error: ToolError, redactor: Redactor) -> ToolError:
 
 
 def redact_plan(plan: Plan, redactor: Redactor) -> Plan:
-    """Plans are shown to people: the digest seals the arguments as they were sent, the text shows them redacted."""
+    """Return the plan as people see it: its texts redacted, while its digest seals the arguments as they were sent."""
     return structs.replace(
         plan,
         args=redactor.value(plan.args),
@@ -75,7 +76,7 @@ def redact_text(text: str, redactor: Redactor) -> str:
 
 
 def mended(text: str) -> str:
-    """`?` for lone surrogates, such as stand in file names that are not UTF-8: they cannot be sent."""
+    """Replace lone surrogates by `?`: they occur in file names that are not UTF-8 and cannot be sent."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -94,7 +95,7 @@ POLICY_KINDS = frozenset(
 
 
 def crash(call_id: str) -> ToolError:
-    """What a caller learns of a defect: never its text."""
+    """The error that a caller receives for a defect: never its text."""
     return ToolError(
         kind=ErrorKind.INTERNAL,
         message="The hub failed while it handled the call. The operator finds the cause in the log under call_id "
@@ -108,7 +109,7 @@ def cancelled() -> ToolError:
 
 
 def outcome_unknown(tool: str, cause: ToolError) -> ToolError:
-    """A side effect whose end nobody saw: it may have happened, so it must not be repeated blindly."""
+    """A side effect whose end was not observed: it may have happened, so it must not be repeated blindly."""
     most_s = cause.details.get("timeout_s")
     in_time = "in time" if most_s is None else f"within the {most_s:g} s that `timeout_s` of its source allows"
     return ToolError(
@@ -119,7 +120,7 @@ def outcome_unknown(tool: str, cause: ToolError) -> ToolError:
 
 
 def of_a_crash(state: CallState, error: ToolError) -> ToolError:
-    """What a defect (INTERNAL) means for its caller: an adapter that was asked for an effect may have had it."""
+    """What a defect (INTERNAL) means for its caller: an adapter that was called may have had its effect."""
     granted = state.granted
     if granted is None or not state.attempts or granted.safe_to_repeat or error.details.get(NOTHING_HAPPENED) is True:
         return error

@@ -1,4 +1,4 @@
-"""Once per key: after policy and before budget, a call with an idempotency key runs, waits or is answered from store.
+"""Once per key: after policy and before budget, a call with an idempotency key runs, waits or gets the stored answer.
 
     the key is free ──────────────────── run; `end` stores the answer, or releases the key where nothing happened,
                                          nor will before a person has answered the tool's question
@@ -27,17 +27,18 @@ from toolhub_service.runtime.attach_evidence import attach_refusal, cut_to
 from toolhub_service.runtime.call_state import CallState
 from toolhub_service.schema.canonical_json import digest
 
-# What is kept of the answer to a call with an idempotency key, and what the answer says when it is given again.
+# What is stored of the answer to a call with an idempotency key, and what a replayed answer says.
 
 MAX_KEPT_BYTES = 1024 * 1024
-"""Of a value, canonical JSON; a longer one is kept cut, and `truncated`."""
+"""Limit for a value's canonical JSON; a longer value is stored cut, with `truncated`."""
 
 CUT_OFF = frozenset({ErrorKind.CANCELLED, ErrorKind.INTERNAL})
-"""Answers that say nothing about the effect."""
+"""Errors that say nothing about the effect."""
 
 
 def kept(state: CallState, answer: ToolResult | None, now_unix_ms: int) -> ToolResult:
-    """What to store: the answer without the upstream's own, or OUTCOME_UNKNOWN when it does not tell the outcome."""
+    """Return what to store: the answer without the upstream's own, or OUTCOME_UNKNOWN when it does not show the
+    outcome."""
     cause = ErrorKind.CANCELLED if answer is None else answer.error.kind if answer.error else None
     if answer is None or cause in CUT_OFF:
         error = lost(state.call.tool, state.call.call_id, ErrorKind.CANCELLED.value if cause is None else cause.value)
@@ -51,9 +52,10 @@ def kept(state: CallState, answer: ToolResult | None, now_unix_ms: int) -> ToolR
 
 
 def replayed(stored: ToolResult, call_id: str, now_unix_ms: int) -> ToolResult:
-    """The stored answer: call_id, attempts and times of the call that ran, and last the evidence of this call.
+    """Return the stored answer: call_id, attempts and times of the call that ran, and this call's evidence as the last
+    one.
 
-    An error that invites another try is returned as final, for the same call can but get the same answer.
+    A retryable error is returned as final, because the same call can only get the same answer.
     """
     proof = Evidence(
         type=EvidenceType.TOOL,
@@ -69,7 +71,7 @@ def replayed(stored: ToolResult, call_id: str, now_unix_ms: int) -> ToolResult:
 
 
 def lost(tool: str, call_id: str, cause: str) -> ToolError:
-    """Nobody saw the end of the call that held the key."""
+    """The end of the call that held the key was not observed."""
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
         message=f"An earlier call of {tool} with this idempotency_key was cut off and may have had its effect. "
@@ -78,15 +80,16 @@ def lost(tool: str, call_id: str, cause: str) -> ToolError:
     )
 
 
-# How long the answer to a call is remembered that a job's log keeps, too: as long as a takeover may take, for then the
-# log answers, or says that nobody knows. A program has a thousand effects, and keys are counted.
+# How long the answer to a call is remembered that a job's log stores, too: as long as a takeover may take, because the
+# log then has the answer or the outcome is unknown. A program has a thousand effects, and the number of keys is
+# limited.
 _LOGGED_TTL_MS = 600_000
-# From a call's deadline until its runner is taken for dead: time to stop the work and to store the answer.
+# Time from a call's deadline until its runner counts as dead: enough to stop the work and store the answer.
 _GRACE_MS = 30_000
 
 
 class Idempotency:
-    """Keeps calls with a key from having their effect twice."""
+    """Prevents calls with a key from having their effect twice."""
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class Idempotency:
         ttl_s: float = 86_400.0,
         max_timeout_s: float = 600.0,
     ) -> None:
-        """`ttl_s`: how long an answer is remembered. `max_timeout_s`: the hub's bound on the time of any call."""
+        """`ttl_s` is how long an answer is remembered, `max_timeout_s` the hub's bound on the time of any call."""
         self._store = store
         self._observer = observer
         self._clock = clock
@@ -107,13 +110,14 @@ class Idempotency:
         self._max_timeout_s = max_timeout_s
 
     async def claim(self, state: CallState, adapter: Adapter) -> tuple[Claim | None, ToolResult | None]:
-        """The claim to `end` when the call is over, or the answer to replay; neither: the call runs without a key.
+        """Return the claim to `end` when the call is over, or the answer to replay; with neither, the call runs without
+        a key.
 
-        Raises IDEMPOTENCY_CONFLICT, TIMEOUT, OUTCOME_UNKNOWN, BUDGET_EXCEEDED, or what the store raises when the call
-        must not run without it.
+        Raises IDEMPOTENCY_CONFLICT, TIMEOUT, OUTCOME_UNKNOWN, BUDGET_EXCEEDED, or the store's failure when the call
+        must not run without the store.
         """
         planned = state.planned
-        assert planned is not None  # policy has judged it
+        assert planned is not None  # step 4 has set it
         key = effect_key(planned)
         if key is None or planned.call.mode is not Mode.EXECUTE:
             return None, None
@@ -122,7 +126,8 @@ class Idempotency:
         try:
             stored = await self._claim(claim, planned)
         except _StoreRefused as refused:
-            # Without its key a call that is safe to repeat loses nothing, and one with an effect the promise of once.
+            # Without its key a call that is safe to repeat loses nothing, but one with an effect loses its guarantee to
+            # run once.
             if is_safe:
                 return None, None
             raise refused.failure from refused
@@ -131,7 +136,7 @@ class Idempotency:
         return None, replayed(stored, planned.call.call_id, self._clock.unix_ms())
 
     async def known(self, key: EffectKey) -> ToolResult | None:
-        """The answer that is stored under a key; None where there is none. Raises ToolFailure as the store does."""
+        """Return the answer that is stored under a key; None where there is none. Raises the store's ToolFailure."""
         now_unix_ms, owner = self._clock.unix_ms(), self._randomness.token_hex(16)
         probe = KeyRecord(owner, "", "", "", now_unix_ms, now_unix_ms + _GRACE_MS)
         try:
@@ -139,16 +144,17 @@ class Idempotency:
         except ToolFailure as refused:
             if refused.error.kind is not ErrorKind.RATE_LIMITED:
                 raise
-            return None  # the store is full, and what stands there would have been found
+            return None  # the store is full, but an existing record would have been found
         if standing is None:
             await self._store.release(key, owner)
             return None
         return standing.result
 
     async def end(self, claim: Claim, state: CallState, answer: ToolResult | Plan | None) -> None:
-        """The call is over: store its answer, or release the key where a later call may run. None: it was cut off.
+        """Store the answer of a call that is over, or release the key where a later call may run; None means it was cut
+        off.
 
-        Never raises for a broken store: the lease runs out then, and the outcome is unknown.
+        Never raises for a broken store: the lease then expires, and the outcome is unknown.
         """
         result = answer if isinstance(answer, ToolResult) else None
         try:
@@ -165,7 +171,7 @@ class Idempotency:
             self._observer.crashed(state.call, broken)
 
     async def _claim(self, claim: Claim, planned: PlannedCall) -> ToolResult | None:
-        """None once the key is claimed, else the answer that is stored under it."""
+        """Return None once the key is claimed, else the answer that is stored under it."""
         now_s = self._clock.monotonic_s()
         deadline_s = effective_deadline_s(planned, now_s, self._max_timeout_s)
         lease_ms = round((deadline_s - now_s) * 1_000) + _GRACE_MS
@@ -197,7 +203,8 @@ class Idempotency:
         return min(self._ttl_ms, _LOGGED_TTL_MS) if is_logged else self._ttl_ms
 
     async def _outlast(self, claim: Claim, standing: KeyRecord, deadline_s: float) -> str:
-        """Wait for the call that holds the key. Its owner when it is dead and may be replaced, else empty."""
+        """Wait for the call that holds the key. Return its owner when that is dead and may be replaced, else an empty
+        string."""
         lease_s = (standing.lease_until_unix_ms - self._clock.unix_ms()) / 1_000
         if lease_s <= 0:
             if claim.safe_to_repeat:
@@ -206,7 +213,8 @@ class Idempotency:
         left_s = deadline_s - self._clock.monotonic_s()
         if left_s > 0:
             has_ended = await self._store.ended(claim.key, standing.owner, min(left_s, lease_s))
-            # Ended, or its holder ran out of time before we do: read the record again and judge by what it says then.
+            # The call ended, or its holder ran out of time first: read the record again and decide by what it says
+            # then.
             if has_ended or lease_s < left_s:
                 return ""
         raise refuse(
@@ -217,7 +225,7 @@ class Idempotency:
 
 
 class _StoreRefused(Exception):
-    """Told apart from what is refused because of the key."""
+    """A refusal by the store, as distinct from one because of the key."""
 
     def __init__(self, failure: ToolFailure) -> None:
         super().__init__()
@@ -225,10 +233,10 @@ class _StoreRefused(Exception):
 
 
 def effect_key(planned: PlannedCall) -> EffectKey | None:
-    """The caller's key, else the derived one where the tool wants it and the request has a name; None: no key.
+    """Return the caller's key, else a derived one where the tool wants it and the request has a name; None: no key.
 
-    The derived one is a sha256 (hex) over who asks, in which request, for what: adapters pass it upstream, where all
-    principals may share one account.
+    The derived key is a sha256 (hex) over principal, request and call: adapters pass it upstream, where all principals
+    may share one account.
     """
     call, tool = planned.call, planned.spec.name
     if call.idempotency_key:
@@ -240,7 +248,7 @@ def effect_key(planned: PlannedCall) -> EffectKey | None:
 
 
 def _check_same(planned: PlannedCall, standing: KeyRecord) -> None:
-    """Raises IDEMPOTENCY_CONFLICT: a key stands for one call of one definition."""
+    """Raises IDEMPOTENCY_CONFLICT: a key belongs to one call of one definition."""
     if planned.args_digest != standing.args_digest:
         differs, how = "args", "with other arguments"
         advice = "Send a new key for a new effect, or the first arguments for the first result."
@@ -254,5 +262,5 @@ def _check_same(planned: PlannedCall, standing: KeyRecord) -> None:
 
 
 def _may_run_again(result: ToolResult | None) -> bool:
-    """Of a call that is safe to repeat: whether its end leaves something to be tried again."""
+    """Return whether a call that is safe to repeat ended in a way that leaves something to retry."""
     return result is None or (result.error is not None and (result.error.is_retryable or result.error.kind in CUT_OFF))

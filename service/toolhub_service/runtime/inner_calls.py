@@ -1,7 +1,7 @@
-"""Calls that a running call makes: sub-agents now, whoever runs something for a model later.
+"""Calls that a running call makes, for example those of a sub-agent.
 
-A tool is handed an `InnerCalls` by its context and cannot widen it. What an inner call may do is settled here and in
-step 4, never by the one who asks for it:
+A tool gets an `InnerCalls` from its context and cannot widen it. What an inner call may do is decided here and in
+step 4, never by the tool that makes it:
 
     principal, user, agent, request    the running call's
     permissions                        the running call's own, as far as it had any
@@ -13,7 +13,7 @@ step 4, never by the one who asks for it:
     depth                              one more, DEPTH_MAX at most, however a tool calls itself through others
     cycles                             none: no call above it may be of the same tool with the same arguments
 
-What was taken by calls that run as jobs in another process is not seen here: they bring a share of their own.
+Usage by calls that run as jobs in another process is not counted here: such a job has a share of its own.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from toolhub_service.runtime.steps import SILENT, shield_until_done
 from toolhub_service.schema.canonical_json import digest, dumps
 
 DEPTH_MAX: Final = 4
-"""Calls within calls: far more than anybody needs, and an end for tools that call one another for ever."""
+"""Depth and number of inner calls: far more than a tool needs, and an end for tools that call one another forever."""
 CALLS_MAX: Final = 1_000
-"""Of one running call and all that its calls make in turn, whatever it was narrowed to."""
+"""Limit for one running call and all calls that it causes, whatever it was narrowed to."""
 
 _LEAVING_POLL_S: Final = 0.2
 _REFERENCE: Final = "$artifact"
@@ -52,7 +52,7 @@ _REFERENCE: Final = "$artifact"
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Account:
-    """What the calls of a running call may use: whatever one takes, all above it have less of."""
+    """What the calls of a running call may use; usage counts against all accounts above as well."""
 
     calls: int
     bytes: int
@@ -60,7 +60,7 @@ class Account:
     used_calls: int = 0
     used_bytes: int = 0
     ancestors: tuple[tuple[str, str], ...] = ()
-    """As `Lineage.ancestors` of the calls that are taken from it; empty until the first one."""
+    """As `Lineage.ancestors` of the calls that use this account; empty until the first one."""
 
     @property
     def calls_left(self) -> int:
@@ -90,18 +90,19 @@ class InnerCallDeps(msgspec.Struct, frozen=True):
     policy: PolicySource
     jobs: JobService
     follow: Callable[[Job, int], AsyncGenerator[JobStatus, None]]
-    """A job's history from a place on, to its end."""
+    """Follows a job's history from a sequence to its end."""
     parked: Callable[[str], AbstractAsyncContextManager[None]]
     """As `JobEngine.parked`."""
     clock: Clock
     randomness: Randomness
     durable: Callable[[CallsWithin], InnerCalls]
-    """Those of a job whose tool replays."""
+    """Makes the `InnerCalls` of a job whose tool replays."""
     accounts: WeakValueDictionary[str, Account] = msgspec.field(default_factory=WeakValueDictionary)
-    """By inner call: what it was taken from, and what it makes in turn is."""
+    """Accounts by inner call: the one that it counts against, and that the calls it makes count against in turn."""
 
     def of(self, running: GrantedCall) -> InnerCalls:
-        """Everything that the running call may do itself; to be narrowed. To be asked for once in a running call."""
+        """Return an `InnerCalls` with everything that the running call may do itself, to be narrowed. Call it once per
+        running call."""
         lineage = running.call.lineage
         if lineage is None:
             account = Account(CALLS_MAX, INNER_BYTES_MAX)
@@ -122,7 +123,8 @@ class CallsWithin:
         account: Account,
         root: Account | None = None,
     ) -> None:
-        """`tools`: None: all that the principal may call. `root`: the account that this one was cut from."""
+        """`tools` of None means all that the principal may call. `root` is the account that this one was narrowed
+        from."""
         self.deps = deps
         self.running = running
         self._tools = tools
@@ -139,7 +141,7 @@ class CallsWithin:
 
     @property
     def job_id(self) -> str:
-        """The job in whose run all this happens; empty: none."""
+        """Job that the running call belongs to; empty when there is none."""
         call = self.running.call
         return call.job_id or ("" if call.lineage is None else call.lineage.job_id)
 
@@ -185,7 +187,7 @@ class CallsWithin:
         return plan if error is None else refused(call, error)
 
     def taken(self, call: Call) -> ToolError | None:
-        """Why the call may not be made at all; None when it may, and is counted."""
+        """Return why the call may not be made; None when it may, and then it is counted."""
         account = self._account
         if self.depth >= DEPTH_MAX:
             return _too_deep()
@@ -200,7 +202,7 @@ class CallsWithin:
         return _cycle(call) if above and (call.tool, digest(call.args)) in above else None
 
     def weighed(self, call: Call, result: ToolResult) -> ToolResult:
-        """The answer, when there is room left for it."""
+        """Return the answer if its bytes are still allowed, else a refusal."""
         size_bytes = 0 if result.value is None else len(dumps(result.value))
         account, left = self._account, self._account.bytes_left
         account.take(bytes=min(size_bytes, left))
@@ -210,7 +212,7 @@ class CallsWithin:
         return refused(call, _no_bytes(account, what))
 
     def read(self, result: ToolResult) -> None:
-        """An answer that was weighed in an earlier run is read again."""
+        """Count an answer again that an earlier run has read."""
         self._account.take(bytes=0 if result.value is None else len(dumps(result.value)))
 
     def _may_call(self, spec: ToolSpec) -> bool:
@@ -222,7 +224,7 @@ class CallsWithin:
         return self.deps.policy.could_allow(call.principal, spec)
 
     def call(self, tool: str, args: JsonObject, purpose: str) -> Call:
-        """The call as it would be made now, had it been taken."""
+        """Return the call as it would be made now, without counting it."""
         running, deps, account = self.running.call, self.deps, self._account
         lineage = Lineage(
             parent_call_id=running.call_id,
@@ -259,8 +261,8 @@ class CallsWithin:
         return self.root.ancestors
 
     async def ended(self, accepted: ToolResult, ref: JobRef, *, stops: Callable[[], bool]) -> ToolResult:
-        """How the job ended that the call has become. `stops`: whether it is to be stopped where nobody waits for it
-        any more. The running call's own job leaves its room to others meanwhile."""
+        """Return the result of the job that the call has become. `stops` says whether to cancel the job when nobody
+        waits for it any more. While waiting, the running call's own job frees its place for others."""
         is_over = False
         try:
             async with self.deps.parked(self.job_id), asyncio.timeout_at(self.running.deadline_s):
@@ -277,9 +279,9 @@ class CallsWithin:
                 await shield_until_done(self._stop(ref.job_id))
 
     async def _result_of(self, job_id: str) -> ToolResult:
-        """Of a job, when it is over."""
+        """Return the job's result once it has ended."""
         principal, jobs = self.running.call.principal, self.deps.jobs
-        with suppress(HubFailure):  # this process leaves, and sends watchers away: its jobs have their grace yet
+        with suppress(HubFailure):  # this process shuts down and ends watches; its jobs still have their grace period
             async with aclosing(self.deps.follow(await jobs.get(principal, job_id), 0)) as history:
                 async for status in history:
                     if status.result is not None:
@@ -293,18 +295,18 @@ class CallsWithin:
             why = "The call that made it has ended."
             await self.deps.jobs.cancel(self.running.call.principal, job_id, why)
         except ToolFailure:
-            return  # its own deadline, which is no later than that of the call, ends it
+            return  # the job's own deadline, no later than that of the call, ends it
 
 
 def _names_artifacts(value: JsonValue) -> bool:
-    """Whether a reference to an artifact may be among the arguments."""
+    """Return whether the arguments may contain a reference to an artifact."""
     if isinstance(value, dict):
         return _REFERENCE in value or any(map(_names_artifacts, value.values()))
     return isinstance(value, list) and any(map(_names_artifacts, value))
 
 
 def refused(call: Call, error: ToolError) -> ToolResult:
-    """The answer to a call that was not made, or whose answer is not shown."""
+    """Return the answer to a call that was not made, or whose answer is withheld."""
     return ToolResult(ok=False, call_id=call.call_id, tool=call.tool, error=error, request_id=call.context.request_id)
 
 

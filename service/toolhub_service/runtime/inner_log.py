@@ -1,7 +1,7 @@
-"""Inner calls of a job that outlive its run: each answer is kept before the job's program sees it.
+"""Durable inner calls of a job: each answer is stored before the job's program receives it.
 
-A run that follows (its process was killed, or a person has decided) makes the same calls in the same order, and gets
-the kept answers until it comes to what has none. Why no snapshot of the program: docs/decisions/0043.
+A later run (its process was killed, or a person has decided) makes the same calls in the same order, and gets the
+stored answers until it reaches a call without one. Why no snapshot of the program: docs/decisions/0043.
 
     index i, as the log has it        what the call does
     ──────────────────────────────    ────────────────────────────────────────────────────────────────────────────────
@@ -47,7 +47,7 @@ from toolhub_service.schema.canonical_json import NotJson, digest, dumps
 T = TypeVar("T")
 
 RECHECK_MS: Final = 3_600_000
-"""How long a kept call lies until somebody looks whether its job is over."""
+"""How long a stored call stays before the sweep checks whether its job has ended."""
 _BATCH: Final = 256
 
 
@@ -57,9 +57,9 @@ class RunLog:
     def __init__(self, store: InnerLogStore, job_id: str, clock: Clock, sleep: Sleep, observer: JobObserver) -> None:
         self.job_id = job_id
         self.suspending = asyncio.Event()
-        """Set once a call waits for a person: nothing is begun any more."""
+        """Set once a call waits for a person: no further call starts."""
         self.failure: ToolError | None = None
-        """Why no more calls are made: another runner has the job, its log is damaged, its program is another one."""
+        """Why no more calls are made: another runner has the job, its log is damaged, or its program differs."""
         self._store = store
         self._clock = clock
         self._sleep = sleep
@@ -68,19 +68,19 @@ class RunLog:
         self._kept: dict[int, KeptCall] | None = None
         self._reading = asyncio.Lock()
         self.waits_for = ""
-        """The approval."""
+        """Id of the approval."""
         self._under_way = 0
         self._changed = asyncio.Event()
 
     def next(self) -> int:
-        """The index of the next call. Raises Suspended."""
+        """Return the index of the next call. Raises Suspended."""
         if self.waits_for:
             raise Suspended(self.waits_for)
         self._made += 1
         return self._made - 1
 
     async def at(self, index: int) -> KeptCall | None:
-        """What the log has there. Raises ToolFailure for a log that is damaged."""
+        """Return the record of that call, if any. Raises ToolFailure when the log is damaged."""
         async with self._reading:
             if self._kept is None:
                 found = await self.patient(partial(self._store.of_job, self.job_id))
@@ -88,22 +88,22 @@ class RunLog:
         return self._kept.get(index)
 
     async def put(self, before: KeptCall, **changes: object) -> KeptCall:
-        """Keep the next record of a call, however long the store is away. Raises ToolFailure when the job is no longer
-        this run's."""
+        """Store the next record of a call, retrying while the store is unreachable. Raises ToolFailure when another run
+        has the job."""
         expires_at_unix_ms = self._clock.unix_ms() + RECHECK_MS
         after = replace(before, version=before.version + 1, expires_at_unix_ms=expires_at_unix_ms, **changes)
         while not await self.patient(partial(self._store.put, after)):
             standing = await self.patient(partial(self._store.get, before.job_id, before.index))
             if standing is not None and _is_same(standing, after):
-                break  # kept before, only the store's answer was lost
+                break  # it was stored, only the store's answer was lost
             if standing is None or not _is_same(standing, before):
                 raise not_ours()
-            after = replace(after, version=standing.version + 1)  # the sweep has looked at it
+            after = replace(after, version=standing.version + 1)  # the sweep has changed the record's expiry
         return after
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
-        """Around a call that is under way."""
+        """Mark a call as under way while the body runs."""
         self._under_way += 1
         try:
             yield
@@ -112,7 +112,7 @@ class RunLog:
             self._changed.set()
 
     async def suspend(self, approval_id: str) -> Suspended:
-        """What to raise, once no call is under way: answers that were on their way are kept."""
+        """Return the exception to raise once no call is under way, so that their answers are stored first."""
         self.waits_for = self.waits_for or approval_id
         self.suspending.set()
         while self._under_way:
@@ -121,7 +121,7 @@ class RunLog:
         return Suspended(self.waits_for)
 
     async def patient(self, asking: Callable[[], Awaitable[T]]) -> T:
-        """What the store answers, however long it is away: the deadline of the job ends it."""
+        """Return the store's answer, retrying while the store is unreachable; the job's deadline ends the wait."""
         while True:
             try:
                 return await asking()
@@ -133,7 +133,7 @@ class RunLog:
 
 
 def _is_same(standing: KeptCall, kept: KeptCall) -> bool:
-    """But for what the sweep changes."""
+    """Return whether two records are equal except for what the sweep changes."""
     return _facts(standing) == _facts(kept)
 
 
@@ -150,12 +150,12 @@ class DurableCallDeps(msgspec.Struct, frozen=True):
     approvals: ApprovalStore
     running: RunningJobs
     known: Callable[[EffectKey], Awaitable[ToolResult | None]]
-    """The answer that is stored under an idempotency key."""
+    """Returns the answer that is stored under an idempotency key."""
     clock: Clock
     observer: JobObserver
     sleep: Sleep = asyncio.sleep
     _logs: WeakKeyDictionary[object, RunLog] = msgspec.field(default_factory=WeakKeyDictionary)
-    """By what the handles of one running call share."""
+    """Run logs by the account that all handles of one running call share."""
 
     def of(self, within: CallsWithin) -> InnerCalls:
         job_id = within.running.call.job_id
@@ -225,7 +225,7 @@ class DurableCalls:
         return answer
 
     def _check(self, index: int, call: Call, args_digest: str, kept: KeptCall | None) -> None:
-        """Raises ToolFailure where no call is made any more."""
+        """Raises ToolFailure when no more calls may be made."""
         if self._log.failure is not None:
             raise ToolFailure(self._log.failure)
         if kept is None or (kept.tool, kept.args_digest) == (call.tool, args_digest):
@@ -238,7 +238,7 @@ class DurableCalls:
         )
 
     async def _answer(self, call: Call, kept: KeptCall) -> tuple[KeptCall, ToolResult]:
-        """What the call is answered with, and what the log has of it then."""
+        """Return the record as the log then has it, and the answer to the call."""
         if kept.inner_job_id:
             accepted = ToolResult(
                 ok=True, call_id=call.call_id, tool=call.tool, job=JobRef(kept.inner_job_id, JobState.QUEUED)
@@ -249,7 +249,7 @@ class DurableCalls:
         spec = self._within.deps.catalog.get(call.tool)
         if spec is not None and (spec.has_side_effects or spec.cost.is_async):
             call = call._replace(idempotency_key=inner_key(call.call_id))
-            # A job is accepted once under its key, whoever submits it again.
+            # A job is accepted once under its key, even when it is submitted again.
             if not spec.annotations.safe_to_repeat and not spec.cost.is_async:
                 kept = await self._log.put(kept, state=KeptState.BEGUN)
         result = await self._invoked(call._replace(approval_id=kept.approval_id))
@@ -266,7 +266,7 @@ class DurableCalls:
         return result
 
     async def _of_one_cut_off(self, call: Call) -> ToolResult:
-        """Of a call that an earlier run has begun, and nobody saw end."""
+        """Return the answer to a call that an earlier run has begun and that nobody saw end."""
         spec = self._within.deps.catalog.get(call.tool)
         name = call.tool if spec is None else spec.name
         key = EffectKey(call.principal.id, name, inner_key(call.call_id))
@@ -280,7 +280,8 @@ class DurableCalls:
         return refused(call, refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause="RUNNER_DIED").error)
 
     async def _waits_for(self, answer: ToolResult) -> str:
-        """The approval that the call, and no call within it, waits for; empty: it has its answer."""
+        """Return the id of the approval that this call, not one within it, waits for; empty when the call has its
+        answer."""
         approval_id = _asked_for(answer)
         if not approval_id:
             return ""
@@ -288,7 +289,7 @@ class DurableCalls:
         return "" if approval is None or approval.binding.job_id != self._log.job_id else approval_id
 
     async def _followed(self, accepted: ToolResult, inner_job_id: str) -> ToolResult:
-        """How the job ended. Raises Suspended, and leaves the job as it is, when another call waits for a
+        """Return how the job ended. Raises Suspended, and leaves the job running, when another call waits for a
         person."""
         log, running = self._log, self._deps.running
         ref = JobRef(inner_job_id, JobState.QUEUED)
@@ -312,24 +313,24 @@ class DurableCalls:
 
 
 def _kept_as(call: Call, job_id: str, index: int, args_digest: str) -> Call:
-    """The call under the same id in every run of the job, as its log will keep it."""
+    """Return the call with the id that it has in every run of the job, marked as stored in its log."""
     assert call.lineage is not None  # every inner call has one
     call_id = inner_call_id(job_id, index, call.tool, args_digest)
     return call._replace(call_id=call_id, lineage=call.lineage._replace(is_kept=True))
 
 
 def inner_call_id(job_id: str, index: int, tool: str, args_digest: str) -> str:
-    """Of a call of a job, the same in each run."""
+    """Return the id of a job's inner call, equal in every run."""
     return f"call_{digest([job_id, index, tool, args_digest])[:28]}"
 
 
 def inner_key(call_id: str) -> str:
-    """The idempotency key of its effect."""
+    """Return the idempotency key of the call's effect."""
     return f"inner_{call_id.removeprefix('call_')}"
 
 
 def _asked_for(answer: ToolResult) -> str:
-    """The approval that an answer names as missing; empty: none."""
+    """Return the id of the approval that an answer names as missing; empty when none is."""
     error = answer.error
     if error is None or error.kind is not ErrorKind.APPROVAL_REQUIRED:
         return ""
@@ -341,7 +342,7 @@ def _is_void(answer: ToolResult) -> bool:
 
 
 class JobLogs:
-    """Forgets the logs of jobs that are over, and stops what those have left running."""
+    """Deletes the logs of jobs that have ended, and cancels the inner jobs that are left running."""
 
     def __init__(self, store: InnerLogStore, jobs: JobStore, service: JobService) -> None:
         self._store = store
@@ -349,7 +350,7 @@ class JobLogs:
         self._service = service
 
     async def forget(self, job: Job) -> None:
-        """Raises ToolFailure when a store cannot be reached; the sweep comes back to it."""
+        """Delete the log of a job. Raises ToolFailure when a store cannot be reached; the sweep retries."""
         why = f"Job {job.job_id}, which made it, has ended."
         try:
             left = await self._store.of_job(job.job_id)
@@ -367,7 +368,8 @@ class JobLogs:
         await self._store.forget_job(job.job_id)
 
     async def sweep(self, now_unix_ms: int) -> int:
-        """One batch of what has lain for long; how many were forgotten. Raises as `forget`."""
+        """Delete one batch of expired logs whose jobs have ended, and return how many were deleted. Raises as `forget`
+        does."""
         count = 0
         due = await self._store.expired(now_unix_ms, _BATCH)
         for job_id in dict.fromkeys(kept.job_id for kept in due):

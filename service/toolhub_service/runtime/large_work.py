@@ -1,8 +1,8 @@
-"""Work on what is large, beside the calls of others: one piece at a time in the process, principals in turn.
+"""Processing of large values beside the calls of others: one piece at a time in the process, principals in turn.
 
-Each piece runs in a thread that takes short turns with the loop. What it costs is charged to its principal (both
-registry/cooperative.py): one that has used up its allowance is read no faster than its share of a processor allows, and
-what could not begin soon is refused, before anything of it was looked at.
+Each piece runs in a thread that alternates with the loop in short turns. Its processor time is charged to its principal
+(both registry/cooperative.py): a principal that has used up its allowance is served no faster than its share of a
+processor, and work that could not begin soon is refused before any of it is read.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.registry.cooperative import CpuClock, CpuMeter, CpuShare, in_thread
 
 SHARE: Final = 0.5
-"""Of one processor, for what is large of one principal, once its allowance is used up."""
+"""Share of one processor for one principal's large work, once its allowance is used up."""
 ALLOWANCE_S: Final = 2.0
-"""Of processor time."""
+"""In seconds of processor time."""
 MAX_WAIT_S: Final = 2.0
-"""For a principal's own share; a call that would wait longer is refused with the time to come again."""
+"""Longest wait for a principal's own share; a call that would wait longer is refused with the time to retry after."""
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
-"""Of one principal."""
-# Whose shares are kept; the oldest goes first.
+"""Limit for one principal."""
+# Most principals whose shares are kept; the oldest is dropped first.
 _MAX_PRINCIPALS: Final = 4_096
 
 T = TypeVar("T")
@@ -39,11 +39,11 @@ class LargeWork:
     """Belongs to one event loop."""
 
     def __init__(self, clock: Clock, cpu_s: CpuClock | None = None) -> None:
-        """`cpu_s` is the processor time that the thread which asks has had."""
+        """`cpu_s` returns the processor time of the calling thread."""
         self._clock = clock
         self._cpu_s = cpu_s
         self._is_busy = False
-        # By principal, in the order of their turns; none is empty.
+        # Waiting work by principal, in the order of their turns; no queue is empty.
         self._queues: dict[str, deque[_Waiting]] = {}
         self._shares: dict[str, CpuShare] = {}
         self._alarm: asyncio.TimerHandle | None = None
@@ -67,9 +67,10 @@ class LargeWork:
         *args: Any,
         before: Callable[[], None] | None = None,
     ) -> T:
-        """What the work returns. `before` is asked when its turn has come, and may raise to leave it undone.
+        """Run the work in its turn and return its result. `before` is called when the turn has come; if it raises, the
+        work is not done.
 
-        A thread cannot be stopped: cancelled while it runs, the turn lasts until it is done.
+        A thread cannot be stopped: when the caller is cancelled while it runs, the turn lasts until it ends.
         """
         await self._turn(principal_id, size_bytes)
         try:
@@ -97,17 +98,18 @@ class LargeWork:
             await waiting.turn
         except asyncio.CancelledError:
             if waiting.turn.done() and not waiting.turn.cancelled():
-                self._go_on()  # the turn had come already
+                self._go_on()  # the turn had already come
             raise
 
     def _go_on(self) -> None:
-        """Give the turn to the next principal whose share allows it, and put it behind the others."""
+        """Give the turn to the next principal whose share allows it, and move that principal to the end of the
+        order."""
         self._is_busy = False
         now_s, first_due_s = self._clock.monotonic_s(), float("inf")
         for principal_id in list(self._queues):
             queue = self._queues[principal_id]
             while queue and queue[0].turn.done():
-                queue.popleft()  # nobody waits for it any more
+                queue.popleft()  # its caller no longer waits
             if not queue:
                 del self._queues[principal_id]
                 continue

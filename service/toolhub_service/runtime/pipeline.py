@@ -1,4 +1,4 @@
-"""A call's way through the nine steps. Read this first: `Pipeline.run` reads like this table.
+"""The nine steps of a call. Read this first: `Pipeline.run` reads like this table.
 
     1 resolve          which tool, is it callable?             route.py
     2 validate_input   do the arguments fit?                   steps.py
@@ -101,7 +101,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Everything a call meets on its way, and the order in which it meets it."""
+    """The steps of a call, their order and what they need."""
 
     catalog: Catalog
     adapters: Mapping[ToolKind, Adapter]
@@ -119,12 +119,12 @@ class Pipeline:
     running: RunningJobs
     artifacts: Artifacts
     show_raw: bool = False
-    """Whether results carry the upstream's own answer."""
+    """Whether results contain the upstream's own answer."""
     unread: Unread = all_read
     large: LargeWork = field(init=False)
     routes: Routes = field(init=False)
     in_flight: dict[str, int] = field(init=False)
-    """Calls that have not been answered, oldest first: by call id, when each began by the performance counter (ns)."""
+    """Calls in flight, oldest first: by call id, when each began by the performance counter (ns)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "large", LargeWork(self.clock))
@@ -132,7 +132,7 @@ class Pipeline:
         object.__setattr__(self, "in_flight", {})
 
     def oldest_call_s(self) -> float:
-        """Age of the call that has been in flight longest; 0 when there is none."""
+        """Age in seconds of the oldest call in flight; 0 when there is none."""
         began_ns = next(iter(self.in_flight.values()), None)
         return 0.0 if began_ns is None else (perf_counter_ns() - began_ns) / 1e9
 
@@ -146,7 +146,7 @@ class Pipeline:
         try:
             answer = await self.run(state, sink)
         except asyncio.CancelledError:
-            # Nobody waits for this answer; the audit log and the metrics need the end of the call all the same.
+            # Nobody waits for this answer, but the audit log and the metrics need the end of the call.
             self._refuse(state, cancelled())
             raise
         except Exception as failure:  # noqa: BLE001 - the top of the walk: what no step foresaw is answered too
@@ -156,21 +156,21 @@ class Pipeline:
         finally:
             self.in_flight.pop(call.call_id, None)
             if state.claim is not None and not await self._continues_elsewhere(state, answer):
-                # A claim that stayed would hold up repeats until its lease ends: no cancellation may cut this off.
+                # An unreleased claim would delay repeats until its lease ends, so cancellation must not interrupt this.
                 await shield_until_done(self.keys.end(state.claim, state, answer))
         return answer if isinstance(answer, ToolResult) else await self._redacted(answer, state)
 
     async def run(self, state: CallState, sink: EventSink) -> ToolResult | Plan:  # noqa: C901, PLR0912, PLR0915 - on one page
-        """The nine steps. Raises what a step refuses with."""
+        """Run the nine steps. Raises the refusal of a step."""
         call, begun_ns = state.call, state.begun_ns
         route = self.routes.of(call)
         state.spec = spec = route.spec
-        if route.becomes_job and call.mode is Mode.EXECUTE and not call.job_id:  # a job's own run has one
+        if route.becomes_job and call.mode is Mode.EXECUTE and not call.job_id:  # the run of a job has one already
             state.call = state.asked = call = call._replace(mode=Mode.SUBMIT, client=None)
         begun_ns[VALIDATE_INPUT] = perf_counter_ns()
         if call.unread_bytes or call.names_artifacts:
             state.call = call = await self._arguments_of(state, spec, route.schemas)
-        if state.planned is None:  # large arguments were checked beside the loop
+        if state.planned is None:  # large arguments were validated beside the loop
             validate_input(call, spec, route.schemas, route.adapter)
         begun_ns[APPLY_DEFAULTS] = perf_counter_ns()
         state.planned = planned = state.planned or apply_defaults(call, spec, route.schemas)
@@ -182,7 +182,7 @@ class Pipeline:
 
         begun_ns[TAKE_BUDGET] = perf_counter_ns()
         if call.mode is Mode.EXECUTE and (call.idempotency_key or route.derives_key):
-            state.claim, stored = await self.keys.claim(state, route.adapter)  # first: a repeat costs no budget
+            state.claim, stored = await self.keys.claim(state, route.adapter)  # before the budget: a repeat costs none
             if stored is not None:
                 return self.recorder.settle(state, stored)
         granted, state.lease = await take_budget(route, planned, verdict, self.budgets, state.claim, state.approval)
@@ -214,8 +214,8 @@ class Pipeline:
     async def _agreed(
         self, state: CallState, route: Route, planned: PlannedCall, verdict: Verdict
     ) -> tuple[PlannedCall, Verdict]:
-        """The call with what it would touch, and the verdict once its plan or a person has agreed to that. Raises what
-        step 4 refuses with."""
+        """Return the call with its preconditions, and the verdict once its plan or a person has agreed. Raises the
+        refusals of step 4."""
         call = planned.call
         if is_bound(call, verdict):
             state.planned = planned = planned._replace(preconditions=await route.adapter.preconditions(planned))
@@ -229,11 +229,11 @@ class Pipeline:
         return planned, verdict
 
     def _refuse_stale(self, state: CallState, granted: GrantedCall, adapter: Adapter) -> None:
-        """After step 5, for a repeated call is answered under its key although its own effect has changed the state.
-        Raises PLAN_REQUIRED with the plan of now."""
+        """Refuse a plan whose state has changed; after step 5, because a repeated call gets its stored answer although
+        its own effect has changed the state. Raises PLAN_REQUIRED with the current plan."""
         planned, call = granted.planned, granted.call
         if call.mode is Mode.DRY_RUN or (call.mode is Mode.SUBMIT and call.idempotency_key):
-            return  # A job that was submitted twice is recognised by its key; the run of the one there is compares.
+            return  # The key recognises a job that was submitted twice; the run of the existing job compares.
         verdict = self.policy.decide(planned)
         if not self.plans.is_stale(planned, verdict):
             return
@@ -243,7 +243,7 @@ class Pipeline:
         raise self.plans.stale(planned, verdict, effects)
 
     async def _continues_elsewhere(self, state: CallState, answer: ToolResult | Plan | None) -> bool:
-        """Whether the job's work continues on a remote side although this run of it was cut off, or was refused before
+        """Return whether the job's work continues on a remote side although this run was cut off, or was refused before
         it could ask there: the next run then takes over its key."""
         job_id, spec = state.call.job_id, state.spec
         if not job_id or spec is None or (state.attempts and answer is not None):
@@ -253,20 +253,20 @@ class Pipeline:
         return await self.running.mark(job_id) is not None
 
     async def _only_stops(self, call: Call) -> bool:
-        """Whether this run is of a job that is to be stopped, and does nothing but stop what an earlier one, which was
-        allowed to, has begun on a remote side: no person is asked whether it may."""
-        if call.mode is not Mode.EXECUTE:  # a job that is only submitted runs nowhere yet
+        """Return whether this run only stops what an earlier, permitted run has begun on a remote side: then no person
+        is asked."""
+        if call.mode is not Mode.EXECUTE:  # a submission does not run yet
             return False
         return await self._is_taken(call.job_id) and self.running.stopping(call.job_id).is_set()
 
     async def _is_taken(self, job_id: str) -> bool:
-        """Whether a remote side has the work of this job."""
+        """Return whether a remote side has the job's work."""
         mark = await self.running.mark(job_id) if job_id else None
         return mark is not None and mark.accepted and mark.remote_id != ""
 
     async def _arguments_of(self, state: CallState, spec: ToolSpec, schemas: ToolSchemas) -> Call:
-        """The call with what its arguments refer to. Large ones are read, and walked through steps 2 and 3, beside
-        other calls, and for nobody whose rate is used up."""
+        """Return the call with its references resolved. Large arguments are read and pass steps 2 and 3 beside other
+        calls, and only while the caller's rate is not used up."""
         call = state.call
         if call.unread is not None:
             check_rate = partial(self.budgets.check_rate, self.policy.limits(call.principal, spec))
@@ -281,13 +281,13 @@ class Pipeline:
         return call
 
     async def _decided(self, planned: PlannedCall) -> Verdict:
-        """What policy says of a large call, whose paths a guard judges one by one."""
+        """Return the verdict for a large call, whose paths a guard checks one by one."""
         return await self._large(planned.call, self.policy.decide, planned)
 
     async def _large(
         self, call: Call, work: Callable[..., T], *args: Any, before: Callable[[], None] | None = None
     ) -> T:
-        """What the work on the call's large arguments returns, within the time that the call has."""
+        """Return the result of the work on the call's large arguments, within the call's deadline."""
         doing = self.large.run(call.principal.share, call.unread_bytes, work, *args, before=before)
         if call.deadline_s is None:
             return await doing
@@ -298,15 +298,16 @@ class Pipeline:
             raise refuse(ErrorKind.TIMEOUT, message) from expired
 
     async def _with_artifacts(self, state: CallState) -> Call:
-        """The call with texts in the place of references to artifacts; the audit log goes on showing references."""
+        """Return the call with texts in place of references to artifacts; the audit log still shows the references."""
         found = await self.artifacts.resolve(state.call.args, state.call.principal.id)
         state.shown_args = found.shown
         return state.call._replace(args=found.args)
 
     async def _ask(self, state: CallState, granted: GrantedCall) -> None:
-        """What must be durable before the effect: the approval used up, the call in the audit log, the job begun."""
-        # The approval first: lost to a crash it costs a person one more decision; used twice, it is an effect that
-        # nobody allowed.
+        """Store what must be durable before the effect: the approval as used, the call in the audit log, the job as
+        begun."""
+        # The approval first: if a crash loses it, a person must decide once more; if it were used twice, an effect
+        # would happen that nobody allowed.
         if state.approval is not None:
             await self.approvals.use(state.approval, state.call)
         await self.recorder.ask(state, granted)
@@ -316,11 +317,11 @@ class Pipeline:
         spec = granted.spec
         if granted.safe_to_repeat or spec.replays or self.adapters[spec.kind].resumes(spec):
             return
-        if await self.running.mark(job_id) is None:  # a mark is proof, whatever the adapter knows of the tool by now
+        if await self.running.mark(job_id) is None:  # a mark is proof, whatever the adapter now knows of the tool
             await self.running.begins(job_id)
 
     async def _wait(self, state: CallState, granted: GrantedCall, asked: QuestionAsked | Suspended) -> NoReturn:
-        """Step 6 has ended because a person must say something first. Raises APPROVAL_REQUIRED."""
+        """End a call whose step 6 waits for a person. Raises APPROVAL_REQUIRED."""
         if isinstance(asked, QuestionAsked):
             await self._ask_person(state, granted, asked.question)
         state.asks = True
@@ -329,10 +330,12 @@ class Pipeline:
         raise refuse(ErrorKind.APPROVAL_REQUIRED, message, approval_id=asked.approval_id)
 
     async def _ask_person(self, state: CallState, granted: GrantedCall, question: Question) -> NoReturn:
-        """Step 6 has ended with a question: nothing happens before its answer, whoever brings it, and whatever dies
-        between two of these lines. Raises APPROVAL_REQUIRED, or why nobody could be asked."""
+        """End a call whose step 6 asked a question: nothing may happen before its answer, whichever process receives
+        it, even if this one dies between any two of these lines. Raises APPROVAL_REQUIRED, or why nobody could be
+        asked."""
         state.asks = True
-        # Whoever brings the answer claims the key anew, here or in another process, so nobody may hold it meanwhile.
+        # The run that brings the answer claims the key again, here or in another process, so nobody may hold it
+        # meanwhile.
         claim, state.claim = state.claim, None
         if claim is not None and not await self._is_taken(state.call.job_id):
             await shield_until_done(self.keys.end(claim, state, None))
@@ -347,7 +350,7 @@ class Pipeline:
             raise marked_unasked(refused) from refused
 
     async def _stop(self, state: CallState, granted: GrantedCall, adapter: Adapter) -> ToolResult | Plan:
-        """After step 5: the end of a dry run, which shows its plan, and of a submission, whose job is kept."""
+        """After step 5: end a dry run with its plan, and a submission with its stored job."""
         if state.call.mode is Mode.DRY_RUN:
             state.begun_ns[EXECUTE] = perf_counter_ns()
             foreseen = await adapter.foresee(granted) if isinstance(adapter, ForeseeingAdapter) else None
@@ -360,8 +363,8 @@ class Pipeline:
         return self.recorder.settle(state, attach_job(state, job, self.clock.unix_ms(), replayed=stood_already))
 
     def _fail(self, state: CallState, failure: Exception) -> ToolResult | Plan:
-        """The answer to a call that a step refused or broke: a defect is logged whole and answered without its text,
-        and in the middle of a side effect as what it is to the caller, an unknown outcome."""
+        """Return the answer to a call that failed: a defect is logged whole and answered without its text, in the
+        middle of a side effect as an unknown outcome."""
         error = failure.error if isinstance(failure, ToolFailure) else crash(state.call.call_id)
         if error.kind is ErrorKind.INTERNAL:
             self.observer.crashed(state.call, failure)
@@ -369,14 +372,14 @@ class Pipeline:
         return self._refuse(state, error)
 
     def _refuse(self, state: CallState, error: ToolError) -> ToolResult | Plan:
-        """The answer to a call that stopped at `state.step`."""
+        """Return the answer to a call that stopped at `state.step`."""
         error = redact_error(error, self.redactor)
         if state.call.mode is Mode.DRY_RUN:
             return self._show(state, (), error)
         return self.recorder.settle(state, attach_refusal(state, error, self.clock.unix_ms()))
 
     def _show(self, state: CallState, effects: Sequence[str], error: ToolError | None = None) -> Plan:
-        """The end of a dry run: what was taken is given back, and the plan is recorded like any call."""
+        """End a dry run: return what was taken, and record the plan like any call."""
         if state.lease is not None:
             state.lease.refund()
         plan = self.plans.show(state, effects, error)
@@ -384,7 +387,7 @@ class Pipeline:
         return plan
 
     async def _redacted(self, plan: Plan, state: CallState) -> Plan:
-        """Without secrets: to hide them in a text of megabytes takes seconds."""
+        """Return the plan without secrets; in a text of megabytes, hiding them takes seconds."""
         size_bytes = 0 if state.planned is None else len(state.planned.args_json)
         if size_bytes <= SHOWN_AT_ONCE_BYTES:
             return redact_plan(plan, self.redactor)
@@ -392,6 +395,6 @@ class Pipeline:
 
 
 def _checked(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Adapter) -> PlannedCall:
-    """Steps 2 and 3 in one turn."""
+    """Run steps 2 and 3 in one piece of work."""
     validate_input(call, spec, schemas, adapter)
     return apply_defaults(call, spec, schemas)

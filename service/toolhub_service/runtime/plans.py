@@ -1,4 +1,4 @@
-"""Plans: what a dry run shows, and the digest by which exactly that is committed."""
+"""Plans: what a dry run shows, and the digest with which exactly that call is committed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from toolhub_service.domain.result import Plan, StepName, StepVerdict
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.runtime.call_state import CallState
 
-# A plan digest is a sealed promise that what was shown in a dry run is what will run, checked without any store.
+# A plan digest proves, without any store, that what was shown in a dry run is what will run.
 #
-#     v2.<expires_at_unix_ms>.<principal>-<tool>-<arguments>-<policy>-<workspace>-<state>.<mac>
+# v2.<expires_at_unix_ms>.<principal>-<tool>-<arguments>-<policy>-<workspace>-<state>.<mac>
 #
-# Each part of the middle is a keyed short digest (HMAC-SHA256 cut to 16 bytes, hex) of what it names, and the mac
+# Each part of the middle is a keyed short digest (HMAC-SHA256 cut to 16 bytes, hex) of its subject, and the mac
 # (HMAC-SHA256, base64url) covers all before it. Any replica with the key can check a digest and say *which* part
 # differs; the key in the parts keeps a caller from searching for two argument lists with one digest. A digest is not
-# single-use: within its time it allows the same call again, so a call that must happen once carries an idempotency key
-# too. Version 1 knew neither workspace nor state and is refused.
+# single-use: until it expires it allows the same call again, so a call that must happen once carries an idempotency key
+# too. Version 1 had neither workspace nor state and is refused.
 
 VERSION = "v2"
 _MAX_CHARS = 512
@@ -43,16 +43,16 @@ _DIFFERENCES = {
 
 
 def seal(planned: PlannedCall, verdict: Verdict, expires_at_unix_ms: int, key: bytes) -> str:
-    """The digest of what a dry run showed. `planned.args_digest` must be set; `key` is shared by all replicas."""
+    """Return the digest of what a dry run showed. `planned.args_digest` must be set; all replicas share `key`."""
     body = f"{VERSION}.{expires_at_unix_ms}.{'-'.join(_parts(planned, verdict, key).values())}"
     return f"{body}.{_mac(body, key)}"
 
 
 def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int, key: bytes) -> None:
-    """Whether a call with this digest is the one that was shown, but for the state that it was shown: see `is_stale`.
+    """Check that a call with this digest is the one that was shown; the state is checked by `is_stale`.
 
-    Raises ToolFailure PLAN_REQUIRED; `details.differs` lists what is not as it was shown: `principal`,
-    `tool definition`, `arguments`, `policy verdict`, `workspace`, or `expired`, `forged` or `version`.
+    Raises ToolFailure PLAN_REQUIRED; `details.differs` lists what differs: `principal`, `tool definition`, `arguments`,
+    `policy verdict`, `workspace`, or `expired`, `forged` or `version`.
     """
     expires_at_unix_ms, sealed = _opened(digest, key)
     current = _parts(planned, verdict, key)
@@ -60,7 +60,7 @@ def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int,
         raise _refused(["forged"], "it was not issued by this hub")
     compared = zip(current.items(), sealed, strict=True)
     differs: list[JsonValue] = [name for (name, part), shown in compared if part != shown and name != _STATE]
-    # Before the expiry, so that the plan of another call is named as that, however old it is.
+    # Before the expiry, so that the plan of another call is reported as such, however old it is.
     if differs:
         raise _refused(differs, "; ".join(_DIFFERENCES[str(name)] for name in differs))
     if now_unix_ms >= expires_at_unix_ms:
@@ -68,12 +68,13 @@ def check(digest: str, planned: PlannedCall, verdict: Verdict, now_unix_ms: int,
 
 
 def is_stale(digest: str, planned: PlannedCall, verdict: Verdict, key: bytes) -> bool:
-    """Whether what the call would destroy has changed since the plan was shown; of a digest that was checked."""
+    """Return whether what the call would destroy has changed since the plan was shown; the digest must have been
+    checked."""
     return _opened(digest, key)[1][-1] != _parts(planned, verdict, key)[_STATE]
 
 
 def stale(sealed: str, effects: Sequence[str], ttl_s: float) -> ToolFailure:
-    """PLAN_REQUIRED with what the call would do now, and the digest by which that is committed."""
+    """PLAN_REQUIRED with what the call would do now, and the digest that commits it."""
     return _refused(
         [_STATE],
         _DIFFERENCES[_STATE],
@@ -85,7 +86,8 @@ def stale(sealed: str, effects: Sequence[str], ttl_s: float) -> ToolFailure:
 
 
 def committed(verdict: Verdict) -> Verdict:
-    """What a REQUIRE_PLAN verdict becomes once its plan digest has been checked; other verdicts stay as they are."""
+    """Return what a REQUIRE_PLAN verdict becomes once its plan digest has been checked; other verdicts are
+    unchanged."""
     if verdict.effect is not Effect.REQUIRE_PLAN:
         return verdict
     return structs.replace(verdict, effect=Effect.ALLOW, reason="The plan that was shown is committed.", remedy="")
@@ -94,7 +96,8 @@ def committed(verdict: Verdict) -> Verdict:
 def _opened(digest: str, key: bytes) -> tuple[int, list[str]]:
     body, _, mac = digest.rpartition(".")
     pieces = body.split(".")
-    # compare_digest takes ASCII alone, and a caller's text may be of any length: no more is hashed than we ever made.
+    # compare_digest accepts ASCII only, and a caller's text may have any length: hash no more than a digest of ours can
+    # have.
     is_ours = len(digest) <= _MAX_CHARS and digest.isascii() and hmac.compare_digest(mac, _mac(body, key))
     if is_ours and pieces[0] == "v1":
         raise _refused(
@@ -120,7 +123,7 @@ def _parts(planned: PlannedCall, verdict: Verdict, key: bytes) -> dict[str, str]
     return {name: _keyed(f"{name}\n{value}", key)[: _PART_BYTES * 2] for name, value in named.items()}
 
 
-# With the key, or whoever holds a digest could try out which arguments it was made of.
+# Keyed, because otherwise a holder of a digest could find out its arguments by trying.
 def _keyed(text: str, key: bytes) -> str:
     return hmac.new(key, text.encode("utf-8", "surrogatepass"), sha256).hexdigest()
 
@@ -139,7 +142,7 @@ def _refused(differs: list[JsonValue], why: str, remedy: str = _AGAIN, **facts: 
     return ToolFailure(ToolError(kind=ErrorKind.PLAN_REQUIRED, message=message, details=details))
 
 
-# The last only when the tool itself says that it would fail.
+# The last part only when the tool itself says that it would fail.
 _SHOWN = (
     StepName.RESOLVE,
     StepName.VALIDATE_INPUT,
@@ -159,20 +162,20 @@ class Plans:
         self._ttl_s = ttl_s
 
     def commit(self, planned: PlannedCall, verdict: Verdict) -> Verdict:
-        """The verdict of a call that commits its plan. Raises PLAN_REQUIRED when it is not the one that was shown;
-        whether its state is, `is_stale` tells."""
+        """Return the verdict of a call that commits its plan. Raises PLAN_REQUIRED when the plan is not the one that
+        was shown; `is_stale` checks its state."""
         call = planned.call
-        # A job's plan was in time when it was submitted; how long it then waits is not the caller's doing.
+        # A job's plan was valid when it was submitted; the caller cannot help how long it waits then.
         now_unix_ms = 0 if call.job_id and call.mode is Mode.EXECUTE else self._clock.unix_ms()
         check(call.plan_digest, planned, verdict, now_unix_ms, self._key)
         return committed(verdict)
 
     def is_stale(self, planned: PlannedCall, verdict: Verdict) -> bool:
-        """Whether what the call would destroy is no longer what its plan showed."""
+        """Return whether what the call would destroy differs from what its plan showed."""
         return is_stale(planned.call.plan_digest, planned, verdict, self._key)
 
     def stale(self, planned: PlannedCall, verdict: Verdict, effects: Sequence[str]) -> ToolFailure:
-        """The refusal of a stale plan, with the plan of now. `verdict`: the policy's own."""
+        """Return the refusal of a stale plan, with the current plan; `verdict` is the policy's own."""
         sealed = seal(planned, verdict, self._expires_at_unix_ms(), self._key)
         return stale(sealed, effects, self._ttl_s)
 
@@ -180,7 +183,7 @@ class Plans:
         return self._clock.unix_ms() + int(self._ttl_s * 1_000)
 
     def show(self, state: CallState, effects: Sequence[str], error: ToolError | None) -> Plan:
-        """The plan of a dry run; `error` is why it stopped, None when the call could be committed."""
+        """Return the plan of a dry run; `error` is why it stopped, None when the call could be committed."""
         planned, verdict, spec = state.planned, state.verdict, state.spec
         digest, expires_at_unix_ms = "", 0
         if planned is not None and verdict is not None and _could_be_committed(error):
@@ -202,12 +205,12 @@ class Plans:
 
 
 def _could_be_committed(error: ToolError | None) -> bool:
-    """An approval may still come; every other refusal leaves nothing to commit."""
+    """Return whether the plan can be committed: an approval may still come, but every other refusal is final."""
     return error is None or error.kind is ErrorKind.APPROVAL_REQUIRED
 
 
 def _step_verdicts(state: CallState, error: ToolError | None) -> list[StepVerdict]:
-    """One verdict a step that was walked, the last one failed when `error` is given."""
+    """Return one verdict for each step that was run; the last one failed when `error` is given."""
     reached = _SHOWN[: _SHOWN.index(state.step) + 1]
     if error is None and reached[-1] is StepName.EXECUTE:
         reached = reached[:-1]

@@ -26,39 +26,40 @@ from toolhub_service.runtime.call_state import NO_RESULT, RECORD, RESOLVE, STEPS
 from toolhub_service.runtime.failures import POLICY_KINDS
 from toolhub_service.schema.canonical_json import dumps
 
-# The audit's short form of arguments and of results: redacted, long strings and lists cut, at most 1 KiB.
+# The audit log's short form of arguments and of results: redacted, long strings and lists cut, at most 1 KiB.
 
 SUMMARY_MAX_BYTES = 1_024
-# Characters of a string that the redactor sees: far more than are shown, so that no secret straddles the cut.
+# Characters of a string that the redactor sees: far more than are shown, so that no cut splits a secret.
 _JUDGED_MAX = 2_048
 _SHOWN_MAX = 200
 _MEMBERS_MAX = 20
 _DEPTH_MAX = 6
-# Characters of a text in the outline of a result: a longer one is shown by its length alone, which shows no half of a
+# Characters of a text in the outline of a result; of a longer one only the length is shown, which reveals no half of a
 # secret.
 _TEXT_SHOWN_MAX = 64
 
 
 def summarise(args: JsonValue, redactor: Redactor) -> str:
-    """Canonical JSON of the outline of `args`: enough to see what was asked, never a secret."""
+    """Return canonical JSON of the outline of `args`: enough to see what was asked, without secrets."""
     if len(dumps(args)) <= _SHOWN_MAX:
         return redactor.json_text(args)
     return _outlined(args, redactor)
 
 
 def summarise_for_log(args: JsonValue, text: bytes, redactor: Redactor) -> str:
-    """The same for an event of the audit log, which hides secrets itself, of many events at once and in a thread of its
-    own: so arguments that are short leave as they are. `text` is their canonical JSON."""
+    """The same for an event of the audit log, which hides secrets itself, for many events at once and in a thread of
+    its own: so short arguments are passed on unchanged. `text` is their canonical JSON."""
     return text.decode() if len(text) <= _SHOWN_MAX else _outlined(args, redactor)
 
 
 def summarise_large(args: JsonValue, redactor: Redactor) -> str:
-    """The same of arguments that are not written out to learn how long they are."""
+    """The same for large arguments, without writing them out to learn their length."""
     return _outlined(args, redactor)
 
 
 def summarise_result(value: JsonValue, text: bytes) -> ResultSummary:
-    """Of a result for an event of the audit log, which hides secrets itself; `text` is its canonical JSON."""
+    """Return the summary of a result for an event of the audit log, which hides secrets itself; `text` is its canonical
+    JSON."""
     shown = text if len(text) <= _SHOWN_MAX else dumps(_result_outline(value))
     return ResultSummary(hashlib.sha256(text).hexdigest(), shown.decode())
 
@@ -78,7 +79,7 @@ def _size(value: JsonValue) -> JsonValue:
 
 
 def _outlined(args: JsonValue, redactor: Redactor) -> str:
-    """Hidden before it is cut: half a secret would no longer be recognised."""
+    """Return the outline, redacted before it is cut: half a secret would no longer be recognised."""
     outline = _outline(redactor.value(_outline(args, _DEPTH_MAX, _JUDGED_MAX)), _DEPTH_MAX + 1, _SHOWN_MAX)
     return dumps(outline)[:SUMMARY_MAX_BYTES].decode(errors="ignore")
 
@@ -102,7 +103,7 @@ def _members(value: Mapping[str, JsonValue], depth: int, text_max: int) -> JsonV
 
 
 class Recorder:
-    """Writes what happened to the audit log and tells the observer."""
+    """Writes what happened to the audit log and notifies the observer."""
 
     def __init__(self, audit: AuditLog, observer: CallObserver, clock: Clock, redactor: Redactor) -> None:
         self._audit = audit
@@ -110,11 +111,11 @@ class Recorder:
         self._clock = clock
         self._redactor = redactor
         self.ready = audit.ready
-        """Awaited before a call that has no effect: one that could not be recorded is refused with IO_ERROR."""
+        """Awaited before a call without an effect: a call that could not be recorded is refused with IO_ERROR."""
 
     async def ask(self, state: CallState, granted: GrantedCall) -> None:
-        """Record that the call is about to run, where it may have an effect. Raises ToolFailure IO_ERROR when it cannot
-        be recorded."""
+        """Record that the call is about to run, if it may have an effect. Raises ToolFailure IO_ERROR when it cannot be
+        recorded."""
         if not (granted.spec.has_side_effects or state.call.mode is not Mode.EXECUTE):
             await self.ready()
             return
@@ -126,7 +127,9 @@ class Recorder:
                 await self.ready()
                 self._audit.append(event)
         except asyncio.CancelledError:
-            state.is_recorded = granted.has_side_effects  # it is chained; only the wait for the disk was cut short
+            state.is_recorded = (
+                granted.has_side_effects
+            )  # the event is chained; only the wait for the disk was cut short
             raise
         state.is_recorded = True
 
@@ -137,15 +140,15 @@ class Recorder:
         self._append(state, self._event(EventType.RETRY, state, outcome=error.kind.value, attributes=attributes))
 
     def settle(self, state: CallState, result: ToolResult) -> ToolResult:
-        """Step 9: the answer, recorded whatever it is, and the end of the lease. Never raises for a broken log."""
+        """Step 9: record the answer, whatever it is, and release the lease. Never raises for a broken log."""
         if state.lease is not None:
             state.lease.release(result.error)
         state.begun_ns[RECORD] = perf_counter_ns()
         ended_ns = perf_counter_ns()
         duration_ns = ended_ns - state.begun_ns[RESOLVE]
         spec = state.spec
-        # What was asked stands in an event of its own, before the effect; also of a call that becomes a job, and of one
-        # whose tool is not known.
+        # The event before the effect shows what was asked; so does the one of a call that becomes a job, or whose tool
+        # is unknown.
         has_two = spec is None or spec.has_side_effects or state.call.mode is not Mode.EXECUTE
         if has_two and not state.is_recorded:
             self._append(state, self._event(EventType.TOOL_CALLED, state))
@@ -176,7 +179,7 @@ class Recorder:
         return result
 
     def settle_plan(self, state: CallState, error: ToolError | None) -> None:
-        """Record a dry run: it asked, and was answered with a plan or with why there is none. Never raises."""
+        """Record a dry run with its plan, or with why there is none. Never raises."""
         duration_us = (perf_counter_ns() - state.begun_ns[RESOLVE]) // 1_000
         mode = {"mode": state.call.mode.value}
         self._append(state, self._event(EventType.TOOL_CALLED, state, attributes=mode))
@@ -202,7 +205,8 @@ class Recorder:
         attributes: dict[str, str] | None = None,
         result: ResultSummary = NO_RESULT,
     ) -> Event:
-        """`shows_asked`: with what was asked, and why, in the place of an event of its own."""
+        """Return the event; `shows_asked` adds what was asked and why, for calls without an event of their own for
+        that."""
         call, verdict, planned = state.call, state.verdict, state.planned
         context = call.context
         has_whence = call.job_id or call.lineage or call.principal.issuer or call.principal.tenant
@@ -246,7 +250,7 @@ class Recorder:
 
 
 def _whence(call: Call) -> dict[str, str]:
-    """Who vouches for the caller, the job that a call is run as, and the calls that made it."""
+    """Return who vouches for the caller, the job that runs the call, and the calls that made it."""
     whence = {"job_id": call.job_id} if call.job_id else {}
     whence |= call.principal.facts
     if call.lineage is not None:
@@ -255,7 +259,7 @@ def _whence(call: Call) -> dict[str, str]:
 
 
 def settle_steps(state: CallState, ended_ns: int) -> tuple[StepTime, ...]:
-    """Every step that began, each up to the next one and the last up to now, in one pass."""
+    """Store the duration of every step that began, each up to the next one and the last up to now, in one pass."""
     steps: Sequence[StepName] = STEPS
     begun_ns: Sequence[int] = state.begun_ns
     if 0 in begun_ns:
@@ -265,5 +269,5 @@ def settle_steps(state: CallState, ended_ns: int) -> tuple[StepTime, ...]:
     durations_us = state.durations_us
     for step, start_ns, end_ns in times:
         durations_us[step] = (end_ns - start_ns) // 1_000
-    del durations_us[step]  # the last one goes on until the answer is sent
+    del durations_us[step]  # the last step lasts until the answer is sent
     return times

@@ -1,7 +1,7 @@
-"""Step 1, resolve: which tool, which version, is it callable? And what is known of a call before it is looked at.
+"""Step 1, resolve: which tool, which version, is it callable? And everything that is known before a call's arguments.
 
-A route is worked out once for a principal and a tool, and holds for one version of the policy and of the catalog: with
-the next version of either all routes are dropped, so that a call never walks one that is out of date.
+A route is computed once for a principal and a tool, and is valid for one version of the policy and of the catalog: with
+the next version of either all routes are dropped, so that no call uses an outdated one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec, Too
 from toolhub_service.domain.verdict import Verdict
 from toolhub_service.schema.defaults import ToolSchemas, for_tool
 
-# Routes kept; the oldest goes first.
+# Most routes kept; the oldest is dropped first.
 _ROUTES_MAX: Final = 16_384
 
 _SUGGESTIONS_MAX = 3
-# Names that a wrong one is compared with; comparing it with 5,000 would hold up every other call for 160 ms.
+# Names that a wrong one is compared with; comparing it with 5,000 would delay every other call by 160 ms.
 _COMPARED_MAX = 100
 
 _CLOSE_MAX = 10
@@ -41,19 +41,19 @@ class Route(msgspec.Struct, frozen=True, eq=False):
     schemas: ToolSchemas
     policy_version: int
     verdict: Verdict | None
-    """Of calls in the principal's own name and with its whole grant; None: policy must see the arguments."""
+    """Verdict for calls in the principal's own name and with its whole grant; None: policy must see the arguments."""
     has_side_effects: bool | None
-    """Of every call; None: the adapter must see the arguments."""
+    """For every call; None: the adapter must see the arguments."""
     upstream: str | None
-    """The same."""
+    """Upstream of every call; None: the adapter must see the arguments."""
     becomes_job: bool
     """Whether a plain call is answered with a job."""
     derives_key: bool
-    """Whether a call without an idempotency key gets one."""
+    """Whether the hub derives an idempotency key for a call without one."""
 
 
 class Routes:
-    """The routes of one version of policy and catalog, each made when it is first asked for."""
+    """The routes of one version of policy and catalog, each created when it is first used."""
 
     def __init__(
         self, catalog: Catalog, policy: PolicySource, adapters: Mapping[ToolKind, Adapter], unread: Unread
@@ -68,7 +68,8 @@ class Routes:
         return len(self._routes)
 
     def of(self, call: Call) -> Route:
-        """Raises as `resolve`, SchemaRefused, and TOOL_CHANGED where the caller knows another definition."""
+        """Return the route of a call. Raises as `resolve`, SchemaRefused, and TOOL_CHANGED where the caller knows
+        another definition."""
         key = (self._policy.version, self._catalog.version, call.principal.key, call.tool)
         route = self._routes.get(key) or self._made(key, call)
         if call.expected_tool_digest and call.expected_tool_digest != route.spec.digest:
@@ -100,10 +101,11 @@ class Routes:
 
 
 SEARCH_FOR_IT = "Search for one by what it does: SearchTools, `toolhub tools search`, or `search` of a client."
-"""For agents, people at the command line and programs, who all read the same error."""
+"""Worded for agents, people at the command line and programs, who all read the same error."""
 
 Unread = Callable[[str], str]
-"""Why a tool of that full name may yet appear, for its source has not been read in this process; empty: it will not."""
+"""Returns why a tool of that full name may still appear, because its source has not been read in this process; else
+empty."""
 
 
 def all_read(_tool: str) -> str:
@@ -111,7 +113,8 @@ def all_read(_tool: str) -> str:
 
 
 def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread = all_read) -> ToolSpec:
-    """The tool's definition. Raises TOOL_NOT_FOUND (with near names), TOOL_QUARANTINED or TOOL_UNAVAILABLE."""
+    """Return the tool's definition. Raises TOOL_NOT_FOUND (with similar names), TOOL_QUARANTINED or
+    TOOL_UNAVAILABLE."""
     spec = catalog.get(call.tool)
     tenancy = call.principal.tenancy
     if tenancy is not None and not tenancy.shows(_source(call.tool, spec)):
@@ -131,7 +134,8 @@ def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread =
     raise refuse(
         ErrorKind.TOOL_UNAVAILABLE,
         f"{spec.name} cannot be used now: {spec.state_reason or spec.state.value.lower()}.",
-        # A source may come back; what a built-in or custom tool lacks on the machine stays away until an operator acts.
+        # A source may come back; a built-in or custom tool that lacks something on the machine stays unavailable until
+        # an operator acts.
         retryable=spec.state is ToolState.UNAVAILABLE and spec.kind is not ToolKind.CORE,
         reason=spec.state_reason,
         state=spec.state.value,
@@ -139,7 +143,7 @@ def resolve(call: Call, catalog: Catalog, policy: PolicySource, unread: Unread =
 
 
 def _source(tool: str, spec: ToolSpec | None) -> str:
-    """Whose a name is, whether or not there is a tool of it."""
+    """Return the source of a name, whether or not the tool exists."""
     return tool.partition("/")[0] if spec is None else spec.source
 
 
@@ -154,7 +158,8 @@ def _changed(call: Call, spec: ToolSpec) -> ToolFailure:
 
 
 def _not_there_yet(call: Call, reason: str) -> ToolFailure:
-    """Right after a start nobody knows which tools a source has; a job that waits for one must not fail of that."""
+    """Right after a start it is unknown which tools a source has; a job that waits for one must not fail for that
+    reason."""
     return refuse(
         ErrorKind.TOOL_UNAVAILABLE,
         f"{call.tool} cannot be used now, because its source cannot: {reason.rstrip('.')}.",
@@ -166,14 +171,15 @@ def _not_there_yet(call: Call, reason: str) -> ToolFailure:
 def not_found(
     call: Call, catalog: Catalog, policy: PolicySource, shown: Callable[[str], str] | None = None
 ) -> ToolFailure:
-    """Suggests only what the caller may know of: a denied tool must not be found by guessing names.
+    """Return TOOL_NOT_FOUND; it suggests only tools that the caller may see, so that guessing names does not reveal
+    denied ones.
 
-    `shown`: how an entrance that has names of its own names a tool. The name that was asked for is not repeated then:
-    the call has it in another spelling where there is such a tool.
+    `shown` returns the name of a tool in the caller's protocol, where that has names of its own. The requested name is
+    not repeated then, because the call may have it in another spelling.
     """
     specs: Sequence[ToolSpec] = catalog.all()
     tenancy = call.principal.tenancy
-    if tenancy is not None:  # before they are counted: what is not there takes no place of what is
+    if tenancy is not None:  # before counting, so that invisible names do not displace visible ones
         specs = [spec for spec in specs if tenancy.shows(spec.source)]
     close = get_close_matches(call.tool, _neighbours(call.tool, specs), n=_CLOSE_MAX, cutoff=0.6)
     close += [name for name in _of_the_same_words(call.tool, specs) if name not in close]
@@ -186,14 +192,14 @@ def not_found(
 
 
 def _neighbours(name: str, specs: Sequence[ToolSpec]) -> list[str]:
-    """The names that stand next to it in the alphabet; all of a small catalog."""
+    """Return the alphabetical neighbours of the name; all names of a small catalog."""
     place = bisect_left(specs, name, key=lambda spec: spec.name)
     start = max(0, min(place - _COMPARED_MAX // 2, len(specs) - _COMPARED_MAX))
     return [spec.name for spec in specs[start : start + _COMPARED_MAX]]
 
 
 def _of_the_same_words(name: str, specs: Sequence[ToolSpec]) -> list[str]:
-    """Names that hold most words of this one, as models guess them: `read_file` for `core/fs.readText`."""
+    """Return names that contain most words of this one, as models guess them: `read_file` for `core/fs.readText`."""
     words = {word.casefold() for word in _WORD.findall(name.rpartition("/")[2])}
     held = [(sum(word in spec.name.casefold() for word in words), spec.name) for spec in specs] if words else []
     most = max((count for count, _ in held), default=0)

@@ -35,7 +35,7 @@ from toolhub_service.schema.defaults import ToolSchemas
 
 
 def validate_input(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Adapter) -> None:
-    """Step 2. Raises INPUT_SCHEMA_INVALID with violations that a model can repair from, or INVALID_INPUT.
+    """Step 2. Raises INPUT_SCHEMA_INVALID with violations from which a model can repair the call, or INVALID_INPUT.
 
     `adapter` knows whether a call of a tool that can change something does so with these arguments.
     """
@@ -57,9 +57,9 @@ def validate_input(call: Call, spec: ToolSpec, schemas: ToolSchemas, adapter: Ad
 
 
 def apply_defaults(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> PlannedCall:
-    """Step 3: the complete call, still valid. The hub fills in what was left out, never the model.
+    """Step 3: return the complete call, still valid. The hub fills in what was left out, never the model.
 
-    A default that would break the arguments is left out too.
+    A default that would make the arguments invalid is left out too.
     """
     args, filled = schemas.complete(call.args)
     text = dumps(args)
@@ -70,8 +70,8 @@ _REFUSALS = {Effect.REQUIRE_APPROVAL: ErrorKind.APPROVAL_REQUIRED, Effect.REQUIR
 
 
 def check_policy(route: Route, planned: PlannedCall, policy: PolicySource) -> Verdict:
-    """Step 4: may this agent do this, now, with these arguments? By the policy in force, which may be another one than
-    when the call was resolved."""
+    """Step 4: return the verdict on this call by the policy in force, which may have changed since the call was
+    resolved."""
     context = planned.call.context
     if (
         route.verdict is None
@@ -86,7 +86,7 @@ def check_policy(route: Route, planned: PlannedCall, policy: PolicySource) -> Ve
 
 
 def is_bound(call: Call, verdict: Verdict) -> bool:
-    """Whether a plan or an approval takes part: each is valid for one workspace and the state that it was made for."""
+    """Return whether a plan or an approval takes part: each is valid for one workspace and one state."""
     if verdict.effect is Effect.DENY:
         return False
     if verdict.effect is Effect.REQUIRE_APPROVAL or call.mode is Mode.DRY_RUN:
@@ -95,14 +95,14 @@ def is_bound(call: Call, verdict: Verdict) -> bool:
 
 
 def is_for_a_person(call: Call, verdict: Verdict) -> bool:
-    """Whether the call needs a person's yes, or may bring one; a dry run neither asks nor uses any."""
+    """Return whether the call needs a person's approval or may carry one; a dry run neither requests nor uses any."""
     if call.mode is Mode.DRY_RUN:
         return False
     return verdict.effect is Effect.REQUIRE_APPROVAL or (verdict.effect is Effect.ALLOW and bool(call.approval_id))
 
 
 def approved(verdict: Verdict) -> Verdict:
-    """The verdict once a person has approved exactly this call."""
+    """Return the verdict once a person has approved exactly this call."""
     return structs.replace(verdict, effect=Effect.ALLOW)
 
 
@@ -118,7 +118,7 @@ def enforce(planned: PlannedCall, verdict: Verdict) -> None:
 
 
 def details_of(verdict: Verdict) -> dict[str, JsonValue]:
-    """The facts of a refusal by policy."""
+    """Return the details of a refusal by policy."""
     details: dict[str, JsonValue] = {
         **verdict.details,
         "rule_id": verdict.rule_id,
@@ -137,7 +137,7 @@ async def take_budget(
     claim: Claim | None = None,
     approval: Approval | None = None,
 ) -> tuple[GrantedCall, Lease]:
-    """Step 5: the granted call and the lease to release.
+    """Step 5: return the granted call and the lease to release.
 
     Raises BUDGET_EXCEEDED, RATE_LIMITED, CIRCUIT_OPEN or TIMEOUT.
     """
@@ -166,19 +166,19 @@ async def take_budget(
 
 # Step 6: run the adapter inside its budget, with its retries.
 #
-# A retry happens only when the error may pass, the call is safe to repeat and the deadline leaves room. A side effect
-# whose end nobody saw is OUTCOME_UNKNOWN, never a failure that invites a second run. A question is neither: it is
-# handed on.
+# A retry happens only when the error may pass, the call is safe to repeat and the deadline leaves time. A side effect
+# whose end was not observed is OUTCOME_UNKNOWN, never an error that invites a second run. A question of the tool is
+# passed on.
 
 
 class SilentSink:
-    """Nobody listens: a unary call."""
+    """Discards events: a unary call has no listener."""
 
     def progress(self, progress: Progress) -> None:
         """Dropped."""
 
     def chunk(self, chunk: Chunk) -> None:
-        """Dropped: the whole output stands in the result."""
+        """Dropped: the result contains the whole output."""
 
 
 SILENT = SilentSink()
@@ -190,29 +190,29 @@ T = TypeVar("T")
 
 
 async def shield_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """Await the work to its end, whatever cancels the one who waits; the cancellation itself is dropped."""
+    """Await the work to its end even when the waiting task is cancelled; that cancellation is dropped."""
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            # The work itself was cancelled, not only the one who waits for it.
+            # The work itself was cancelled, not only the waiting task.
             if task.cancelled():
                 raise
     return task.result()
 
 
-# A deadline for work that costs nothing where the work never waits.
+# A deadline that costs nothing for work that never waits.
 #
-# `asyncio.timeout_at` makes an object, a timer and an entry in the loop's heap for each use, 7 µs a call, and can do
-# nothing to work that never gives the loop a turn. So the work is begun first, and a timer made only when it has come
-# to its first wait: from there on it is asyncio's own timeout, in the task that runs the work all along.
+# `asyncio.timeout_at` creates an object, a timer and an entry in the loop's heap for each use, 7 µs a call, and cannot
+# interrupt work that never yields to the loop. So the work is started first, and a timer is created only at its first
+# wait: from there on it is asyncio's own timeout, in the task that runs the work all along.
 
 Result = TypeVar("Result")
 
 
 async def until_deadline(deadline_s: float, work: Coroutine[Any, Any, Result]) -> Result:
-    """What the work returns. Raises TimeoutError when it still waits at the deadline (loop clock)."""
+    """Return the work's result. Raises TimeoutError when it still waits at the deadline (loop clock)."""
     try:
         awaited = work.send(None)
     except StopIteration as done:
@@ -224,7 +224,7 @@ async def until_deadline(deadline_s: float, work: Coroutine[Any, Any, Result]) -
 
 @coroutine
 def _delegate(work: Coroutine[Any, Any, Result], awaited: Any) -> Generator[Any, Any, Result]:
-    """Like `yield from work` for work that has begun and waits for `awaited` (PEP 380, by hand)."""
+    """Like `yield from work` for work that has started and waits for `awaited` (PEP 380, by hand)."""
     try:
         while True:
             try:
@@ -242,7 +242,7 @@ def _delegate(work: Coroutine[Any, Any, Result], awaited: Any) -> Generator[Any,
 
 
 class Executor:
-    """Runs granted calls on their adapters. `sleep` is what waits between two attempts."""
+    """Runs granted calls on their adapters; `sleep` waits between two attempts."""
 
     def __init__(self, observer: CallObserver, recorder: Recorder, sleep: Sleep = asyncio.sleep) -> None:
         self._observer = observer
@@ -252,7 +252,7 @@ class Executor:
     async def execute(
         self, state: CallState, granted: GrantedCall, lease: Lease, adapter: Adapter, sink: EventSink
     ) -> Outcome:
-        """The outcome of the last attempt. Raises ToolFailure with the last attempt's error, QuestionAsked or
+        """Return the outcome of the last attempt. Raises ToolFailure with the last attempt's error, QuestionAsked or
         Suspended."""
         state.granted = granted
         while True:
@@ -264,7 +264,7 @@ class Executor:
                     except TimeoutError as expired:
                         raise ToolFailure(_timed_out(granted)) from expired
                     except (QuestionAsked, Suspended) as asked:
-                        question = asked  # the attempt has not failed, and its span is not to say so
+                        question = asked  # the attempt has not failed, and its span must not say so
                     else:
                         if outcome.upstream_fails:
                             lease.blame()
@@ -288,7 +288,7 @@ def _timed_out(granted: GrantedCall) -> ToolError:
 
 
 def _with_limit(granted: GrantedCall, error: ToolError) -> ToolError:
-    """The timeout, with what the operator allows where that is less than what the caller did."""
+    """Return the timeout error, with the operator's limit if that is lower than the caller's."""
     call, most_s = granted.call, granted.spec.limits.call_max_s
     asked_s = call.context.budget.timeout_s
     is_callers = call.deadline_s is not None and granted.deadline_s >= call.deadline_s
@@ -302,8 +302,8 @@ def _with_limit(granted: GrantedCall, error: ToolError) -> ToolError:
 
 
 def _final(granted: GrantedCall, error: ToolError) -> ToolError:
-    """A timeout of a call that may have had an effect is an unknown outcome, unless its remote side has confirmed the
-    end of it."""
+    """Return OUTCOME_UNKNOWN for a timeout of a call that may have had an effect, unless its remote side has confirmed
+    the end."""
     is_timeout = error.kind in (ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT) and error.details.get(STOPPED) is not True
     if is_timeout:
         error = _with_limit(granted, error)
@@ -313,7 +313,7 @@ def _final(granted: GrantedCall, error: ToolError) -> ToolError:
 
 
 def validate_output(spec: ToolSpec, outcome: Outcome, schemas: ToolSchemas) -> None:
-    """Step 7. Raises OUTPUT_SCHEMA_INVALID: the tool ran, but what it answered cannot be trusted."""
+    """Step 7. Raises OUTPUT_SCHEMA_INVALID: the tool ran, but its answer cannot be trusted."""
     violations = schemas.validate_output(outcome.value)
     if violations:
         effect = "It may have had its effect: do not repeat it blindly." if spec.has_side_effects else ""

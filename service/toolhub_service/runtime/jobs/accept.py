@@ -1,4 +1,4 @@
-"""Step 6 of a submission: the job is in the store before its id is answered, and enqueued."""
+"""Step 6 of a submission: the job is stored before its id is answered, and enqueued."""
 
 from __future__ import annotations
 
@@ -23,32 +23,33 @@ from toolhub_service.runtime.jobs.ledger import JobLedger
 from toolhub_service.runtime.steps import SILENT
 from toolhub_service.schema.canonical_json import digest
 
-# Having a stored job delivered.
+# Delivery of a stored job.
 
 
 async def deliver(engine: JobEngine, job: Job, ledger: JobLedger) -> None:
-    """Soon; or later by the sweep when the engine cannot be reached, for the job stands in the store."""
+    """Enqueue the job. When the engine cannot be reached, the sweep delivers it later, because the job is in the
+    store."""
     try:
         await engine.enqueue(job.job_id, ledger.tenant_of(job))
     except ToolFailure as away:
         ledger.observer.troubled(job.job_id, away)
 
 
-# A quota of open jobs in the whole store, of which one principal, or all of one tenant, can fill but a half.
+# A quota of open jobs in the whole store, of which one principal, or all of one tenant, can use at most half.
 #
-# Counting costs a question to the store, so that a count may be a second old; what this process has let in since is
-# added to it. Whose jobs they are is asked only while more than half of the quota is used, for before nobody can have
-# too many, and of a tenant that has a bound of its own.
+# Counting costs a query, so a count may be a second old; jobs accepted by this process since then are added to it. Jobs
+# are counted per principal only while more than half of the quota is used, because below that nobody can have too many,
+# and per tenant where the tenant has a limit of its own.
 
 COUNT_TTL_S = 1.0
-"""How old a count of open jobs may be."""
+"""Longest age of a count of open jobs, in seconds."""
 HUB_BOUND, TENANT_BOUND = "jobs.max_open", "tenants.max_open_jobs"
 _OPEN = frozenset(JobState) - FINAL_STATES
 
 
 class OpenJobLimit:
     def __init__(self, store: JobStore, clock: Clock, max_open: int) -> None:
-        """`max_open`: jobs that are not finished, in the whole store."""
+        """`max_open` limits the unfinished jobs in the whole store."""
         self._store = store
         self._clock = clock
         self._max_open = max_open
@@ -56,13 +57,13 @@ class OpenJobLimit:
         self._counting = asyncio.Lock()
         self._counted_at_s = float("-inf")
         self._open = 0
-        # Open jobs of those principals or tenants (`Principal.share`) that were looked at since the last count.
+        # Open jobs of the principals or tenants (`Principal.share`) that were counted since the last total.
         self._of: dict[str, int] = {}
-        # Let in, and perhaps not in the store yet; by the same.
+        # Accepted jobs that may not be in the store yet, by the same key.
         self._coming: Counter[str] = Counter()
 
     async def reserve(self, principal: Principal) -> None:
-        """Count one more job; `confirm` is called once it is in the store, or will not be.
+        """Count one more job; call `confirm` once it is in the store, or is certain not to be.
 
         Raises ToolFailure RATE_LIMITED when more jobs are open than the hub, the principal or its tenant may have.
         """
@@ -85,7 +86,7 @@ class OpenJobLimit:
                 self._of[share] += 1
 
     def confirm(self, principal: Principal) -> None:
-        """One job that was let in counts in the store from now on."""
+        """Stop counting one accepted job here: from now on the store counts it."""
         share = principal.share
         self._coming[share] -= 1
         if not self._coming[share]:
@@ -116,7 +117,7 @@ def _full(what: str, quota: int, limit: str = HUB_BOUND) -> ToolFailure:
 
 
 class Acceptance:
-    """Implements `JobAcceptance`, and keeps the jobs of calls that were refused or must wait for a person."""
+    """Implements `JobAcceptance`, and stores the jobs of calls that were refused or wait for a person."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Acceptance:
         *,
         trace_parent: Callable[[], str] = lambda: "",
     ) -> None:
-        """`trace_parent`: the W3C traceparent of the RPC being served."""
+        """`trace_parent` returns the W3C traceparent of the RPC being served."""
         self._ledger = ledger
         self._engine = engine
         self._clock = ledger.clock
@@ -138,8 +139,8 @@ class Acceptance:
         self._limit = OpenJobLimit(ledger.store, ledger.clock, ledger.terms.max_open)
 
     def new_job_id(self, call: Call) -> str:
-        """Sorts by time and cannot be guessed; under an idempotency key always the same, so that a submission that
-        comes again waits for the same answer of a person."""
+        """Return an unguessable id that sorts by time; under an idempotency key always the same id, so that a repeated
+        submission waits for the same decision of a person."""
         if call.idempotency_key:
             return f"job_{digest([call.principal.id, call.tool, call.idempotency_key])[:32]}"
         return f"job_{self._clock.unix_ms():012x}{self._randomness.token_hex(10)}"
@@ -156,7 +157,7 @@ class Acceptance:
             existing = await self._keep(job)
         except ToolFailure as failure:
             if failure.error.kind is ErrorKind.TOOL_UNAVAILABLE and not call.idempotency_key:
-                # Without a key, to submit it again may be to run it twice.
+                # Without a key, submitting again may run the call twice.
                 raise refuse(
                     ErrorKind.TOOL_UNAVAILABLE,
                     f"The job store does not respond and may have stored this job as {job.job_id}. Check that job "
@@ -173,9 +174,9 @@ class Acceptance:
         return job, False
 
     async def keep_refused(self, call: Call, spec: ToolSpec | None, result: ToolResult) -> Job:
-        """A submission that was refused: FAILED at once, so that whoever follows it learns why.
+        """Store a refused submission as FAILED, so that whoever follows it learns why.
 
-        Its arguments are not kept: nothing will run with them, and who may do nothing must not fill the store.
+        Its arguments are not stored: nothing will run with them, and a caller without rights must not fill the store.
         """
         refused = call._replace(idempotency_key="", job_id="", args={})
         job = self._job(refused, spec, JobState.FAILED, result)
@@ -184,7 +185,8 @@ class Acceptance:
         return job
 
     async def keep_waiting(self, call: Call, spec: ToolSpec, asked: ToolError) -> Job:
-        """A submission that waits for a person, as APPROVAL_REQUIRED tells. Under a key in use: the job that stands."""
+        """Store a submission that APPROVAL_REQUIRED has refused as waiting for a person. Return the existing job where
+        its key is in use."""
         approval_id = str(asked.details["approval_id"])
         job = self._job(call._replace(approval_id=approval_id), spec, JobState.AWAITING_APPROVAL, None)
         job = replace(job, args_digest=str(asked.details.get("args_digest", "")))
@@ -197,7 +199,7 @@ class Acceptance:
         if existing is None:
             return job
         if existing.approval_id != approval_id or existing.state.is_final:
-            await self._ledger.withdraw(existing, approval_id)  # it does not wait for what was asked just now
+            await self._ledger.withdraw(existing, approval_id)  # it does not wait for the new approval
         return existing
 
     async def _keep(self, job: Job) -> Job | None:
@@ -226,7 +228,7 @@ class Acceptance:
                 job_id=job_id,
                 deadline_s=None,
                 args_error=None,
-                purpose=self._redactor.text(call.purpose),  # operators and auditors see it, too
+                purpose=self._redactor.text(call.purpose),  # operators and auditors see the record, too
             ),
             tool_version=spec.version if spec else "",
             tool_digest=spec.digest if spec else "",
@@ -241,7 +243,7 @@ class Acceptance:
         )
 
 
-# SubmitJob: steps 1 to 5 now, the rest as a job. However the steps end, there is a job that says so.
+# SubmitJob: steps 1 to 5 now, the rest as a job. However the steps end, there is a job that shows it.
 
 
 class Submission:
@@ -252,12 +254,13 @@ class Submission:
         self._catalog = catalog
 
     async def submit(self, call: Call) -> Job:
-        """The durable job: QUEUED, AWAITING_APPROVAL, or FAILED where a step refused.
+        """Return the stored job: QUEUED, AWAITING_APPROVAL, or FAILED where a step refused.
 
         Raises ToolFailure IDEMPOTENCY_CONFLICT, RATE_LIMITED or TOOL_UNAVAILABLE when there is no job.
         """
         if call.principal.permissions is not None:
-            # The job runs for its principal under another credential: what this one lacks is kept with the call.
+            # The job runs for its principal under another credential, so the rights that this one lacks are stored with
+            # the call.
             call = call._replace(context=narrowed(call.context, call.principal.permissions))
         asked = call._replace(mode=Mode.SUBMIT, job_id=self._acceptance.new_job_id(call), deadline_s=None, client=None)
         result = await self._invoker.invoke(asked, SILENT)
@@ -265,7 +268,7 @@ class Submission:
         if result.job is not None:
             return await self._read(result.job.job_id)
         error = result.error
-        assert error is not None  # nothing was accepted, and it says why
+        assert error is not None  # no job was stored, and the error says why
         is_unclear, is_full = "may_be_job_id" in error.details, error.details.get("limit") in (HUB_BOUND, TENANT_BOUND)
         if error.kind is ErrorKind.IDEMPOTENCY_CONFLICT or is_full or is_unclear:
             raise ToolFailure(error)
@@ -275,7 +278,8 @@ class Submission:
         return await self._acceptance.keep_refused(asked, spec, result)
 
     async def _read(self, job_id: str) -> Job:
-        """The job that was accepted. Raises ToolFailure TOOL_UNAVAILABLE, with its id, when the store has gone."""
+        """Return the accepted job. Raises ToolFailure TOOL_UNAVAILABLE, with its id, when the store cannot be
+        reached."""
         try:
             job = await self._store.get(job_id)
         except ToolFailure as gone:
@@ -286,5 +290,5 @@ class Submission:
                 retryable=False,
                 job_id=job_id,
             ) from gone
-        assert job is not None  # it was durable a moment ago
+        assert job is not None  # it was stored a moment ago
         return job

@@ -1,6 +1,6 @@
-"""Every change of a job goes through here: compare-and-set in the store, then the audit log and the observer.
+"""Every change of a job: compare-and-set in the store, then the audit log and the observer.
 
-A job that ends, or is to stop, while a person is asked for it takes its question back.
+A job that ends, or is to stop, while a person is asked for it withdraws its approval.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from toolhub_service.domain.result import JobState
 # timeout_s           of what its time has passed
 # cause, message      the error's own; `cause` alone where it goes back to its queue
 
-# Characters of a reason or a message.
+# Longest reason or message, in characters.
 _TEXT_MAX = 500
 
 
 def attributes_of(before: Job | None, job: Job, attributes: Mapping[str, str]) -> dict[str, str]:
-    """Of the audit event of a change from `before` to `job`, with `attributes` that the records do not show."""
+    """Return the attributes of the audit event for the change from `before` to `job`; `attributes` adds what the
+    records do not show."""
     facts = {"job_id": job.job_id, "state": job.state.value, "runs": str(job.runs)}
     if before is not None:
         facts |= {"from": before.state.value, "runner": job.runner or before.runner}
@@ -53,34 +54,34 @@ def attributes_of(before: Job | None, job: Job, attributes: Mapping[str, str]) -
 
 
 def was_taken_over(before: Job, job: Job) -> bool:
-    """Whether it went from one process to another without going back to its queue."""
+    """Return whether the job changed its runner without going back to the queue."""
     return bool(before.runner and job.runner) and job.runner != before.runner
 
 
 def cause_of(error: ToolError) -> str:
-    """The cause among its details, such as RUNNER_DIED; else its kind."""
+    """Return the cause in the error's details, such as RUNNER_DIED; else the error's kind."""
     cause = error.details.get("cause")
     return cause if isinstance(cause, str) else error.kind.value
 
 
-# How long jobs may take and are remembered, and when a process counts as dead.
+# How long jobs may take and are stored, and when a process counts as dead.
 
 
 RETRY_S = 1.0
-"""Between attempts to reach a store that is away."""
+"""Seconds between attempts to reach a store."""
 
 
 class JobTerms(msgspec.Struct, frozen=True):
     default_timeout_s: float = 3_600.0
-    """Of a job whose call names no timeout."""
+    """Timeout of a job whose call names none."""
     max_timeout_s: float = 86_400.0
     max_open: int = 50_000
-    """Jobs that are not finished, in the whole store; beyond, new ones are shed."""
+    """Most unfinished jobs in the whole store; further ones are refused."""
     keep_s: float = 604_800.0
-    """How long a finished job is remembered."""
+    """How long a finished job is stored."""
     heartbeat_s: float = 1.0
     dead_after_s: float = 5.0
-    """Without a sign of life for so long, a process is dead and its jobs are taken."""
+    """A process without a heartbeat for so long counts as dead, and its jobs are taken over."""
 
     @property
     def keep_ms(self) -> int:
@@ -92,12 +93,12 @@ class JobTerms(msgspec.Struct, frozen=True):
 
 
 Withdraw = Callable[[str, str, str], Awaitable[None]]
-"""End the approval (its id) of a job (its id) because of something, unless it has ended."""
+"""Ends the approval (id) of a job (id) for a reason, unless it has ended already."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class JobLedger:
-    """What `JobStore` keeps, audited and observed."""
+    """Writes jobs to the `JobStore`, audited and observed."""
 
     def __init__(
         self,
@@ -109,7 +110,8 @@ class JobLedger:
         withdraw: Withdraw,
         tenant_of: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`tenant_of`: the tenant of a principal's id by the policy in force; empty: there are none."""
+        """`tenant_of` returns the tenant of a principal's id by the policy in force, empty where there are no
+        tenants."""
         self.store = store
         self.observer = observer
         self.clock = clock
@@ -118,14 +120,14 @@ class JobLedger:
         self._withdraw = withdraw
         self.tenant_of_id = tenant_of
         self.forget_log: Callable[[Job], Awaitable[None]] | None = None
-        """Of a job that replays and is over; given by the composition, for what it stops are jobs."""
+        """Called with a job that replays and has ended. The composition sets it, because what it cancels are jobs."""
 
     def tenant_of(self, job: Job) -> str:
-        """Whose turn it waits for."""
+        """Return the tenant in whose queue the job waits."""
         return self.tenant_of_id(job.call.principal.id)
 
     async def create(self, job: Job) -> Job | None:
-        """As `JobStore.create`; a job that is there already, because its confirmation was lost, counts as created."""
+        """Create as `JobStore.create` does; an existing job counts as created when only its confirmation was lost."""
         try:
             existing = await self.store.create(job)
         except ToolFailure:
@@ -140,8 +142,8 @@ class JobLedger:
     async def put(
         self, before: Job, job: Job, *, again: bool = False, attributes: Mapping[str, str] = _NOTHING
     ) -> bool:
-        """As `JobStore.put`. `again`: this very record was sent before, and whether it was kept is not known.
-        `attributes`: what the audit event says of the change besides, which the records do not show."""
+        """Store as `JobStore.put` does. `again` says that this very record was sent before, and may have been stored.
+        `attributes` is what the audit event says of the change beyond the records."""
         kept = await self.store.put(job) or (again and _is_same(await self.store.get(job.job_id), job))
         if kept and job.state is not before.state:
             self.observer.changed(before, job)
@@ -156,9 +158,9 @@ class JobLedger:
     async def change(
         self, job_id: str, step: Callable[[Job], Job | None], attributes: Mapping[str, str] = _NOTHING
     ) -> Job | None:
-        """Apply `step` to the record as it stands, anew while others are faster; None from it leaves all as it is.
+        """Apply `step` to the stored record, again while others change it first; where it returns None nothing changes.
 
-        The job as it stands afterwards; None when there is none. `attributes` as in `put`.
+        Return the job as it is afterwards; None when there is none. `attributes` as in `put`.
         """
         while (job := await self.store.get(job_id)) is not None:
             after = step(job)
@@ -169,14 +171,14 @@ class JobLedger:
         return None
 
     async def withdraw(self, job: Job, approval_id: str) -> None:
-        """Nobody is asked any more what this job does not wait for. What fails here is found by the sweep."""
+        """Withdraw approvals that this job no longer waits for. The sweep repeats what fails here."""
         try:
             await self._withdraw(approval_id, job.job_id, _why_withdrawn(job))
         except ToolFailure as away:
             self.observer.troubled(job.job_id, away)
 
     async def _forget_log(self, job: Job) -> None:
-        """What fails here is found by the sweep."""
+        """Delete the log of inner calls. The sweep repeats what fails here."""
         if self.forget_log is None:
             return
         try:
@@ -185,7 +187,7 @@ class JobLedger:
             self.observer.troubled(job.job_id, away)
 
     def _audit_event(self, type: EventType, before: Job | None, job: Job, attributes: Mapping[str, str]) -> None:
-        """An audit log that is broken refuses calls; it must not cost a job its state."""
+        """Audit the change. A broken audit log refuses calls, but must not cost a job its state."""
         result, context = job.status.result, job.call.context
         event = Event(
             type=type,
@@ -211,7 +213,7 @@ class JobLedger:
 
 
 def _waits_no_more(before: Job, job: Job) -> bool:
-    """Whether what it was to be approved for will not be done; a run that has begun to stop ends its own first."""
+    """Return whether the call that waits for approval will not be made; a stopping run ends its own approval first."""
     if job.state is JobState.CANCELLING:
         return before.state in (JobState.QUEUED, JobState.AWAITING_APPROVAL)
     return job.state.is_final and job.state is not JobState.SUCCEEDED
@@ -227,7 +229,8 @@ def _why_withdrawn(job: Job) -> str:
 
 
 def _is_same(existing: Job | None, job: Job) -> bool:
-    """Whether the store has this very record, recognised by what no other writer would have put beside this version."""
+    """Return whether the store has this very record, recognised by what no other writer would have written with this
+    version."""
     return existing is not None and _facts(existing) == _facts(job)
 
 
@@ -237,16 +240,16 @@ def _facts(job: Job) -> tuple[object, ...]:
     return job.version, *place, job.runner, job.runs, job.begun, job.remote, job.cancel_reason, job.cancelled_by
 
 
-# A job in this process's hands: its changes happen one at a time, and stop when it is no longer ours.
+# A job that this process runs: its changes are made one at a time, and end when another process takes it.
 #
-# What was sent to a store that did not answer may have been kept or not. So the same change, tried again, sends the
-# very same record, which is recognised when it is there: nothing is written twice, and nothing goes unaudited.
+# A record that was sent to a store which did not answer may have been stored. So a repeated change sends the very same
+# record, which is recognised if it is there: nothing is written twice, and nothing goes unaudited.
 
 Step = Callable[[Job], Job]
 
 
 class Superseded(Exception):
-    """The job has ended or has another runner: whatever is still being done for it here is void."""
+    """The job has ended or has another runner, so this run's changes are void."""
 
 
 class _Sent(NamedTuple):
@@ -258,23 +261,23 @@ class _Sent(NamedTuple):
 class LiveJob:
     def __init__(self, job: Job, runner: str, ledger: JobLedger) -> None:
         self.job = job
-        """As this process knows it."""
+        """The job as this process knows it."""
         self.stopping = asyncio.Event()
         self.stops_itself = job.remote is not None
-        """Whether the adapter ends by itself when `stopping` is set. What may run on a remote side already is stopped
-        by its adapter alone, so the work must get as far as that."""
+        """Whether the adapter ends by itself when `stopping` is set. Work that may run on a remote side already can be
+        stopped by its adapter only, so the run must reach the adapter."""
         self.work: asyncio.Task[Any] | None = None
-        """The pipeline's run of its call."""
+        """The pipeline's run of the job's call."""
         self.is_cancelled = False
         """Whether the work was cancelled."""
         self.is_superseded = False
-        """Whether somebody else runs it."""
+        """Whether another process runs the job."""
         self.waits_within = ""
-        """The approval that a call of its run waits for."""
+        """Approval that a call made by this run waits for."""
         self.ending: Step | None = None
-        """The last entry, once it is known."""
+        """The step that makes the last entry, once it is known."""
         self.cause = ""
-        """Why it is that, as far as the run tells."""
+        """Cause of the ending, as far as the run shows it."""
         self._runner = runner
         self._ledger = ledger
         self._one_at_a_time = asyncio.Lock()
@@ -283,7 +286,8 @@ class LiveJob:
         self._has_missed = False
 
     async def change(self, step: Step, cause: str = "") -> Job:
-        """`cause`: why, for the audit log. Raises Superseded, or ToolFailure when the store cannot be reached."""
+        """Apply the step and store the job; `cause` is the reason for the audit log. Raises Superseded, or ToolFailure
+        when the store cannot be reached."""
         async with self._one_at_a_time:
             while True:
                 before, (after, again) = self.job, self._next(step)
@@ -294,7 +298,7 @@ class LiveJob:
                 await self._reload()
 
     def on_event(self, news: JobNews) -> None:
-        """Note an entry that the store announced; without a status, or without an id, `catch_up` must read it."""
+        """Note an entry that the store announced; one without a status or an id must be read by `catch_up`."""
         self._latest_sequence = max(self._latest_sequence, news.sequence)
         self._has_missed = self._has_missed or not news.job_id
         if news.status is not None and news.status.state is JobState.CANCELLING:
@@ -302,11 +306,11 @@ class LiveJob:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the store may have more than is known here."""
+        """Whether the store may have more than this process knows."""
         return self._has_missed or self._latest_sequence > self.job.status.sequence
 
     async def catch_up(self) -> None:
-        """Read the record, unless the announced entry was this process's own. Raises as `change`."""
+        """Read the record, unless the announced entry was this process's own. Raises as `change` does."""
         async with self._one_at_a_time:
             if not self.is_behind:
                 return
@@ -320,7 +324,7 @@ class LiveJob:
                 self._latest_sequence = 0
 
     def stop(self) -> None:
-        """Cancellation was asked for."""
+        """Cancel the work where it does not stop itself: cancellation was requested."""
         self.stopping.set()
         if not self.stops_itself:
             self.cancel_work()
@@ -332,7 +336,7 @@ class LiveJob:
             self.work.cancel()
 
     def _next(self, step: Step) -> tuple[Job, bool]:
-        """The record to send, and whether it was sent before."""
+        """Return the record to send, and whether it was sent before."""
         sent = self._sent
         if sent is not None and sent.step is step and sent.before is self.job:
             return sent.after, True

@@ -1,6 +1,6 @@
-"""Finds jobs whose runner died or whose delivery was lost, and removes what has expired.
+"""Finds jobs whose runner died or whose delivery was lost, and deletes what has expired.
 
-A process gives a sign of life every heartbeat; beside that, however long it takes, it looks at the store twice in the
+A process writes a heartbeat in every interval; beside that, however long it takes, it looks at the store twice in the
 time in which a death is noticed, and removes the expired once a minute. Every process does it; compare-and-set lets one
 of them win. A failure is reported and leaves the rest as it is: one job that cannot be
 looked after must not hold up the others.
@@ -32,11 +32,11 @@ _PENDING = ApprovalFilter(states=frozenset({ApprovalState.PENDING}))
 
 
 class OrphanedApprovals:
-    """Approvals that jobs which have ended since asked for: withdrawn, where the job's own end could not do it.
+    """Withdraws approvals that ended jobs had requested, where the job's own end could not do it.
 
-    Whoever ends a job takes its question back right after (ledger.py); a process that dies between the two, or a store
-    of approvals that is away then, leaves a person with a question that nothing waits for. So every minute a batch of
-    those that are PENDING is looked at, round and round.
+    Whoever ends a job withdraws its approval right after (ledger.py); if the process dies between the two, or the store
+    of approvals is unreachable then, a person is left with a question that nothing waits for. So every minute a batch
+    of the PENDING approvals is checked, in rotation.
     """
 
     def __init__(self, approvals: ApprovalStore, ledger: JobLedger) -> None:
@@ -45,7 +45,7 @@ class OrphanedApprovals:
         self._after: tuple[int, str] | None = None
 
     async def withdraw(self, now_unix_ms: int) -> int:
-        """One batch; how many were withdrawn. Raises ToolFailure when a store cannot be reached."""
+        """Check one batch, and return how many were withdrawn. Raises ToolFailure when a store cannot be reached."""
         page, _ = await self._approvals.page(_PENDING, after=self._after, limit=_APPROVALS_A_PAGE)
         self._after = (page[-1].requested_at_unix_ms, page[-1].approval_id) if len(page) == _APPROVALS_A_PAGE else None
         count = 0
@@ -59,8 +59,8 @@ class OrphanedApprovals:
 
 
 class Decisions:
-    """Carries decisions to the jobs that wait for them, whichever process took them. What it misses, the sweep brings
-    to `check`."""
+    """Carries decisions to the jobs that wait for them, whichever process received them. The sweep calls `check` for
+    missed ones."""
 
     def __init__(self, ledger: JobLedger, engine: JobEngine, approvals: ApprovalStore) -> None:
         self._ledger = ledger
@@ -69,7 +69,7 @@ class Decisions:
         self._applying: set[asyncio.Task[None]] = set()
 
     def on_event(self, approval: Approval | None) -> None:
-        """For the listener of the approvals' store."""
+        """Listener of the approvals' store."""
         if approval is None or not approval.binding.job_id or approval.state is ApprovalState.PENDING:
             return
         applying = asyncio.get_running_loop().create_task(self._apply(approval))
@@ -77,19 +77,19 @@ class Decisions:
         applying.add_done_callback(self._applying.discard)
 
     async def decide(self, approval: Approval) -> None:
-        """An approval was decided or has expired: its job goes on, or ends."""
+        """Requeue or end the job of an approval that was decided or has expired."""
         attributes = {"cause": approval.state.value, "decided_by": approval.decided_by}
         job = await self._ledger.change(approval.binding.job_id, lambda job: self._released(job, approval), attributes)
         if job is not None and job.state in (JobState.QUEUED, JobState.CANCELLING):
             await deliver(self._engine, job, self._ledger)
 
     async def check(self, job: Job) -> None:
-        """A job that waits for a person, seen by the sweep: was the decision missed?"""
+        """Called by the sweep for a job that waits for a person: apply a decision that was missed."""
         approval = await self._approvals.get(job.approval_id)
         now_unix_ms = self._ledger.clock.unix_ms()
         if approval is None:
             if now_unix_ms < job.deadline_unix_ms:
-                return  # another hub that keeps the jobs with us may keep approvals of its own
+                return  # another hub that shares the jobs may have its own approvals
             await self._ledger.change(job.job_id, lambda now: self._given_up(now, "the approval is no longer known"))
         elif approval.state is not ApprovalState.PENDING:
             await self.decide(approval)
@@ -100,7 +100,7 @@ class Decisions:
         if job.state is not JobState.AWAITING_APPROVAL or job.approval_id != approval.approval_id:
             return None
         now_unix_ms = self._ledger.clock.unix_ms()
-        # A call within it learns of a denial itself, and what the job then does is for its program to say.
+        # A call within the job receives the denial itself, and the job's program decides what the job does then.
         if approval.state in (ApprovalState.APPROVED, ApprovalState.USED) or job.waits_within:
             waited_ms = now_unix_ms - job.status.at_unix_ms
             return moved(job, JobState.QUEUED, now_unix_ms, deadline_unix_ms=job.deadline_unix_ms + waited_ms)
@@ -113,7 +113,7 @@ class Decisions:
         if job.state is not JobState.AWAITING_APPROVAL:
             return None
         now_unix_ms = self._ledger.clock.unix_ms()
-        if job.remote is not None and job.remote.accepted:  # it waits over there, too, until it is stopped
+        if job.remote is not None and job.remote.accepted:  # the remote side waits, too, until it is stopped
             return moved(job, JobState.CANCELLING, now_unix_ms, cancel_reason=f"it was not approved: {why}")
         error = ToolError(
             kind=ErrorKind.APPROVAL_REJECTED,
@@ -132,7 +132,7 @@ class Decisions:
 
 _BATCH = 500
 _QUEUED = frozenset({JobState.QUEUED})
-# Further batches that one sweep looks at when the first is full.
+# Further batches that one sweep checks when the first is full.
 _OTHERS_MAX = 8
 _TIDY_S = 60.0
 
@@ -150,9 +150,9 @@ class Reconciler:
         tidy: Sequence[Callable[[int], Awaitable[int]]] = (),
         forgotten: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """`awaiting` looks after a job that waits for a person; `give_up` ends a job of which nothing is left to be
-        run, or says False; `each_time` is what else a sweep does; each of `tidy` removes what has expired at a time;
-        `forgotten` is told of how many jobs nothing is kept any more."""
+        """`awaiting` is called with each job that waits for a person. `give_up` ends a job that has nothing left to
+        run, and returns whether it did. A sweep also calls `each_time`. Each of `tidy` deletes what has expired by a
+        given time. `forgotten` is called with the number of deleted jobs."""
         self._ledger = ledger
         self._store = ledger.store
         self._engine = engine
@@ -165,17 +165,17 @@ class Reconciler:
         self._each_time = each_time
         self._tidy = tidy
         self._forgotten = forgotten
-        # Where the next batch of jobs that wait for a person begins: a batch a sweep, round and round.
+        # Start of the next batch of jobs that wait for a person: one batch per sweep, in rotation.
         self._awaiting_after: tuple[int, str] | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._beat())
             both.create_task(self._sweep_forever())
 
     async def sweep(self) -> int:
-        """Have every unattended job delivered; how many there were. Counts the open ones, too."""
+        """Deliver every unattended job, and return how many there were. Reports the number of open jobs, too."""
         for work in (self._heartbeat.release_dead, *self._each_time):
             await self._guarded(work)
         now_unix_ms = self._clock.unix_ms()
@@ -188,7 +188,7 @@ class Reconciler:
         return len(jobs)
 
     async def tidy(self) -> None:
-        """Remove what has expired."""
+        """Delete what has expired."""
         now_unix_ms = self._clock.unix_ms()
         await self._guarded(partial(self._forget, now_unix_ms))
         for remove in self._tidy:
@@ -218,11 +218,12 @@ class Reconciler:
             except Exception as problem:  # noqa: BLE001 - then its delivery tells
                 self._observer.troubled(job.job_id, problem)
             if not has_ended:
-                # When it cannot be reached, it cannot be for the others.
+                # An engine that cannot be reached for one job cannot be for the others.
                 await self._engine.enqueue(job.job_id, self._ledger.tenant_of(job))
 
     async def _deliver_others(self, jobs: Sequence[Job]) -> None:
-        """The longest waiting fill a batch, and may all be of a few tenants: of each other one, its newest."""
+        """Deliver jobs of other tenants: the longest waiting ones fill a batch, and may all belong to a few tenants.
+        Each batch takes the newest jobs of tenants not seen yet."""
         seen = {self._ledger.tenant_of(job) for job in jobs} - {""}
         for _ in range(_OTHERS_MAX if seen else 0):
             others_only = partial(self._is_of_another, frozenset(seen))

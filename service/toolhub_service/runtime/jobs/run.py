@@ -33,12 +33,12 @@ from toolhub_service.schema.strict_json import has_many_values
 
 
 class Heartbeat:
-    """One runner's signs of life, and whether this process may judge that other runners are dead."""
+    """One runner's heartbeat, and whether this process may conclude that other runners are dead."""
 
     def __init__(self, ledger: JobLedger, runner: str, dead: Callable[[], Iterable[str]] = tuple) -> None:
-        """`dead` names runners whose end is certain, each once."""
+        """`dead` yields the names of runners that have certainly ended, each once."""
         self.runner = runner
-        """Names this process, anew each time it starts."""
+        """Names this process; new at each start."""
         self._dead = dead
         self._known_dead: set[str] = set()
         self._store = ledger.store
@@ -49,7 +49,7 @@ class Heartbeat:
         self._alive_until_unix_ms = 0
 
     async def beat(self) -> bool:
-        """Say in the store that this runner lives. False when the store could not be reached."""
+        """Write to the store that this runner is alive. Return False when the store could not be reached."""
         now_unix_ms = self._clock.unix_ms()
         alive_until_unix_ms = now_unix_ms + self._terms.dead_after_ms
         try:
@@ -64,33 +64,36 @@ class Heartbeat:
         return True
 
     async def leave(self) -> None:
-        """Others need not wait: this process runs nothing any more."""
+        """Remove the heartbeat, so that others need not wait: this process runs nothing any more."""
         try:
             await self._store.beat(self.runner, 0)
         except ToolFailure as unreachable:
             self._observer.troubled("", unreachable)
 
     async def release_dead(self) -> None:
-        """Have those taken over whose end is certain, without waiting for their silence. Raises ToolFailure."""
+        """Release the jobs of runners that have certainly ended, without waiting for their heartbeat to expire. Raises
+        ToolFailure."""
         for runner in self._dead():
             self._known_dead.add(runner)
             await self._store.beat(runner, 0)
 
     def may_take(self, runner: str) -> bool:
-        """Whether what the store does not know as alive is dead, as far as this process may judge."""
+        """Return whether a runner that the store does not know as alive may be considered dead."""
         return runner in self._known_dead or self.may_judge
 
     @property
     def may_judge(self) -> bool:
-        """After an outage of the store, or when all stood still, every process looks dead until it has beaten again: so
-        long nobody is taken. Nor does one judge that has fallen silent itself."""
+        """Return whether this process may consider others dead. After an outage of the store every process looks dead
+        until it has sent a heartbeat again, so no job is taken over until then; nor may a process decide whose own
+        heartbeat is overdue."""
         steady_since_s = self._steady_since_s
         if not self._is_fresh(self._clock.unix_ms()):
             return False
         return steady_since_s is not None and self._clock.monotonic_s() - steady_since_s >= self._terms.dead_after_s
 
     def _is_fresh(self, now_unix_ms: int) -> bool:
-        """Whether the last beat was lately: when it is half over, those of others, given earlier, may have expired."""
+        """Return whether the last heartbeat is recent: at half its lifetime, those of others, sent earlier, may have
+        expired."""
         return now_unix_ms < self._alive_until_unix_ms - self._terms.dead_after_ms // 2
 
 
@@ -112,7 +115,7 @@ class JobClaims:
         self._heartbeat = heartbeat
 
     async def claim(self, job_id: str) -> Job | None:
-        """The job, now this process's; None when there is nothing to run."""
+        """Claim the job for this process and return it; None when there is nothing to run."""
         sent: tuple[Job, Job] | None = None
         while True:
             try:
@@ -133,7 +136,7 @@ class JobClaims:
                 await asyncio.sleep(RETRY_S)
 
     async def give_up(self, job: Job) -> bool:
-        """Persist the end of a job that nobody runs and of which nothing is left to be run. False: it is somebody's,
+        """Store the end of a job that nobody runs and that has nothing left to run. Return False when it has a runner
         or must be delivered. Raises ToolFailure."""
         if job.runner and await self._is_held(job):
             return False
@@ -141,7 +144,7 @@ class JobClaims:
         return after.state.is_final and await self._ledger.put(job, after)
 
     async def _next(self, job_id: str) -> tuple[Job, Job] | None:
-        """The job as it is and as it is to be claimed; None when it is not to be."""
+        """Return the stored job and the record that claims it; None when it must not be claimed."""
         job = await self._ledger.store.get(job_id)
         if job is None or job.state.is_final or job.state is JobState.AWAITING_APPROVAL:
             return None
@@ -150,14 +153,14 @@ class JobClaims:
         return job, self._claimed(job)
 
     async def _is_held(self, job: Job) -> bool:
-        """Whether somebody runs it, as far as this process may judge; of its own it knows."""
+        """Return whether another process runs the job, as far as this process can tell."""
         if job.runner == self._heartbeat.runner:
             return False
         is_alive = await self._ledger.store.is_alive(job.runner, self._ledger.clock.unix_ms())
         return is_alive or not self._heartbeat.may_take(job.runner)
 
     def _claimed(self, job: Job) -> Job:
-        """The record after the one in the store, of a job that nobody runs."""
+        """Return the record that follows the stored one, for a job that nobody runs."""
         now_unix_ms = self._ledger.clock.unix_ms()
         if job.begun and job.remote is None:
             unclear = broken_off(job, f"The process that ran {job.call.tool} died while it ran", "RUNNER_DIED")
@@ -171,15 +174,16 @@ class JobClaims:
         return moved(job, state, now_unix_ms, runner=self._heartbeat.runner, runs=job.runs + 1)
 
 
-# For work on a remote side whose deadline passed while nobody followed it: to be collected, or asked to stop.
+# Seconds to collect or stop work on a remote side whose deadline passed while nobody followed it.
 _LAST_POLL_S = 5.0
 _PAUSE_MAX_S = 10.0
-# About: of arguments that are walked beside other calls; a store does not tell.
+# Assumed size of arguments with many values, which are processed beside other calls: the store does not report the real
+# one.
 _MANY_VALUES_BYTES = 64 * 1024
 
 
 class JobRuns:
-    """Implements `RunningJobs`; `run` is what engines deliver to."""
+    """Implements `RunningJobs`; engines deliver to `run`."""
 
     def __init__(
         self,
@@ -189,7 +193,7 @@ class JobRuns:
         turns: Turns,
         again: Callable[[Principal], Principal],
     ) -> None:
-        """`again`: a verified principal, with its roles and rights under the policy in force."""
+        """`again` returns a verified principal with its roles and rights under the policy in force."""
         self._ledger = ledger
         self._redactor = redactor
         self._turns = turns
@@ -198,15 +202,15 @@ class JobRuns:
         self._runner = heartbeat.runner
         self._claims = JobClaims(ledger, heartbeat)
         self._settlement = JobSettlement(ledger)
-        # Whether an event of the job came before it was claimed.
+        # Delivered jobs, and whether an event of the job came before it was claimed.
         self._delivered: dict[str, bool] = {}
         self._live: dict[str, LiveJob] = {}
         self._catching_up: dict[str, asyncio.Task[None]] = {}
         self.invoker: Invoker | None = None
-        """The pipeline, which is made after this: its adapters need to know their jobs."""
+        """The pipeline, set later: its adapters are created before it and need to know their jobs."""
 
     async def run(self, job_id: str) -> None:
-        """Never raises but for cancellation, which hands the job over."""
+        """Run one delivery. Raises only cancellation, which hands the job over."""
         if job_id in self._delivered:
             return
         self._delivered[job_id] = False
@@ -215,18 +219,18 @@ class JobRuns:
             if job is not None:
                 await self._run(job)
         except (ToolFailure, Superseded, ForbiddenTransition) as passing:
-            self._ledger.observer.troubled(job_id, passing)  # the reconciler comes back to it
+            self._ledger.observer.troubled(job_id, passing)  # the reconciler retries
         except Exception as defect:  # noqa: BLE001 - one job's defect must not end the engine
             self._ledger.observer.troubled(job_id, defect)
         finally:
             del self._delivered[job_id]
 
     async def give_up(self, job: Job) -> bool:
-        """As `JobClaims.give_up`: a job's end needs no room among those that run, for which it might wait long."""
+        """As `JobClaims.give_up`: ending a job takes no place among the running ones, for which it might wait long."""
         return job.job_id not in self._delivered and await self._claims.give_up(job)
 
     def on_event(self, news: JobNews) -> None:
-        """For the store's listener: cancellation may be asked for, and jobs be taken, in any process."""
+        """Listener of the store: any process may request cancellation or take a job over."""
         for job_id in [news.job_id] if news.job_id else list(self._delivered):
             live = self._live.get(job_id)
             if live is not None:
@@ -279,7 +283,7 @@ class JobRuns:
             self._catching_up[job_id] = asyncio.create_task(self._catch_up(live))
 
     async def _catch_up(self, live: LiveJob) -> None:
-        """As long as it takes: who asked for cancellation does not ask twice."""
+        """Read the record, retrying while the store is unreachable: a request to cancel is not repeated."""
         job_id = live.job.job_id
         try:
             while live.is_behind and self._live.get(job_id) is live:
@@ -296,7 +300,7 @@ class JobRuns:
     async def _run(self, job: Job) -> None:
         live = self._live[job.job_id] = LiveJob(job, self._runner, self._ledger)
         sink = JobSink(live, self._ledger, self._redactor, lambda: len(self._live))
-        # A context of its own: nothing of the RPC that submitted it, such as its principal, may be seen by the run.
+        # A new context: the run must see nothing of the RPC that submitted it, such as its principal.
         live.work = asyncio.create_task(self._invoke(live, sink), context=Context())
         try:
             if job.state is JobState.CANCELLING:
@@ -312,7 +316,7 @@ class JobRuns:
             del self._live[job.job_id]
 
     async def _invoke(self, live: LiveJob, sink: JobSink) -> ToolResult | Plan:
-        assert self.invoker is not None  # given by the composition before anything runs
+        assert self.invoker is not None  # the composition sets it before anything runs
         with self._ledger.observer.running(live.job):
             while True:
                 call = self._call(live.job)
@@ -324,7 +328,8 @@ class JobRuns:
                 await asyncio.sleep(pause_s)
 
     def _pause_s(self, job: Job, answer: ToolResult | Plan) -> float | None:
-        """How long until work on a remote side is tried again that this run was not let to; None: it has its answer."""
+        """Return the seconds until work on a remote side is retried after the run was refused; None when it has its
+        answer."""
         error = answer.error if isinstance(answer, ToolResult) else None
         is_refused = error is not None and error.is_retryable and isinstance(answer, ToolResult) and not answer.attempts
         if error is None or not is_refused or job.remote is None or self._clock.unix_ms() >= job.deadline_unix_ms:
@@ -332,17 +337,17 @@ class JobRuns:
         return min(error.retry_after_s or RETRY_S, _PAUSE_MAX_S)
 
     def _call(self, job: Job) -> Call:
-        """Rights are those of now, and the deadline is the loop clock's again."""
+        """Return the call with the principal's current rights, and with its deadline on the loop's clock."""
         left_s = (job.deadline_unix_ms - self._clock.unix_ms()) / 1_000
         if job.remote is not None:
             left_s = max(left_s, _LAST_POLL_S)
         principal = self._again(job.call.principal)
         call = job.call._replace(principal=principal, deadline_s=self._clock.monotonic_s() + left_s)
-        if job.remote is not None:  # it goes on there, whatever has changed in the tool's definition here
+        if job.remote is not None:  # the work continues there, even if the tool's definition has changed here
             call = call._replace(expected_tool_digest="")
         return call._replace(unread_bytes=_MANY_VALUES_BYTES) if has_many_values(call.args) else call
 
 
 def _accepted(mark: RemoteMark | None) -> RemoteMark | None:
-    """The mark, where the remote side has accepted the work; else there is nothing to find again."""
+    """Return the mark if the remote side has accepted the work; otherwise there is nothing to find again."""
     return mark if mark is not None and mark.accepted else None

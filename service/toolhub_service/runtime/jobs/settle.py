@@ -1,7 +1,7 @@
-"""How a run ends: its result is persisted, however long the store is away, or the job is requeued.
+"""How a run ends: its result is stored, retried while the store is unreachable, or the job is requeued.
 
-A process that shuts down cannot wait for a store for ever: what it could not persist is claimed by others once its
-heartbeat has ended.
+A process that shuts down cannot wait for a store forever: other processes claim what it could not store once its
+heartbeat has expired.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class JobSink:
         running: Callable[[], int],
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`running`: how many jobs run in this process now. `sleep` waits between two reports."""
+        """`running` returns how many jobs run in this process. `sleep` waits between two reports."""
         self._live = live
         self._ledger = ledger
         self._redactor = redactor
@@ -63,7 +63,7 @@ class JobSink:
         """Dropped: the result has the whole output."""
 
     async def close(self) -> Progress | None:
-        """No report is appended any more; the latest one, for the last entry."""
+        """Stop appending reports, and return the latest one for the last entry."""
         self._is_closed = True
         if (appending := self._appending) is not None:
             appending.cancel()
@@ -84,27 +84,27 @@ class JobSink:
     async def _report(self) -> None:
         try:
             await self._live.change(self._reported)
-        except ToolFailure as unreachable:  # a report is worth no trouble: the next one is newer
+        except ToolFailure as unreachable:  # a report is not worth a retry: the next one is newer
             self._ledger.observer.troubled(self._live.job.job_id, unreachable)
 
     def _reported(self, job: Job) -> Job:
-        assert self._latest is not None  # only then is there something to append
+        assert self._latest is not None  # only then is there a report to append
         report = carried_on(job, self._cleaned(self._latest))
         return moved(job, job.state, self._ledger.clock.unix_ms(), progress=report)
 
     def _cleaned(self, progress: Progress) -> Progress:
-        """As it may be shown and can be kept: a remote side's words are anything but plain text."""
+        """Return the report redacted and cut for storage: a remote side may send any text."""
         message = redact_text(progress.message, self._redactor)[:_MESSAGE_CHARS]
         unit = redact_text(progress.unit, self._redactor)[:_UNIT_CHARS]
         details = progress.details_json.decode(errors="replace")
-        # Half of an object is none, so what would have to be redacted is left out whole.
+        # A part of a JSON object is useless, so details that would need redaction are omitted whole.
         kept = progress.details_json if redact_text(details, self._redactor) == details else b""
         return Progress(progress.step, progress.total, unit, message, progress.eta_s, kept)
 
 
 def carried_on(job: Job, report: Progress) -> Progress:
-    """Work on a remote side goes on when its run here is another one, which may have seen fewer steps: what the
-    history says was reached stays reached. Work that begins anew here counts anew."""
+    """Keep the progress that the history shows when another run follows the same work on a remote side, because it may
+    have seen fewer steps. Work that starts again here starts its count again."""
     before = job.status.progress
     if before is None or job.remote is None or not job.remote.accepted:
         return report
@@ -112,14 +112,14 @@ def carried_on(job: Job, report: Progress) -> Progress:
     return structs.replace(report, step=max(before.step, report.step)) if is_same else report
 
 
-# How a job ends: which state a result is, and the result of a job that ended without one.
+# How a job ends: which state follows from a result, and the result of a job that ended without one.
 
 _TIMEOUTS = frozenset({ErrorKind.TIMEOUT.value, ErrorKind.HTTP_TIMEOUT.value})
 
 
 def final_state(job: Job, result: ToolResult, now_unix_ms: int) -> JobState:
-    """What the run's answer means for its job. A deadline that passed, of the job or of what an operator allows, is
-    TIMED_OUT even if the effect is unknown, and so is what its remote side has stopped for taking too long."""
+    """Return the job's state for the run's answer. A deadline that passed, the job's or an operator's limit, is
+    TIMED_OUT even if the effect is unknown, and so is work that its remote side has stopped for taking too long."""
     error = result.error
     if error is None:
         return JobState.SUCCEEDED
@@ -135,7 +135,7 @@ def final_state(job: Job, result: ToolResult, now_unix_ms: int) -> JobState:
 def ended(
     job: Job, state: JobState, result: ToolResult, now_unix_ms: int, keep_ms: int, progress: Progress | None = None
 ) -> Job:
-    """The job with its last entry; `progress` is the latest report, when it was not appended by itself."""
+    """Return the job with its last entry; `progress` is the latest report if it has no entry of its own."""
     return moved(
         job,
         state,
@@ -149,7 +149,7 @@ def ended(
 
 
 def without_answer(job: Job, error: ToolError, now_unix_ms: int) -> ToolResult:
-    """The result of a job that no pipeline has answered."""
+    """Return the result of a job that no pipeline has answered."""
     evidence = Evidence(
         type=EvidenceType.TOOL,
         ref=job.call.call_id,
@@ -170,13 +170,13 @@ def without_answer(job: Job, error: ToolError, now_unix_ms: int) -> ToolResult:
 
 
 def ended_unanswered(ledger: JobLedger, job: Job, state: JobState, error: ToolError) -> Job:
-    """The job with its last entry, of now, where no pipeline has answered."""
+    """Return the job with its last entry, at the current time, where no pipeline has answered."""
     now_unix_ms = ledger.clock.unix_ms()
     return ended(job, state, without_answer(job, error, now_unix_ms), now_unix_ms, ledger.terms.keep_ms)
 
 
 def broken_off(job: Job, how: str, cause: str) -> ToolError:
-    """`how`: what broke its run off, as a clause."""
+    """Return the error of an interrupted run; `how` is a clause that says what interrupted it."""
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
         message=f"{how}, and the call may have had its effect. Check that before you submit it again.",
@@ -185,7 +185,8 @@ def broken_off(job: Job, how: str, cause: str) -> ToolError:
 
 
 def out_of_reach(job: Job, refused: ToolError) -> ToolError:
-    """An earlier run has sent it to a remote side, and it was refused before another could look there."""
+    """Return the error of a job that an earlier run sent to a remote side, when a later run was refused before it could
+    look there."""
     if refused.kind is ErrorKind.OUTCOME_UNKNOWN:
         return refused
     mark = job.remote
@@ -203,7 +204,7 @@ def never_ran() -> ToolError:
 
 
 def stopped(job: Job) -> ToolError:
-    """It was cancelled while it ran, here."""
+    """Return the error of a job that was cancelled while it ran here."""
     partly = " It had started and may have had a part of its effect." if job.begun else ""
     return ToolError(kind=ErrorKind.CANCELLED, message=f"The job was cancelled and has stopped.{partly}")
 
@@ -218,10 +219,10 @@ def too_late(job: Job) -> ToolError:
 
 
 _PASSING = frozenset({ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN, ErrorKind.TOOL_UNAVAILABLE})
-# Deliveries of one job; one that has been turned away so often ends with that refusal.
+# Most deliveries of one job; after so many refusals the job ends with the last one.
 _RUNS_MAX = 1_000
 LEAVING_S = 5.0
-"""How long a process that shuts down tries to persist an end."""
+"""Seconds in which a process that shuts down tries to store an end."""
 
 
 class JobSettlement:
@@ -230,7 +231,7 @@ class JobSettlement:
         self._clock = ledger.clock
 
     async def settle(self, live: LiveJob, progress: Progress | None) -> None:
-        """Persist how the work ended, for as long as it takes."""
+        """Store how the work ended, retrying until the store has it."""
         if live.ending is None:
             result = self._result(live)
             live.ending = self._ending(result, progress, live.waits_within)
@@ -243,10 +244,10 @@ class JobSettlement:
             await self._persist(live, live.ending)
 
     async def hand_over(self, live: LiveJob, sink: JobSink) -> None:
-        """At shutdown: what has ended, by itself or because it was cancelled, is persisted as such; what can be run
-        again is requeued; anything else ends as LOST or CANCELLED."""
+        """At shutdown: work that has ended, by itself or by cancellation, is stored as such; a job that can run again
+        is requeued; any other ends as LOST or CANCELLED."""
         work, was_stopped = live.work, live.is_cancelled
-        assert work is not None  # it runs
+        assert work is not None  # it is running
         live.cancel_work()
         await asyncio.wait({work})
         progress = await sink.close()
@@ -272,7 +273,7 @@ class JobSettlement:
 
     def _result(self, live: LiveJob) -> ToolResult:
         work = live.work
-        assert work is not None  # it has been waited for
+        assert work is not None  # it was awaited
         if work.cancelled():
             return without_answer(live.job, stopped(live.job), self._clock.unix_ms())
         problem = work.exception()
@@ -288,7 +289,8 @@ class JobSettlement:
         return without_answer(job, error, self._clock.unix_ms())
 
     def _ending(self, result: ToolResult, progress: Progress | None, waits_within: str = "") -> Step:
-        """`waits_within`: the approval of a call that the job makes, where the run has ended because of that."""
+        """Return the step that ends the run; `waits_within` is the approval of a call made by the job that ended the
+        run."""
         error = result.error
         if error is not None and error.kind is ErrorKind.APPROVAL_REQUIRED:
             approval_id = str(error.details.get("approval_id", ""))
@@ -307,10 +309,10 @@ class JobSettlement:
         return ended(job, state, result, now_unix_ms, self._ledger.terms.keep_ms, progress)
 
     def _waiting(self, job: Job, result: ToolResult, approval_id: str, *, is_own: bool) -> Job:
-        """A person has been asked: its tool has a question, or policy has changed since it was accepted; or, not its
-        own, a call that it makes is to be approved."""
+        """Return the job as waiting for a person: its tool has a question or policy has changed since it was accepted,
+        or (not `is_own`) a call that it makes needs approval."""
         now_unix_ms = self._clock.unix_ms()
-        if job.state is not JobState.RUNNING:  # it is to be cancelled, and nobody waits any more
+        if job.state is not JobState.RUNNING:  # it is being cancelled, and nobody waits any more
             asked = structs.replace(job, approval_id=approval_id)
             return self._done(asked, without_answer(job, stopped(job), now_unix_ms), None)
         call = job.call._replace(approval_id=approval_id) if is_own else job.call
@@ -337,9 +339,9 @@ class JobSettlement:
 
 
 def _is_requeued(job: Job, result: ToolResult) -> bool:
-    """Whether the run was turned away by what passes (no room, a resting upstream, a store that is away) before it did
-    anything, its tool's question included: a job can wait, so it queues again and the next sweep delivers it, until
-    its deadline."""
+    """Return whether the run was refused for a passing reason (no room, a resting upstream, an unreachable store)
+    before it did anything, its tool's question included. A job can wait, so it is queued again, and the next sweep
+    delivers it, until its deadline."""
     error = result.error
     if error is None or error.kind not in _PASSING or not error.is_retryable:
         return False

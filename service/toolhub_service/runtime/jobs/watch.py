@@ -1,8 +1,8 @@
-"""Watchers: one reader a process, which the store has, fanned out in memory.
+"""Watches of jobs: one listener on the store per process, fanned out in memory.
 
-A watcher holds nothing but the last sequence it has sent. News of a watched job lie once in the tail of its topic,
-which all its watchers read at their own pace; one that has fallen further behind, or has just come, reads the store.
-So a slow watcher costs no more than a fast one and never holds up the job.
+A watcher holds only the last sequence it has sent. Events of a watched job are kept once in the tail of its topic,
+which all its watchers read at their own pace; a watcher that has fallen behind the tail, or is new, reads the store. So
+a slow watcher costs no more than a fast one and never delays the job.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from toolhub_service.runtime.jobs.settle import ended_unanswered, never_ran, sto
 TAIL_ENTRIES = 64
 OPEN_STATES = frozenset(JobState) - FINAL_STATES
 _READ_ENTRIES = 256
-# Jobs that a watch of several has done with, and would look up again if it forgot them.
+# Jobs that a watch of several remembers as done, so that it need not read them again.
 _OTHERS_MAX = 10_000
-# Between attempts to read a store that is away: the watchers stay.
+# Seconds between attempts to read an unreachable store; the watchers stay.
 _RETRY_S = 0.5
 
 _Read = TypeVar("_Read")
@@ -45,15 +45,15 @@ class _WatchedJob:
     def __init__(self) -> None:
         self.watchers = 0
         self.changed = asyncio.Event()
-        """Set, and replaced, when there may be more."""
+        """Set, and replaced, when there may be more entries."""
         self.tail: deque[JobStatus] = deque(maxlen=TAIL_ENTRIES)
-        """Newest entries, gapless."""
+        """Newest entries, without gaps."""
         self.latest = 0
-        """The highest sequence that was announced."""
+        """Highest announced sequence."""
         self.gaps = 1
-        """How often something may have been missed: at the beginning, all."""
+        """Number of gaps, after which entries may be missing; the start counts as one."""
         self.read_gaps = 0
-        """How many of them a look at the store has closed."""
+        """Number of those gaps that reading the store has closed."""
         self.reading = asyncio.Lock()
 
     def wake(self) -> None:
@@ -61,7 +61,7 @@ class _WatchedJob:
         changed.set()
 
     def since(self, sequence: int) -> Sequence[JobStatus] | None:
-        """Entries after `sequence`; None when only the store can tell."""
+        """Return the entries after `sequence`; None when the store must be read."""
         if self.gaps != self.read_gaps:
             return None
         if self.latest <= sequence:
@@ -81,19 +81,19 @@ class _WatchedJob:
 
 
 class _Several:
-    """One watch of several jobs: how far each has been sent, and which may have got further."""
+    """One watch of several jobs: what each has been sent, and which may have more entries."""
 
     def __init__(self, where: JobFilter | None) -> None:
         self.where = where
-        """Of jobs that are followed once they are submitted; None: those there are, alone."""
+        """Filter for jobs that are followed once they are submitted; None follows the given jobs only."""
         self.places: dict[str, int] = {}
-        """The last sequence that was sent, by job."""
+        """Last sequence that was sent, by job."""
         self.others: dict[str, None] = {}
-        """Jobs that have ended, or do not match: the latest."""
+        """The latest jobs that have ended or do not match."""
         self.pending: dict[str, None] = {}
         self.has_gap = False
         self.changed = asyncio.Event()
-        """Set, and replaced, when there may be more."""
+        """Set, and replaced, when there may be more entries."""
 
     def wake(self) -> None:
         changed, self.changed = self.changed, asyncio.Event()
@@ -120,7 +120,7 @@ class _Several:
 
     def leave(self, job_id: str) -> None:
         self.places.pop(job_id, None)
-        self.pending.pop(job_id, None)  # what came in while its last entries were read has been sent with them
+        self.pending.pop(job_id, None)  # entries that arrived during the last read have been sent with it
         self.others[job_id] = None
         if len(self.others) > _OTHERS_MAX:
             del self.others[next(iter(self.others))]
@@ -136,10 +136,10 @@ class JobWatch:
         self._several: set[_Several] = set()
         self._is_draining = False
         self.watchers = 0
-        """How many there are."""
+        """Number of watchers."""
 
     def on_event(self, news: JobNews) -> None:
-        """For the store's listener."""
+        """Listener of the store."""
         for several in self._several:
             several.offer(news)
         if not news.job_id:
@@ -156,7 +156,7 @@ class JobWatch:
         topic_of.wake()
 
     def drain(self) -> None:
-        """End every watch with a status that says: connect again."""
+        """End every watch with a status that asks the client to reconnect."""
         self._is_draining = True
         for topic in self._topics.values():
             topic.wake()
@@ -171,7 +171,7 @@ class JobWatch:
         topic.watchers += 1
         self._count(1)
         try:
-            # One that is ahead of its job follows it all the same, in silence: the end may come before its place.
+            # A watcher ahead of its job follows it, too, without output: the job may end before that sequence.
             sequence = min(after_sequence, job.status.sequence)
             is_over = job.state.is_final and after_sequence >= job.status.sequence
             topic.latest = max(topic.latest, job.status.sequence)
@@ -198,7 +198,7 @@ class JobWatch:
     async def watch_many(
         self, jobs: Sequence[Job], where: JobFilter | None, after_sequences: Mapping[str, int]
     ) -> AsyncGenerator[JobStatus, None]:
-        """As the port says."""
+        """Implements `JobWatching.watch_many`."""
         several = _Several(where)
         self._several.add(several)
         self._count(1)
@@ -221,7 +221,7 @@ class JobWatch:
     async def _first(
         self, several: _Several, jobs: Sequence[Job], after_sequences: Mapping[str, int]
     ) -> AsyncGenerator[JobStatus, None]:
-        """Of each job its current state, or what came after the sequence that was seen."""
+        """Yield the current state of each job, or its entries after the sequence that was seen."""
         for job in [*jobs, *await self._open(several.where)]:
             sequence = after_sequences.get(job.job_id, 0)
             if job.job_id in several.places or job.job_id in several.others:
@@ -230,15 +230,15 @@ class JobWatch:
                 several.places[job.job_id] = sequence
                 async for status in self._later(several, job.job_id):
                     yield status
-                if job.state.is_final:  # also when there was nothing later
+                if job.state.is_final:  # also when there were no later entries
                     several.leave(job.job_id)
             else:
                 several.sent(job.status)
                 yield job.status
-        several.pending.update(dict.fromkeys(several.places))  # they may have got further since they were read
+        several.pending.update(dict.fromkeys(several.places))  # they may have new entries since they were read
 
     async def _open(self, where: JobFilter | None) -> Sequence[Job]:
-        """Those that match and are not final; none without a filter."""
+        """Return the unfinished jobs that match the filter; none without a filter."""
         found: list[Job] = []
         after: tuple[int, str] | None = None
         while where is not None:
@@ -252,7 +252,7 @@ class JobWatch:
         return found
 
     async def _affected_jobs(self, several: _Several) -> Sequence[str]:
-        """Jobs that may have got further; after a gap all that are open."""
+        """Return jobs that may have new entries; after a gap all open ones."""
         if several.has_gap:
             several.has_gap = False
             for job in await self._open(several.where):
@@ -263,7 +263,7 @@ class JobWatch:
         return list(pending)
 
     async def _later(self, several: _Several, job_id: str) -> AsyncGenerator[JobStatus, None]:
-        """Entries of one job after the last one that was sent; none of a job that is not followed."""
+        """Yield the entries of one job after the last one sent; none when the job is not followed."""
         if job_id not in several.places:
             job = await self._retried(job_id, partial(self._store.get, job_id))
             if job is None or several.where is None or not several.where.matches(job):
@@ -289,7 +289,7 @@ class JobWatch:
         cached = topic.since(sequence)
         if cached is not None:
             return cached
-        async with topic.reading:  # the others find in the tail what the first has read
+        async with topic.reading:  # the others find in the tail what the first one has read
             cached = topic.since(sequence)
             return await self._read(job_id, topic, sequence) if cached is None else cached
 
@@ -305,7 +305,7 @@ class JobWatch:
         return entries
 
     async def _check_exists(self, job_id: str) -> None:
-        """Raises ToolFailure NOT_FOUND when there is nothing left to follow: the job has been forgotten."""
+        """Raises ToolFailure NOT_FOUND when the job has been deleted, so there is nothing left to follow."""
 
         async def is_gone() -> bool:
             return await self._store.get(job_id) is None
@@ -314,7 +314,7 @@ class JobWatch:
             raise unknown(job_id)
 
     async def _retried(self, job_id: str, read: Callable[[], Awaitable[_Read]]) -> _Read | None:
-        """What the store answers, however long it is away; None when this process leaves meanwhile."""
+        """Return the store's answer, retrying while it is unreachable; None when this process shuts down meanwhile."""
         while not self._is_draining:
             try:
                 return await read()
@@ -336,13 +336,13 @@ def unknown(job_id: str) -> ToolFailure:
     )
 
 
-# What principals ask about jobs: get, list, cancel.
+# The jobs of a principal: get, list, cancel.
 
 _SEE_ALL = frozenset({Role.OPERATOR, Role.AUDITOR})
 
 
 def visible(principal: Principal, where: JobFilter) -> JobFilter | None:
-    """The filter cut down to what the principal may see; None where that is nothing."""
+    """Return the filter restricted to what the principal may see; None where that is nothing."""
     if principal.roles & _SEE_ALL and principal.may_know(where.principal or principal.id):
         return replace(where, owners=principal.owners)
     return replace(where, principal=principal.id) if where.principal in ("", principal.id) else None
@@ -365,7 +365,7 @@ class PrincipalJobs:
     async def page(
         self, principal: Principal, where: JobFilter, *, after: tuple[int, str] | None, limit: int
     ) -> tuple[Sequence[Job], int]:
-        """As `JobStore.page`, of what the principal may see: its own, for operators and auditors all."""
+        """Return a page as `JobStore.page` does: the principal's own jobs, for operators and auditors all."""
         seen = visible(principal, where)
         return ((), 0) if seen is None else await self._ledger.store.page(seen, after=after, limit=limit)
 
@@ -373,7 +373,7 @@ class PrincipalJobs:
         job = await self.get(principal, job_id)
         if job.call.principal.id != principal.id and Role.OPERATOR not in principal.roles:
             raise unknown(job_id)
-        mended_reason = mended(reason)  # a model's words are not always fit to be kept
+        mended_reason = mended(reason)  # text from a model may not be valid for storage
         cancelled = await self._ledger.change(job_id, lambda now: self._cancelled(now, principal.id, mended_reason))
         if cancelled is None:
             raise unknown(job_id)
