@@ -1,12 +1,13 @@
 """Bytes of artifacts in an S3-compatible bucket, under their sha256: `<prefix>/ab/cdef…`, through obstore.
 
-The digest is known only at the end. Up to 5 MiB (most artifacts) wait in memory and are put at once; more goes by
-multipart upload to `<prefix>/incoming/<random>` and, when whole, is copied inside the bucket to its name: nothing is
-spooled to a disk of the hub, and no name ever stands for a part. A copy inside a bucket takes at most 5 GiB (S3).
+The digest is known only at the end. Up to 5 MiB (most artifacts) stay in memory and are put in one request; larger ones
+go by multipart upload to `<prefix>/incoming/<random>` and, when complete, are copied to their name inside the bucket:
+nothing is spooled to a disk of the hub, and no name ever belongs to partial content. A copy inside a bucket takes at
+most 5 GiB (S3).
 
-What a killed hub leaves is an unfinished multipart upload or an object below `incoming/`; a lifecycle rule of the
-bucket clears both away. A removal leaves bytes alone that were stored less than `settle_s` ago: a keeper of the same
-content, here or on another hub, is about to record them.
+A killed hub leaves an unfinished multipart upload or an object below `incoming/`; a lifecycle rule of the bucket
+removes both. Bytes stored less than `settle_s` ago are not removed: a writer of the same content, here or on another
+hub, may be about to record them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.stores.blobs_disk import CHUNK_BYTES, SETTLE_S, no_such_blob
 
-# Where a blob lies in a bucket, and which error a caller gets when the bucket refuses.
+# The names of blobs in a bucket, and the caller's error when the bucket refuses.
 
 
 def key_of(sha256: str) -> str:
@@ -39,7 +40,7 @@ def key_of(sha256: str) -> str:
 
 @contextmanager
 def as_tool_failures() -> Iterator[None]:
-    """What obstore raises leaves as a ToolFailure without a word of it: its texts hold URLs."""
+    """Turn obstore's exceptions into a ToolFailure without their texts, which hold URLs."""
     try:
         yield
     except (PermissionDeniedError, UnauthenticatedError) as error:
@@ -52,7 +53,7 @@ def as_tool_failures() -> Iterator[None]:
         raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=2.0) from error
 
 
-# What one request of a reading brings: a slow reader holds no connection open.
+# Size of one ranged request: a slow reader holds no connection open between two.
 _WINDOW_BYTES = 4 * 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTINGS: Final = {
@@ -65,17 +66,17 @@ _SETTINGS: Final = {
 
 
 def open_bucket(url: str, environment: Mapping[str, str], *, settle_s: float = SETTLE_S) -> BucketBlobs:
-    """As `bucket_of`."""
+    """Like `bucket_of`."""
     return BucketBlobs(bucket_of(url, environment), settle_s=settle_s)
 
 
 def bucket_of(url: str, environment: Mapping[str, str]) -> S3Store:
-    """The bucket of `s3://name/prefix`.
+    """Return the bucket of `s3://name/prefix`.
 
     Credential, region and endpoint come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION
-    and AWS_ENDPOINT_URL, each also as NAME_FILE, which names a file that holds the value; without a key from the
-    machine's own identity (web identity, container or instance role). Raises ValueError for another URL, OSError when
-    a file cannot be read.
+    and AWS_ENDPOINT_URL, each also as NAME_FILE, which names a file that holds the value; without a key, from the
+    machine's own identity (web identity, container or instance role). Raises ValueError for another URL, OSError when a
+    file cannot be read.
     """
     if not re.fullmatch(r"s3://[^/?#]+(/[^?#]*)?", url):
         raise ValueError("the URL of a bucket must read s3://name or s3://name/prefix")
@@ -95,7 +96,7 @@ def _value(name: str, environment: Mapping[str, str]) -> str:
 
 
 class BucketBlobs:
-    """`domain.artifact.Blobs` over any store of obstore."""
+    """Implements `domain.artifact.Blobs` over any store of obstore."""
 
     def __init__(self, store: ObjectStore, *, settle_s: float = SETTLE_S) -> None:
         self._store = store
@@ -106,7 +107,7 @@ class BucketBlobs:
         return BucketWriter(self._store, self)
 
     async def read(self, sha256: str, offset_bytes: int, limit_bytes: int) -> AsyncIterator[bytes]:
-        """Chunks of 1 to 262144 bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND and others."""
+        """Yield chunks of 1 to 262144 bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND and others."""
         at, left = offset_bytes, limit_bytes or None
         while left is None or left > 0:
             window = _WINDOW_BYTES if left is None else min(_WINDOW_BYTES, left)
@@ -119,7 +120,7 @@ class BucketBlobs:
                 return
 
     async def remove(self, sha256: str) -> None:
-        """Nothing happens to bytes younger than `settle_s`, nor when they are gone."""
+        """Remove the bytes, unless they are younger than `settle_s` or gone already."""
         if not _SHA256.fullmatch(sha256):
             return
         async with self.naming(sha256):
@@ -133,14 +134,14 @@ class BucketBlobs:
                     return
 
     async def close(self) -> None:
-        """Connections end with the process."""
+        """Nothing to do: connections end with the process."""
 
     def naming(self, sha256: str) -> asyncio.Lock:
-        """Held while a name is given or taken away, so that in this process neither falls into the other."""
+        """Hold this lock while giving or removing a name, so that in this process the two never interleave."""
         return self._naming.setdefault(sha256, asyncio.Lock())
 
     async def _window(self, sha256: str, at: int, window_bytes: int) -> tuple[bytes, int]:
-        """Bytes from `at`, none at or past the end, and the size of the whole."""
+        """Return the bytes from `at`, none at or past the end, and the size of the whole."""
         if not _SHA256.fullmatch(sha256):
             raise no_such_blob()
         key = key_of(sha256)
@@ -152,29 +153,29 @@ class BucketBlobs:
                 raise no_such_blob() from None
             except BaseError:
                 size_bytes = (await obstore.head_async(self._store, key))["size"]
-                if at >= size_bytes:  # no store answers a range that begins at the end
+                if at >= size_bytes:  # stores refuse a range that begins at the end
                     return b"", size_bytes
                 if at or size_bytes > window_bytes:
                     raise
-                # Some servers take a range over all of it for none (200), which RFC 9110, 14.2 allows.
+                # Some servers answer a range that covers everything with 200, which RFC 9110, 14.2 allows.
                 found = await obstore.get_async(self._store, key)
                 return bytes(await found.bytes_async()), size_bytes
 
 
-# One blob on its way to a bucket: held in memory while it is small, then poured into a multipart upload.
+# One blob on its way to a bucket: held in memory while it is small, then sent as a multipart upload.
 
-# Smallest part of a multipart upload (S3); what is smaller is put at once.
+# Smallest part of a multipart upload (S3); smaller blobs are put in one request.
 _HELD_BYTES = 5 * 1024 * 1024
 _PARTS_AT_ONCE = 2
 _WAITING_CHUNKS = 1
 
 
 class _Aborted(Exception):
-    """Raised into the upload, which then takes back the parts it has sent."""
+    """Raised inside the upload, which then removes the parts it has sent."""
 
 
 class BucketWriter:
-    """`domain.artifact.BlobWriter`."""
+    """Implements `domain.artifact.BlobWriter`."""
 
     def __init__(self, store: ObjectStore, names: BucketBlobs) -> None:
         self._store = store
@@ -204,7 +205,7 @@ class BucketWriter:
             else:
                 await self._pour()
                 await self._send(None)
-                await asyncio.shield(self._upload)  # a cancelled request could not take its parts back
+                await asyncio.shield(self._upload)  # a cancelled request could not remove its parts
                 async with self._names.naming(sha256):
                     await obstore.copy_async(self._store, self._temporary, key)
                 await self._forget_temporary()
@@ -218,13 +219,13 @@ class BucketWriter:
         self._is_aborted = True
         self._drain()
         self._waiting.put_nowait(None)
-        # It fails because it was aborted, and what else it fails with changes nothing now.
+        # It fails because it was aborted, so any other error is irrelevant now.
         with suppress(_Aborted, BaseError, OSError):
             await asyncio.shield(self._upload)
         await self._forget_temporary()
 
     async def _pour(self) -> None:
-        """Hand over what is held to the upload, begun when there is none."""
+        """Hand the chunks in memory to the upload; begin the upload when there is none."""
         if self._upload is None:
             upload = asyncio.ensure_future(
                 obstore.put_async(
@@ -244,7 +245,7 @@ class BucketWriter:
 
     async def _send(self, data: bytes | None) -> None:
         assert self._upload is not None
-        await self._waiting.put(data)  # an upload that has failed drains the queue, so that this never waits for it
+        await self._waiting.put(data)  # a failed upload drains the queue, so this never waits for it
         if self._upload.done() and data is not None:
             with as_tool_failures():
                 await self._upload
@@ -260,6 +261,9 @@ class BucketWriter:
             self._waiting.get_nowait()
 
     async def _forget_temporary(self) -> None:
-        """What stays is cleared away by the bucket's lifecycle rule; the blob does not depend on it."""
+        """Remove the temporary object.
+
+        If that fails, the bucket's lifecycle rule does it; the blob does not depend on it.
+        """
         with suppress(BaseError, OSError):  # as the docstring says
             await obstore.delete_async(self._store, self._temporary)

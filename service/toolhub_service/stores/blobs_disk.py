@@ -1,13 +1,13 @@
 """Bytes of artifacts in a folder, under their sha256: `<folder>/ab/cdef…`.
 
-Written to a temporary name, synced, renamed, folder synced: a name means whole, durable content. Equal content is one
-file, for a rename puts the newer copy in the place of the older one. What runs in a thread is the disk; the loop only
+A blob is written to a temporary name, synced and renamed, and the folder is synced: so a name implies whole, durable
+content. Equal content is one file, because a rename replaces the older copy. Disk work runs in threads; the loop only
 hands chunks over.
 
 Several processes may share the folder. Two rules keep them apart: a temporary file is locked (flock(2)) by the process
-that writes it, so that another one's start removes only what was left behind; and a name is given under the shared,
-taken away under the exclusive lock of `<folder>/.lock`, and never while its bytes are younger than `settle_s`: a keeper
-that has given the same content its name a moment ago is about to record it.
+that writes it, so that another one's start removes only what was left behind; and a name is given under the shared lock
+of `<folder>/.lock` and removed under the exclusive one, never while its bytes are younger than `settle_s`: a writer
+that has just named the same content may be about to record it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.tools.threads import raise_if_cancelled, to_thread
 
-# What the stores of bytes have in common: bounds, and which error a caller gets when one refuses.
+# What all blob stores share: bounds, and the caller's error when a store refuses.
 
 CHUNK_BYTES: Final = 256 * 1024
-"""Largest chunk that a reading yields."""
+"""Largest chunk that `read` yields."""
 SETTLE_S: Final = 300.0
-"""How long bytes are safe from removal after they were stored: far longer than it takes to record them."""
+"""How long bytes are safe from removal after they were stored: far longer than recording them takes."""
 
 _FULL = (
     "The hub's place for artifacts is full. Ask an operator to make room there, then try again; write less until then."
@@ -60,13 +60,13 @@ _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EAGAIN})
 
 
 def no_such_blob() -> ToolFailure:
-    """There are no bytes under that digest."""
+    """Return the error for a digest without bytes."""
     return refuse(ErrorKind.NOT_FOUND, "The artifact's bytes are gone. Make it again, or ask its writer for it.")
 
 
 @contextmanager
 def as_tool_failures() -> Iterator[None]:
-    """Whatever OSError the body raises leaves as a ToolFailure IO_ERROR that names no path."""
+    """Turn any OSError of the block into a ToolFailure IO_ERROR that names no path."""
     try:
         yield
     except OSError as error:
@@ -76,14 +76,14 @@ def as_tool_failures() -> Iterator[None]:
         raise refuse(ErrorKind.IO_ERROR, advice, retryable=code in _PASSING, errno=name) from error
 
 
-# One blob on its way to the disk: chunks are gathered to 1 MiB, hashed and written in a thread.
+# One blob on its way to the disk: chunks are gathered to 1 MiB, then hashed and written in a thread.
 
-# So that a thread is asked once a megabyte, and a small blob costs one hop in all.
+# One hop to a thread a megabyte, and one in all for a small blob.
 _GATHERED_BYTES = 1024 * 1024
 
 
 class DiskWriter:
-    """`domain.artifact.BlobWriter`."""
+    """Implements `domain.artifact.BlobWriter`."""
 
     def __init__(self, folder: DiskBlobs) -> None:
         self._folder = folder
@@ -95,7 +95,7 @@ class DiskWriter:
         self._held_bytes = 0
 
     async def write(self, chunk: bytes) -> None:
-        """Raises ToolFailure IO_ERROR."""
+        """Write a chunk. Raises ToolFailure IO_ERROR."""
         self._held.append(chunk)
         self._held_bytes += len(chunk)
         if self._held_bytes >= _GATHERED_BYTES:
@@ -131,7 +131,7 @@ class DiskWriter:
                     rest = rest[os.write(self._descriptor, rest) :]
 
     def _drop(self) -> None:
-        """Release the descriptor, and remove what was not published."""
+        """Close the descriptor, and remove the file if it was not published."""
         try:
             if self._temporary:
                 with as_tool_failures():
@@ -144,7 +144,7 @@ class DiskWriter:
 
 _INCOMING = ".incoming"
 _LOCK = ".lock"
-# What one turn of a reading thread brings.
+# How much one hop to a reading thread returns.
 _READ_BYTES = 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -156,15 +156,15 @@ _CLOSED = -1
 
 
 class DiskBlobs:
-    """`domain.artifact.Blobs`. No link beneath the folder is followed."""
+    """Implements `domain.artifact.Blobs`. No link beneath the folder is followed."""
 
     def __init__(self, folder: str, *, settle_s: float = SETTLE_S) -> None:
-        """Make the folder when missing and clear away what killed processes left. Raises ToolFailure IO_ERROR."""
+        """Make the folder when missing and remove what killed processes left. Raises ToolFailure IO_ERROR."""
         self._settle_s = settle_s
         with as_tool_failures():
             Path(folder).mkdir(0o700, parents=True, exist_ok=True)
             self._root = os.open(folder, _FOLDER & ~os.O_NOFOLLOW)
-            with suppress(FileExistsError):  # of a former start, or of another hub on this folder
+            with suppress(FileExistsError):  # of an earlier start, or of another hub on this folder
                 os.mkdir(_INCOMING, 0o700, dir_fd=self._root)
             self._incoming = os.open(_INCOMING, _FOLDER, dir_fd=self._root)
             self._remove_left_behind()
@@ -173,7 +173,7 @@ class DiskBlobs:
         return DiskWriter(self)
 
     async def read(self, sha256: str, offset_bytes: int, limit_bytes: int) -> AsyncIterator[bytes]:
-        """Chunks of 1 to 262144 bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND, IO_ERROR."""
+        """Yield chunks of 1 to 262144 bytes; a limit of 0 means to the end. Raises ToolFailure NOT_FOUND, IO_ERROR."""
         descriptor = await to_thread(lambda _: self._open(sha256))
         try:
             at, end = offset_bytes, offset_bytes + limit_bytes if limit_bytes else None
@@ -189,11 +189,11 @@ class DiskBlobs:
             os.close(descriptor)
 
     async def remove(self, sha256: str) -> None:
-        """Nothing happens to bytes younger than `settle_s`, nor when they are gone."""
+        """Remove the bytes, unless they are younger than `settle_s` or gone already."""
         await to_thread(lambda _: self._remove(sha256))
 
     async def close(self) -> None:
-        """A second time does nothing."""
+        """Close the store; a second call does nothing."""
         for descriptor in (self._incoming, self._root):
             if descriptor != _CLOSED:
                 os.close(descriptor)
@@ -202,34 +202,37 @@ class DiskBlobs:
     # For DiskWriter, in a thread
 
     def create(self) -> tuple[int, str]:
-        """A new temporary file, locked: its descriptor and name. Raises OSError."""
+        """Return a new, locked temporary file: its descriptor and name. Raises OSError."""
         while True:
             name = secrets.token_hex(16)
             descriptor = os.open(name, _TEMPORARY, 0o600, dir_fd=self._incoming)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:
                 return descriptor, name
-            os.close(descriptor)  # another process's start came between and took it for one left behind
+            os.close(descriptor)  # a starting process removed it as a left-over before it was locked
 
     def publish(self, descriptor: int, temporary: str, sha256: str, stop: threading.Event) -> None:
-        """Give a whole temporary file its name, durably. Raises OSError, ToolFailure CANCELLED when `stop` is set."""
+        """Give a whole temporary file its name, durably.
+
+        Raises OSError, and ToolFailure CANCELLED when `stop` is set.
+        """
         os.fsync(descriptor)
         shard = self._open_shard(sha256, make=True)
         try:
             with self._locked(fcntl.LOCK_SH):
                 raise_if_cancelled(stop)
-                os.utime(descriptor)  # young from now on, however long the upload took
+                os.utime(descriptor)  # its age counts from now, however long the upload took
                 os.rename(temporary, sha256[2:], src_dir_fd=self._incoming, dst_dir_fd=shard)
             os.fsync(shard)
         finally:
             os.close(shard)
 
     def discard(self, temporary: str) -> None:
-        """Raises OSError."""
+        """Remove a temporary file. Raises OSError."""
         with suppress(FileNotFoundError):  # it has become a blob, or the sweeper was faster
             os.unlink(temporary, dir_fd=self._incoming)
 
-    # Beneath
+    # File operations
 
     def _open(self, sha256: str) -> int:
         if not _SHA256.fullmatch(sha256):
@@ -263,7 +266,7 @@ class DiskBlobs:
     def _remove(self, sha256: str) -> None:
         if not _SHA256.fullmatch(sha256):
             return
-        with as_tool_failures(), suppress(FileNotFoundError):  # gone already, by another hub's sweeper
+        with as_tool_failures(), suppress(FileNotFoundError):  # another hub's sweeper has removed it
             shard = self._open_shard(sha256)
             try:
                 with self._locked(fcntl.LOCK_EX):
@@ -275,7 +278,10 @@ class DiskBlobs:
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:
-        """Each holder opens the file anew: threads of one process exclude one another like processes do."""
+        """Hold the folder's lock.
+
+        Each holder opens the file anew, so that threads of one process exclude one another, too.
+        """
         descriptor = os.open(_LOCK, _LOCKED, 0o600, dir_fd=self._root)
         try:
             fcntl.flock(descriptor, how)
@@ -288,7 +294,7 @@ class DiskBlobs:
             with suppress(FileNotFoundError):
                 descriptor = os.open(name, _READ, dir_fd=self._incoming)
                 try:
-                    # A lock says that its writer, a process beside this one, still lives.
+                    # A lock shows that its writer, a process beside this one, is still alive.
                     with suppress(BlockingIOError):
                         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         os.unlink(name, dir_fd=self._incoming)
@@ -298,7 +304,10 @@ class DiskBlobs:
 
 @contextmanager
 def removals_paused(folder: Path) -> Iterator[None]:
-    """No process takes bytes of the folder away meanwhile: keep it short. Nothing where there is no folder."""
+    """Keep all processes from removing bytes of the folder. Keep the block short.
+
+    Does nothing when there is no folder.
+    """
     try:
         descriptor = os.open(folder / _LOCK, _LOCKED, 0o600)
     except FileNotFoundError:

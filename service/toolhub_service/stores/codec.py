@@ -1,9 +1,9 @@
-"""What stores keep, as bytes: exact, versioned, strict, and the same for every store.
+"""Encodes what stores keep as bytes: exact, versioned, strict, and the same for every store.
 
-msgpack of Structs. Where a domain type holds JSON values, or is no Struct, its `Form` makes one of it; the others are
-written as they are. Decoding judges types, so bytes that are no such record are refused, never half believed. Encoding
-raises ValueError (`NotJson` for values) for what cannot be written: NaN in a JSON value, half a surrogate pair in a
-text.
+The format is msgpack of Structs. A domain type that holds JSON values, or is no Struct, is converted by its `Form`; the
+others are written as they are. Decoding validates types, so bytes that are no such record are refused as a whole.
+Encoding raises ValueError (`NotJson` for values) for values that cannot be encoded: NaN in a JSON value, half a
+surrogate pair in a text.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ R = TypeVar("R")
 
 
 class UnreadableRecord(ValueError):
-    """Bytes that are not such a record: damaged, or written by a newer version."""
+    """The bytes are not such a record: damaged, or written by a newer version."""
 
 
 def readable(rows: Iterable[R], decode: Callable[[R], T]) -> list[T]:
-    """Of many, those that this version can read: one that is damaged must not hide the others, nor stop what looks
-    after them. Whoever asks for such a one by its name is refused."""
+    """Yield the records that this version can read.
+
+    A damaged one must not hide the others, nor stop the sweeps over them. A request for one by its name is refused.
+    """
     found: list[T] = []
     for row in rows:
         try:
@@ -61,8 +63,8 @@ def _warn_once(problem: str) -> None:
     logging.getLogger("toolhub").error("records of a store cannot be read and are passed over: %s", problem)
 
 
-# JSON values as text that comes back exactly: member order, doubles, every character, and integers of any size, which
-# is why values are not msgpack themselves: its integers end at 64 bits.
+# JSON values are stored as text that is read back exactly: member order, doubles, every character, and integers of any
+# size, which is why values are not msgpack themselves: its integers end at 64 bits.
 
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _MAX_BYTES: Final = 2**31
@@ -73,19 +75,19 @@ _EMPTY: Final = b"{}"
 
 
 def encode_json(value: JsonValue) -> bytes:
-    """JSON text, members in their order. Raises `schema.canonical_json.NotJson`, a ValueError."""
+    """Return JSON text with members in their order. Raises `schema.canonical_json.NotJson`, a ValueError."""
     try:
         text = orjson.dumps(value, _plain_json, _OPTIONS)
     except orjson.JSONEncodeError:
-        canonical_json.dumps(value)  # judges what orjson has no words for
+        canonical_json.dumps(value)  # checks what orjson refuses or cannot encode
         return _dumps(value)
     if b"null" in text:
-        _dumps(value)  # NaN would have become one
+        _dumps(value)  # orjson writes NaN as null
     return text
 
 
 def _decode_json(text: bytes) -> JsonValue:
-    """Raises ValueError for what `encode_json` did not write."""
+    """Decode what `encode_json` wrote. Raises ValueError for anything else."""
     if text == _NULL:
         return None
     try:
@@ -95,7 +97,7 @@ def _decode_json(text: bytes) -> JsonValue:
 
 
 def _decode_object(text: bytes) -> JsonObject:
-    """Raises ValueError for any other value."""
+    """Decode a JSON object. Raises ValueError for any other value."""
     value = _decode_json(text)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 — it is the text that is wrong
@@ -142,15 +144,15 @@ def _decoder(record: type[T]) -> Callable[[bytes], T]:
 
 
 class Field(NamedTuple):
-    """How a field is kept that is not kept as the domain declares it."""
+    """How a field is stored that is not stored as the domain declares it."""
 
     kept_as: Any
     default: Any = msgspec.NODEFAULT
-    """What None is written as, too."""
+    """The value that is written for None, too."""
     write: Callable[[Any], Any] | None = None
-    """None: as it is."""
+    """Encodes the value; None: unchanged."""
     read: Callable[[Any], Any] | None = None
-    """Raises ValueError. None: as it is."""
+    """Decodes the value, may raise ValueError. None: unchanged."""
 
 
 _VALUE: Final = Field(bytes, _NULL, encode_json, _decode_json)
@@ -162,15 +164,15 @@ _MEMBERS: Final = Field(bytes, _EMPTY, lambda members: encode_json(members) if m
 class Form(Generic[T]):
     """How a domain type is written: as a Struct with the same fields in their order.
 
-    Those at their default are left out, unknown ones are passed over and missing ones take their default, so that
-    replicas of neighbouring versions read one another. What stands alone carries its format as `v`; a change that older
+    Fields at their default are omitted, unknown ones ignored and missing ones take their default, so that replicas of
+    neighbouring versions read each other's records. A top-level record carries its format as `v`; a change that older
     readers would misread takes the next number, and they refuse it.
     """
 
     def __init__(
         self, domain: Callable[..., T], *, v: int | None = None, without: Sequence[str] = (), **fields: Field
     ) -> None:
-        """`v`: None for what lies inside another record. `without`: the last fields, which are not kept."""
+        """`v`: None for a type inside another record. `without`: the last fields, which are not stored."""
         hints = get_type_hints(domain)
         given = {each.name: each.default for each in inspect.signature(domain).parameters.values()}
         self._domain = domain
@@ -180,7 +182,8 @@ class Form(Generic[T]):
         defined = [(name, field.kept_as, field.default) for name, field in declared]
         self._writes = [(at, each.write, each.default) for at, (_, each) in enumerate(declared) if each.write]
         self._reads = [(at, each.read) for at, (_, each) in enumerate(declared) if each.read]
-        # Positions are ten times as fast as names, and impossible where a field without a default follows one with.
+        # Positional arguments are ten times as fast as keywords, and impossible where a field without a default follows
+        # one with a default.
         has_default = [default is not msgspec.NODEFAULT for *_, default in defined]
         self._by_name = has_default != sorted(has_default)
         tag_field = None if v is None else "v"
@@ -199,25 +202,25 @@ class Form(Generic[T]):
 
     @property
     def with_defaults(self) -> Field:
-        """Of a field whose default has all of its own."""
+        """Return the field for a type whose fields all have defaults."""
         return self.required._replace(default=msgspec.field(default_factory=self.record))
 
     @property
     def many(self) -> Field:
-        """Of a tuple of them."""
+        """Return the field for a tuple of such values."""
         write, read = self.to_record, self.of_record
         kept_as = tuple[self.record, ...]  # type: ignore[name-defined]
         return Field(kept_as, (), lambda values: tuple(map(write, values)), lambda kept: tuple(map(read, kept)))
 
     def to_record(self, value: T) -> msgspec.Struct:
-        """Raises ValueError for what cannot be written."""
+        """Return the record. Raises ValueError for what cannot be written."""
         values = [*self._values_of(value)]
         for at, write, default in self._writes:
             values[at] = default if values[at] is None else write(values[at])
         return self.record(**dict(zip(self._names, values, strict=True))) if self._by_name else self.record(*values)
 
     def of_record(self, record: msgspec.Struct) -> T:
-        """Raises ValueError."""
+        """Return the domain value. Raises ValueError."""
         values = [*astuple(record)]
         for at, read in self._reads:
             if values[at] is not None:
@@ -225,11 +228,11 @@ class Form(Generic[T]):
         return self._domain(*values)
 
     def encode(self, value: T) -> bytes:
-        """Raises ValueError for what cannot be written."""
+        """Return the bytes. Raises ValueError for what cannot be written."""
         return _encode(self.to_record(value))
 
     def decode(self, data: bytes) -> T:
-        """Raises UnreadableRecord."""
+        """Return the domain value. Raises UnreadableRecord."""
         try:
             return self.of_record(self.read(data))
         except ValueError as error:
@@ -237,14 +240,14 @@ class Form(Generic[T]):
 
 
 def _default(given: Any) -> Any:
-    """As msgspec takes it: of mappings only an empty dict."""
+    """Return the default as msgspec takes it, which of mappings allows only an empty dict."""
     if given is inspect.Parameter.empty:
         return msgspec.NODEFAULT
     return {} if isinstance(given, Mapping) else given
 
 
-# Results, and jobs with their statuses. Of a call how its arguments came is not kept, nor of an error what concerns the
-# breaker of the very call, nor of a result the upstream's own answer.
+# Results, and jobs with their statuses. Not stored are how a call's arguments came, what of an error concerns the
+# breaker of that call, and the upstream's own answer in a result.
 
 VIOLATION: Final = Form(Violation, expected=_VALUE)
 ERROR: Final = Form(ToolError, without=["blames_upstream"], violations=VIOLATION.many, details=_MEMBERS)
@@ -270,14 +273,15 @@ encode_args: Final[Callable[[JsonObject], bytes]] = encode_json
 
 
 def encode_job_frame(job: Job) -> bytes:
-    """The job without its status, which changes often, and its arguments, which may be large: these are kept apart."""
+    """Encode the job without its status, which changes often, and its arguments, which may be large: both are stored
+    apart."""
     record: Any = JOB.to_record(job)
     record.status, record.call.args = None, b""
     return _encode(record)
 
 
 def decode_job(parts: Sequence[bytes]) -> Job:
-    """From its frame, its status and its arguments. Raises UnreadableRecord."""
+    """Decode a job from its frame, its status and its arguments. Raises UnreadableRecord."""
     frame, status, args = parts
     try:
         record: Any = JOB.read(frame)
@@ -325,8 +329,8 @@ def encode_use(use: ToolUse) -> bytes:
 
 decode_use: Final[Callable[[bytes], ToolUse]] = _decoder(ToolUse)
 
-# Approvals. One that answers a tool's question has a format of its own: who knows no questions must not take it for a
-# yes to a rule.
+# Approvals. One that answers a tool's question has its own format: a version without questions must not read it as an
+# approval by a rule.
 
 QUESTION: Final = Form(Question, schema=_OBJECT, continuation=Field(str, ""))
 RULED: Final = Form(Approval, v=1, without=["question", "round", "covers_rule_id", "answer"])

@@ -1,4 +1,4 @@
-"""Credentials of sources over any `RecordStore`. Texts that callers choose are columns by their digests only."""
+"""Credentials of sources over any `RecordStore`. Texts chosen by callers become columns as digests only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolhub_service.stores.record_store import Records, Table, Where
 
 
 def credential_id(key: CredentialKey) -> str:
-    """The name of its record: a digest over its parts, whatever characters they have."""
+    """Return the record's name: a digest over its parts, whatever characters they have."""
     return _digest(*key)
 
 

@@ -1,13 +1,13 @@
-"""Finding remembered items: which terms an item is indexed under, and the ranking of those that a query finds.
+"""Full-text search of remembered items: the terms an item is indexed under, and the ranking of a query's results.
 
-One index for every backend: a term is a 64-bit digest of its scope and its word, and a posting says how much the term
-weighs in an item. So the items of two principals share no posting, and their statistics never mix. Words are those of
-the catalog's search (stems of English, pairs of Chinese, Japanese and Korean characters), and single such characters at
-a lower weight, which find what a pair misses. Ranking is BM25; a length counts against a fixed mean, so that the weight
-of a posting is known when it is written.
+One index for every backend: a term is a 64-bit digest of its scope and its word, and a posting holds the term's weight
+in an item. So the items of two principals share no posting, and their statistics never mix. Words are those of the
+catalog's search (stems of English, pairs of Chinese, Japanese and Korean characters), and single such characters at a
+lower weight, which find what a pair misses.
 
-Work is bounded whatever is stored: rare words bring the candidates, and common ones are only looked up in the best of
-those. Where all words of a query are common, the newest items that have the rarest of them are the candidates.
+Ranking is BM25 with a fixed mean length, so that the weight of a posting is known when it is written. Work is bounded
+whatever is stored: rare words select the candidates, and common ones are only looked up in the best of those. When all
+words of a query are common, the candidates are the newest items that have the rarest of them.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from toolhub_service.domain.memory import MemoryItem, Scope
 from toolhub_service.registry.query import Analyser, ideographs
 
 Term: TypeAlias = int
-"""Signed, 64 bits."""
+"""A signed 64-bit integer."""
 Posting: TypeAlias = "tuple[Term, int, int]"
 """A term, the number of an item, and the term's weight in it."""
 
 K1: Final = 1.2
 B: Final = 0.75
 MEAN_WORDS: Final = 40.0
-"""The length against which long items count less; the optimum is flat."""
+"""BM25's mean length, in words; the optimum is flat."""
 TAG_WORDS: Final = 2.0
-"""How often the word of a tag counts as said."""
+"""How many occurrences a word in a tag counts as."""
 CHARACTER_WEIGHT: Final = 0.3
-"""Of a single Chinese, Japanese or Korean character, beside the 1.0 of a word or a pair."""
+"""The weight of a single Chinese, Japanese or Korean character; a word or a pair has 1.0."""
 _SCALE: Final = 1_000
 
 QUERY_MAX_WORDS: Final = 24
 DRIVING_MAX: Final = 1_000
-"""Postings that are read for candidates."""
+"""Most postings that are read for candidates."""
 CHECKED_WORDS: Final = 12
 CONTENDERS: Final = 100
 """Candidates in which common words are looked up."""
 TAGGED_CONTENDERS: Final = 300
-"""The same where tags that many items have are looked up, too, and half as many words."""
+"""The same when tags that many items have are looked up, too, with half as many words."""
 
 _ALL, _TAG, _WORD, _CHARACTER = b"a", b"t", b"w", b"c"
 
@@ -62,8 +62,8 @@ class _Scoped:
 
 
 def index_terms(item: MemoryItem) -> dict[Term, int]:
-    """What an item is found by, and the weight of each: its words, its tags, and that it is there at all."""
-    # An analyser of its own: it is not for several threads, and would remember words that are to be forgotten.
+    """Return the terms an item is found by with their weights: its words, its tags, and one that all items have."""
+    # Its own analyser: one is not thread-safe, and would keep words that are to be forgotten.
     read = Analyser()
     counted = Counter[str](read.terms(item.text))
     length = sum(counted.values())
@@ -90,12 +90,12 @@ class ScopedTerms(NamedTuple):
     gain: float = 0.0
 
     def count(self, counts: Mapping[Term, int]) -> int:
-        """How many items have it."""
+        """Return how many items have it."""
         return sum(counts.get(term, 0) for term in self.terms)
 
 
 class Question:
-    """What a caller asks, as terms."""
+    """A caller's query as terms."""
 
     def __init__(self, caller: Scope, query: str, tags: Sequence[str]) -> None:
         self._scoped = [_Scoped(scope) for scope in caller.visible()]
@@ -114,7 +114,7 @@ class Question:
 
 
 class Ranking:
-    """One search, step by step; the caller reads postings in between."""
+    """The steps of one search; between them the caller reads postings."""
 
     def __init__(self, question: Question, counts: Mapping[Term, int]) -> None:
         """`counts`: how many items have each term of the question."""
@@ -131,7 +131,7 @@ class Ranking:
         self._tags = [each.terms for _, each in tags]
         self._tagged: tuple[Term, ...] = ()
         self.driving: list[tuple[Term, int]] = []
-        """Of each of these terms so many of the newest postings are to be read."""
+        """For each term, how many of the newest postings to read."""
         self._plan(known, tags, counts)
 
     def _plan(
@@ -140,7 +140,7 @@ class Ranking:
         tags: Sequence[tuple[int, ScopedTerms]],
         counts: Mapping[Term, int],
     ) -> None:
-        # A tag that few items have decides by itself which are looked at.
+        # A tag that few items have selects the candidates by itself.
         if tags and tags[0][0] <= DRIVING_MAX:
             self._tagged = tags[0][1].terms
             self.driving += [(term, DRIVING_MAX) for term in self._tagged if term in counts]
@@ -155,7 +155,7 @@ class Ranking:
         self._checked = [term for each in checked[:CHECKED_WORDS] for term in each.terms if term in counts]
 
     def take(self, postings: Iterable[Posting]) -> tuple[list[Term], list[int]]:
-        """The postings that `driving` asked for. Returns the terms to be looked up, and the items in which."""
+        """Take the postings of `driving`; return the terms to look up, and the items to look them up in."""
         scores: dict[int, float] = {}
         tagged = set()
         for term, item, weight in postings:
@@ -177,7 +177,7 @@ class Ranking:
         return ([*required, *checked], list(scores)) if required or checked else ([], [])
 
     def best(self, postings: Iterable[Posting], limit: int) -> list[tuple[int, float]]:
-        """Numbers of items and their scores, best first; `postings` of what `take` asked for."""
+        """Return numbers of items with their scores, best first; `postings` are those that `take` asked for."""
         scores, having = self._scores, {item: set[Term]() for item in self._scores} if self._tags else {}
         for term, item, weight in postings:
             if term in self._gains:

@@ -1,9 +1,9 @@
-"""Remembered items over whatever keeps them: `MemoryStore` for any `ItemTables`.
+"""Remembered items over any backend: `MemoryStore` for any `ItemTables`.
 
 A backend keeps items by number, postings (`item_index.py`) by term, newest number first, and how many items have each
-term; what is searched, listed and forgotten, and who sees it, is decided here for all of them. A search is a few looks
-into the tables, of which each follows from the one before: a generator of them, which a backend runs where it looks
-best, SQLite's in one turn of a reader's thread.
+term; searching, listing, forgetting and visibility are decided here for all of them. A search is a few reads of the
+tables, each depending on the one before: it is a generator of reads, which a backend runs where that is cheapest,
+SQLite's in one job of a reader's thread.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from toolhub_service.stores.item_index import Question, Ranking, Term, index_ter
 T = TypeVar("T")
 
 AT_ONCE: Final = 200
-"""Items a look, and a removal, so that nobody's write waits long behind it."""
+"""Items of one read, or of one removal, so that no write waits long behind it."""
 _SPARE: Final = 20
-# Of a longer text the words are found in a thread.
+# The words of longer texts are found in a thread.
 _SHORT_CHARS: Final = 500
 
 
 class ItemRow(NamedTuple):
-    """An item ready to be kept."""
+    """An item with its postings, ready to be stored."""
 
     item_id: str
     owner: str
@@ -39,11 +39,12 @@ class ItemRow(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """One read of the tables, and what it is given; the answer of each:
+    """One read of the tables, with its arguments and what it returns:
 
-    number(item_id): of the item, 0 for none. records(numbers): those that there are, by number. counts(terms): how many
-    items have each, terms that none has left out. newest([(term, n)], before): of each term n postings of the highest
-    numbers, below `before` unless it is 0. among(terms, numbers): the postings of these terms in these items.
+    number(item_id): the item's number, 0 if there is none. records(numbers): the existing records by number.
+    counts(terms): how many items have each, without the terms that none has. newest([(term, n)], before): for each term
+    the n postings with the highest numbers, below `before` unless it is 0. among(terms, numbers): the postings of these
+    terms in these items.
     """
 
     what: Literal["number", "records", "counts", "newest", "among"]
@@ -51,11 +52,11 @@ class Ask(NamedTuple):
 
 
 Lookup: TypeAlias = Generator[Ask, Any, T]
-"""Reads of the tables, each asked for once the one before is answered; it returns what was found."""
+"""A generator of reads, each requested once the one before is answered; it returns the result."""
 
 
 def run_lookup(lookup: Lookup[T], answer: Callable[[Ask], Any]) -> T:
-    """What it finds, each of its reads answered by `answer`."""
+    """Run the lookup, answering its reads by `answer`; return its result."""
     answered: Any = None
     while True:
         try:
@@ -66,28 +67,30 @@ def run_lookup(lookup: Lookup[T], answer: Callable[[Ask], Any]) -> T:
 
 
 class ItemTables(Protocol):
-    """What a backend does; what a method has returned from is durable. Numbers rise and are never used twice.
+    """What a backend implements. Changes are durable when a method returns. Numbers rise and are never reused.
 
-    Each raises ToolFailure TOOL_UNAVAILABLE when the store cannot be used.
+    Each method raises ToolFailure TOOL_UNAVAILABLE when the store cannot be used.
     """
 
     async def run(self, lookup: Lookup[T]) -> T:
-        """What the lookup finds; it may run in a thread."""
+        """Return the lookup's result; it may run in a thread."""
         ...
 
     async def add(self, row: ItemRow, quota: MemoryQuota) -> tuple[int, int]:
-        """Keep it and all its postings, unless the owner would keep more than the quota. What the owner keeps with it,
-        or would: items and bytes."""
+        """Store the item and its postings, unless the owner would exceed the quota.
+
+        Return the items and bytes that the owner has with it, or would have.
+        """
         ...
 
     async def remove(self, numbers: Collection[int]) -> int:
-        """With all their postings, so that nothing of them is left; how many there were."""
+        """Remove the items with all their postings; return how many there were."""
         ...
 
     async def expired(self, now_unix_ms: int, limit: int) -> Collection[int]: ...
 
     async def tidy(self) -> None:
-        """Remove what removing has left behind. May take a while."""
+        """Remove what removals have left behind. May take a while."""
         ...
 
     async def start(self) -> None: ...
@@ -162,7 +165,7 @@ def _search(
         return ()
     terms, numbers = ranking.take((yield Ask("newest", (ranking.driving, 0))))
     looked_up = (yield Ask("among", (terms, numbers))) if terms else ()
-    # Some may have expired and not been removed yet.
+    # Expired items may not be removed yet.
     ranked = ranking.best(looked_up, 2 * limit + _SPARE)
     items = yield from _items(caller, [number for number, _ in ranked], now_unix_ms)
     return [FoundItem(items[number], score) for number, score in ranked if number in items][:limit]
@@ -186,17 +189,18 @@ def _page(caller: Scope, tags: Sequence[str], place: int, limit: int, now_unix_m
 
 
 def _some(caller: Scope, tags: Sequence[str], before: int) -> Lookup[tuple[dict[int, MemoryItem], int]]:
-    """Items that have the tags, expired ones too, and where to go on; 0: nowhere."""
+    """Return items that have the tags, expired ones too, and the number to continue at; 0: there are no more."""
     numbers, further = yield from _numbers(Question(caller, "", tags), before)
     return (yield from _items(caller, numbers, 0)), further
 
 
 def _numbers(question: Question, before: int) -> Lookup[tuple[list[int], int]]:
-    """Some of the items that the caller sees and that have the tags, newest first; where to go on, 0: nowhere."""
+    """Return numbers of items that the caller sees and that have the tags, newest first; and where to continue, 0: at
+    the end."""
     tag_terms = [term for tag in question.tags for term in tag.terms]
     counts = yield Ask("counts", ([*question.everything.terms, *tag_terms],))
     first, *others = sorted(question.tags, key=lambda tag: tag.count(counts)) or [question.everything]
-    # The newest of each scope's, and of those together the newest.
+    # The newest of each scope, and of all those together the newest.
     postings = yield Ask("newest", ([(term, AT_ONCE) for term in first.terms if term in counts], before))
     numbers = sorted({number for _, number, _ in postings}, reverse=True)[:AT_ONCE]
     further = numbers[-1] if len(numbers) == AT_ONCE else 0
@@ -209,15 +213,15 @@ def _numbers(question: Question, before: int) -> Lookup[tuple[list[int], int]]:
 
 
 def _items(caller: Scope, numbers: Sequence[int], now_unix_ms: int) -> Lookup[dict[int, MemoryItem]]:
-    """Those that the caller sees and that have not expired, by number; what cannot be read is left out."""
+    """Return the items that the caller sees and that have not expired, by number, without unreadable ones."""
     items: dict[int, MemoryItem] = {}
     records = (yield Ask("records", (numbers,))) if numbers else {}
     for number, record in records.items():
         try:
             item = decode_item(record)
         except UnreadableRecord:
-            continue  # a newer hub's: one such record must not make all others unfindable
-        # Postings are of this caller's scopes already; but two digests may meet, and two owners cannot.
+            continue  # written by a newer hub: one such record must not hide all others
+        # Postings are of this caller's scopes already; but two digests may collide, and two owners cannot.
         if caller.sees(item) and not 0 < item.expires_at_unix_ms <= now_unix_ms:
             items[number] = item
     return items

@@ -1,6 +1,6 @@
 """Records, uses of tools and idempotency keys in the memory of one process: lost with it, and not seen by any other.
 
-Nothing awaits between a look and a change, so each method is one compare-and-set.
+No method awaits between a read and a change, so each is one compare-and-set.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 class MemoryRecords(Generic[R]):
-    """Implements `RecordStore` for any `Table`; shared with nobody."""
+    """Implements `RecordStore` for any `Table`; shared with no other process."""
 
     def __init__(self, table: Table[R]) -> None:
         self._table = table
@@ -123,7 +123,7 @@ class MemoryRecords(Generic[R]):
         """There is nothing to open."""
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
     def _keep(self, record: R, row: Row) -> None:
         key = self._table.key_of(row)
@@ -165,7 +165,7 @@ class MemoryRecords(Generic[R]):
         return tuple(row[column] for column in self._table.order)
 
     def _version(self, row: Row) -> int:
-        """Of what is kept under the row's key; 0 when the key is free."""
+        """Return the version stored under the row's key; 0 when the key is free."""
         existing: Any = self._rows.get(self._table.key_of(row), {"version": 0})
         return int(existing["version"])
 
@@ -191,10 +191,10 @@ class MemoryUsage:
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._count = 0
-        # Of the uses that are kept, rising.
+        # Numbers of the stored uses, ascending.
         self._numbers: list[int] = []
         self._uses: dict[int, ToolUse] = {}
-        # The numbers of each tenant and tool.
+        # The numbers by tenant and tool.
         self._of: dict[tuple[str, str], deque[int]] = {}
 
     async def add(self, uses: Sequence[ToolUse]) -> None:
@@ -223,7 +223,7 @@ class MemoryUsage:
         """There is nothing to open."""
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
     def _drop(self, number: int) -> None:
         use = self._uses.pop(number)
@@ -234,10 +234,10 @@ class MemoryUsage:
             del self._of[use.tenant, use.tool]
 
 
-# Idempotency keys: a dictionary in the order of the last change, which is the order of expiry but for the length of a
-# call. So before a new key is put in, what has expired stands at its beginning, and is dropped.
+# Idempotency keys: a dictionary in the order of the last change, which is the order of expiry except for the length of
+# a call. So expired keys are at its beginning, and are dropped before a new key is added.
 
-# About what a record weighs besides the value of its result.
+# About the size of a record without the value of its result.
 _RECORD_BYTES = 2_048
 
 
@@ -248,7 +248,7 @@ class _Slot:
         self.record = record
         self.size_bytes = _RECORD_BYTES
         self.ended: asyncio.Event | None = None
-        """Made by the first who waits; set once the record's owner runs no more."""
+        """Made by the first waiter; set when the record's owner no longer runs."""
 
 
 class MemoryKeys:
@@ -256,7 +256,7 @@ class MemoryKeys:
     full, it refuses new keys and forgets none."""
 
     def __init__(self, clock: Clock, *, max_keys: int = 100_000, max_bytes: int = 256 * 1024 * 1024) -> None:
-        """`max_bytes` bounds what the stored results hold, measured as canonical JSON."""
+        """`max_bytes` bounds the size of stored results, measured as canonical JSON."""
         self._clock = clock
         self._max_keys = max_keys
         self._max_bytes = max_bytes
@@ -315,7 +315,7 @@ class MemoryKeys:
         return slot
 
     def _held(self, key: EffectKey, owner: str) -> _Slot | None:
-        """The slot in which this owner's call still runs."""
+        """Return the slot in which this owner's call still runs."""
         slot = self._live(key)
         return slot if slot is not None and slot.record.owner == owner and slot.record.result is None else None
 

@@ -82,7 +82,7 @@ class _Tables:
         return over[:limit]
 
     async def tidy(self) -> None:
-        """Nothing is left behind."""
+        """Nothing to do: removals leave nothing behind."""
 
     async def start(self) -> None: ...
 

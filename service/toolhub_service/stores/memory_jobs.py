@@ -1,6 +1,6 @@
 """Jobs in the memory of one process: for tests, and for hubs whose work may be lost with them.
 
-Nothing awaits between a look and a change, so each method is one compare-and-set.
+No method awaits between a read and a change, so each is one compare-and-set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MemoryJobs:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
-        # Those that are not final: sweeps look at them every few seconds, and never at all that is kept.
+        # Jobs that are not final: sweeps read these every few seconds, and never all jobs.
         self._open: dict[str, Job] = {}
         self._histories: dict[str, list[JobStatus]] = {}
         self._by_key: dict[_Scope, str] = {}
@@ -105,7 +105,7 @@ class MemoryJobs:
         """There is nothing to open."""
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""
 
     def _keep(self, job: Job, *, new_entry: bool) -> None:
         status = job.status

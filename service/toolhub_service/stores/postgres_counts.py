@@ -1,7 +1,7 @@
 """Rate and quota in PostgreSQL, counted by all hubs of one schema together: the same sums as budget/limits.py.
 
-One statement takes of all limits of a call, or of none. Time is the server's, so that the clocks of the hubs need not
-agree.
+One statement counts a call in all its limits, or in none. The server's clock is used, so that the clocks of the hubs
+need not agree.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FROM unnest(%(digests)s::bytea[], %(intervals)s::float8[], %(opened)s::float8[])
     AS given (limit_digest, interval_s, opened_at_s)
 WHERE counts.limit_digest = given.limit_digest RETURNING 1"""
 _FORGET_IDLE: Final = f"DELETE FROM counts WHERE idle_at_s < {_NOW_S} RETURNING 1"  # noqa: S608 — fixed text
-# Takings between two looks for what is idle: each reads the whole table.
+# Calls of `take` between two searches for idle limits: each search reads the whole table.
 _FORGET_EVERY: Final = 1_000
 
 
@@ -57,7 +57,7 @@ class PostgresCounts:
     """Implements `SharedCounts`. The link is started by its owner."""
 
     def __init__(self, link: PostgresLink, clock: Clock | None = None) -> None:
-        """`clock` None: the server's."""
+        """`clock` None: the server's clock."""
         self._clock = clock
         self._writer = TableWriter(link, "counts", is_durable=False)
         self._taken = 0
@@ -96,7 +96,7 @@ class PostgresCounts:
 
 
 def _interval_s(limit: Limit) -> float | None:
-    """Between two calls; None without a rate."""
+    """Return the interval between two calls; None without a rate."""
     return 1 / limit.rate_per_s if limit.rate_per_s else None
 
 

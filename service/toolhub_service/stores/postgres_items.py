@@ -1,7 +1,7 @@
 """Remembered items in PostgreSQL, shared by all hubs of one schema.
 
-What was removed is in no table and no index any more; when its bytes leave the server's files is a matter of its
-vacuum, and of its archived WAL.
+Removed items are in no table and no index any more; when their bytes leave the server's files depends on its vacuum and
+its archived WAL.
 """
 
 from __future__ import annotations
@@ -122,13 +122,13 @@ class _Tables:
         return int(removed)
 
     async def expired(self, now_unix_ms: int, limit: int) -> Collection[int]:
-        # Both clocks say so: a hub whose clock is ahead ends nothing for the others.
+        # Expiry needs both clocks: a hub whose clock is ahead removes nothing from the others.
         sql = f"""SELECT number FROM memory_items
             WHERE expires_at_unix_ms > 0 AND expires_at_unix_ms <= least(%s, {SERVER_UNIX_MS}) LIMIT %s"""  # noqa: S608 — fixed
         return [number for (number,) in await self._link.rows(sql, now_unix_ms, limit)]
 
     async def tidy(self) -> None:
-        """The server does."""
+        """Nothing to do: the server does it."""
 
     async def start(self) -> None:
         await self._link.start()

@@ -1,10 +1,9 @@
 """Jobs and their histories in PostgreSQL, shared by all hubs of one schema.
 
-Compare-and-set, the new entry and its news are one statement; statements of many callers are one group, and so one
-transaction, in which rows are locked in the order of their ids: two groups never wait for one another in a circle. News
-are announced in the order of commits, which the server's queue of notifications keeps; what this process wrote itself
-is announced with the entry at hand, but only when its notification comes back, so that it never overtakes another
-process's.
+Compare-and-set, the new entry and its news are one statement. Statements of many callers form one group and so one
+transaction, which locks rows in the order of their ids: two groups cannot deadlock. News are announced in commit order,
+which the server's notification queue keeps. A change by this process is announced with the entry from memory, but only
+when its notification arrives, so that it never overtakes another process's.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ class _Written(NamedTuple):
 
     job: Job
     id: str
-    """As the columns hold it."""
+    """The state as the column holds it."""
     key_digest: bytes | None
-    """Of principal, tool and idempotency key; None without a key."""
+    """Digest of principal, tool and idempotency key; None without a key."""
     changing: tuple[Any, ...]
     """The columns that every change writes, in the statements' order."""
     lasting: tuple[Any, ...]
-    """Those that only a new job has."""
+    """The columns that only a new job writes."""
 
 
 def _written(job: Job, *, new: bool = False) -> _Written:
-    """Raises ValueError for what cannot be written."""
+    """Return the job as it is written. Raises ValueError for what cannot be written."""
     call, status, job_id = job.call, job.status, text(job.job_id)
     key = dumps([call.principal.id, call.tool, call.idempotency_key]) if new and call.idempotency_key else b""
     key_digest = hashlib.sha256(key).digest() if key else None
@@ -90,8 +89,8 @@ appended AS (
     SELECT job_id, sequence, status FROM given JOIN kept USING (job_id))
 SELECT job_id, pg_notify(%b, job_id || ' ' || sequence || ' ' || %b) FROM given JOIN kept USING (job_id)"""  # noqa: S608 — fixed
 
-# Each job that was changed, and whether its entry is new; then each that stood, with its version before. No join but by
-# the key of `jobs`, so that the plan fits a group of any size.
+# Returns each changed job, and whether its entry is new; then each existing one, with its version before. The only join
+# is by the key of `jobs`, so that the plan fits a group of any size.
 _PUT: Final = f"""
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest({_TYPED}, %b::text[]) AS given ({_CHANGING}, status, may_follow)),
@@ -147,7 +146,7 @@ _TALLY: Final = """
 SELECT state, count(*), (array_agg(created_at_unix_ms ORDER BY entered_at_unix_ms, created_at_unix_ms))[1]
 FROM jobs WHERE NOT is_final GROUP BY state"""
 
-# A job's id, and the sequence of an entry.
+# A job's id and the sequence of an entry.
 _Place: TypeAlias = tuple[str, int]
 
 
@@ -165,7 +164,7 @@ class PostgresJobs:
         self._on_event: Callable[[JobNews], None] | None = None
         self._unlisten: Callable[[], None] | None = None
         self._origin = secrets.token_hex(8)
-        # Entries of this process whose notification has not come back yet.
+        # Entries of this process whose notification has not arrived yet.
         self._own: dict[_Place, JobStatus] = {}
 
     async def create(self, job: Job) -> Job | None:
@@ -245,7 +244,7 @@ class PostgresJobs:
         try:
             parameters = columns([(*each.changing, *each.lasting) for each in wanted])
             notice = (self._link.channel("jobs"), self._origin)
-            # Not prepared: a plan made for any number of jobs would take the square of the time for many.
+            # Not prepared: planning for any number of jobs takes time quadratic in their number.
             cursor = await connection.execute(_CREATE, (*parameters, *notice), prepare=False)
             kept = {job_id for job_id, _ in await cursor.fetchall()}
         finally:
@@ -257,7 +256,7 @@ class PostgresJobs:
     async def _existing(
         self, connection: AsyncConnection, refused: Sequence[_Written]
     ) -> dict[str, Job | None | Exception]:
-        """The job that stands under each one's key or id; None for one that stands itself, when an answer was lost."""
+        """Return the existing job under each one's key or id; None when it is the same job, as after a lost answer."""
         wanted = [[each.id for each in refused], [each.key_digest for each in refused if each.key_digest]]
         rows = await (await connection.execute(_EXISTING, wanted, binary=True)).fetchall()
         by_id = {job_id: decode_job(parts) for job_id, _, *parts in rows}
@@ -269,7 +268,7 @@ class PostgresJobs:
             each.id: by_key[each.key_digest] for each in refused if each.id not in answers and each.key_digest in by_key
         }
         again = [each for each in refused if each.id not in answers]
-        if again:  # What stood was forgotten in between.
+        if again:  # The existing job was forgotten in between.
             answers |= zip([each.id for each in again], await self._create_all(connection, again), strict=True)
         return answers
 
@@ -286,10 +285,13 @@ class PostgresJobs:
         existing = {job_id: version for job_id, version, *_ in rows if version is not None}
         return [each.id in changed or _refusal(each.job, existing.get(each.id)) for each in wanted]
 
-    # Telling
+    # Notifications
 
     def _expect(self, written: Sequence[_Written]) -> list[_Place]:
-        """What of this may come back, before it can. What is expected already is there to stay: it was committed."""
+        """Register entries before their notifications can arrive; return those that were not registered before.
+
+        An entry that is registered already was committed, and stays.
+        """
         if self._on_event is None:
             return []
         places = {(each.id, each.job.status.sequence): each.job.status for each in written}
@@ -310,7 +312,7 @@ class PostgresJobs:
             self._on_event(news)
 
     def _news(self, payload: str) -> JobNews | None:
-        """None for what no hub has announced."""
+        """Return the news of a payload; None when no hub wrote it."""
         job_id, _, rest = payload.partition(" ")
         sequence, _, origin = rest.partition(" ")
         if not (job_id and sequence.isdecimal()):

@@ -1,8 +1,8 @@
 """Idempotency keys in PostgreSQL, shared by all hubs of one schema.
 
-Each change is one statement under the lock of the table, so a compare-and-set, and a claim is on disk before its call
-may run. Expiry is by the server's clock. Keys and bytes are counted by a trigger. Waiting costs one look and no poll: a
-key's end is announced only where somebody is registered as waiting.
+Each change is one statement under the table's lock, and so a compare-and-set; a claim is on disk before its call may
+run. Expiry is by the server's clock. A trigger counts keys and bytes. Waiting costs one query and no polling: the end
+of a key is announced only if a waiter is registered.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from toolhub_service.stores.postgres_link import PostgresLink
 from toolhub_service.stores.postgres_records import SERVER_UNIX_MS
 from toolhub_service.stores.postgres_writer import TableWriter
 
-# About what a record weighs besides its result.
+# About the size of a record without its result.
 _RECORD_BYTES: Final = 2_048
 _NOW: Final = f"coalesce(%(now)s::bigint, {SERVER_UNIX_MS})"
 _NOTIFY: Final = "CASE WHEN is_awaited THEN pg_notify(%(channel)s, encode(key_digest, 'hex')) END"
 _HELD: Final = f"key_digest = %(key)s AND owner = %(owner)s AND result IS NULL AND expires_at_unix_ms > {_NOW}"
 
-# More at once than a claim puts in, so that in the long run none is left.
+# More at once than a claim inserts, so that expired keys do not accumulate.
 _EXPIRE: Final = f"""
 DELETE FROM keys WHERE key_digest IN (
     SELECT key_digest FROM keys WHERE expires_at_unix_ms <= {_NOW} ORDER BY expires_at_unix_ms LIMIT 100)
@@ -62,8 +62,12 @@ _AWAIT: Final = f"UPDATE keys SET is_awaited = true WHERE {_HELD} RETURNING expi
 
 
 class PostgresKeys:
-    """Implements `KeyStore`. Bounded in keys and bytes, of which each principal has a share: when full, it refuses new
-    keys and forgets none. The link is started by its owner."""
+    """Implements `KeyStore`.
+
+    Bounded in keys and bytes, with a share for each principal: when full, it refuses new keys.
+
+    It never drops one before it expires. The link is started by its owner.
+    """
 
     def __init__(
         self,
@@ -73,12 +77,12 @@ class PostgresKeys:
         max_keys: int = 1_000_000,
         max_bytes: int = 256 * 1024 * 1024,
     ) -> None:
-        """The bounds are of all hubs together. `clock` None: the server's."""
+        """The bounds apply to all hubs together. `clock` None: the server's clock."""
         self._link = link
         self._clock = clock
         self._max = {"max_keys": max_keys, "max_bytes": max_bytes}
         self._writer = TableWriter(link, "keys")
-        # By the digest in hex; kept alive by those who wait.
+        # By the digest in hex; entries live as long as their waiters.
         self._awaited: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         link.listen("keys", self._on_event)
 
@@ -92,7 +96,7 @@ class PostgresKeys:
             "record": encode_key_record(record),
             "replacing": replacing,
         }
-        # Both are in one group, one after the other.
+        # Both statements are in one group, one after the other.
         answers = await asyncio.gather(self._writer.run(_EXPIRE, terms), self._writer.run(_CLAIM, terms))
         is_claimed, existing, expires_at_unix_ms, result, is_full, room_in_ms, _ = answers[1][0]
         if is_claimed:
@@ -135,12 +139,12 @@ class PostgresKeys:
         return {"key": _digest(key), "owner": owner, "now": now_unix_ms, "channel": self._link.channel("keys")}
 
     def _on_event(self, payload: str | None) -> None:
-        """After a gap anything may have ended: all look again."""
+        """Wake the key's waiters; all of them after a gap, when any key may have ended."""
         for name in tuple(self._awaited) if payload is None else (payload,):
             if news := self._awaited.pop(name, None):
                 news.set()
 
 
 def _digest(key: EffectKey) -> bytes:
-    """Of any length and any characters, within its scope: distinct, and bounded."""
+    """Return a bounded key, distinct for any length and any characters, within its scope."""
     return hashlib.sha256(dumps(list(key))).digest()

@@ -1,11 +1,10 @@
-"""A process's link to PostgreSQL: a small pool for statements and one connection that listens, nothing per caller.
+"""A process's link to PostgreSQL: a small pool for statements and one connection that listens, none per caller.
 
-What may be done twice is done again when its connection turns out to be dead; anything else gets a connection that was
-tried just before. So a connection that died in the pool costs nobody an answer. What a statement has changed is on the
-server's disk when `run` returns: `synchronous_commit` is never off here. An answer that was lost on the way leaves open
-whether the statement was done, and TOOL_UNAVAILABLE is raised for it as for any trouble.
-Tables lie in the first schema of the URL's search_path; LISTEN needs a direct connection or a pooler in session mode.
-Tested with PostgreSQL 15.
+Repeatable work is repeated when its connection turns out to be dead; other work gets a connection that was checked just
+before. So a dead connection in the pool costs no caller its answer. Changes are on the server's disk when `run`
+returns: `synchronous_commit` is never off here. When an answer is lost, it is unknown whether the statement ran, and
+TOOL_UNAVAILABLE is raised as for any other failure. Tables lie in the first schema of the URL's search_path; LISTEN
+needs a direct connection or a pooler in session mode. Tested with PostgreSQL 15.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, re
 from toolhub_service.stores.postgres_target import postgres_target
 from toolhub_service.stores.record_store import Place, Where
 
-# Plain SQL files, applied in the order of their names, each once, by one process at a time. Tables of their own, which
-# nothing older knows or needs, are additions: made where they are absent and not recorded, so that a hub of the version
-# before starts beside them.
+# Plain SQL files, applied in the order of their names, each once, by one process at a time. New tables that no older
+# version knows or needs are additions: created when absent and not recorded, so that a hub of the version before starts
+# beside them.
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtext('toolhub stores'), hashtext(current_schema()))"
 _IS_NEW: Final = "SELECT to_regclass('store_migrations') IS NULL"
@@ -38,7 +37,7 @@ _MAKE: Final = "CREATE TABLE store_migrations (name text PRIMARY KEY, applied_at
 
 
 def migrations() -> dict[str, str]:
-    """The text of each file by its name, in order."""
+    """Return the text of each file by its name, in order."""
     return _texts("migrations")
 
 
@@ -48,7 +47,7 @@ def _texts(folder: str) -> dict[str, str]:
 
 
 async def migrate(connection: AsyncConnection) -> list[str]:
-    """Bring the tables up to this version, all or nothing; the names of what was applied.
+    """Bring the tables up to this version, all or nothing; return the names of the migrations applied.
 
     Raises HubFailure STORE_TOO_NEW when a newer version of the hub has changed them already.
     """
@@ -75,14 +74,14 @@ async def _applied(connection: AsyncConnection) -> set[str]:
     return {name for (name,) in rows}
 
 
-# The error when PostgreSQL cannot be used: what kind of trouble, never an error's own text or the URL.
+# The error when PostgreSQL cannot be used: it names the kind of failure, never an error's own text or the URL.
 
 TROUBLE: tuple[type[Exception], ...] = (psycopg.Error, OSError)
-"""psycopg's pool raises OperationalErrors too."""
+"""psycopg's pool raises OperationalErrors, too."""
 
 
 def unavailable(reason: str, shown: str) -> ToolFailure:
-    """`reason` is for operators; `shown` is the server's place without its password."""
+    """Return the caller's error. `reason` is for operators; `shown` is the server's address without its password."""
     return refuse(
         ErrorKind.TOOL_UNAVAILABLE,
         "The hub's shared store (PostgreSQL) cannot be used at the moment, and what depends on it is refused rather "
@@ -95,7 +94,7 @@ def unavailable(reason: str, shown: str) -> ToolFailure:
 
 
 def connection_was_lost(error: Exception) -> bool:
-    """And another one may be had."""
+    """Return whether the connection was lost, and a new one may work."""
     if not isinstance(error, psycopg.OperationalError) or isinstance(error, PoolTimeout | PoolClosed):
         return False
     return error.sqlstate is None or error.sqlstate.startswith("57P")
@@ -122,12 +121,12 @@ def reason_of(error: Exception) -> str:
 
 
 def text(value: str) -> str:
-    """As a column holds it, each text in a way of its own: PostgreSQL's text has no NUL."""
+    """Return the text as a column holds it, each text uniquely: PostgreSQL's text has no NUL."""
     return value.replace("\\", "\\\\").replace("\0", "\\0") if "\\" in value or "\0" in value else value
 
 
 T = TypeVar("T")
-# From value to value along the index, instead of over all rows.
+# A loose index scan from value to value, instead of over all rows.
 _VALUES: Final = """
 WITH RECURSIVE found AS (
     (SELECT {column} FROM {table} ORDER BY {column} LIMIT 1)
@@ -136,7 +135,7 @@ WITH RECURSIVE found AS (
     FROM found WHERE found.{column} IS NOT NULL)
 SELECT {column} FROM found WHERE {column} IS NOT NULL"""
 _MAX_WAITING: Final = 10_000
-# A machine that vanishes in the middle of a transaction must not keep its locks for the two hours of TCP's keepalive.
+# A machine that vanishes within a transaction must not keep its locks for the two hours of TCP's keepalive.
 _CONFIGURE: Final = """
 SELECT set_config('statement_timeout', %(patience)s, false),
     set_config('idle_in_transaction_session_timeout', %(patience)s, false),
@@ -146,10 +145,10 @@ SELECT set_config('statement_timeout', %(patience)s, false),
 
 
 class PostgresLink:
-    """Shared by the stores of a process. Each store starts it, its owner closes it."""
+    """Shared by the stores of a process. Each store starts it; its owner closes it."""
 
     def __init__(self, url: str, *, max_connections: int = 8, patience_s: float = 5.0) -> None:
-        """`patience_s`: how long anything waits for the server, for a free connection and for an answer each.
+        """`patience_s`: the timeout for the server, for a free connection and for an answer, each.
 
         Raises HubFailure POSTGRES_URL_INVALID.
         """
@@ -189,9 +188,9 @@ class PostgresLink:
             await pool.close()
 
     async def run(self, work: Callable[[AsyncConnection], Awaitable[T]], *, repeatable: bool) -> T:
-        """What `work` makes of a connection, outside any transaction. Raises ToolFailure TOOL_UNAVAILABLE.
+        """Return what `work` returns for a connection, outside any transaction. Raises ToolFailure TOOL_UNAVAILABLE.
 
-        `repeatable`: it does no harm when it is done once more after its answer was lost.
+        `repeatable`: running it again after a lost answer does no harm.
         """
         task = asyncio.ensure_future(self._lend(work, repeatable))
         try:
@@ -207,7 +206,7 @@ class PostgresLink:
     async def execute(
         self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
     ) -> tuple[int, list[Any]]:
-        """How many rows a statement that may be repeated changed or found, and those that it found.
+        """Run a statement that may be repeated; return how many rows it changed or found, and the rows found.
 
         Raises ToolFailure TOOL_UNAVAILABLE.
         """
@@ -224,7 +223,8 @@ class PostgresLink:
     async def page(
         self, kept: str, table: str, order: Sequence[str], where: Where, after: Place | None, limit: int
     ) -> tuple[list[Any], int]:
-        """Rows of `kept`, a SELECT from the table, newest first and strictly after the cursor; how many match."""
+        """Return rows of `kept`, a SELECT from the table, newest first and after the cursor; and how many match in
+        all."""
         terms, values = await self._terms(table, where)
         ((found,),) = await self.rows(f"SELECT count(*) FROM {table} WHERE {terms}", *values)  # noqa: S608 — fixed names
         if after is not None:
@@ -234,7 +234,7 @@ class PostgresLink:
         return await self.rows(f"{kept} WHERE {terms} ORDER BY {newest_first} LIMIT %s", *values, max(0, limit)), found
 
     async def _terms(self, table: str, where: Where) -> tuple[str, list[Any]]:
-        """As a WHERE clause with its parameters."""
+        """Return a WHERE clause with its parameters."""
         equals = {column: value for column, value in where.equals.items() if value}
         among = {column: [*map(text, values)] for column, values in where.among.items() if values}
         for column, pattern in where.like.items():
@@ -251,11 +251,12 @@ class PostgresLink:
         return " AND ".join(terms) or "TRUE", [*map(text, equals.values()), *among.values()]
 
     def channel(self, name: str) -> str:
-        """The news of this schema: channels belong to the whole database. Once started."""
+        """Return the channel's name in this schema, as channels belong to the whole database. Call after `start`."""
         return f"toolhub_{name}_{hashlib.sha256(self._schema.encode()).hexdigest()[:16]}"
 
     def listen(self, name: str, on_event: Callable[[str | None], None]) -> Callable[[], None]:
-        """From the next `start` on call `on_event` with each payload, None after a gap; returns what ends that."""
+        """From the next `start` on, call `on_event` with each payload, and None after a gap; return a function that
+        ends that."""
         self._listeners[name] = on_event
 
         def unlisten() -> None:
@@ -264,7 +265,7 @@ class PostgresLink:
         return unlisten
 
     async def _lend(self, work: Callable[[AsyncConnection], Awaitable[T]], repeatable: bool) -> T:
-        for _ in range(self._max_connections + 1):  # At worst all that rest in the pool are dead.
+        for _ in range(self._max_connections + 1):  # At worst all idle connections of the pool are dead.
             if self._pool is None:
                 raise unavailable("the hub is closing", self._shown)
             may_repeat = True
@@ -280,14 +281,14 @@ class PostgresLink:
         raise unavailable("connections are lost again and again", self._shown)
 
     def _leave(self, task: asyncio.Task[Any]) -> None:
-        """Wait no longer for a server that does not even answer a request to cancel; the pool bounds how many do."""
+        """Abandon a task whose server does not even answer a cancel request; the pool bounds their number."""
         task.cancel()
         self._late.add(task)
         task.add_done_callback(self._late.discard)
         task.add_done_callback(_taken)
 
     async def _listen(self, feed: PostgresFeed) -> None:
-        """In place of the one before, which listened to less. Raises ToolFailure."""
+        """Replace the feed, which listened to fewer channels. Raises ToolFailure."""
         before, self._feed = self._feed, None
         if before is not None:
             await before.close()
@@ -312,7 +313,7 @@ class PostgresLink:
             configure=self._configure,
             timeout=self._patience_s,
             max_waiting=_MAX_WAITING,
-            # The pool's own backoff doubles without end: give up early, the next request tries anew.
+            # The pool's own backoff doubles without end: give up early, so that the next request tries anew.
             reconnect_timeout=2.0,
             name="toolhub",
         )
@@ -322,24 +323,24 @@ class PostgresLink:
 
 
 def _taken(task: asyncio.Task[Any]) -> None:
-    """Nobody waits for its outcome any more."""
+    """Retrieve the outcome, for which nobody waits any more."""
     if not task.cancelled():
         task.exception()
 
 
-# The one connection of a process that listens: opened anew with backoff when it is lost, and then a gap is announced.
+# The one listening connection of a process: reopened with backoff when it is lost, after which a gap is announced.
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
 
 
 class PostgresFeed:
-    """Calls a channel's listener, on the event loop, with each payload, and all of them with None after a gap."""
+    """Calls a channel's listener, on the event loop, with each payload; all listeners get None after a gap."""
 
     def __init__(
         self, conninfo: str, names: Mapping[str, str], listeners: Mapping[str, Callable[[str | None], None]]
     ) -> None:
-        """`names`: by channel. `listeners`: by name, those of the moment."""
+        """`names` by channel. `listeners` by name: the current ones."""
         self._conninfo = conninfo
         self.names = names
         self._listeners = listeners
@@ -349,7 +350,7 @@ class PostgresFeed:
         """Why it does not listen at the moment; empty while it does."""
 
     async def start(self, patience_s: float) -> bool:
-        """Whether it listens; ended where it does not."""
+        """Connect; return whether it listens. It is closed when it does not."""
         self._task = asyncio.create_task(self._keep_listening())
         try:
             async with asyncio.timeout(patience_s):

@@ -1,8 +1,8 @@
 """Records and uses of tools in PostgreSQL, shared by all hubs of one schema: `RecordStore` for any `Table`.
 
-A table of the schema has the columns of the rows and `record`. Who changes one holds its lock until the commit
-(`TableWriter`), so that each change is one statement that decides by what it finds. A record has expired when both the
-hub's clock and the server's say so: a hub whose clock is ahead ends nothing for the others.
+Each table has the columns of the rows and `record`. A writer holds the table's lock until the commit (`TableWriter`),
+so that each change is one statement that decides by the rows it finds. A record has expired when both the hub's clock
+and the server's say so: a hub whose clock is ahead expires nothing for the others.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from toolhub_service.stores.record_store import (
 R = TypeVar("R")
 # Stable within a statement, so that an index is used.
 SERVER_UNIX_MS: Final = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint"
-# What expires before both clocks' now.
+# Records that have expired by both clocks.
 _EXPIRED: Final = f"expires_at_unix_ms {{}} least(%s, {SERVER_UNIX_MS})"
 _ESCAPED: Final = re.compile(r"\\(.)")
-# A payload of NOTIFY has less than 8000 bytes: a record is announced in parts, which the server keeps together and in
+# A NOTIFY payload has less than 8000 bytes: a record is announced in parts, which the server keeps together and in
 # order.
 _PART: Final = 7_900
 _PAYLOAD: Final = re.compile(r"\d+ (?P<left>\d+) (?P<part>[A-Za-z0-9+/=]*)")
@@ -55,7 +55,7 @@ class PostgresRecords(Generic[R]):
     """The link is closed by its owner, after the store."""
 
     def __init__(self, link: PostgresLink, table: Table[R], *, is_announced: bool = False) -> None:
-        """`is_announced`: whether changes are announced to whoever listens."""
+        """`is_announced`: whether changes are announced to listeners."""
         self._link = link
         self._table = table
         self._is_announced = is_announced
@@ -141,7 +141,7 @@ class PostgresRecords(Generic[R]):
     async def remove(self, key: Key, version: int = 0) -> bool:
         name, shared = self._table.name, self._table.shared
         is_it, values = (f"{self._is_key} AND version = %s", (version,)) if version else (self._is_key, ())
-        # The statement still sees what it removes.
+        # The statement still sees the rows that it removes.
         others = f"SELECT FROM {name} AS other JOIN changed USING ({shared}) WHERE other.ctid <> changed.ctid"
         rows = await self._writer.run(
             f"""
@@ -197,17 +197,17 @@ class PostgresRecords(Generic[R]):
             self._unlisten = None
 
     async def _written(self, records: Sequence[R]) -> str:
-        """As JSON, which the server reads as rows of the table."""
+        """Return JSON, which the server reads as rows of the table."""
 
         def written() -> str:
             rows = (({**self._table.row(record)}, self._table.encode(record)) for record in records)
             return orjson.dumps([_mended(row) | {"record": rf"\x{data.hex()}"} for row, data in rows]).decode()
 
-        # Many may be large, and hold the event loop up.
+        # Many may be large, and would block the event loop.
         return written() if len(records) == 1 else await asyncio.to_thread(written)
 
     def _statement_of(self, records: Sequence[R]) -> tuple[str, list[str]]:
-        """The channel and its payloads, if changes are announced."""
+        """Return the channel and its payloads, which are empty if changes are not announced."""
         return self._link.channel(self._table.name), [
             payload
             for record in records
@@ -216,20 +216,20 @@ class PostgresRecords(Generic[R]):
         ]
 
     def _payloads(self, record: bytes) -> list[str]:
-        # The number tells parts apart that say the same: of those the server would send one a transaction.
+        # The number distinguishes equal parts: the server sends equal payloads of a transaction only once.
         whole, number = b64encode(record).decode(), next(self._numbers)
         last = (len(whole) - 1) // _PART
         return [f"{number} {last - at} {whole[at * _PART : (at + 1) * _PART]}" for at in range(last + 1)]
 
     def _change_of(self, whole: str) -> R | None:
-        """None where it cannot be read: whoever is concerned looks at the store itself."""
+        """Return the record; None when it cannot be read, upon which listeners read the store."""
         try:
             return self._table.decode(b64decode(whole))
         except (UnreadableRecord, ValueError):
             return None
 
     async def _remove(self, which: str, *values: Any) -> int:
-        """How many there were."""
+        """Delete the matching records; return how many there were."""
         rows = await self._writer.run(
             f"""
             WITH changed AS (DELETE FROM {self._table.name} WHERE {which} RETURNING 1), {self._counted}
@@ -266,7 +266,8 @@ class PostgresPins(Pins):
         super().__init__(PostgresRecords[Pin](link, PINS))
 
 
-# What tools were used for. A row's number is its place in the order: one writer at a time makes it that of the commits.
+# What tools were used for. A row's number is its place in the order: a single writer at a time makes it the commit
+# order.
 
 _ADD_USES: Final = """
 INSERT INTO tool_uses (tenant, tool, record, at_unix_ms)
@@ -302,7 +303,7 @@ class PostgresUsage:
                 for use in uses
             ]
             written = orjson.dumps(rows).decode()
-            # Both are in one group, one after the other.
+            # Both statements are in one group, one after the other.
             await asyncio.gather(
                 self._writer.run(_ADD_USES, (written,)), self._writer.run(_TRIM_USES, (written, self._keep))
             )

@@ -1,6 +1,6 @@
-"""What a PostgreSQL URL (or `key=value` text) asks for, what every connection of the hub needs, and how to show it.
+"""Parses a PostgreSQL URL (or `key=value` text), and adds what every connection of the hub needs.
 
-Its own text never reaches a message: libpq repeats what it could not read, and a URL holds a password.
+The URL itself never reaches a message: libpq quotes what it could not read, and a URL holds a password.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from toolhub_service.domain.errors import HubFailure
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "connect_timeout": 5,
-    # A peer that vanished without a word is noticed after about ten seconds, waiting or sending.
+    # A peer that vanished silently is noticed after about ten seconds, waiting or sending.
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -24,14 +24,14 @@ _DEFAULTS: Final[dict[str, Any]] = {
 @dataclass(frozen=True, slots=True)
 class PostgresTarget:
     conninfo: str
-    """For psycopg; holds the password."""
+    """The connection string for psycopg; holds the password."""
     shown: str
     """`host:port/database`, for messages."""
 
 
 def postgres_target(url: str, *, application: str) -> PostgresTarget:
-    """`application` is how the server names the connection. Raises HubFailure POSTGRES_URL_INVALID."""
-    from psycopg import ProgrammingError  # of an extra: a hub without PostgreSQL does not have it
+    """Return the target; `application` names the connection on the server. Raises HubFailure POSTGRES_URL_INVALID."""
+    from psycopg import ProgrammingError  # from an optional extra: a hub without PostgreSQL lacks it
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     try:

@@ -1,6 +1,6 @@
-"""Batches the writes of many callers to PostgreSQL: while one group is under way the next one gathers.
+"""Batches the writes of many callers to PostgreSQL: while one group is written the next one collects.
 
-A group is a transaction, so it is kept or refused as one.
+A group is one transaction, so it is committed or refused as a whole.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _MAX_QUEUED: Final = 20_000
 
 
 class BatchWriter(Generic[W, A]):
-    """`write` answers each of a group, in their order; an exception among the answers is raised for that caller.
+    """Writes groups by `write`, which returns an answer for each item, in order; an exception is raised for its caller.
 
-    Of two changes to the same thing only the first is in a group, the second goes with the next.
+    Of two changes to the same thing only the first joins a group; the second goes with the next.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class BatchWriter(Generic[W, A]):
         key: Callable[[W], object],
         repeatable: bool,
     ) -> None:
-        """`key`: what two changes have in common that must not be written at once. `repeatable`: see the link's run."""
+        """`key` is equal for two changes that must not be in one group. `repeatable`: see `PostgresLink.run`."""
         self._link = link
         self._write = write
         self._key = key
@@ -43,7 +43,7 @@ class BatchWriter(Generic[W, A]):
         self._writer: asyncio.Task[None] | None = None
 
     async def put(self, wanted: W) -> A:
-        """Raises ToolFailure TOOL_UNAVAILABLE, RATE_LIMITED when too much waits; durable when it returns."""
+        """Write the item durably. Raises ToolFailure TOOL_UNAVAILABLE, or RATE_LIMITED when too much waits."""
         if len(self._waiting) >= _MAX_QUEUED:
             raise refuse(ErrorKind.RATE_LIMITED, "The hub's store is overloaded. Try again later.", retry_after_s=1.0)
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
@@ -100,28 +100,30 @@ class _Change(NamedTuple):
 
 
 class TableWriter:
-    """Changes one table, one statement a change: groups come one after the other, whoever writes them.
+    """Changes one table by one statement a change; groups of all writers are committed one after the other.
 
-    So each statement sees what all before it have done, and may decide about several rows by what it finds.
+    So each statement sees all earlier changes, and may decide about several rows by what it finds.
     """
 
     def __init__(self, link: PostgresLink, table: str, *, is_durable: bool = True) -> None:
-        """`is_durable` False: a crash of the server may lose what was written in the second before."""
-        # A statement of its own: one sees what was committed before it began, not before it got the lock.
+        """`is_durable` False: a crash of the server may lose the writes of the last second."""
+        # The lock has its own statement: a statement sees what was committed before it began, not before it got the
+        # lock.
         self._lock = f"SELECT pg_advisory_xact_lock(hashtext('toolhub {table}'), hashtext(current_schema()))"
         if not is_durable:
             self._lock += ", set_config('synchronous_commit', 'off', true)"
         self._group: BatchWriter[_Change, list[Any]] = BatchWriter(link, self._write, key=id, repeatable=False)
 
     async def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-        """Its rows. Raises as `BatchWriter.put`."""
+        """Return the statement's rows. Raises like `BatchWriter.put`."""
         return await self._group.put(_Change(statement, parameters))
 
     async def close(self) -> None:
         await self._group.close()
 
     async def _write(self, connection: AsyncConnection, changes: Sequence[_Change]) -> list[list[Any]]:
-        # A pipeline sends all at once: a hub that freezes in the middle of its group would hold up all others' writes.
+        # A pipeline sends everything at once: a hub that freezes in the middle of its group would block all other
+        # writers.
         async with connection.pipeline(), connection.transaction():
             await connection.execute(self._lock.encode())
             cursors = [

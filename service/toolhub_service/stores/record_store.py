@@ -1,7 +1,8 @@
 """The port under stores of records: a key, a version, columns to find by, and the record itself as bytes.
 
-A noun declares a `Table`; each backend implements `RecordStore` once, for all of them. What must be atomic over several
-records is declared in the table (`unique`, `shared`, `total`), so that no backend knows the nouns.
+Each record type declares a `Table`; each backend implements `RecordStore` once, for all of them. Constraints that must
+be atomic over several records are declared in the table (`unique`, `shared`, `total`), so that no backend knows the
+record types.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ R = TypeVar("R")
 
 
 class BrokenRecord(Exception):
-    """One of several cannot be read, and whoever asked may not do with the others."""
+    """One of several records cannot be read, and the caller may not go on with the others."""
 
     def __init__(self, key: Key) -> None:
         super().__init__("a record cannot be read")
@@ -51,16 +52,16 @@ Place: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[R]):
-    """How the records of one noun are kept. What expires has a column `expires_at_unix_ms`."""
+    """How the records of one type are stored. One that expires has a column `expires_at_unix_ms`."""
 
     name: str
     key: tuple[str, ...]
     """The columns that name a record."""
     row: Callable[[R], Row]
-    """The key's columns first."""
+    """All columns, the key's first."""
     encode: Callable[[R], bytes]
     decode: Callable[[bytes], R]
-    """Raises UnreadableRecord."""
+    """Decodes a record. Raises UnreadableRecord."""
     order: tuple[str, ...]
     """Columns by which pages are ordered, newest first; the key's are the last of them."""
     has_version: bool = True
@@ -68,9 +69,9 @@ class Table(Generic[R]):
     ends: bool = False
     """Whether rows have `is_open`: only open ones expire, and only the others are forgotten."""
     unique: str = ""
-    """A column of which only one open record may have the same value."""
+    """A column in which two open records never have the same value."""
     shared: str = ""
-    """A column that says what several records share: see `RecordStore.remove`."""
+    """A column of which several records may share a value: see `RecordStore.remove`."""
     total: tuple[str, str] = ("", "")
     """Records are counted by the first column, and the second is summed."""
 
@@ -78,16 +79,16 @@ class Table(Generic[R]):
         return tuple(row[column] for column in self.key)
 
     def read(self, kept: Kept) -> R:
-        """Raises UnreadableRecord, also for a record of another key or version than the store says."""
+        """Decode a record. Raises UnreadableRecord, also for another key or version than the store names."""
         record = self.decode(kept.record)
-        # Bytes of another approval or pin, put here by whoever can write to the store, would be a decision nobody made.
+        # Bytes of another approval or pin, written by anyone with access to the store, would be a decision nobody made.
         row = self.row(record)
         if (self.key_of(row), row.get("version", kept.version)) != (kept.key, kept.version):
             raise UnreadableRecord(f"a record of {self.name} that lies in the place of another")
         return record
 
     def read_all(self, found: Iterable[Kept]) -> list[R]:
-        """Raises BrokenRecord."""
+        """Decode all records. Raises BrokenRecord."""
         records: list[R] = []
         for kept in found:
             try:
@@ -98,16 +99,16 @@ class Table(Generic[R]):
 
 
 class Kept(NamedTuple):
-    """A record as it lies in a store, and what the store knows of it by itself."""
+    """A record as stored, with its key and version from the store's own columns."""
 
     key: Key
     version: int
-    """0 where the noun has no versions."""
+    """0 when the table has no versions."""
     record: bytes
 
 
 class Where(msgspec.Struct, frozen=True):
-    """What columns must be. Empty values match everything; all conditions are joined by AND."""
+    """Conditions on columns. Empty values match everything; all conditions are joined by AND."""
 
     equals: Mapping[str, str] = msgspec.field(default_factory=dict)
     among: Mapping[str, Collection[str]] = msgspec.field(default_factory=dict)
@@ -116,7 +117,7 @@ class Where(msgspec.Struct, frozen=True):
     judged: Mapping[str, Owners | None] = msgspec.field(default_factory=dict)
 
     def matches(self, row: Row) -> bool:
-        # Loops, for a page judges many rows: `all` over generators takes three times as long.
+        # Loops, because a page checks many rows: `all` over generators takes three times as long.
         for column, wanted in self.equals.items():
             if wanted and row[column] != wanted:
                 return False
@@ -133,59 +134,59 @@ class Where(msgspec.Struct, frozen=True):
 
 
 class RecordStore(Protocol[R]):
-    """Records of one table, whoever else shares the store. What a method has returned from is durable.
+    """Records of one table, in a store that others may share. Changes are durable when a method returns.
 
     Each raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached.
     """
 
     async def create(self, record: R) -> R | None:
-        """Keep a new one. None when that was done, else the open one with the same `unique` value."""
+        """Store a new record. Return None when it was stored, else the open record with the same `unique` value."""
 
     async def put(self, records: Sequence[R]) -> bool:
-        """Replace those whose version is one less, all or none; version 1 takes a key that is free.
+        """Replace those of the version before, all or none; version 1 takes a free key.
 
-        False when another change came first to any of them.
+        False when any was changed first.
         """
 
     async def get(self, key: Key) -> R | None: ...
 
     async def find(self, column: str, value: str) -> Sequence[R]:
-        """All of one moment that have the value, or none of them: raises BrokenRecord when one cannot be read."""
+        """Return all records that have the value, as of one moment. Raises BrokenRecord when one cannot be read."""
 
     async def page(self, where: Where, *, after: Place | None, limit: int) -> tuple[Sequence[R], int]:
-        """Newest first, strictly after the cursor, and how many match. What cannot be read is left out."""
+        """Return readable records, newest first and after the cursor, and how many match in all."""
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[R]:
-        """Open ones, or all where none ends, that have expired by now: oldest first."""
+        """Return open records, or any if the table has no `is_open`, that have expired by now: oldest first."""
 
     async def forget(self, before_unix_ms: int, limit: int) -> int:
-        """Remove those that are not open and expired before then; how many were removed."""
+        """Remove the records that are not open and expired before then; return how many were removed."""
 
     async def remove(self, key: Key, version: int = 0) -> bool:
-        """Remove one, of that version only where one is given. True when it was there and no other has its `shared`
-        value."""
+        """Remove one record, of any or that version. True when it was there and no other has its `shared` value."""
 
     async def remove_all(self, column: str, value: str) -> int:
-        """Remove those that have the value; how many there were."""
+        """Remove the records that have the value; return how many there were."""
 
     async def totals(self, value: str) -> tuple[int, int]:
-        """Count and sum (`Table.total`) of the records that have the value."""
+        """Return count and sum (`Table.total`) of the records that have the value."""
 
     async def all_totals(self) -> Sequence[tuple[str, int, int]]:
-        """The same of each value that any record has."""
+        """Return the same for each value that any record has."""
 
     async def revision(self) -> int:
-        """Rises with every `put`, `remove` and `remove_all` that changed something, by anyone."""
+        """Return a number that rises with every `put`, `remove` and `remove_all`, by any process, that changed
+        something."""
 
     def listen(self, on_event: Callable[[R | None], None]) -> None:
-        """Before `start`: call `on_event`, on the loop, with each record that anyone changes; None after a gap."""
+        """Before `start`: call `on_event`, on the loop, with each record that any process changes; None after a gap."""
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
 
-# The nouns: approvals, records of artifacts and pins.
+# The record types: approvals, records of artifacts and pins.
 
 OPEN_STATES: Final = (ApprovalState.PENDING, ApprovalState.APPROVED)
 
@@ -257,11 +258,11 @@ PINS: Final = Table(
 )
 
 
-# Jobs lie in parts, as each backend needs: what changes, arguments, history. What finds them is the same for all.
+# Each backend stores jobs in parts: changing fields, arguments, history. The search columns are the same for all.
 
 
 def job_facts(job: Job) -> dict[str, str]:
-    """The columns that a filter looks at."""
+    """Return the columns that a filter uses."""
     call = job.call
     return {
         "principal": call.principal.id,
@@ -279,7 +280,7 @@ def jobs_where(where: JobFilter) -> Where:
 
 
 class Records(Generic[R]):
-    """What the store of each noun is made over."""
+    """A record type's store over any `RecordStore`."""
 
     def __init__(self, records: RecordStore[R]) -> None:
         self._records = records
@@ -352,18 +353,18 @@ class Artifacts(Records[Artifact]):
 
 
 class Pins(Records[Pin]):
-    """Implements `PinStore`: all of a source come back whole and under their own names, or the source is blocked."""
+    """Implements `PinStore`. A source's pins are returned whole and under their own names, or the source is blocked."""
 
     async def of_source(self, source: str) -> Sequence[Pin]:
-        """Raises HubFailure FAILED_PRECONDITION when one cannot be read."""
+        """Return the pins of a source. Raises HubFailure FAILED_PRECONDITION when one cannot be read."""
         try:
             return await self._records.find("source", source)
-        except BrokenRecord as broken:  # it may be the one that was rejected: nothing is guessed from the others
+        except BrokenRecord as broken:  # the unreadable one may be a rejection: nothing is inferred from the others
             raise _unreadable(broken.key) from None
 
     async def put(self, pins: Sequence[Pin]) -> bool:
         if len({pin.key for pin in pins}) < len(pins):
-            return False  # of two changes to one the first comes before the second, which is refused with its batch
+            return False  # the second change to one pin comes too late, and refuses its batch
         return not pins or await self._records.put(pins)
 
     async def page(

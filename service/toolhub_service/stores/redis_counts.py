@@ -1,7 +1,7 @@
 """Rate and quota counted by all hubs together: the same sums as budget/limits.py, in Redis.
 
-All limits of a call are looked at before any is spent, in one script: it takes all or nothing. Time is the server's, so
-that the clocks of the hubs need not agree.
+One script checks all limits of a call before it counts in any: all or nothing. The server's clock is used, so that the
+clocks of the hubs need not agree.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class RedisCounts:
     """Implements `SharedCounts`."""
 
     def __init__(self, link: RedisLink, clock: Clock | None = None) -> None:
-        """`clock` None: the server's."""
+        """`clock` None: the server's clock."""
         self._link = link
         self._clock = clock
 
@@ -120,5 +120,5 @@ def _terms(limit: Limit) -> tuple[str, str, str, str, str]:
 
 
 def _interval(limit: Limit) -> str:
-    """Milliseconds between calls; empty without a rate."""
+    """Return the milliseconds between calls; empty without a rate."""
     return repr(1_000 / limit.rate_per_s) if limit.rate_per_s else ""

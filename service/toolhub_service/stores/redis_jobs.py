@@ -1,8 +1,8 @@
 """Jobs and their histories in Redis, shared by all hubs with the same prefix.
 
-Every change is one script: compare-and-set on the version, the entry appended, the indexes moved and the news
-published, or nothing at all. The arguments of a call, which may be large, are written once, and a result once, in the
-history. How durable an answer is, is the server's to say: see redis_link.
+Every change is one script: compare-and-set on the version, append the entry, move the indexes and publish the news, or
+nothing at all. A call's arguments, which may be large, are written once, and so is a result, in the history. The
+server's configuration decides how durable a change is: see redis_link.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ append(id, seq, status)
 return false
 """,
 )
-"""nil when done, or the parts of the job that stands"""
+"""nil when done, or the parts of the existing job"""
 
 PUT = RedisScript(
     _PLACES,
@@ -221,7 +221,7 @@ local oldest = call('ZRANGE', P .. 'jobs:state:QUEUED', 0, 0)[1]
 return {counts, oldest and call('HGET', P .. 'job:' .. oldest, 'created') or ''}
 """
 )
-"""states → a count for each, and when the job that is QUEUED longest was created, or nothing"""
+"""states → a count for each, and the creation time of the job that is QUEUED longest, or nothing"""
 
 FORGET = RedisScript(
     _PLACES,
@@ -247,7 +247,7 @@ return #expired
 
 
 _OPEN_STATES = tuple(state for state in JobState if state not in FINAL_STATES)
-# The states that each state may follow, between blanks.
+# The states that each state may follow, separated by blanks.
 _BEFORE = {then: f" {' '.join(now.value for now in JobState if may_follow(now, then))} " for then in JobState}
 _DAY_MS = 86_400_000
 
@@ -273,7 +273,7 @@ class RedisJobs:
         return decode_job(parts) if parts else None
 
     async def get(self, job_id: str) -> Job | None:
-        if ":" in job_id:  # no id that was minted has one; behind it lie keys of another kind
+        if ":" in job_id:  # no minted id has one; behind it are keys of another kind
             return None
         (parts,) = await self._link.call(READ, job_id)
         return None if None in parts else decode_job(parts)
@@ -331,12 +331,12 @@ class RedisJobs:
         await self._link.start()
 
     async def close(self) -> None:
-        """Listening ends; the link is closed by its owner."""
+        """Stop listening; the link is closed by its owner."""
         self._listening.close()
 
 
 def _change(job: Job) -> tuple[bytes | str | int, ...]:
-    """What every change writes, in the scripts' order."""
+    """Return what every change writes, in the scripts' order."""
     status = job.status
     return (
         status.sequence,
@@ -352,7 +352,7 @@ def _change(job: Job) -> tuple[bytes | str | int, ...]:
 
 
 def _jobs_of(found: Sequence[Sequence[Any]]) -> list[Job]:
-    """Without those that are gone."""
+    """Return the jobs, without those that are gone."""
     return readable([parts for parts in found if None not in parts], decode_job)
 
 
@@ -362,7 +362,7 @@ def _change_of(values: tuple[bytes, ...] | None) -> JobNews:
     try:
         job_id, sequence, status = values
         return JobNews(job_id.decode(), int(sequence), decode_status(status) if status else None)
-    except ValueError:  # it is no such entry: whoever is concerned looks at the store itself
+    except ValueError:  # it is no such entry: listeners read the store
         return JobNews("")
 
 

@@ -1,8 +1,8 @@
 """Idempotency keys in Redis, shared by all hubs with one prefix.
 
-Each change is one script, so a compare-and-set. Expiry is by the hubs' clock: a key whose time is over counts as gone,
-and each claim of a new key removes up to a hundred of those. Waiting costs one subscriber of the process's feed, and a
-settled key is published only where somebody is registered as waiting.
+Each change is one script, so a compare-and-set. Expiry is by the hubs' clock: an expired key counts as gone, and each
+claim of a new key removes up to a hundred of those. Waiters share the process's one feed, and a settled key is
+published only if a waiter is registered.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ return false
 """name, now, most keys, owner, replacing, record, expires, of
 
 → nil when done | the existing record, its expiry and result | the ms until there is room | the same, alone in a list,
-when it is the principal's share that is taken
+when the principal's share is used up
 """
 
 SETTLE = RedisScript(
@@ -130,22 +130,22 @@ call('HSET', P .. 'key:' .. ARGV[1], 'waited', 1)
 return tonumber(expires) - tonumber(ARGV[2])
 """,
 )
-"""name, now, owner → ms until the claim expires, its end being published from now on; 0 when it has ended"""
+"""name, now, owner → ms until the claim expires, and its end is published from now on; 0 when it has ended"""
 
 
 class RedisKeys:
-    """Implements `KeyStore`. Bounded in keys, of which each principal has a share (`may_take`): when full, it
-    refuses new ones and forgets none.
+    """Implements `KeyStore`.
 
-    Bytes are bounded by the server's `maxmemory`, which refuses in the same way: nothing is evicted.
+    Bounded in keys, with a share for each principal (`may_take`): when full, it refuses new ones and never drops an
+    unexpired one. Bytes are bounded by the server's `maxmemory`, which refuses in the same way: nothing is evicted.
     """
 
     def __init__(self, link: RedisLink, clock: Clock, *, max_keys: int = 1_000_000) -> None:
-        """`max_keys` of all hubs together. The link is started by its owner."""
+        """`max_keys` applies to all hubs together. The link is started by its owner."""
         self._link = link
         self._clock = clock
         self._max_keys = max_keys
-        # Kept alive by those who wait.
+        # Entries live as long as their waiters.
         self._awaited: WeakValueDictionary[bytes, asyncio.Event] = WeakValueDictionary()
         link.listen(b"key", self._on_event)
 
@@ -194,14 +194,14 @@ class RedisKeys:
                 return False
 
     def _on_event(self, values: tuple[bytes, ...] | None) -> None:
-        """After a gap anything may have ended: all look again."""
+        """Wake the keys' waiters; all of them after a gap, when any key may have ended."""
         for name in tuple(self._awaited) if values is None else values:
             if news := self._awaited.pop(name, None):
                 news.set()
 
 
 async def _wait_for_change(news: asyncio.Event, left_s: float, until_s: float) -> bool:
-    """Wait for news, or for the claim to expire. False when the waiter's own time is over."""
+    """Wait for news, or for the claim to expire. Return False when the waiter's own time is over."""
     loop = asyncio.get_running_loop()
     expires_s = loop.time() + left_s
     try:
@@ -213,10 +213,10 @@ async def _wait_for_change(news: asyncio.Event, left_s: float, until_s: float) -
 
 
 def _name(key: EffectKey) -> bytes:
-    """Of any length and any characters, within its scope: distinct, and bounded."""
+    """Return a bounded name, distinct for any length and any characters, within its scope."""
     return hashlib.sha256(dumps(list(key))).hexdigest().encode()
 
 
 def _owner_of(key: EffectKey) -> bytes:
-    """The principal, of any length and any characters, distinct."""
+    """Return a distinct name of the principal, for any length and any characters."""
     return hashlib.sha256(dumps([key.principal])).hexdigest()[:32].encode()

@@ -1,7 +1,7 @@
 """A process's one link to Redis: a pipeline for commands, a feed for news of changes.
 
-What was answered is as durable as the server is configured: `appendonly yes` with `appendfsync always` survives a loss
-of power, `everysec` a killed server, and may lose the last second when the machine goes down; replicas follow
+An acknowledged change is as durable as the server is configured: `appendonly yes` with `appendfsync always` survives a
+loss of power, `everysec` a killed server, and may lose the last second when the machine goes down; replicas follow
 asynchronously. Tested with Redis 6.2 and 7.0.
 """
 
@@ -24,23 +24,23 @@ from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.ports import Randomness
 from toolhub_service.stores.redis_pipeline import Pipeline, reason_of, stay_connected, unavailable
 
-# One blocking reader for a whole process: it reads of changes, whichever hub made them.
+# One blocking reader for a whole process, which reads the changes of all hubs.
 #
-# All stores of one prefix tell of changes in one stream, `<prefix>feed`. An entry's id is `<number>-0`; the numbers
-# come without gaps from the counter `<prefix>feed:count`, in the script that made the change. A reader that misses a
-# number knows that the stream was trimmed before it came, and one that finds the counter behind its own that data was
-# lost. After a gap, and after every new connection, listeners are asked to look at everything again.
+# All stores of one prefix publish changes in one stream, `<prefix>feed`. An entry's id is `<number>-0`; the numbers
+# come without gaps from the counter `<prefix>feed:count`, in the script that made the change. A missing number tells a
+# reader that the stream was trimmed before it came, and a counter behind its own that data was lost. After a gap, and
+# after every new connection, listeners must read everything again.
 
 Listener = Callable[[tuple[bytes, ...] | None], None]
 """Takes the fields of one entry, or None after a gap."""
 KEPT = 10_000
-"""About how many entries the stream holds: how far a reader may lag before it has a gap."""
+"""About how many entries the stream holds, and so how far a reader may lag before it has a gap."""
 _READ_AT_ONCE = 500
 _BLOCK_S = 5.0
 
 
 class RedisFeed:
-    """Listeners by kind. They are called on the loop and must not wait."""
+    """Listeners by kind. They are called on the loop and must not block."""
 
     def __init__(
         self, connection: AbstractConnection, prefix: str, randomness: Randomness, *, patience_s: float
@@ -57,13 +57,13 @@ class RedisFeed:
         self._trouble = ""
 
     def listen(self, kind: bytes, on_event: Listener) -> Callable[[], None]:
-        """Tell `on_event` of entries of this kind from now on; what is returned ends that."""
+        """Call `on_event` with entries of this kind from now on; return a function that ends that."""
         listeners = self._listeners.setdefault(kind, [])
         listeners.append(on_event)
         return lambda: listeners.remove(on_event)
 
     async def start(self) -> None:
-        """Returns when nothing appended from then on is missed. Raises ToolFailure TOOL_UNAVAILABLE."""
+        """Start reading; on return nothing appended from then on is missed. Raises ToolFailure TOOL_UNAVAILABLE."""
         if self._following is None or self._following.done():
             reading = stay_connected(
                 self._connection, self._read, self._broken, self._randomness, connect_within_s=self._patience_s
@@ -87,7 +87,7 @@ class RedisFeed:
 
     async def _read(self) -> None:
         self._last = await self._counted()
-        # Not the first connection: what was published between the two has passed unseen.
+        # A later connection: entries published between the two were not seen.
         if self._ready.is_set():
             self._notify_gap()
         self._ready.set()
@@ -105,7 +105,7 @@ class RedisFeed:
         return None if answer is None else answer[0][1]
 
     async def _detect_data_loss(self) -> None:
-        """A counter behind ours: the server has lost data, and counts again from before."""
+        """Detect a counter behind ours: the server has lost data, and counts again from before."""
         counted = await self._counted()
         if counted < self._last:
             self._last = counted
@@ -135,18 +135,19 @@ class RedisFeed:
             self._call(listeners, None)
 
     def _call(self, listeners: list[Listener] | tuple[()], values: tuple[bytes, ...] | None) -> None:
-        # In a turn of their own: a listener that raises must not end the reading.
+        # In its own callback: a listener that raises must not end the reading.
         loop = asyncio.get_running_loop()
         for on_event in listeners:
             loop.call_soon(on_event, values)
 
 
-# Lua that runs in Redis as one: what must not be interleaved, and what would need many round trips.
+# Lua scripts that Redis runs atomically: for changes that must not interleave, and reads that would need many round
+# trips.
 #
 # KEYS[1] is the prefix of all keys, which scripts append to. (A prefix with a hash tag, `{toolhub}:`, puts all keys
-# into one slot.) A script may run twice when its first answer was lost: one that changes something takes a token of
-# the call and leaves it beside what it wrote, so that the second run answers what the first one did.
-# Whoever forgets records trims what was published of them, and with it what is older: nobody lags that far.
+# into one slot.) A script may run twice when its first answer was lost: one that changes something takes a token of the
+# call and stores it beside what it wrote, so that the second run answers like the first one. A script that forgets
+# records trims their entries from the feed, and older ones with them: no reader lags that far.
 
 PRELUDE = f"""
 local P = KEYS[1]
@@ -172,7 +173,7 @@ end
 
 
 class RedisScript:
-    """A script and the digest that Redis knows it by once it has seen it."""
+    """A script and its digest, by which Redis knows it once it has been loaded."""
 
     __slots__ = ("digest", "text")
 
@@ -182,7 +183,7 @@ class RedisScript:
 
 
 class RedisLink:
-    """Shared by all Redis stores of a process. Two connections, however many callers."""
+    """Shared by all Redis stores of a process. It has two connections, however many callers there are."""
 
     def __init__(
         self,
@@ -195,8 +196,8 @@ class RedisLink:
     ) -> None:
         """`url`: redis://, rediss:// or unix://, with user, password and database where there are any.
 
-        `patience_s`: how long a command waits, outages included. `max_waiting`: commands on their way at once.
-        Raises HubFailure INVALID_ARGUMENT for a URL that is none; no message here quotes it.
+        `patience_s`: the timeout of a command, outages included. `max_waiting`: most commands in flight. Raises
+        HubFailure INVALID_ARGUMENT for an invalid URL; no message here quotes it.
         """
         self.prefix = prefix
         self._randomness = randomness
@@ -209,20 +210,20 @@ class RedisLink:
         return self.prefix + name
 
     def token(self) -> str:
-        """By which a script knows its own repetition."""
+        """Return a token by which a script recognises its own repetition."""
         return self._randomness.token_hex(8)
 
     async def run(self, *command: bytes | str | int) -> Any:
-        """One command. Raises ToolFailure TOOL_UNAVAILABLE."""
+        """Run one command and return its answer. Raises ToolFailure TOOL_UNAVAILABLE."""
         try:
             return await self._pipeline.run(*command)
         except ResponseError as error:
             raise unavailable(reason_of(error)) from None
 
     async def call(self, script: RedisScript, *arguments: bytes | str | int, once: bool = False) -> Any:
-        """What the script answers. `once`: it is not sent again when its answer was lost.
+        """Return the script's answer. Raises ToolFailure TOOL_UNAVAILABLE.
 
-        Raises ToolFailure TOOL_UNAVAILABLE.
+        `once`: do not send it again when its answer was lost.
         """
         try:
             try:
@@ -233,11 +234,15 @@ class RedisLink:
             raise unavailable(reason_of(error)) from None
 
     def listen(self, kind: bytes, on_event: Listener) -> Callable[[], None]:
-        """Tell `on_event` of what scripts `tell` under this kind, None after a gap; what is returned ends that."""
+        """Call `on_event` with what scripts `tell` under this kind, None after a gap; return a function that ends
+        that."""
         return self._feed.listen(kind, on_event)
 
     async def start(self) -> None:
-        """Each store calls it. Raises ToolFailure TOOL_UNAVAILABLE, HubFailure for a server that forgets at will."""
+        """Connect; each store calls it.
+
+        Raises ToolFailure TOOL_UNAVAILABLE, and HubFailure for a server that evicts keys.
+        """
         async with self._starting:
             if not self._is_judged:
                 _judge(await self.run("INFO"))
@@ -252,7 +257,7 @@ class RedisLink:
 def _connection(url: str) -> AbstractConnection:
     try:
         _judge_options(urlsplit(url).query)
-        pool = ConnectionPool.from_url(  # only its reading of URLs
+        pool = ConnectionPool.from_url(  # only to parse the URL
             url,
             protocol=2,
             socket_timeout=None,
@@ -270,13 +275,13 @@ def _connection(url: str) -> AbstractConnection:
 
 
 def _judge_options(query: str) -> None:
-    """How the link uses its connections is its own to say."""
+    """Refuse options of the URL that change how the link uses its connections."""
     if any(name != "db" and not name.startswith("ssl_") for name in parse_qs(query)):
         raise ValueError
 
 
 def _judge(info: bytes) -> None:
-    """A server that evicts keys would forget that an effect has happened."""
+    """Refuse a server that evicts keys: it would forget that an effect has happened."""
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
     facts = {name: value for name, colon, value in lines if colon}
     policy = facts.get("maxmemory_policy", "noeviction")

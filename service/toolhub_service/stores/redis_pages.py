@@ -1,7 +1,7 @@
-"""Pages of what is kept in hashes and listed in sorted sets by time: newest first, with the count of all that match.
+"""Pages of records in hashes that sorted sets list by time: newest first, with the count of all that match.
 
-The shortest list that holds every match is read. Where being on it is all that was asked, its length is the count;
-else what it names is judged one by one, a thousand at a time, so that no script holds the server up.
+The shortest list that holds every match is read. When the filter asks only for that list, its length is the count;
+otherwise its records are filtered one by one, a thousand at a time, so that no script blocks the server.
 """
 
 from __future__ import annotations
@@ -64,8 +64,10 @@ class RedisPages:
         lists: Mapping[str, str],
         facts: Callable[[str, Facts], Row],
     ) -> None:
-        """`kind`: what the keys of the hashes begin with, such as `job:`. `fields`: what a filter looks at, which
-        `facts` names as columns. `lists`: by column, as in `Layout`."""
+        """`kind` is the prefix of the hashes' keys, such as `job:`.
+
+        `fields` are those a filter needs, which `facts` turns into columns. `lists` are by column, as in `Layout`.
+        """
         self._link = link
         self._kind = kind
         self._fields = fields
@@ -73,7 +75,7 @@ class RedisPages:
         self._facts = facts
 
     async def page(self, where: Where, after: tuple[int, str] | None, limit: int) -> tuple[list[str], int]:
-        """Ids, newest first, and how many match. Raises ToolFailure TOOL_UNAVAILABLE."""
+        """Return ids, newest first, and how many match. Raises ToolFailure TOOL_UNAVAILABLE."""
         asked = {column: value for column, value in where.equals.items() if value}
         lists = [self._lists[column] + value for column, value in asked.items() if column in self._lists]
         lists = lists or [self._lists[""]]
@@ -112,8 +114,8 @@ class RedisPages:
 
 
 class MemberPages(RedisPages):
-    """Of lists whose members are `<time> <name>` with one score: Redis keeps those in the order of their bytes, where a
-    script's own comparison of texts would follow the server's locale."""
+    """Pages of lists whose members are `<time> <name>` with one score: Redis keeps those in the order of their bytes,
+    where a script's own comparison of texts would follow the server's locale."""
 
     async def _rows(self, name: str, cursor: tuple[int, str] | None, limit: int) -> list[list[str]]:
         bound = "+" if cursor is None else f"({cursor[0]:0{AT_DIGITS}d} {cursor[1]}"

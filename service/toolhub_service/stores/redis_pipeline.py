@@ -1,11 +1,11 @@
-"""One connection for the commands of a whole process, in the order of their callers: what a pool would do with many.
+"""One connection for the commands of a whole process, in the order of their callers: instead of a pool of connections.
 
-Commands of one turn of the loop leave in one write and their answers come back in the same order, so that hundreds of
-callers share a round trip (pipelining, https://redis.io/docs/latest/develop/using-commands/pipelining). Whoever is
-cancelled leaves its answer behind and nothing else: no connection is lost with it, and none can run out.
+Commands of one iteration of the loop are sent in one write and their answers come back in the same order, so that
+hundreds of callers share a round trip (pipelining, https://redis.io/docs/latest/develop/using-commands/pipelining). A
+cancelled caller only leaves its answer unread: no connection is lost with it, and there is no pool to exhaust.
 
-When the connection breaks, what was not answered is sent again by the next one, until its caller's patience is over.
-So a command may run twice: the scripts of stores know their own repetition, and what does not is run `once`.
+When the connection breaks, unanswered commands are sent again over the next one until their caller's timeout. So a
+command may run twice: the stores' scripts recognise their own repetition, and other commands are run `once`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Randomness
 
-# How a connection to Redis that breaks is made again, and which error is raised when it stays broken.
+# Reconnection after a connection to Redis breaks, and the errors raised while it stays broken.
 
 _FIRST_DELAY_S = 0.02
 _LAST_DELAY_S = 1.0
@@ -44,10 +44,10 @@ async def stay_connected(
     *,
     connect_within_s: float,
 ) -> None:
-    """Connect and `talk`, again and again, with exponential backoff and jitter between; until cancelled.
+    """Connect and `talk`, repeatedly, with exponential backoff and jitter between attempts, until cancelled.
 
-    `broken` is called at each end of the connection, before the next attempt. `connect_within_s` is also how long
-    callers wait: several attempts fall into it, so that none is refused when the server has been back for most of that
+    `broken` is called at each end of the connection, before the next attempt. `connect_within_s` is also the callers'
+    timeout: it holds several attempts, so that no caller is refused when the server has been back for most of that
     time.
     """
     loop = asyncio.get_running_loop()
@@ -75,7 +75,8 @@ def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
 
 
 def reason_of(error: Exception) -> str:
-    """For operators: what kind of trouble, never the error's own text, which may quote an address or a password."""
+    """Return the kind of failure for operators, never the error's own text, which may quote an address or a
+    password."""
     match error:
         case AuthenticationError() | AuthorizationError():
             return "it refuses the user or the password"
@@ -95,17 +96,17 @@ def reason_of(error: Exception) -> str:
 
 
 def is_demoted(error: ResponseError) -> bool:
-    """Whether the server says that it is no longer the primary: another one is, behind the same name."""
+    """Return whether the server says that it is no longer the primary: another one is, behind the same name."""
     return _is(error, ReadOnlyError, "-READONLY ")
 
 
 def _is(error: Exception, kind: type[ResponseError], code: str) -> bool:
-    """Before Redis 7 what a script met comes as an error of the script, with the code somewhere inside."""
+    """Before Redis 7 an error inside a script is reported as the script's, with the code somewhere in its text."""
     return isinstance(error, kind) or code in str(error)
 
 
 def unavailable(reason: str) -> ToolFailure:
-    """The error for a caller; `reason` is for operators and names no address."""
+    """Return the caller's error; `reason` is for operators and names no address."""
     return refuse(
         ErrorKind.TOOL_UNAVAILABLE,
         "The hub's shared store (Redis) cannot be used at the moment, and what depends on it is refused rather than "
@@ -132,13 +133,13 @@ class Pipeline:
     def __init__(
         self, connection: AbstractConnection, randomness: Randomness, *, patience_s: float, max_waiting: int
     ) -> None:
-        """`patience_s`: how long a caller waits for its answer, outages included."""
+        """`patience_s`: the timeout of a caller, outages included."""
         self._connection = connection
         self._randomness = randomness
         self._patience_s = patience_s
         self._max_waiting = max_waiting
         self._outbox: deque[_Command] = deque()
-        # Sent and not answered, in order; those whose caller has gone, too.
+        # Sent and not answered, in order; also those whose caller has gone.
         self._sent: deque[_Command] = deque()
         self._called = asyncio.Event()
         self._stalled = asyncio.Event()
@@ -146,7 +147,7 @@ class Pipeline:
         self._trouble = ""
 
     async def run(self, *command: bytes | str | int, once: bool = False) -> Any:
-        """The answer, with RESP2's types. `once`: never sent a second time.
+        """Return the answer, with RESP2's types. `once`: never send it a second time.
 
         Raises ResponseError, and ToolFailure TOOL_UNAVAILABLE: the command may have run then.
         """
@@ -166,7 +167,7 @@ class Pipeline:
             raise unavailable(self._trouble or "no answer in time") from None
 
     async def close(self) -> None:
-        """Whoever still waits gets the error that the store cannot be reached."""
+        """Close; callers that still wait get the error that the store cannot be reached."""
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.cancel()
@@ -188,7 +189,7 @@ class Pipeline:
         )
 
     async def _exchange(self) -> None:
-        """Until the connection breaks."""
+        """Send and read until the connection breaks."""
         self._trouble = ""
         self._stalled.clear()
         async with asyncio.TaskGroup() as both_ways:
@@ -226,7 +227,7 @@ class Pipeline:
                 future.set_result(answer)
 
     async def _watch(self) -> None:
-        """A peer that is silent for longer than its callers' patience counts as gone."""
+        """Break the connection when the peer is silent for longer than its callers' timeout."""
         await self._stalled.wait()
         raise NoAnswer
 

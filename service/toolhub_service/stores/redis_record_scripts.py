@@ -1,8 +1,8 @@
 """Changes of records, as Lua scripts that are the same for every layout.
 
 `<kind>:<name>` is a hash: record, version, by (the token of the last change), what the layout stores, and `fed`, its
-number in the feed, where changes are published. Which lists it is on says the layout's `places`, in Lua, for scripts
-take a record from those of before and put it on those of now. Scripts answer a record as {name, version, record}.
+number in the feed, where changes are published. The layout's `places` computes, in Lua, the lists a record is on, so
+that scripts can move it from its old lists to its new ones. Scripts return a record as {name, version, record}.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from toolhub_service.stores.redis_pages import AT_DIGITS, Facts
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the rows of a table lie in Redis."""
+    """How the rows of a table are stored in Redis."""
 
     kind: str
-    """What the keys of the hashes begin with, and the kind of news in the feed."""
+    """The prefix of the hashes' keys, and the kind of news in the feed."""
     stored: tuple[str, ...]
-    """Fields of the hash."""
+    """The stored fields of the hash."""
     fields: Callable[[Row], tuple[str | int, ...]]
-    """Their values, and behind them what else `places` looks at."""
+    """Their values, followed by the other values that `places` needs."""
     places: str
     """Lua: the lists (sorted sets: name, score, member) that a row is on, and its unique name where it has one."""
     lists: Mapping[str, str]
-    """By column: the prefix of the lists that hold all records of one value; the list of all under no column."""
+    """By column: the prefix of the lists of all records with one value; the list of all records under an empty name."""
     others: tuple[str, ...] = ()
-    """Fields that are not stored: scores."""
+    """Fields that are not stored, only used as scores."""
     has_feed: bool = False
     """Whether changes are published in the feed."""
     has_revision: bool = False
@@ -39,15 +39,15 @@ class Layout:
     by_member: bool = False
     """Whether members are `<time> <name>` with one score, in the order of their bytes."""
     shared: str = ""
-    """The field by which records share something; `<plural>:with:<value>` is the set of those that do."""
+    """The field of which records may share a value; `<plural>:with:<value>` is the set of those that do."""
     total: tuple[str, str] = ("", "")
-    """The field by which records are counted, and the one that is summed."""
+    """The field by which records are counted, and the field that is summed."""
     found: Callable[[str, Facts], Row] = field(default=lambda *_: {})
-    """A record's name and its stored fields as columns, for filters."""
+    """Turns a record's name and its stored fields into columns, for filters."""
 
 
 class Scripts:
-    """Those of one layout."""
+    """The scripts of one layout."""
 
     def __init__(self, layout: Layout) -> None:
         common = _common(layout)
@@ -261,4 +261,4 @@ if COUNTS and #members > 0 then
 end
 return #members
 """
-# list, list of all → how many; members whose hash is lost go from both lists, too
+# list, list of all → how many; members whose hash is lost are removed from both lists, too

@@ -59,7 +59,7 @@ class RedisRecords(Generic[R]):
     async def put(self, records: Sequence[R]) -> bool:
         if len(records) == 1:
             parts = self._written(records[0])
-        else:  # many may be large, and hold the event loop up
+        else:  # many may be large, and would block the event loop
             parts = await asyncio.to_thread(lambda: [part for record in records for part in self._written(record)])
         return bool(await self._link.call(self._scripts.put, self._link.token(), *parts))
 
@@ -123,18 +123,18 @@ class RedisRecords(Generic[R]):
         self._listening.close()
 
     def _written(self, record: R) -> list[bytes | str | int]:
-        """Name, version, record and fields, in the scripts' order."""
+        """Return name, version, record and fields, in the scripts' order."""
         row = self._table.row(record)
         name = " ".join(self._table.key_of(row))
         return [name, row.get("version", 0), self._table.encode(record), *self._layout.fields(row)]
 
     async def _read(self, found: Iterable[Sequence[bytes | None]]) -> list[R]:
-        """Without those that are gone."""
+        """Return the records, without those that are gone."""
         kept = [_kept(parts) for parts in found if parts[2] is not None]
         return await asyncio.to_thread(readable, kept, self._table.read) if kept else []
 
     def _change_of(self, values: tuple[bytes, ...] | None) -> R | None:
-        """None where something was missed, or cannot be read: whoever is concerned looks at the store itself."""
+        """Return the record; None when something was missed or cannot be read, upon which listeners read the store."""
         try:
             return self._table.decode(values[0]) if values else None
         except UnreadableRecord:
@@ -142,7 +142,7 @@ class RedisRecords(Generic[R]):
 
 
 def _kept(parts: Sequence[bytes | None]) -> Kept:
-    """One of which the server has lost a part is one that cannot be read."""
+    """Return the stored record; one of which the server has lost a part is unreadable."""
     name, version, record = (part or b"" for part in parts)
     return Kept(tuple(name.decode().split(" ")), int(version or 0), record)
 
@@ -251,9 +251,9 @@ class RedisPins(Pins):
         super().__init__(RedisRecords[Pin](link, PINS, PIN_LAYOUT))
 
 
-# What tools were used for. `uses:count` numbers uses in the order they were added. `use:<number>` is a hash: record,
-# and of (`<tool> <tenant>`). `uses` lists the numbers, `uses:by-time` lists them by when the use was, and the list
-# `uses:of:<tool> <tenant>` holds those of one tool and tenant, oldest first.
+# What tools were used for. `uses:count` numbers the uses in the order of their addition. `use:<number>` is a hash:
+# record, and of (`<tool> <tenant>`). `uses` lists the numbers, `uses:by-time` lists them by when the use was, and the
+# list `uses:of:<tool> <tenant>` holds those of one tool and tenant, oldest first.
 
 _DROP_USE = """
 local function drop(number)
@@ -284,7 +284,7 @@ end
 """,
 )
 
-# cursor, limit → next cursor, records. A counter behind the cursor is one of a server that has lost its data.
+# cursor, limit → next cursor, records. A counter behind the cursor shows that the server has lost its data.
 _USES_AFTER = RedisScript(
     """
 local cursor = tonumber(ARGV[1])

@@ -1,7 +1,7 @@
-"""One SQLite file that the embedded stores share, with each other and with the other processes of the hub.
+"""The SQLite file that the embedded stores share with each other and with the hub's other processes.
 
-Changes go to one thread, which commits them in groups (`sqlite_writer`). Reads go to a few threads with own
-connections, which in WAL neither wait for the writer nor hold it up. The event loop itself never touches the file.
+Changes go to one thread, which commits them in groups (`sqlite_writer`). Reads go to a few threads with their own
+connections, which in WAL mode neither wait for the writer nor block it. The event loop itself never touches the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ I = TypeVar("I")  # noqa: E741 — an item
 A = TypeVar("A")
 T = TypeVar("T")
 
-# Pages of a table, newest first, and how many rows match in all.
+# Pages of a table: newest first, and how many rows match in all.
 
 
 def page(
@@ -47,12 +47,15 @@ def page(
     after: Place | None,
     limit: int,
 ) -> tuple[list[Any], int]:
-    """`rows` is a SELECT over `table` without its WHERE; `order` the columns of the cursor."""
+    """Return a page and the count.
+
+    `rows` is a SELECT over `table` without its WHERE; `order` the columns of the cursor.
+    """
     matching, parameters = _terms(where)
     for column, passes in where.judged.items():
         if passes is None:
             continue
-        # From value to value along the index, instead of over all rows.
+        # A loose index scan from value to value, instead of over all rows.
         values = [value for (value,) in connection.execute(_VALUES.format(table=table, column=column)) if passes(value)]
         matching += f" AND {column} IN (SELECT value FROM json_each(?))"  # noqa: S608 — fixed names
         parameters.append(orjson.dumps(values).decode())
@@ -73,10 +76,10 @@ SELECT value FROM found WHERE value IS NOT NULL"""
 
 
 def _terms(where: Where) -> tuple[str, list[Any]]:
-    """The filter as a WHERE clause, and its parameters."""
+    """Return the filter as a WHERE clause, and its parameters."""
     globs = {column: glob for column, glob in where.like.items() if any(sign in glob for sign in "*?[")}
     terms: list[tuple[str, Sequence[str]]] = [(f"matches_glob({column}, ?)", [glob]) for column, glob in globs.items()]
-    # A name is found by an index; a glob looks at every row that the other terms leave.
+    # A name is found by an index; a glob reads every row that the other terms leave.
     for column, value in (*where.equals.items(), *where.like.items()):
         if value and column not in globs:
             terms.append((f"{column} = ?", [value]))
@@ -86,14 +89,14 @@ def _terms(where: Where) -> tuple[str, list[Any]]:
     return " AND ".join(term for term, _ in terms) or "1", [value for _, values in terms for value in values]
 
 
-# Many rows a statement: the interpreter's lock is given up at each step of SQLite, and the event loop may keep it for
-# milliseconds each time, so a group of changes costs a few statements and not a few each.
+# Many rows a statement: each step of SQLite releases the GIL, and the event loop may then keep it for milliseconds, so
+# a group of changes takes a few statements and not a few for each change.
 
 _CHUNKS: Final = (256, 64, 16, 4, 1)
 
 
 def insert(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], *, on_conflict: str = "") -> None:
-    """`into` is `table (columns)`; `on_conflict` the rest of the statement. Raises sqlite3.Error."""
+    """Insert the rows; `into` is `table (columns)`, `on_conflict` the rest of the statement. Raises sqlite3.Error."""
     done = 0
     for size in _CHUNKS:
         while len(rows) - done >= size:
@@ -105,7 +108,7 @@ def insert(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[An
 
 
 def look_up(connection: sqlite3.Connection, table: str, columns: str, key: str, keys: Iterable[str]) -> list[list[Any]]:
-    """The `columns` (no blobs) of the rows with these keys, in one step however many they are."""
+    """Return the `columns` (no blobs) of the rows with these keys, in one step however many there are."""
     sql = (
         f"SELECT json_group_array(json_array({columns})) FROM {table} "  # noqa: S608 — fixed names
         f"WHERE {key} IN (SELECT value FROM json_each(?))"
@@ -121,17 +124,17 @@ def _insert(into: str, rows: int, columns: int, on_conflict: str) -> str:
     return f"INSERT INTO {into} VALUES {', '.join([one] * rows)} {on_conflict}"  # noqa: S608 — fixed names
 
 
-# The news of one append-only table of the file, in its order, whoever appended.
+# News of one append-only table of the file, in its order, whichever process appended.
 #
-# What this process committed lies in memory and is delivered from there while nobody else has written; else the file is
-# read from the last row delivered, which gives both in order. Rows are AUTOINCREMENT: never used twice, and without a
-# gap between the commits of others.
+# Rows that this process committed are delivered from memory while no other process has written; otherwise the file is
+# read from the last row delivered, which returns both in order. Row numbers are AUTOINCREMENT: never reused, and
+# without a gap between the commits of others.
 
 _AT_ONCE: Final = 500
 
 
 class Feed(Generic[T]):
-    """Implements `Watch`, for the one listener of a store."""
+    """Implements `Watch` for the one listener of a store."""
 
     def __init__(
         self, file: SqliteFile, table: str, columns: str, decode: Callable[[Sequence[Any]], T], *, gap: T
@@ -148,11 +151,11 @@ class Feed(Generic[T]):
         self._own: list[T] = []
 
     def listen(self, on_event: Callable[[T], None]) -> None:
-        """Before `start`: `on_event` runs on the loop."""
+        """Register the listener, which runs on the loop. Call before `start`."""
         self._on_event = on_event
 
     async def start(self) -> None:
-        """News from now on are delivered, where somebody listens."""
+        """Deliver news from now on, if there is a listener."""
         if self._on_event is not None:
             self._row = await self._file.read(self._last_row)
             self._is_watching = True
@@ -165,7 +168,7 @@ class Feed(Generic[T]):
     # In the writer's thread
 
     def added(self, news: Iterable[T]) -> None:
-        """This process has committed one more row for each; called in the order of rows."""
+        """Note rows that this process has committed, one for each news; called in the order of rows."""
         if self._is_watching:
             self._own.extend(news)
 
@@ -190,7 +193,7 @@ class Feed(Generic[T]):
         return news
 
     def _last_row(self, connection: sqlite3.Connection) -> int:
-        """The number of the table's latest row, forgotten or not."""
+        """Return the number of the table's latest row, even if that was removed."""
         found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (self._table,)).fetchone()
         return found[0] if found else 0
 
@@ -207,7 +210,7 @@ _DAMAGED = (
 
 
 class SqliteFile:
-    """Start it before the stores that share it, close it after them."""
+    """Start it before the stores that share it; close it after them."""
 
     def __init__(
         self,
@@ -218,8 +221,10 @@ class SqliteFile:
         poll_s: float = 0.03,
         connecting: Callable[..., sqlite3.Connection] = connect,
     ) -> None:
-        """`poll_s`: how often other processes' changes are looked for, while somebody listens. `connecting`: as
-        `connect`, for a file that is laid out in another way."""
+        """`poll_s`: how often to look for other processes' changes while somebody listens.
+
+        `connecting` replaces `connect` for a file with another layout.
+        """
         self.path = path
         self._connecting = connecting
         self._readers = readers
@@ -244,7 +249,7 @@ class SqliteFile:
         self._writer = FileWriter(self._connect, opened, asyncio.get_running_loop(), self._poll_s)
 
     async def close(self) -> None:
-        """Make the changes that were asked for and let go of the file."""
+        """Make the changes that are queued, then close the file."""
         writer, self._writer = self._writer, None
         reading, self._reading = self._reading, None
         if writer is not None and reading is not None:
@@ -256,7 +261,10 @@ class SqliteFile:
             self._own = threading.local()
 
     async def change(self, change: Change[I, A], item: I) -> A:
-        """The answer to the change, which is durable. Raises ToolFailure TOOL_UNAVAILABLE, and what it raises."""
+        """Return the change's answer, once the change is durable.
+
+        Raises ToolFailure TOOL_UNAVAILABLE, and what the change raises.
+        """
         if self._writer is None:
             raise unavailable(cause="closed")
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
@@ -264,13 +272,13 @@ class SqliteFile:
         return await answer
 
     async def read(self, find: Callable[[sqlite3.Connection], T]) -> T:
-        """What `find` finds in one snapshot of the file. Raises ToolFailure TOOL_UNAVAILABLE."""
+        """Return what `find` returns for one snapshot of the file. Raises ToolFailure TOOL_UNAVAILABLE."""
         if self._reading is None:
             raise unavailable(cause="closed")
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, find)
 
     def watch(self, watch: Watch) -> None:
-        """Look for news, for the first time at once, until `unwatch`; does nothing when closed."""
+        """Look for news, first at once, until `unwatch`; does nothing when closed."""
         if self._writer is not None:
             self._writer.watch(watch)
 
@@ -282,7 +290,7 @@ class SqliteFile:
         return self._connecting(self.path, busy_timeout_s=self._busy_timeout_s)
 
     def _read(self, find: Callable[[sqlite3.Connection], T]) -> T:
-        """In a reader's thread."""
+        """Run `find` in a reader's thread."""
         try:
             connection = self._reader()
             connection.execute("BEGIN")
@@ -304,7 +312,7 @@ class SqliteFile:
         return connection
 
     def _drop_connection(self) -> None:
-        """The next read of this thread makes a connection anew."""
+        """Drop this thread's connection, so that its next read opens a new one."""
         connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
         if connection is not None:
             self._own.connection = None

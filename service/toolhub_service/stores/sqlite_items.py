@@ -1,8 +1,8 @@
-"""Remembered items in a SQLite file of their own, which is made when something is first remembered.
+"""Remembered items in their own SQLite file, which is created when something is first remembered.
 
-Their own, because what is forgotten must leave the file: SQLite overwrites what is deleted (`secure_delete`), the log
-beside the file is emptied after each removal, and the next tidying writes the file anew, for moving rows between pages
-leaves copies in the gaps. The hub's other records pay for none of that, and its start not for the opening.
+They have their own file because forgotten content must leave it: SQLite overwrites deleted rows (`secure_delete`), the
+write-ahead log is emptied after each removal, and the next tidying rewrites the file, because moving rows between pages
+leaves copies in the gaps. The hub's other records do not pay for that, nor its start for the opening.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _ITEMS: Final = (
     "INSERT INTO memory_removed VALUES (0)",
 )
 MIGRATIONS: Final[Migrations] = (_ITEMS,)
-"""From version n of the file to n + 1; one that has been released is never changed."""
-# Writing the file anew keeps other writers out for as long as copying it takes.
+"""Each entry migrates the file from version n to n + 1; a released one is never changed."""
+# Rewriting the file blocks other writers while it is copied.
 _BUSY_TIMEOUT_S: Final = 30.0
-# How many times as long as it took the next has to wait.
+# The pause before the next rewrite, as a multiple of the last one's duration.
 _REST: Final = 50.0
 
 
 def connect_items(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
-    """As `connect`, to the file of the items; what is deleted is overwritten."""
+    """Like `connect`, for the file of the items; deleted content is overwritten."""
     connection = connect(path, busy_timeout_s=busy_timeout_s, migrations=MIGRATIONS)
     connection.execute("PRAGMA secure_delete = 1")
     return connection
@@ -86,7 +86,7 @@ class _Tables:
 
     async def remove(self, numbers: Collection[int]) -> int:
         removed = await (await self._opened()).change(_REMOVE, tuple(numbers))
-        # What was overwritten still lies in the log. Somebody may be reading: then tidying does it.
+        # Overwritten content is still in the log. If a reader prevents emptying it, tidying does it later.
         with suppress(sqlite3.Error):
             await asyncio.to_thread(_empty_log, self._path)
         return removed
@@ -113,7 +113,7 @@ class _Tables:
         self._tidy_after_s = ended_s + _REST * (ended_s - began_s)
 
     async def start(self) -> None:
-        """The file is opened when it is first needed."""
+        """Do nothing: the file is opened when it is first needed."""
 
     async def close(self) -> None:
         async with self._opening:
@@ -122,7 +122,7 @@ class _Tables:
                 await file.close()
 
     async def _is_there(self) -> bool:
-        """Whether anything was ever remembered."""
+        """Return whether anything was ever remembered."""
         return self._file is not None or await asyncio.to_thread(self._path.exists)
 
     async def _opened(self) -> SqliteFile:
@@ -132,7 +132,7 @@ class _Tables:
                 try:
                     await file.start()
                 except ToolFailure as failure:
-                    # Its message names the path, which is for the operator, and says all: no trace is needed.
+                    # The message names the path, is for the operator, and is complete: no trace is needed.
                     logging.getLogger("toolhub").error("%s", failure.error.message)  # noqa: TRY400
                     raise unavailable(cause="start") from None
                 self._file = file
@@ -140,7 +140,7 @@ class _Tables:
 
 
 class SqliteItems(Items):
-    """The folder is there. No other store uses the file."""
+    """Remembered items in a SQLite file: its folder must exist, and no other store uses it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(_Tables(path))
@@ -245,7 +245,7 @@ _ADD: Final[Change[_Adding, tuple[int, int]]] = Change(one_by_one(_add))
 _REMOVE: Final[Change[Sequence[int], int]] = Change(one_by_one(_remove))
 
 
-# In a thread, by a connection of their own
+# In a thread, by their own connection
 
 
 def _empty_log(path: Path) -> None:
@@ -254,7 +254,7 @@ def _empty_log(path: Path) -> None:
 
 
 def _write_anew(path: Path) -> None:
-    """The file without the gaps, in which copies may lie of what was removed."""
+    """Rewrite the file without the gaps, which may hold copies of removed content."""
     with closing(connect_items(path, busy_timeout_s=_BUSY_TIMEOUT_S)) as connection:
         (seen,) = connection.execute("SELECT items FROM memory_removed").fetchone()
         connection.execute("VACUUM")

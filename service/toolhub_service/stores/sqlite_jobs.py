@@ -1,7 +1,7 @@
 """Jobs in the hub's own file, shared by its processes.
 
 A group of puts costs three statements: one reads the versions of all its jobs, compare-and-set and the state machine
-are judged here inside the transaction, then the records and the new entries are written.
+are checked here inside the transaction, then two write the records and the new entries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from toolhub_service.stores.record_store import job_facts, jobs_where
 from toolhub_service.stores.sqlite_file import Feed, SqliteFile, insert, look_up, page
 from toolhub_service.stores.sqlite_writer import Change, one_by_one
 
-# A job lies in three tables: what changes (`jobs`), the arguments, written once (`job_args`), and its history
+# A job is stored in three tables: what changes (`jobs`), the arguments, written once (`job_args`), and its history
 # (`job_entries`), whose latest entry is the job's status; so progress writes a few hundred bytes, however large the
 # arguments, and a result is written once.
 
@@ -70,7 +70,7 @@ class _Written(Struct, frozen=True, gc=False):
 
 
 def _written(job: Job) -> _Written:
-    """Raises ValueError for what cannot be written."""
+    """Return the job as it is written. Raises ValueError for what cannot be written."""
     status = job.status
     row = {
         "job_id": job.job_id,
@@ -168,7 +168,7 @@ class SqliteJobs:
 
 
 def _change_of(columns: Sequence[Any]) -> JobNews:
-    """From the columns of `_ENTRIES`. Raises UnreadableRecord."""
+    """Return the news of the columns of `_ENTRIES`. Raises UnreadableRecord."""
     job_id, sequence, status = columns
     return JobNews(job_id, sequence, decode_status(status))
 
@@ -190,7 +190,7 @@ def _tally(connection: sqlite3.Connection) -> JobTally:
 def _create_all(connection: sqlite3.Connection, wanted: Sequence[tuple[_Written, bytes]]) -> list[Job | None]:
     answers: list[Job | None] = []
     new: list[tuple[_Written, bytes]] = []
-    # Of one group: two submissions under one key may be committed together, and the table knows neither yet.
+    # Within one group: two submissions with one key may be committed together, when the table knows neither yet.
     keyed: dict[tuple[str, str, str], Job] = {}
     for each in wanted:
         job = each[0].job
@@ -207,7 +207,7 @@ def _create_all(connection: sqlite3.Connection, wanted: Sequence[tuple[_Written,
 
 
 def _put_all(connection: sqlite3.Connection, wanted: Sequence[_Written]) -> list[JobNews | bool | Exception]:
-    """News for a put with a new entry, True for one without, False for one that came too late."""
+    """For each put return its news if it has a new entry, True if it has none, False if another change came first."""
     existing = {
         job_id: (version, sequence, state)
         for job_id, version, sequence, state in look_up(
@@ -224,12 +224,12 @@ def _put_all(connection: sqlite3.Connection, wanted: Sequence[_Written]) -> list
         if isinstance(answer, JobNews):
             entries.append(each.entry)
         if answer and not isinstance(answer, Exception):
-            # The next change of the same group may build on this one, which no query would find.
+            # The next change of the group may build on this one, which no query would find.
             existing[job.job_id] = (job.version, status.sequence, status.state.value)
             changed[job.job_id] = each
     _insert_jobs(connection, list(changed.values()), on_conflict=_REPLACED)
     insert(connection, _ENTRIES, entries)
-    # Arguments may be large, and a job that is over is never run again.
+    # Arguments may be large, and a finished job is never run again.
     over = [job_id for job_id, each in changed.items() if each.job.state.is_final]
     if over:
         connection.execute(_FORGET_ARGS, (orjson.dumps(over).decode(),))

@@ -1,9 +1,8 @@
 """Idempotency keys in the hub's own file, shared by its processes: a claim is on disk before its call may run.
 
-Bounded in keys and bytes by counters that triggers keep, of which each principal has a share (`may_take`): when
-full, it refuses new keys and forgets none. A waiter is
-woken at once by its own process, and by a look at the file after another one has committed; that look is taken for all
-waiters together, and only while there are any.
+Triggers count keys and bytes, which are bounded, with a share for each principal (`may_take`): when full, the store
+refuses new keys and never drops one before it expires. A waiter is woken at once by its own process, and by a read of
+the file after another one has committed; one read serves all waiters, and only while there are any.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from toolhub_service.stores.codec import decode_key_record, encode_key_record
 from toolhub_service.stores.sqlite_file import SqliteFile
 from toolhub_service.stores.sqlite_writer import Change, one_by_one
 
-# Who waits for the end of which claim, in this process, and the one look at the file that is taken for all of them.
+# The waiters of this process by the claim they wait for, and the one read of the file that serves all of them.
 
 _HELD = (
     "SELECT record FROM keys WHERE principal = ? AND tool = ? AND key = ? AND owner = ? AND settled = 0 "
@@ -39,12 +38,12 @@ class Waiting:
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
-        # Of each key: who is to be woken, and whose claim they wait for.
+        # By key: the events to set, each with the owner of the claim that it waits for.
         self._events: dict[EffectKey, dict[asyncio.Event, str]] = {}
 
     @contextmanager
     def on(self, key: EffectKey, owner: str) -> Iterator[asyncio.Event]:
-        """Set whenever the claim may have ended; look then."""
+        """Yield an event that is set whenever the claim may have ended; check it then."""
         event = asyncio.Event()
         if not self._events:
             self._file.watch(self)
@@ -55,7 +54,7 @@ class Waiting:
             self._leave(key, event)
 
     def changed(self, key: EffectKey) -> None:
-        """This process has ended or replaced the claim on the key."""
+        """Note that this process has ended or replaced the claim on the key."""
         for event in self._events.get(key, ()):
             event.set()
 
@@ -80,14 +79,14 @@ class Waiting:
 
 
 def held_record(connection: sqlite3.Connection, key: EffectKey, owner: str, now_unix_ms: int) -> bytes | None:
-    """The record of the owner's claim that has no result yet and has not expired."""
+    """Return the record of the owner's claim if that has no result yet and has not expired."""
     row = connection.execute(_HELD, (*key, owner, now_unix_ms)).fetchone()
     return None if row is None else row[0]
 
 
-# About what a record weighs besides its result.
+# About the size of a record without its result.
 _RECORD_BYTES: Final = 2_048
-# Records that a group of claims removes at most: more than it puts in, in the long run.
+# Most expired records that a group of claims removes: more than it adds, in the long run.
 _EXPIRED_AT_ONCE: Final = 100
 _SCOPE: Final = "principal = ? AND tool = ? AND key = ?"
 _PUT: Final = """
@@ -106,7 +105,7 @@ class _Claim(NamedTuple):
 
 
 class _End(NamedTuple):
-    """Of a claim: settled with a result, or released without one."""
+    """The end of a claim: settled with a result, or released without one."""
 
     key: EffectKey
     owner: str
@@ -121,7 +120,7 @@ class SqliteKeys:
     def __init__(
         self, file: SqliteFile, clock: Clock, *, max_keys: int = 100_000, max_bytes: int = 256 * 1024 * 1024
     ) -> None:
-        """`max_bytes` bounds what the stored results hold, as they are written."""
+        """`max_bytes` bounds the size of stored results, as they are written."""
         self._file = file
         self._clock = clock
         self._max_keys = max_keys
@@ -159,7 +158,7 @@ class SqliteKeys:
         return done
 
     async def _runs(self, key: EffectKey, owner: str) -> bool:
-        """Whether the owner's claim still stands."""
+        """Return whether the owner's claim still holds."""
         find = partial(held_record, key=key, owner=owner, now_unix_ms=self._clock.unix_ms())
         return await self._file.read(find) is not None
 
@@ -190,7 +189,7 @@ class SqliteKeys:
         return None
 
     def _refused(self, connection: sqlite3.Connection, claim: _Claim) -> ToolFailure | None:
-        """Why there is no room for one more key; None: there is."""
+        """Return why there is no room for one more key; None if there is."""
         keys, size_bytes = connection.execute("SELECT keys, size_bytes FROM key_usage").fetchone()
         is_full = keys >= self._max_keys or size_bytes >= self._max_bytes
         own_keys, own_bytes = connection.execute(_OWN, (claim.key.principal,)).fetchone() or (0, 0)

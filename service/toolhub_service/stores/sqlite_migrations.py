@@ -1,8 +1,8 @@
-"""The layout of the hub's own file, and how it came about: one migration after the other, by `PRAGMA user_version`.
+"""The layout of the hub's own file and its migrations, applied in order by `PRAGMA user_version`.
 
-The columns repeat what pages, sweeps and compare-and-set need of a record; the record itself is the blob of `codec`.
-A migration that has been released is never changed; the next one follows it. Tables of their own, which nothing older
-knows or needs, are additions, as in PostgreSQL: no version counts them, so that the hub before opens the file, too.
+The columns repeat what pages, sweeps and compare-and-set need of a record; the record itself is the blob of `codec`. A
+released migration is never changed; a new one follows it. New tables that no older version knows or needs are
+additions, as in PostgreSQL: they do not raise the version, so that the hub before opens the file, too.
 """
 
 from __future__ import annotations
@@ -114,7 +114,11 @@ MIGRATIONS: Final[Migrations] = (
     _SHARES_OF_KEYS,
     _INNER_CALLS,
 )
-"""From version n of the file to n + 1. The next one is preceded by an empty one: see COUNTED_ADDITION."""
+"""Each entry migrates the file from version n to n + 1.
+
+The next one is preceded by an empty one: see COUNTED_ADDITION.
+"""
 ADDITIONS: Final = _CREDENTIALS
 COUNTED_ADDITION: Final = 5
-"""The version that hubs of one day gave to files with the table of credentials; such a file is of the one before."""
+"""The version that the hubs of one day gave to files with the table of credentials; such a file has the version
+before."""

@@ -1,7 +1,7 @@
 """Records and uses of tools in the hub's own file, shared by its processes: `RecordStore` for any `Table`.
 
-A table of the file has the columns of the rows and `record`. Every change is logged in a second one where somebody may
-listen, and counted in a third where somebody asks for the revision.
+A table of the file has the columns of the rows and `record`. Every change is also logged in a second table if there may
+be listeners, and counted in a third if the revision is used.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SqliteRecords(Generic[R]):
     """The file is started before and closed after it."""
 
     def __init__(self, file: SqliteFile, table: Table[R], *, changes: str = "", revision: str = "") -> None:
-        """`changes`, `revision`: the tables of the file for those; empty where there are none."""
+        """`changes` and `revision` name these two tables of the file; empty if there is none."""
         self._file = file
         self._table = table
         self._changes = changes
@@ -75,7 +75,7 @@ class SqliteRecords(Generic[R]):
     async def put(self, records: Sequence[R]) -> bool:
         if len(records) == 1:
             written = [self._written(records[0])]
-        else:  # many may be large, and hold the event loop up
+        else:  # many may be large, and would block the event loop
             written = await asyncio.to_thread(lambda: [self._written(record) for record in records])
         return await self._file.change(self._putting, written)
 
@@ -154,7 +154,7 @@ class SqliteRecords(Generic[R]):
         return True
 
     def _overtaken(self) -> str:
-        """Finds one of the keys, given as JSON, that holds another version than the one before."""
+        """Select one of the keys, given as JSON, whose stored version is not the one before."""
         key = self._table.key
         same = " AND ".join(f"{column} = json_extract(value, '$[{at}]')" for at, column in enumerate(key))
         return (
@@ -248,8 +248,8 @@ class SqlitePins(Pins):
         super().__init__(SqliteRecords[Pin](file, PINS, revision="pin_revision"))
 
 
-# What tools were used for. A row's number is its place in the order:
-# AUTOINCREMENT uses none twice, and one writer at a time makes their order that of the commits.
+# What tools were used for. A row's number is its place in the order: AUTOINCREMENT reuses none, and a single writer at
+# a time makes their order that of the commits.
 
 _TRIM: Final = """
     DELETE FROM tool_uses WHERE row IN (
@@ -283,7 +283,7 @@ class SqliteUsage:
         return await self._file.change(_FORGETTING, (before_unix_ms, limit))
 
     async def start(self) -> None:
-        """The file is open."""
+        """Do nothing: the file is open."""
 
     async def close(self) -> None:
         """The file is closed by its owner."""

@@ -1,13 +1,13 @@
 """The hub's own file, and the thread that changes it, many changes a commit, one fsync a commit.
 
-The thread takes all that is queued, applies it in the order of asking inside one transaction (neighbours of one kind
-together), commits, looks for news, and tells the event loop everything in one turn: while one fsync runs, the next
-group gathers. A change that fails is undone by its savepoint and fails alone; when SQLite or the disk refuses the
-commit, all of the group fail, and the connection is made anew.
+The thread takes all queued changes, applies them in order inside one transaction (neighbours of one kind together),
+commits, looks for news, and hands everything to the event loop in one callback: while one fsync runs, the next group
+collects. A change that fails is undone by its savepoint and fails alone; when SQLite or the disk refuses the commit,
+the whole group fails, and the connection is reopened.
 
-News of other processes are found by `PRAGMA data_version`, which changes when somebody else has committed: one look
-every `poll_s`, by this thread and only while somebody watches. The same thread looks after each of its own commits, so
-that all news come in the order of the file, whoever wrote them.
+News of other processes are found by `PRAGMA data_version`, which changes when another connection has committed: this
+thread reads it every `poll_s`, only while somebody watches, and after each of its own commits, so that all news come in
+the order of the file, whoever wrote them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class FileTooNew(Exception):
 
 
 def connect(path: Path, *, busy_timeout_s: float, migrations: Migrations | None = None) -> sqlite3.Connection:
-    """A connection that writes to the migrated file: WAL, every commit fsynced, the file for its owner only.
-    `migrations`: of another file than the hub's.
+    """Return a connection that writes to the migrated file: WAL, every commit fsynced, the file for its owner only.
+
+    `migrations`: those of another file than the hub's.
 
     Raises sqlite3.Error, OSError or FileTooNew.
     """
@@ -64,7 +65,7 @@ def connect(path: Path, *, busy_timeout_s: float, migrations: Migrations | None 
 
 
 def connect_to_read(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
-    """Raises sqlite3.Error."""
+    """Return a connection that only reads. Raises sqlite3.Error."""
     uri = path.absolute().as_uri() + "?mode=rw"
     connection = sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA query_only = 1")
@@ -74,7 +75,8 @@ def connect_to_read(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """One at a time: SQLite's own timeout does not cover the change to WAL, which fails at once when two make it."""
+    """Exclude other processes: SQLite's own timeout does not cover the change to WAL, which fails at once when two make
+    it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -109,7 +111,7 @@ def _migrate(connection: sqlite3.Connection, migrations: Migrations) -> None:
 I = TypeVar("I")  # noqa: E741 — an item
 A = TypeVar("A")
 
-# Changes a commit.
+# Most changes of a commit.
 _GROUP_LIMIT: Final = 2_000
 
 
@@ -120,22 +122,25 @@ class Change(Generic[I, A]):
     apply: Callable[[sqlite3.Connection, Sequence[I]], Sequence[A]]
     """Makes the changes, in order, and answers each. Runs in a transaction; when it raises, each is tried alone."""
     committed: Callable[[Sequence[I], Sequence[A]], None] | None = None
-    """Told, in the writer's thread, of what is on disk now and in which order."""
+    """Called, in the writer's thread, with what is on disk now, in order."""
 
 
 def one_by_one(apply: Callable[[sqlite3.Connection, I], A]) -> Callable[[sqlite3.Connection, Sequence[I]], Sequence[A]]:
-    """A group of changes is made one after the other."""
+    """Return a change that makes a group's changes one after the other."""
     return lambda connection, items: [apply(connection, item) for item in items]
 
 
 class Watch(Protocol):
     def after_commits(self, connection: sqlite3.Connection, foreign: bool) -> Callable[[], None] | None:
-        """In the writer's thread, after commits; `foreign`: others may have committed. What to call on the loop."""
+        """Called after commits in the writer's thread; return what to call on the loop.
+
+        `foreign`: others may have committed.
+        """
         ...
 
 
 class QueuedChange(Struct, frozen=True, gc=False):
-    """One change in the queue, and who waits for it."""
+    """One change in the queue, and the future of its caller."""
 
     change: Change[Any, Any]
     item: Any
@@ -161,9 +166,9 @@ class FileWriter:
         self._queue: list[QueuedChange] = []
         self._watches: tuple[Watch, ...] = ()
         self._closing = False
-        # Whether a new watch waits for its first look.
+        # Whether a new watch waits for its first check.
         self._at_once = False
-        # Whether commits by others may have been missed: a new connection, a new watch.
+        # Whether commits by others may have been missed: after a new connection or a new watch.
         self._must_reread = True
         self._data_version = 0
         self._thread = threading.Thread(target=self._run, name="hub-db-writer", daemon=True)
@@ -176,7 +181,7 @@ class FileWriter:
                 self._wake.notify()
 
     def watch(self, watch: Watch) -> None:
-        """Have it look from now on, for the first time at once."""
+        """Call it from now on, for the first time at once."""
         with self._wake:
             if watch not in self._watches:
                 self._watches = (*self._watches, watch)
@@ -215,7 +220,7 @@ class FileWriter:
         return group
 
     def _commit(self, group: list[QueuedChange]) -> list[Any]:
-        """The answers, or exceptions, in the order of the group."""
+        """Return the answers, or exceptions, in the order of the group."""
         try:
             connection = self._connection = self._connection or self._connect()
             connection.execute("BEGIN IMMEDIATE")
@@ -251,7 +256,7 @@ class FileWriter:
         return news
 
     def _give_up(self) -> None:
-        """Close the connection, which undoes its transaction, and look anew with the next one."""
+        """Close the connection, which undoes its transaction; the next one reads all news anew."""
         connection, self._connection = self._connection, None
         self._must_reread = True
         if connection is not None:
@@ -261,11 +266,11 @@ class FileWriter:
         try:
             self._loop.call_soon_threadsafe(_deliver, news, answers)
         except RuntimeError:
-            self._closing = True  # the loop is closed: nobody is left who could ask or be answered
+            self._closing = True  # the loop is closed: no caller is left
 
 
 def unavailable(error: BaseException | None = None, cause: str = "disk") -> ToolFailure:
-    """The error for a caller; SQLite's own words name no path and no value."""
+    """Return the caller's error; SQLite's own messages name no path and no value."""
     quoted = f" ({error})" if isinstance(error, sqlite3.Error) else ""
     message = f"The hub's own store cannot be read or written{quoted}. Tell the operator; try again later."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=1.0, component="store", cause=cause)
@@ -278,13 +283,13 @@ def _failed(answer: object) -> bool:
 def _together(
     connection: sqlite3.Connection, change: Change[Any, Any], run: list[QueuedChange]
 ) -> tuple[list[Any], Sequence[Any]]:
-    """The items and their answers. Raises sqlite3.Error when the transaction itself is lost."""
+    """Return the items with their answers. Raises sqlite3.Error when the transaction itself is lost."""
     items = [asked.item for asked in run]
     connection.execute("SAVEPOINT change")
     try:
         answers = change.apply(connection, items)
     except Exception as error:
-        if not connection.in_transaction:  # SQLite has rolled all of it back: the disk is full, or gone
+        if not connection.in_transaction:  # SQLite has rolled back the transaction: the disk is full, or gone
             raise
         connection.execute("ROLLBACK TO change")
         connection.execute("RELEASE change")
@@ -296,7 +301,7 @@ def _together(
 
 
 def _deliver(news: list[Callable[[], None]], answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
-    """On the loop: news first, so that who is answered finds them delivered."""
+    """Called on the loop: news first, so that they are delivered before a caller gets its answer."""
     for notify in news:
         notify()
     for future, answer in answers:

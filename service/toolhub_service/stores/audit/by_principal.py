@@ -1,9 +1,9 @@
-"""Finding the events of some principals, such as a tenant's, without reading past those of all others.
+"""Finds the events of some principals, such as a tenant's, without reading past those of all others.
 
-There is no column of tenants: whose a principal is, the policy in force says (docs/decisions/0060). So an index by
-principal leads from name to name; of those that are meant each gives its next few events, and the earliest of these are
-the page. The index is no part of what a log must have: hubs of earlier versions write beside it, a log without one is
-read along time, and verification does not ask for it.
+There is no column for tenants, because the policy in force decides which tenant a principal belongs to
+(docs/decisions/0060). So an index by principal leads from name to name; each matching principal contributes its next
+few events, and the earliest of these are the page. The index is optional: hubs of earlier versions write beside it, a
+log without one is read in the order of time, and verification ignores it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     import psycopg
 
 INDEXED_MAX: Final = 500_000
-"""Events of a log that is given the index when it is opened: a second's work, while nobody else can write."""
+"""A log gets the index when it is opened if it has fewer events: a second's work, while nobody else can write."""
 _KNOWN_MAX: Final = 10_000
-# Where a page is of more principals than that, most of what lies along time is theirs.
+# A page of more principals than that is read in the order of time, where most events match anyway.
 _MEANT_MAX: Final = 1_000
 _ORDER: Final = "at_unix_ms, writer, sequence"
 After = tuple[int, str, int] | None
 
 
 def _matching(known: Sequence[tuple[Any, ...]], owners: Callable[[str], bool]) -> list[str] | None:
-    """Those of the known principals that are meant; None where they are too many to be asked for one by one."""
+    """Return the known principals that match; None when there are too many to query one by one."""
     if len(known) > _KNOWN_MAX:
         return None
     names = [name for (name,) in known if isinstance(name, str) and owners(name)]
@@ -54,8 +54,8 @@ ORDER BY {_ORDER} LIMIT ?"""  # noqa: S608 — fixed text
 
 
 def index_sqlite(connection: sqlite3.Connection) -> None:
-    """Make the index where there is none and the log is not large. What fails leaves the log as it is."""
-    with suppress(sqlite3.Error):  # without the index pages are found along time, slower and as right
+    """Create the index if there is none and the log is not large. A failure leaves the log as it is."""
+    with suppress(sqlite3.Error):  # without the index pages are read in the order of time: slower and equally right
         if connection.execute(_SQLITE_HAS).fetchone() is None:
             (rows,) = connection.execute("SELECT coalesce(max(row) - min(row), 0) FROM events").fetchone()
             if rows < INDEXED_MAX:
@@ -65,7 +65,7 @@ def index_sqlite(connection: sqlite3.Connection) -> None:
 def sqlite_page(
     connection: sqlite3.Connection, where: EventFilter, after: After, limit: int
 ) -> Sequence[tuple[Any, ...]] | None:
-    """As `EventStore.page`, of those whom `where.owners` means; None where they must be sought along time."""
+    """Like `EventStore.page`, for principals that `where.owners` accepts; None when the log must be read by time."""
     if where.owners is None or connection.execute(_SQLITE_HAS).fetchone() is None:
         return None
     names = _matching(connection.execute(_SQLITE_KNOWN, (_KNOWN_MAX + 1,)).fetchall(), where.owners)
@@ -76,7 +76,7 @@ def sqlite_page(
     return connection.execute(query, (json.dumps(names), *parameters, limit, limit)).fetchall()
 
 
-# Longer names than a B-tree takes are nobody's: see `identity`.
+# No principal has a name longer than a B-tree takes: see `identity`.
 _POSTGRES_LENGTH: Final = "octet_length(principal) <= 2048"
 _POSTGRES_INDEX: Final = f"""
 CREATE INDEX IF NOT EXISTS audit_events_by_principal ON audit_events (principal COLLATE "C", {_ORDER})
@@ -99,7 +99,7 @@ ORDER BY {_ORDER} LIMIT %s"""  # noqa: S608 — fixed text
 
 
 def index_postgres(connection: psycopg.Connection) -> None:
-    """As `index_sqlite`, but raises psycopg.Error where it may not be made, or the table is in use for too long."""
+    """Like `index_sqlite`, but raises psycopg.Error when that is not allowed or the table is in use for too long."""
     if connection.execute(_POSTGRES_HAS).fetchone() is None:
         row = connection.execute(_POSTGRES_ROWS).fetchone()
         if row is not None and row[0] < INDEXED_MAX:
@@ -109,7 +109,7 @@ def index_postgres(connection: psycopg.Connection) -> None:
 def postgres_page(
     connection: psycopg.Connection, where: EventFilter, after: After, limit: int
 ) -> Sequence[tuple[Any, ...]] | None:
-    """As `sqlite_page`."""
+    """Like `sqlite_page`."""
     if where.owners is None or connection.execute(_POSTGRES_HAS).fetchone() is None:
         return None
     names = _matching(connection.execute(_POSTGRES_KNOWN.encode(), (_KNOWN_MAX + 1,)).fetchall(), where.owners)

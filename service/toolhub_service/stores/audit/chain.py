@@ -2,8 +2,8 @@
 
 The tag is HMAC-SHA256 over previous tag, writer, sequence, key id and the canonical event (orjson: fields in the order
 of `Event`, attributes and labels sorted, no white space). An edit, a deletion, a swap or an insertion breaks the tag at
-that very sequence, and nobody without the key can mend it; what a chain alone cannot show, a cut tail, checkpoints
-do.
+that very sequence, and nobody without the key can repair it. A chain alone cannot show that its tail was cut;
+checkpoints do.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Mac:
 
 
 class Keyring:
-    """Keys by id, the last one active. Immutable: rotation makes another one."""
+    """Keys by id, the last one active. Immutable: `rotate` returns a new one."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys:
@@ -72,7 +72,7 @@ class Keyring:
         self._checkpoint = {key_id(key): Mac(_derived(key, b"toolhub audit checkpoint 1")) for key in keys}
 
     def chain(self, of: str = "") -> Mac | None:
-        """The MAC that seals events; of the active key when none is named, None when the key is unknown."""
+        """Return the MAC that seals events, of the active key when `key_id` is None; None when the key is unknown."""
         return self._chain.get(of or self.active_id)
 
     def checkpoint(self, of: str = "") -> Mac | None:
@@ -130,7 +130,7 @@ def _read(path: Path) -> list[bytes]:
 
 
 def _write(path: Path, keys: Sequence[bytes], *, replace: bool) -> None:
-    """Whole or not at all; when several workers make the first key at once, one of them wins."""
+    """Write the file whole or not at all; when several workers make the first key at once, one of them wins."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
@@ -141,7 +141,7 @@ def _write(path: Path, keys: Sequence[bytes], *, replace: bool) -> None:
         if replace:
             Path(name).replace(path)
         else:
-            with suppress(FileExistsError):  # another worker was first; its key is the key
+            with suppress(FileExistsError):  # another worker was first: use its key
                 os.link(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
@@ -160,17 +160,17 @@ def sync_folder(folder: Path) -> None:
 GENESIS: Final = "0" * 64
 SUMMARY_BYTES: Final = 1024
 LABELS_CHARS: Final = 4096
-"""Of all labels of an event, names included."""
+"""Total length of an event's labels, names included."""
 _CUT: Final = "…"
 _MAPPINGS: Final = ("attributes", "labels")
 _TEXTS: Final = tuple(n for n in Event.__struct_fields__ if n not in {"type", "at_unix_ms", "duration_us", *_MAPPINGS})
 _SUMMARIES: Final = ("args_summary", "result_summary")
-# Fields of later versions, left out where they are empty: an event of before them is spelt as when it was sealed.
+# Fields of later versions are left out when empty, so that an older event is serialised as it was when it was sealed.
 _LATER: Final = Event.__struct_fields__[Event.__struct_fields__.index("attributes") + 1 :]
 
 
 class Chain:
-    """Where one writer stands. Adding is all it does; it knows of no storage."""
+    """The end of one writer's chain. It only adds events, and knows of no storage."""
 
     __slots__ = ("_mac", "head", "key_id", "sequence", "writer")
 
@@ -192,12 +192,15 @@ class Chain:
 
 
 def sealed(previous: str, writer: str, sequence: int, key_id: str, body: bytes) -> bytes:
-    """What the tag is taken over. Only the body may hold a line feed, and it comes last: no two events share it."""
+    """Return the bytes that the tag covers.
+
+    Only the body may hold a line feed, and it comes last: no two events share them.
+    """
     return f"{previous}\n{writer}\n{sequence}\n{key_id}\n".encode("utf-8", "surrogateescape") + body
 
 
 def canonical(event: Event) -> bytes:
-    """The event's one spelling. Raises TypeError when UTF-8 cannot carry its text; see `encodable`."""
+    """Return the event's canonical JSON. Raises TypeError when UTF-8 cannot encode its text; see `encodable`."""
     body = asdict(event)
     for name in _LATER:
         if not body[name]:
@@ -210,24 +213,25 @@ def canonical(event: Event) -> bytes:
 
 
 def parse(body: str | bytes) -> Event:
-    """The event of a canonical body."""
+    """Return the event of a canonical body."""
     data: dict[str, Any] = orjson.loads(body)
     return Event(**{**data, "type": EventType(data["type"])})
 
 
 def are_clean(events: Iterable[Event], redactor: Redactor) -> bool:
-    """Whether none of them shows any sign of a secret: one search over all of their text, instead of one an event.
+    """Return whether no event shows any sign of a secret, by one search over all their text instead of one an event.
 
-    A text that holds NUL is never clean: a store that cannot keep NUL takes it out, and what is left may be a sign.
+    A text that holds NUL is never clean: a store that cannot keep NUL removes it, and the rest may be such a sign.
     """
     text = "\n".join([_all_text(event) for event in events])
     return "\0" not in text and not redactor.suspects(text.encode("utf-8", "surrogatepass"))
 
 
 def presentable(event: Event, redactor: Redactor, *, is_clean: bool = False) -> Event:
-    """The event without secrets and with its summary cut; the very same object when nothing had to change.
+    """Return the event without secrets and with its summary cut; the same object when nothing had to change.
 
-    Hidden first and cut afterwards: half a secret would no longer be recognised. `is_clean`: known to hold none.
+    Secrets are hidden before the cut, because half a secret would not be recognised. `is_clean`: it is known to hold
+    none.
     """
     if not is_clean and redactor.suspects(_all_text(event).encode("utf-8", "surrogatepass")):
         hidden: dict[str, Any] = {name: redactor.text(getattr(event, name)) for name in _TEXTS}
@@ -246,15 +250,18 @@ def presentable(event: Event, redactor: Redactor, *, is_clean: bool = False) -> 
 
 
 def _by_name(summary: str, redactor: Redactor) -> str:
-    """Arguments without what their names, nesting and flags announce as a secret, which text alone may not show."""
+    """Return the arguments without the secrets that names, nesting and flags reveal, which text alone may not show."""
     try:
         return redactor.json_text(orjson.loads(summary))
-    except ValueError:  # cut short, or none
+    except ValueError:  # the arguments were cut short, or there are none
         return summary
 
 
 def _all_text(event: Event) -> str:
-    """Every text that others have written, attributes by name: one search judges them all. Digests are the hub's."""
+    """Return every text that others have written, attributes by name, so that one search covers all.
+
+    Digests are the hub's.
+    """
     e = event
     text = (
         f"{e.principal}\n{e.tool}\n{e.call_id}\n{e.request_id}\n{e.args_summary}\n{e.purpose}\n{e.rule_id}\n{e.outcome}"
@@ -279,7 +286,7 @@ def _chars(labels: Mapping[str, str]) -> int:
 
 
 def _cut_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """The first by name, and how many more there were under a name that no caller can choose."""
+    """Keep the first labels by name, and count the others under a name that no caller can choose."""
     kept: dict[str, str] = {}
     room = LABELS_CHARS
     for name, value in sorted(labels.items()):
@@ -291,7 +298,7 @@ def _cut_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def encodable(event: Event) -> Event:
-    """The event with `?` for what UTF-8 cannot carry: an event is never lost to a character."""
+    """Return the event with `?` for what UTF-8 cannot encode, so that no event is lost to one character."""
     texts: dict[str, Any] = {name: _mended(getattr(event, name)) for name in _TEXTS}
     for name in _MAPPINGS:
         texts[name] = {_mended(str(key)): _mended(str(value)) for key, value in getattr(event, name).items()}

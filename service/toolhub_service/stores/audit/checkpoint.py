@@ -2,10 +2,10 @@
 
 A chain cannot show that its end was cut off; a checkpoint can. Each is one JSON line, sealed with a key of its own and
 with the seal of the line before (so that a line in the middle cannot vanish either), appended under a file lock and
-fsynced. Every writer's chain starts with an `open` line that is on disk before its first event, so that a chain nobody
-attested is a forgery or the file is gone. A copy of each line is kept in the events' database: when the file is cut or
-replaced by an older one, the copy says so. Whoever can roll back database and file together to one earlier moment is
-found only by a line that was carried elsewhere; `witness` is where it leaves.
+fsynced. Every writer's chain starts with an `open` line that is on disk before its first event, so a chain without one
+is a forgery, or the file is gone. A copy of each line is kept in the events' database: it shows when the file was cut
+or replaced by an older one. A rollback of database and file together to one earlier moment is found only by a line that
+was kept elsewhere; `witness` receives each line for that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPEN: Final = "open"
 PERIODIC: Final = "periodic"
 CLOSE: Final = "close"
 ADOPT: Final = "adopt"
-"""Written by another process for a chain whose writer was killed: what was found intact when it looked."""
+"""Written by another process for a chain whose writer was killed: what that process found intact."""
 PRUNE: Final = "prune"
 """Events up to `count` were removed on purpose."""
 
@@ -51,7 +51,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     mac: str = ""
 
     def sealed(self) -> bytes:
-        """What the seal is taken over."""
+        """Return the bytes that the seal covers."""
         data = msgspec.structs.asdict(self)
         del data["mac"]
         return orjson.dumps(data)
@@ -61,7 +61,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 def parse_line(line: str | bytes, keyring: Keyring) -> Checkpoint | None:
-    """The checkpoint of a line; None when it is damaged, forged or sealed with an unknown key."""
+    """Return the checkpoint of a line; None when it is damaged, forged or sealed with an unknown key."""
     try:
         checkpoint = Checkpoint(**orjson.loads(line))
         mac = keyring.checkpoint(checkpoint.key_id)
@@ -88,7 +88,7 @@ class CheckpointFile:
         self._place: tuple[int, int] | None = None
 
     def append(self, kind: str, writer: str, count: int, head: str) -> Checkpoint:
-        """Sign what a chain holds and return when the line is on disk. Raises OSError, and as `check`."""
+        """Sign what a chain holds and return when the line is on disk. Raises OSError, and what `check` raises."""
         with self._lock:
             self._check_unchanged()
             with _locked(self._path) as descriptor:
@@ -128,16 +128,16 @@ class CheckpointFile:
     def _write(self, descriptor: int, checkpoint: Checkpoint) -> None:
         data = checkpoint.line().encode() + b"\n"
         if os.write(descriptor, data) != len(data):
-            raise OSError("the checkpoint was written in part only")  # the next one who catches up drops the part
+            raise OSError("the checkpoint was written in part only")  # the next `_catch_up` drops the partial line
         os.fsync(descriptor)
         self._read_bytes += len(data)
         self._last = (checkpoint.number, checkpoint.mac)
 
     def _catch_up(self, descriptor: int) -> None:
-        """Learn the last line, which another process may have written; drop a line that a crash left in half."""
+        """Read up to the last line, which another process may have written; drop a line that a crash left in half."""
         size = os.fstat(descriptor).st_size
-        # Cut since it was read: whoever has written to it learns that from `_check_unchanged`; anybody else learns it
-        # from the start.
+        # The file was cut since it was read: a process that has written to it raises in `_check_unchanged`; any other
+        # reads the file again from the start.
         if size < self._read_bytes:
             self._read_bytes, self._last = 0, (0, GENESIS)
         data = os.pread(descriptor, size - self._read_bytes, self._read_bytes)
@@ -158,7 +158,7 @@ def _locked(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if new:
-            sync_folder(path.parent)  # a power cut could else forget the name of a file whose lines are on disk
+            sync_folder(path.parent)  # otherwise a power cut could lose the name of a file whose lines are on disk
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
@@ -167,8 +167,10 @@ def _locked(path: Path) -> Iterator[int]:
 
 @contextmanager
 def frozen_lines(path: Path) -> Iterator[bytes]:
-    """The complete lines of the file; no process appends to it meanwhile, and so none attests an event. Keep it short.
-    Nothing where there is no file."""
+    """Yield the complete lines of the file while no process can append to it, and so none can attest an event.
+
+    Keep the block short. Yields nothing when there is no file.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -183,7 +185,10 @@ def frozen_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """The complete lines of the file; none when it is missing. A last line that a crash left in half does not count."""
+    """Return the complete lines of the file; none when it is missing.
+
+    A last line that a crash left in half does not count.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The port of the databases in which chained events lie: what the audit log needs of one, and no more.
+"""The port of the databases that hold chained events: what the audit log needs of one, and no more.
 
-The chain, its key, the checkpoints and the verification are the same wherever the events are; a store keeps rows and
-gives them back. All of it is called from threads, never on the event loop, but for `last_row`.
+The chain, its key, the checkpoints and the verification are the same for every database; a store only writes and
+returns rows. All methods are called from threads, never on the event loop, except `last_row`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _REMEDY: Final = (
 
 
 def tampered(what: str) -> HubFailure:
-    """`what` was found wrong with the log while, or before, a hub writes it: for the operator, never for a caller."""
+    """Return the error for the operator, never for a caller, when `what` is wrong with the log."""
     return HubFailure(StartReason.AUDIT_LOG_CHANGED, f"{what}. {_REMEDY}")
 
 
 def check_chain(writer: str, count: int, head: str, own: tuple[int, int, int] | None, tag: str | None) -> None:
-    """Raises HubFailure AUDIT_LOG_CHANGED where a writer's chain is not the `count` events that end with `head`.
+    """Raise HubFailure AUDIT_LOG_CHANGED where a writer's chain is not the `count` events that end with `head`.
 
-    `own`: how many events are there, their first sequence and their last; None where nobody else can have changed
-    them. `tag`: of the event at `count`; None where there is none.
+    `own`: the number of events in the store, their first sequence and their last; None where nobody else can have
+    changed them. `tag`: that of the event at `count`; None when that event is missing.
     """
     if own is not None:
         held, first, last = own
-        # The start of a chain may have been pruned, all of it too.
+        # The start of a chain, or all of it, may have been pruned.
         if held and (last != count or held != last - first + 1):
             raise tampered(f"Events of the audit log were removed: {held} of {count} are there of {writer}")
     if tag != head:
@@ -55,72 +55,83 @@ def check_chain(writer: str, count: int, head: str, own: tuple[int, int, int] | 
 
 
 class EventTable(Protocol):
-    """An open connection that writes; used by one thread. Each method raises one of `EventStore.errors`."""
+    """An open connection that writes, used by one thread. Each method raises one of `EventStore.errors`."""
 
     def is_empty(self) -> bool: ...
 
     def insert(self, rows: list[Row]) -> None:
-        """Durable when it returns, all or nothing. Rows that an earlier try has written already are left alone."""
+        """Insert all rows or none; they are durable when it returns.
+
+        Rows that an earlier attempt has written are left alone.
+        """
         ...
 
     def check(self, writer: str, count: int, head: str) -> None:
-        """Raises HubFailure AUDIT_LOG_CHANGED where the tables, or the writer's chain of so many events with that last
-        tag, are not what they were. Cheap, and so not what `verify` is: an edit in the middle of a chain passes."""
+        """Raise HubFailure AUDIT_LOG_CHANGED when the tables, or the writer's chain of so many events, have changed.
+
+        Cheaper than `verify`: an edit in the middle of a chain passes.
+        """
         ...
 
     def announce(self) -> None:
-        """Wake the watchers of other processes; nothing where they look by themselves."""
+        """Wake the watchers of other processes; does nothing where they poll."""
         ...
 
     def tidy(self) -> None:
-        """What the store has to do now and then and nobody should wait for. May do nothing; never fails."""
+        """Do maintenance that the store needs now and then and that nobody should wait for.
+
+        May do nothing; never fails.
+        """
         ...
 
     def keep_copy(self, number: int, line: str) -> None:
-        """Remember a checkpoint beside the events, so that a checkpoint file that was cut is noticed."""
+        """Store a copy of a checkpoint beside the events, which shows when the checkpoint file was cut."""
         ...
 
     def ends(self) -> Sequence[tuple[Any, Any]]:
-        """Each writer with its highest sequence."""
+        """Return each writer with its highest sequence."""
         ...
 
     def beyond(self, writer: str, sequence: int) -> Iterable[tuple[Any, ...]]:
-        """The writer's rows with a higher sequence, in order."""
+        """Yield the writer's rows with a higher sequence, in order."""
         ...
 
     def old_ends(self, before_unix_ms: int, limit: int, max_row: int | None = None) -> Sequence[tuple[str, int, str]]:
-        """Writer, sequence and tag of the last event of each chain's start that is all older than that, of at most
-        `limit` events and within the rows up to `max_row`. Not every chain need be among them at once."""
+        """Return (writer, sequence, tag) of the last event of each chain's old part.
+
+        That part is the chain's first events, all older than the given time, at most `limit` of them and within the
+        rows up to `max_row`. Not every chain need be in one result.
+        """
         ...
 
     def first_of(self, writer: str) -> int:
-        """The lowest sequence of the writer that is there; 1 where there is none."""
+        """Return the lowest sequence of the writer that is stored; 1 when there is none."""
         ...
 
     def tag_at(self, row: int) -> str | None:
-        """The tag of the event in that row; None where there is none."""
+        """Return the tag of the event in that row; None when there is none."""
         ...
 
     def remove(self, writer: str, sequence: int) -> int:
-        """Delete the writer's events up to that one; how many there were."""
+        """Delete the writer's events up to that sequence; return how many."""
         ...
 
     def news(self, after_row: int, limit: int) -> Sequence[tuple[Any, ...]]:
-        """What was committed since by any process, in the order of commits: the row's number, then its columns."""
+        """Return what any process has committed since, in commit order: the row's number, then its columns."""
         ...
 
     def close(self) -> None: ...
 
 
 class EventSnapshot(Protocol):
-    """The whole log at one moment, for verification. Whatever is read may have been tampered with."""
+    """The whole log at one moment, for verification. Anything read from it may have been tampered with."""
 
     def copies(self) -> list[tuple[Any, Any]]:
-        """Number and line of every checkpoint that is kept beside the events and belongs to this checkpoint file."""
+        """Return number and line of every checkpoint copy that belongs to this checkpoint file."""
         ...
 
     def foreign(self) -> list[Any]:
-        """Lines of checkpoints that other files hold: those of hubs on other machines that share the database."""
+        """Return the checkpoint lines of other files: those of hubs on other machines that share the database."""
         ...
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
@@ -128,15 +139,15 @@ class EventSnapshot(Protocol):
         ...
 
     def problems(self) -> Iterator[str]:
-        """What the database itself finds wrong with its structure."""
+        """Return what the database itself finds wrong with its structure."""
         ...
 
 
 class UpkeepLock(Protocol):
-    """Ends with the process at the latest."""
+    """A lock that ends with the process at the latest."""
 
     def is_held(self) -> bool:
-        """Whether it still is; a lost connection ends it, too."""
+        """Return whether the lock is still held; a lost connection ends it, too."""
         ...
 
     def close(self) -> None: ...
@@ -144,53 +155,55 @@ class UpkeepLock(Protocol):
 
 class EventStore(Protocol):
     errors: tuple[type[Exception], ...]
-    """What opening and writing raise."""
+    """The exceptions that opening and writing raise."""
     damage: tuple[type[Exception], ...]
-    """What it raises when it can be reached and its content is not what it was."""
+    """The exception of a database that can be reached but whose content was changed."""
     poll_s: float
-    """How often to look for other processes' events while somebody watches."""
+    """How often to poll for other processes' events while somebody watches."""
 
     check_s: float
-    """How often a writer looks whether the tables are still what they were."""
+    """How often a writer checks that the tables are unchanged."""
     is_made_with_key: bool
-    """Whether the events lie beside the key, so that a key without them says that they were removed."""
+    """Whether the events lie beside the key, so that a key without events shows that they were removed."""
 
     def open(self, *, create: bool) -> EventTable:
-        """Connect; make the tables only where a log begins (`create`).
+        """Connect, and with `create` make the tables of a new log.
 
-        Raises one of `errors`, and HubFailure AUDIT_LOG_CHANGED when tables are missing that must be there.
+        Raises one of `errors`, and HubFailure AUDIT_LOG_CHANGED when required tables are missing.
         """
         ...
 
     def last_row(self) -> int:
-        """Where news begin now. May be called on the event loop."""
+        """Return the number of the latest row: news begin after it. May be called on the event loop."""
         ...
 
     def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
-        """Rows in (at_unix_ms, writer, sequence) order after the cursor."""
+        """Return rows in (at_unix_ms, writer, sequence) order after the cursor."""
         ...
 
     def exists(self) -> bool:
-        """Whether there is anything to verify."""
+        """Return whether there is anything to verify."""
         ...
 
     def take_upkeep_lock(self) -> UpkeepLock | None:
-        """Held, this process alone of all that share the events does the upkeep; None while another one holds it.
-        Raises one of `errors`."""
+        """Take the lock with which this process alone, of all that share the events, does the upkeep.
+
+        Returns None while another process holds it. Raises one of `errors`.
+        """
         ...
 
     def cursor(self, sink: str) -> str:
-        """What `keep_cursor` was given last, by any process that shares the events; empty before."""
+        """Return what any process that shares the events gave `keep_cursor` last; empty if none did."""
         ...
 
     def keep_cursor(self, sink: str, cursor: str) -> None:
-        """Durable when it returns."""
+        """Store the export cursor; it is durable when this returns."""
         ...
 
     def snapshot(self) -> AbstractContextManager[EventSnapshot]: ...
 
 
-# Reading the audit log: pages in the order of time, news in the order of arrival, lines for export.
+# Reading the audit log: pages in time order, news in the order of arrival, lines for export.
 
 # Fields without a column.
 _FOR_WHOM: Final = ("user_id", "agent_id", "task_id", "session_id")
@@ -201,7 +214,7 @@ _ILLEGIBLE: Final[tuple[type[Exception], ...]] = (ValueError, KeyError, TypeErro
 def page_of(
     events: EventStore, where: EventFilter, after: tuple[int, str, int] | None, limit: int
 ) -> list[ChainedEvent]:
-    """At most `limit` events after the cursor. Raises HubFailure AUDIT_DAMAGED when one cannot be read."""
+    """Return at most `limit` events after the cursor. Raises HubFailure AUDIT_DAMAGED when an event cannot be read."""
     found: list[ChainedEvent] = []
     try:
         while len(found) < limit:
@@ -217,9 +230,9 @@ def page_of(
 
 
 def news(table: EventTable, after_row: int) -> Iterator[tuple[int, list[tuple[int, ChainedEvent]]]]:
-    """What was committed since, by any process, in pages: the last row looked at, and the events with their rows.
+    """Yield pages of what any process has committed since: the last row read, and the events with their rows.
 
-    An event that cannot be read is passed over; verification names it.
+    An event that cannot be read is skipped; verification reports it.
     """
     while rows := table.news(after_row, _NEWS_LIMIT):
         after_row = rows[-1][0]
@@ -227,7 +240,7 @@ def news(table: EventTable, after_row: int) -> Iterator[tuple[int, list[tuple[in
 
 
 def export_line(each: ChainedEvent) -> bytes:
-    """One JSON line; `event` is the very text that the tag was taken over."""
+    """Return one JSON line; `event` is the exact text that the tag covers."""
     place = {
         "writer": each.writer,
         "sequence": each.sequence,
@@ -239,7 +252,7 @@ def export_line(each: ChainedEvent) -> bytes:
 
 
 def line_of(row: Sequence[Any]) -> bytes:
-    """The line of a row's columns, with the body as it is stored; whatever was tampered with is carried as a text."""
+    """Return the line of a row, with the body as it is stored; a value that was tampered with is included as a text."""
     writer, sequence, *_, body, previous, tag, key_id = row
     place = {"writer": writer, "sequence": sequence, "previous_mac": previous, "mac": tag, "key_id": key_id}
     try:
@@ -261,14 +274,14 @@ def _legible(row: tuple[Any, ...]) -> ChainedEvent | None:
 
 
 def chained(row: tuple[Any, ...]) -> ChainedEvent:
-    """The event of a row. Raises ValueError, KeyError or TypeError when the row was tampered with."""
+    """Return the event of a row. Raises ValueError, KeyError or TypeError when the row was tampered with."""
     writer, sequence, *_, body, previous, tag, key_id = row
     event = parse(body.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     return ChainedEvent(event=event, writer=writer, sequence=sequence, previous_mac=previous, mac=tag, key_id=key_id)
 
 
 def matches(where: EventFilter, chained_event: ChainedEvent) -> bool:
-    """Whether an event passes the filter: the same judgement as `condition`, without SQL."""
+    """Return whether an event passes the filter: the same conditions as `condition`, without SQL."""
     event = chained_event.event
     return (
         (not where.principal or where.principal == event.principal)
@@ -284,7 +297,7 @@ def matches(where: EventFilter, chained_event: ChainedEvent) -> bool:
 
 
 def is_for(where: EventFilter, event: Event) -> bool:
-    """Whether the event is for whom the filter names."""
+    """Return whether the event concerns the principal that the filter names."""
     if where.owners is not None and not where.owners(event.principal):
         return False
     return all(getattr(where, name) in ("", getattr(event, name)) for name in _FOR_WHOM)
@@ -293,10 +306,10 @@ def is_for(where: EventFilter, event: Event) -> bool:
 def condition(
     where: EventFilter, after: tuple[int, str, int] | None, mark: str = "?", position: str = "instr"
 ) -> tuple[str, list[Any]]:
-    """The filter and the cursor as a WHERE clause with its parameters; `mark` is how the database spells those, and
-    `position` its function that looks for a text in another.
+    """Return filter and cursor as a WHERE clause with its parameters.
 
-    For whom an event is stands in the body alone, where a label may have the same name: see `is_for` for the rest.
+    `mark` is the database's placeholder, and `position` its function that finds one text in another. Whom an event
+    concerns is only in the body, where a label may have the same name: `is_for` does the exact check.
     """
     terms: list[str] = [f"at_unix_ms >= {mark}"]
     parameters: list[Any] = [where.from_unix_ms]
@@ -321,7 +334,7 @@ def condition(
     return " AND ".join(terms), parameters
 
 
-# Watching the audit log: each watcher has a bounded queue and a mark when it was too slow, never waited for.
+# Watching the audit log: each watcher has a bounded queue; one that is too slow is marked, never waited for.
 
 TAIL_LIMIT: Final = 1_000
 """Events that may wait for one watcher."""
@@ -333,7 +346,7 @@ class Tail(AsyncIterator[ChainedEvent]):
     def __init__(self, where: EventFilter, after_row: int, *, closed: Callable[[Tail], None], limit: int) -> None:
         self.where = where
         self.after_row = after_row
-        """Where this watcher stands; moved by the writer's thread."""
+        """The last row this watcher was given; set by the writer's thread."""
         self._closed = closed
         self._limit = limit
         self._waiting: deque[ChainedEvent] = deque()
@@ -342,7 +355,7 @@ class Tail(AsyncIterator[ChainedEvent]):
         self._ended = False
 
     def offer(self, events: Sequence[ChainedEvent]) -> None:
-        """Hand over new events; those that do not fit are dropped and counted for the watcher."""
+        """Queue new events; those that do not fit are dropped and counted for the watcher."""
         for event in events:
             if self._lagged or not matches(self.where, event):
                 continue
@@ -356,7 +369,7 @@ class Tail(AsyncIterator[ChainedEvent]):
         return self
 
     async def __anext__(self) -> ChainedEvent:
-        """The next event. Raises HubFailure TAIL_LAGGED after the last one that was kept."""
+        """Return the next event. Raises HubFailure TAIL_LAGGED after the last event before those that were dropped."""
         while not self._waiting:
             if self._lagged:
                 await self.aclose()
@@ -369,11 +382,11 @@ class Tail(AsyncIterator[ChainedEvent]):
         return self._waiting.popleft()
 
     async def aclose(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self.end()
         self._closed(self)
 
     def end(self) -> None:
-        """No more will come; what is waiting can still be taken."""
+        """Mark the end: no more events will come; queued ones can still be read."""
         self._ended = True
         self._news.set()

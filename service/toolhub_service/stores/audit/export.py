@@ -1,10 +1,9 @@
-"""Carrying the log elsewhere, such as to a file or a bucket, without end: every event at least once, in the order in
-which events were committed.
+"""Continuous export of the log to a sink, such as a file or a bucket: every event at least once, in commit order.
 
-A cursor for each place says up to which row it has everything. It moves once the place has said that it has a batch,
-and is on disk before the next one; so a crash sends a batch again, and a place that is away costs nothing but backlog.
-Whoever reads takes an event once by its writer and sequence. A log that was restored is noticed, for the cursor knows
-the tag of the last event that was sent: where that is not what it was, everything is sent again.
+A cursor for each sink is the row up to which it has everything. The cursor moves once the sink has confirmed a batch,
+and is on disk before the next batch; so a crash sends a batch again, and an unreachable sink only grows the backlog.
+Readers deduplicate events by writer and sequence. The cursor also holds the tag of the last event that was sent: if
+that tag differs, the log was restored from a backup, and everything is sent again.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from toolhub_service.stores.audit.retention import drop_half_line
 
 BATCH_EVENTS: Final = 1_000
 BATCH_BYTES: Final = 1024 * 1024
-"""Of lines; one event more than that is a batch by itself. Below the 4 MiB that gRPC servers take."""
+"""Size of a batch's lines; a larger event is a batch by itself. Below the 4 MiB that gRPC servers accept."""
 _WRITER, _SEQUENCE, _AT = 1, 2, 3
-"""Places in a row of a batch."""
+"""Indexes into a row of a batch."""
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """The last event that a place has."""
+    """The last event that a sink has."""
 
     row: int = 0
     writer: str = ""
@@ -40,7 +39,7 @@ class Cursor(msgspec.Struct, frozen=True):
 
 class Batch(msgspec.Struct, frozen=True):
     rows: Sequence[tuple[Any, ...]]
-    """The number of the row, then the columns of `COLUMNS`."""
+    """Each is the row's number, then the columns of `COLUMNS`."""
     lines: Sequence[bytes]
     """As `toolhub audit export --as lines` prints them, each with its line feed."""
 
@@ -48,12 +47,14 @@ class Batch(msgspec.Struct, frozen=True):
 class Sink(Protocol):
     @property
     def name(self) -> str:
-        """Of the metric, and of the cursor: for ever."""
+        """The name in metrics and of the cursor; it must never change."""
         ...
 
     def send(self, batch: Batch) -> int:
-        """In a thread. It has the batch when this returns: how many of its events it has refused for good. Raises
-        whatever says that it is away; bounded in time."""
+        """Send a batch, called in a thread; return how many of its events the sink has refused for good.
+
+        The sink has the batch when this returns. Raises any error that means the sink is unreachable; bounded in time.
+        """
         ...
 
     def close(self) -> None: ...
@@ -67,12 +68,12 @@ class ExportObserver(Protocol):
     def backlog(self, sink: str, events: int) -> None: ...
 
     def begins_anew(self, sink: str) -> None:
-        """The log is not the one that was carried: all of it is sent again."""
+        """The log is not the one exported so far: all of it is sent again."""
         ...
 
 
 class Export:
-    """The step of an `UpkeepTask`: one batch to one place."""
+    """The step of an `UpkeepTask`: sends one batch to one sink."""
 
     def __init__(self, events: EventStore, sink: Sink, observer: ExportObserver) -> None:
         self._events = events
@@ -81,11 +82,11 @@ class Export:
         self._cursor: Cursor | None = None
 
     def carried(self) -> int:
-        """The last row that the place has, as far as this process or its disk knows."""
+        """Return the last row that the sink has, as far as this process or its disk knows."""
         return (self._cursor or self._read_cursor()).row
 
     def step(self) -> bool:
-        """Raises what the sink and the store raise."""
+        """Send the next batch; return whether more is waiting. Raises what the sink and the store raise."""
         cursor = self._read_cursor()  # another process may have moved it since
         with closing(self._events.open(create=False)) as table:
             if cursor.row and not self._fits(cursor, table.tag_at(cursor.row)):
@@ -111,12 +112,15 @@ class Export:
         return msgspec.json.decode(text, type=Cursor) if text else Cursor()
 
     def _fits(self, cursor: Cursor, tag: str | None) -> bool:
-        """An event that has gone was removed by age, unless the log has never come so far."""
+        """Return whether the cursor belongs to this log.
+
+        A missing event was removed by age, unless the log is too short.
+        """
         return tag == cursor.mac if tag is not None else self._events.last_row() >= cursor.row
 
 
 def carried_to(events: EventStore, sink: str) -> int:
-    """How many events that place has not yet, at most."""
+    """Return an upper bound of the events that the sink does not have yet."""
     text = events.cursor(sink)
     return max(0, events.last_row() - (msgspec.json.decode(text, type=Cursor).row if text else 0))
 
@@ -134,12 +138,15 @@ def _cut(rows: Sequence[tuple[Any, ...]]) -> Batch:
 
 
 def least(carried: Sequence[Callable[[], int]]) -> Callable[[], int | None]:
-    """Up to which row every place has everything; None where there is no place."""
+    """Return the row up to which every sink has everything; None when there is no sink."""
     return lambda: min((each() for each in carried), default=None)
 
 
 class FileSink:
-    """One file, renamed once it is as large as it may be. Opened for each batch: whoever moves it away may."""
+    """Appends to one file, and renames it once it reaches its maximum size.
+
+    It is opened for each batch, so that other programs may move it.
+    """
 
     name: Final = "file"
 
@@ -170,22 +177,23 @@ class FileSink:
 
 
 class BucketSink:
-    """An object a batch, named by day and rows, so that a batch that is sent again, and has not grown, is the same."""
+    """Puts an object for each batch, named by day and rows: a batch that is sent again, and has not grown, is the
+    same."""
 
     name: Final = "bucket"
 
     def __init__(self, put: Callable[[str, bytes], object]) -> None:
-        """`put`: an object of that name and content is durable when it returns; raises when the bucket is away."""
+        """`put` stores an object of that name and content durably, or raises when the bucket is unreachable."""
         self._put = put
 
     def send(self, batch: Batch) -> int:
         first, last = batch.rows[0], batch.rows[-1]
         day = time.strftime("%Y/%m/%d", time.gmtime(first[_AT] / 1_000))
-        # A log that was restored counts its rows anew: the last event says which of both it is.
+        # A restored log numbers its rows again: the last event distinguishes the two.
         self._put(
             f"{day}/{first[0]:012d}-{last[0]:012d}-{last[_WRITER]}-{last[_SEQUENCE]}.jsonl", b"".join(batch.lines)
         )
         return 0
 
     def close(self) -> None:
-        """Connections end with the process."""
+        """Nothing to do: connections end with the process."""

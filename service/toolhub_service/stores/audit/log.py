@@ -1,9 +1,9 @@
 """The audit log: append-only, hash-chained, group-committed, checkpointed; in SQLite or another store of events.
 
-Every process run is a writer with a chain of its own, `<name>-<start time>-<random>`, whose start is attested by a
-signed `open` checkpoint before its first event. A new chain instead of continuing the old one, because then no worker
-ever waits for another, nothing has to be trusted at the start, and a database restored from a backup does not grow over
-what it lost. The chain a killed process left behind is checked and attested (`adopt`) by the next one that starts.
+Every run of a process is a writer with a chain of its own, `<name>-<start time>-<random>`, whose start is attested by a
+signed `open` checkpoint before its first event. A run begins a new chain instead of continuing an old one: so no worker
+waits for another, nothing has to be trusted at the start, and a database restored from a backup does not overwrite what
+it lost. The next process that starts checks and attests (`adopt`) the chain of a killed one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CommitObserver(Protocol):
 
 
 class ChainedAuditLog:
-    """Implements `AuditLog`. `append` and `append_durably` belong to the loop's thread; start before use."""
+    """Implements `AuditLog`. `append` and `append_durably` are called on the event loop; start before use."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ChainedAuditLog:
         tail_limit: int = TAIL_LIMIT,
         begin: bool = False,
     ) -> None:
-        """`witness` gets every signed checkpoint line, to be carried away. `begin`: a new log under an old key."""
+        """`witness` gets every signed checkpoint line, to be kept elsewhere. `begin`: a new log under an old key."""
         self.events = events
         self._checkpoint_path = checkpoints
         self._key_path = key
@@ -98,13 +98,13 @@ class ChainedAuditLog:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group: GroupWriter | None = None
-        # Whether the events that are being sealed hold no secret.
+        # Whether the events being sealed are known to hold no secret.
         self._are_clean = False
 
     async def start(self) -> None:
         """Open the files, attest chains left behind and the start of this one.
 
-        Raises HubFailure (see `open_keyring`) and ToolFailure IO_ERROR when the files cannot be written.
+        Raises HubFailure (see `open_keyring`), and ToolFailure IO_ERROR when the files cannot be written.
         """
         self._loop = asyncio.get_running_loop()
         try:
@@ -125,12 +125,12 @@ class ChainedAuditLog:
         self._group.start()
 
     def _open(self) -> tuple[Keyring, CheckpointFile]:
-        # The key is looked for first: the tables of a log are made before its key, by whichever worker is ahead. A line
-        # says without a key, too, that tables were made: both may have been removed together.
+        # The key is looked for first, because another worker may make the tables of a log before its key. A checkpoint
+        # line without a key also shows that tables were made: both may have been removed together.
         begun = self.events.is_made_with_key and self._key_path.exists()
         begun = begun or bool(read_lines(self._checkpoint_path))
         with closing(self.events.open(create=self._begin or not begun)) as table:
-            lines = read_lines(self._checkpoint_path)  # before the events, which are there before a line attests them
+            lines = read_lines(self._checkpoint_path)  # before the events: each is stored before a line attests it
             is_empty = table.is_empty()
             attested = lines or read_lines(self._checkpoint_path)  # another worker may have begun in between
             if not (attested or self._begin or is_empty) and self.events.is_made_with_key:
@@ -173,13 +173,18 @@ class ChainedAuditLog:
         self._appended += 1
 
     async def append_durably(self, event: Event) -> None:
-        """Return when the event, and all before it, are on disk. Raises ToolFailure IO_ERROR when that fails."""
+        """Write the event and return when it, and all before it, are on disk.
+
+        Raises ToolFailure IO_ERROR when that fails.
+        """
         self.append(event, urgent=True)
         await self._until(self._appended)
 
     async def ready(self) -> None:
-        """Raises ToolFailure IO_ERROR when broken, full or closed. What is left free beyond the bound at which callers
-        wait is more than the events of all calls that can be under way."""
+        """Return once there is room for events; raise ToolFailure IO_ERROR when broken, full or closed.
+
+        The space beyond the bound at which callers wait exceeds the events of all calls that can be under way.
+        """
         group = self._group
         if group is None or group.failure:
             raise _broken("disk" if group is not None else "closed")
@@ -197,20 +202,20 @@ class ChainedAuditLog:
 
     @property
     def is_well(self) -> bool:
-        """Whether events can be written: false while the disk refuses them or the log is not what it was."""
+        """Return whether events can be written: False while the disk refuses them or the log was changed."""
         return self._group is not None and not self._group.failure
 
     @property
     def depth(self) -> int:
-        """Events that are not on disk yet."""
+        """Return how many events are not on disk yet."""
         return self._group.depth if self._group is not None else 0
 
     def is_behind(self) -> bool:
-        """Whether more waits than goes into one commit: who has much to append had better `flush` first."""
+        """Return whether more events wait than one commit takes: a caller with many to append should `flush` first."""
         return self.depth > self._timing.group_limit
 
     def _seal(self, events: Sequence[Event]) -> Iterator[Row]:
-        """The next rows of the chain, each sealed when it is asked for; in any thread, never in two at once."""
+        """Return the next rows of the chain, each sealed when it is iterated; in any thread, never in two at once."""
         self._are_clean = are_clean(events, self._redactor)
         return map(self._sealed, events)
 
@@ -233,7 +238,7 @@ class ChainedAuditLog:
         self._waiting.append((sequence, future))
         await future
 
-    # What the writer's thread tells
+    # Callbacks of the writer's thread
 
     def committed(self, sequence: int, events: int, seconds: float) -> None:
         self._on_loop(partial(self._committed, sequence, events, seconds))
@@ -241,7 +246,7 @@ class ChainedAuditLog:
     def _committed(self, sequence: int, events: int, seconds: float) -> None:
         self._settle(sequence, "")
         if self._observer is not None:
-            assert self._loop is not None  # and those who were woken go first
+            assert self._loop is not None  # and the woken tasks run first
             self._loop.call_soon(self._observer.audit_committed, events, seconds, self.depth)
 
     def failed(self, reason: str) -> None:
@@ -267,7 +272,7 @@ class ChainedAuditLog:
             self._loop.call_soon_threadsafe(call)
 
     def _settle(self, durable: int, failure: str) -> None:
-        """Wake those whose events are on disk; all others too, with the bad news, when the disk failed."""
+        """Wake those whose events are on disk; when the disk failed, raise the error in all others."""
         waiting = self._waiting
         while waiting and waiting[0][0] <= durable:
             future = waiting.popleft()[1]
@@ -283,12 +288,12 @@ class ChainedAuditLog:
     async def read(
         self, where: EventFilter, *, after: tuple[int, str, int] | None, limit: int
     ) -> Sequence[ChainedEvent]:
-        """Events in (at_unix_ms, writer, sequence) order after the cursor; what was appended before is included."""
+        """Return events in (at_unix_ms, writer, sequence) order after the cursor, including all appended before."""
         await self._flush_if_well()
         return await asyncio.to_thread(page_of, self.events, where, after, limit)
 
     async def export(self, where: EventFilter) -> AsyncIterator[bytes]:
-        """JSON lines, each event with its place in the chain; `event` is the very text the tag was taken over."""
+        """Yield JSON lines, each event with its place in the chain; `event` is the exact text that the tag covers."""
         after: tuple[int, str, int] | None = None
         while page := await self.read(where, after=after, limit=_EXPORT_PAGE):
             for each in page:
@@ -296,7 +301,7 @@ class ChainedAuditLog:
             after = (page[-1].event.at_unix_ms, page[-1].writer, page[-1].sequence)
 
     def tail(self, where: EventFilter) -> Tail:
-        """Events of every process from now on, as they become durable."""
+        """Return the events of every process from now on, as they become durable."""
         after_row = self.events.last_row()
         tail = Tail(where, after_row, closed=self._tails.discard, limit=self._tail_limit)
         if self._group is None:
@@ -307,7 +312,7 @@ class ChainedAuditLog:
         return tail
 
     async def verify(self, witnesses: Iterable[str] = ()) -> Verification:
-        """Check every event and every checkpoint; what this process wrote itself counts as attested too."""
+        """Check every event and checkpoint; the events that this process wrote count as attested, too."""
         await self._flush_if_well()
         own = (self.writer, *self._group.durable) if self._group is not None else None
         return await asyncio.to_thread(
@@ -315,11 +320,11 @@ class ChainedAuditLog:
         )
 
     def prune(self, before_unix_ms: int, max_row: int | None = None, *, archive: EventArchive | None = None) -> int:
-        """In a thread: one pass of `retention.prune`; how many events were removed."""
+        """Run one pass of `retention.prune`, in a thread; return how many events were removed."""
         return prune(self.events, self._checkpoints, before_unix_ms, max_row=max_row, archive=archive)
 
     async def _flush_if_well(self) -> None:
-        """Events still in memory cannot be shown when the disk refuses them; the others can."""
+        """Flush if the log is well. When the disk refuses, reads omit the events still in memory."""
         try:
             await self.flush()
         except ToolFailure:
@@ -337,13 +342,16 @@ class SqliteAuditLog(ChainedAuditLog):
 
 
 def _offer(offers: list[tuple[Tail, list[ChainedEvent]]]) -> None:
-    """To all watchers in one turn of the loop, so that none sees an event before another could have."""
+    """Give news to all watchers in one iteration of the loop, so that none sees an event before another could have."""
     for tail, events in offers:
         tail.offer(events)
 
 
 def _broken(cause: str) -> ToolFailure:
-    """`cause` is `closed`, `queue_full` or `disk`; the disk's error goes to the observer, never to a caller."""
+    """Return the error of the log.
+
+    `cause` is `closed`, `queue_full` or `disk`; only the observer gets the disk's own error.
+    """
     message = "The audit log cannot be written, so nothing with an effect may run. Tell the operator; try again later."
     return refuse(ErrorKind.IO_ERROR, message, retryable=True, retry_after_s=1.0, component="audit", cause=cause)
 

@@ -1,9 +1,9 @@
 """The events of the audit log in PostgreSQL.
 
-Hubs on many machines may share the tables; they share the key file then, and each machine keeps its own checkpoint file
-(its *site*), whose lines are copied beside the events under the site's name. Groups are committed one after the other,
-whoever writes them: an advisory lock, taken and given up by the very statement that inserts, makes the order of
-`arrival` the order of commits, so that a watcher who has seen one number has seen all below it.
+Hubs on many machines may share the tables; they then share the key file, and each machine keeps its own checkpoint file
+(its *site*), whose lines are copied beside the events under the site's name. Groups of all writers are committed one
+after the other: an advisory lock, taken and released by the inserting statement, makes the order of `arrival` the
+commit order, so that a watcher who has seen one number has seen all below it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.postgres_upkeep import OldEvents, SharedUpkeep
 from toolhub_service.stores.postgres_target import postgres_target
 
-# Ids that callers choose are indexed by hash: a B-tree refuses a long one, and with it the whole group of events.
+# Ids chosen by callers are indexed by hash: a B-tree refuses a long one, and with it the whole group of events.
 
 _LOCK: Final = "pg_advisory_xact_lock(hashtext('toolhub audit'), hashtext(current_schema()))"
-# Channels belong to the database, tables to a schema.
+# Channels belong to the database, tables to a schema: hence a name for each schema.
 _CHANNEL: Final = "'toolhub_audit_' || left(md5(current_schema()), 16)"
 
 _CONFIGURE: Final = """
 SELECT set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
     set_config('lock_timeout', %s, false)"""
 
-# Joined with pg_class, whose lock makes the server look up names anew: one that was not found before another process
-# made the tables stays not found in a transaction, however long that has waited since.
+# The join with pg_class takes a lock that makes the server look up names anew. Without it a name that was not found
+# before another process made the tables stays not found in a transaction, however long that has waited.
 _MISSING: Final = """
 SELECT name FROM unnest(ARRAY['audit_events', 'audit_checkpoints']) AS name
 LEFT JOIN pg_class ON pg_class.oid = to_regclass(name) WHERE pg_class.oid IS NULL"""
@@ -63,7 +63,7 @@ _SCHEMA: Final = (
 _NUMBERS: Final = frozenset({"sequence", "at_unix_ms"})
 _GIVEN: Final = ", ".join(["json_array_elements_text(%s)"] * len(COLUMNS.split(", ")))
 _TYPED: Final = ", ".join(f"{name}::bigint" if name in _NUMBERS else name for name in COLUMNS.split(", "))
-# A JSON array for each column: arrays of psycopg's own take four times as long to write.
+# A JSON array for each column: psycopg's own arrays take four times as long to write.
 _INSERT: Final = f"""
 WITH alone AS MATERIALIZED (SELECT {_LOCK}),
 kept AS (
@@ -79,9 +79,9 @@ SELECT count(*), coalesce(max(arrival), 0)
 FROM audit_events JOIN unnest(%s::text[], %s::bigint[], %s::text[]) AS given (writer, sequence, mac)
 USING (writer, sequence, mac)"""
 
-# The news need not survive a crash, so nobody waits for the disk while the server holds its queue of news.
+# The notification need not survive a crash, so nobody waits for the disk while the server holds its notification queue.
 _ANNOUNCE: Final = f"SELECT set_config('synchronous_commit', 'off', true), pg_notify({_CHANNEL}, %s)"
-# Triggers and rules: what could swallow a row.
+# Triggers and rules, which could swallow a row.
 _TRIGGERS: Final = """
 SELECT tgname FROM pg_trigger
 WHERE NOT tgisinternal AND tgrelid IN (to_regclass('audit_events'), to_regclass('audit_checkpoints'))
@@ -92,7 +92,7 @@ _PAGE: Final = f"SELECT {COLUMNS} FROM audit_events WHERE {{terms}} ORDER BY at_
 _NEWS: Final = f"SELECT arrival, {COLUMNS} FROM audit_events WHERE arrival > %s ORDER BY arrival LIMIT %s"  # noqa: S608 — fixed
 _BEYOND: Final = f"SELECT {COLUMNS} FROM audit_events WHERE writer = %s AND sequence > %s ORDER BY sequence"  # noqa: S608 — fixed
 
-# From writer to writer along the index, instead of over all events.
+# A loose index scan from writer to writer, instead of over all events.
 _ENDS: Final = """
 WITH RECURSIVE writers AS (
     (SELECT writer FROM audit_events ORDER BY writer LIMIT 1)
@@ -107,18 +107,18 @@ _CHOSEN_BY_CALLERS: Final = ("principal", "tool", "call_id", "request_id")
 
 
 def _mended(named: Event | EventFilter) -> dict[str, Any]:
-    """The fields with the one character that PostgreSQL's text cannot hold, with U+FFFD instead."""
+    """Return the fields with U+FFFD for NUL, the one character that PostgreSQL's text cannot hold."""
     found = {name: text for name in _CHOSEN_BY_CALLERS if "\0" in (text := getattr(named, name))}
     return {name: text.replace("\0", "\ufffd") for name, text in found.items()}
 
 
 def _missing(connection: psycopg.Connection) -> list[str]:
-    """The tables that are not there."""
+    """Return the tables that do not exist."""
     return [name for (name,) in connection.execute(_MISSING).fetchall()]
 
 
 class PostgresEvents(SharedUpkeep):
-    """Implements `EventStore`. `site` names the checkpoint file whose copies are this hub's own to compare."""
+    """Implements `EventStore`. `site` names the checkpoint file with whose copies this hub compares."""
 
     errors: tuple[type[Exception], ...] = (psycopg.Error, OSError)
     damage: tuple[type[Exception], ...] = (
@@ -127,12 +127,12 @@ class PostgresEvents(SharedUpkeep):
         psycopg.InternalError,
         ValueError,
     )
-    poll_s = 2.0  # for news whose notification was lost
+    poll_s = 2.0  # poll, in case a notification was lost
     check_s = 30.0
-    is_made_with_key = False  # hubs on new machines are given the key that those of the log have
+    is_made_with_key = False  # a hub on a new machine is given the key of the existing log
 
     def __init__(self, url: str, site: str, *, patience_s: float = 10.0) -> None:
-        """`patience_s`: how long a lock is waited for that somebody else holds. Raises HubFailure."""
+        """`patience_s`: how long to wait for a lock that another session holds. Raises HubFailure."""
         self.target = postgres_target(url, application="toolhub audit")
         self.site = site
         self._patience_s = patience_s
@@ -148,14 +148,14 @@ class PostgresEvents(SharedUpkeep):
         return table
 
     def last_row(self) -> int:
-        """As far as this process knows: a watcher may be shown what another one wrote a moment before."""
+        """Return the last row this process knows: watchers may also get news of a moment before."""
         return self._last_row
 
     def note_row(self, row: int) -> None:
         self._last_row = max(self._last_row, row)
 
     def connect(self) -> psycopg.Connection:
-        """Raises HubFailure AUDIT_UNREACHABLE."""
+        """Connect. Raises HubFailure AUDIT_UNREACHABLE."""
         try:
             connection = psycopg.connect(self.target.conninfo, autocommit=True)
             connection.execute(_CONFIGURE, (str(round(self._patience_s * 1_000)),))
@@ -197,22 +197,22 @@ class PostgresEvents(SharedUpkeep):
 
 
 class PostgresEventTable(OldEvents):
-    """Implements `EventTable`. A connection that was lost while nobody wrote is made anew without a word."""
+    """Implements `EventTable`. A connection that was lost while nothing was written is replaced silently."""
 
     def __init__(self, events: PostgresEvents) -> None:
         self._events = events
         self._connection = events.connect()
 
     def prepare(self, *, create: bool) -> None:
-        """Make the tables where a log begins, one process at a time; learn where news begin.
+        """Make the tables of a new log, one process at a time, and find where news begin.
 
-        Raises HubFailure AUDIT_LOG_CHANGED where one of the tables is missing that must be there.
+        Raises HubFailure AUDIT_LOG_CHANGED when a required table is missing.
         """
         if not create:
             self._check_tables()
         elif _missing(self._connection):
             self._make_tables()
-        with suppress(psycopg.Error):  # whoever may not make it leaves it to another hub, or to an operator
+        with suppress(psycopg.Error):  # a role without the right to make it leaves it to another hub, or to an operator
             index_postgres(self._connection)
         self._events.note_row(self._all(_LAST_ROW)[0][0])
 
@@ -220,8 +220,8 @@ class PostgresEventTable(OldEvents):
         with self._connection.transaction():
             self._connection.execute(f"SELECT {_LOCK}")
             missing = _missing(self._connection)
-            # One without the other is no new log but what is left of one, which hubs elsewhere may have written: a
-            # machine that joins them has no checkpoint of its own yet that could tell.
+            # One table without the other is the rest of an existing log, which hubs elsewhere may have written: a
+            # machine that joins them has no checkpoint of its own yet that could show it.
             if len(missing) == 1:
                 raise tampered(f"The table {missing[0]} of the audit log is missing in PostgreSQL: rename what is left")
             if missing:
@@ -232,7 +232,7 @@ class PostgresEventTable(OldEvents):
         return not self._all("SELECT 1 FROM audit_events LIMIT 1")
 
     def insert(self, rows: list[Row]) -> None:
-        """Raises IntegrityError when somebody else's rows stand where these belong."""
+        """Insert the rows. Raises IntegrityError when another writer's rows have their keys."""
         columns = [list(column) for column in zip(*rows, strict=True)]
         ((inserted, last_row),) = self._all(_INSERT, [orjson.dumps(column).decode() for column in columns])
         if inserted < len(rows):
@@ -256,11 +256,11 @@ class PostgresEventTable(OldEvents):
             raise tampered(f"The audit log's tables in PostgreSQL have a trigger, {foreign[0][0]}, which no hub made")
 
     def announce(self) -> None:
-        with suppress(psycopg.OperationalError):  # The events are written, and watchers look by themselves too.
+        with suppress(psycopg.OperationalError):  # The events are written, and watchers poll, too.
             self._connection.execute(_ANNOUNCE, (str(self._events.last_row()),))
 
     def tidy(self) -> None:
-        """Nothing: the server does that by itself."""
+        """Do nothing: the server tidies by itself."""
 
     def keep_copy(self, number: int, line: str) -> None:
         self._do(
@@ -292,7 +292,7 @@ class PostgresEventTable(OldEvents):
         return self._do(statement, parameters).fetchall()
 
     def _do(self, statement: LiteralString, parameters: Any = ()) -> psycopg.Cursor:
-        """Each statement is a transaction, and none does harm when it is repeated after an answer that was lost."""
+        """Run statements in a transaction each; repeating one whose answer was lost does no harm."""
         try:
             return self._connection.execute(statement, parameters)
         except psycopg.OperationalError:
@@ -324,20 +324,22 @@ class _Snapshot:
             yield from cursor.execute(f"SELECT {COLUMNS} FROM audit_events ORDER BY writer, sequence")  # noqa: S608 — fixed
 
     def problems(self) -> Iterator[str]:
-        """None that could be asked for: pages that a disk has changed cannot be read (with data checksums on)."""
+        """Return nothing: the server offers no check; with data checksums it fails to read pages that a disk
+        changed."""
         return iter(())
 
 
-# The log itself: whoever watches is woken by NOTIFY, and looks by itself every few seconds in case that was lost.
+# The log itself: NOTIFY wakes watchers, who also poll every few seconds in case a notification was lost.
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
 
 
 def postgres_events(url: str, checkpoints: Path, site: str = "") -> PostgresEvents:
-    """The events that a hub with this checkpoint file writes. Raises HubFailure POSTGRES_URL_INVALID.
+    """Return the events that a hub with this checkpoint file writes. Raises HubFailure POSTGRES_URL_INVALID.
 
-    `site` names the file among those of all machines, for as long as it lives; empty: host name and path.
+    `site` names the file among those of all machines, and must stay the same as long as the file exists; empty: host
+    name and path.
     """
     return PostgresEvents(url, site or f"{socket.gethostname()}:{checkpoints.absolute()}")
 
@@ -352,7 +354,7 @@ class PostgresAuditLog(ChainedAuditLog):
         self._listener: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Raises HubFailure AUDIT_UNREACHABLE, and as `ChainedAuditLog.start`."""
+        """Start the log. Raises HubFailure AUDIT_UNREACHABLE, and what `ChainedAuditLog.start` raises."""
         await super().start()
         self._listener = asyncio.create_task(self._keep_listening())
 
@@ -376,7 +378,7 @@ class PostgresAuditLog(ChainedAuditLog):
                     retry_s = _FIRST_RETRY_S
                     await self._listen(connection)
             except (psycopg.Error, OSError):
-                pass  # The writer tells that the database is gone; until it is back nobody can write news.
+                pass  # The writer reports that the database is gone; until it is back nobody can write news.
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _LAST_RETRY_S)
 
@@ -390,7 +392,7 @@ class PostgresAuditLog(ChainedAuditLog):
                 self._on_notify(int(news.payload))
 
     def _on_notify(self, last_row: int) -> None:
-        """Look for news while somebody watches, and always know where they begin."""
+        """Look for news while somebody watches, and always update where they begin."""
         if last_row > self._shared.last_row() and self._tails and self._group is not None:
             self._group.write_now()
         self._shared.note_row(last_row)

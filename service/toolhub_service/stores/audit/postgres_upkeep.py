@@ -1,4 +1,4 @@
-"""What the upkeep of the audit log needs of PostgreSQL: a lock that one hub of all holds, cursors, ends of the old."""
+"""What the audit log's upkeep needs of PostgreSQL: a lock that one hub holds, export cursors, each chain's old end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CURSORS: Final = "CREATE TABLE IF NOT EXISTS audit_cursors (sink text PRIMARY K
 _HAS_CURSORS: Final = "SELECT to_regclass('audit_cursors') IS NOT NULL"
 _KEEP_CURSOR: Final = """
 INSERT INTO audit_cursors VALUES (%s, %s) ON CONFLICT (sink) DO UPDATE SET cursor = excluded.cursor"""
-# Chains that have any of the oldest events, and of one of them the end of what is old.
+# Chains that have any of the oldest events; and the last old event of one chain.
 _OLD_WRITERS: Final = """
 SELECT DISTINCT writer FROM (
     SELECT writer FROM audit_events WHERE at_unix_ms < %s ORDER BY at_unix_ms, writer, sequence LIMIT 50000) oldest"""
@@ -29,7 +29,7 @@ _ROW_MAX: Final = 2**63 - 1
 
 
 class _SessionLock:
-    """Implements `UpkeepLock`: an advisory lock, which ends with its connection."""
+    """Implements `UpkeepLock` by an advisory lock, which ends with its connection."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
@@ -71,7 +71,7 @@ class SharedUpkeep(ABC):
             return "" if row is None else str(row[0])
 
     def keep_cursor(self, sink: str, cursor: str) -> None:
-        """The table is made with the first one."""
+        """The table is created with the first cursor."""
         with closing(self.connect()) as connection:
             if connection.execute(_HAS_CURSORS).fetchone() != (True,):
                 connection.execute(_CURSORS)

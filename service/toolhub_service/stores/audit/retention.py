@@ -1,7 +1,7 @@
-"""Events that leave the log by age: each chain's oldest, behind a signed checkpoint that says how far they went.
+"""Removal of events by age: each chain's oldest, after a signed checkpoint that says up to which sequence.
 
 The checkpoint comes first: after a crash in between, events that may be missing are still there, which is no fault.
-What is moved to an archive is on disk there before; after a crash it may be there twice, under the same writer and
+Events moved to an archive are on disk there first; after a crash they may be there twice, under the same writer and
 sequence.
 """
 
@@ -19,9 +19,9 @@ from toolhub_service.stores.audit.checkpoint import PRUNE, CheckpointFile
 from toolhub_service.stores.audit.events import EventStore, EventTable, line_of
 
 PASS_EVENTS: Final = 10_000
-"""Of each chain, behind one checkpoint."""
+"""Events of each chain that one checkpoint covers."""
 _AT_ONCE: Final = 500
-"""Removed in one transaction, for which the log's writer waits."""
+"""Events removed in one transaction, for which the log's writer waits."""
 _ARCHIVE_PAGE: Final = 1_000
 
 
@@ -32,7 +32,7 @@ class EventArchive:
         self._folder = folder
 
     def keep(self, lines: Iterable[bytes]) -> None:
-        """Durable when it returns. Raises OSError."""
+        """Append lines; they are durable when it returns. Raises OSError."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / time.strftime("audit-%Y-%m-%d.jsonl", time.gmtime())
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -45,7 +45,7 @@ class EventArchive:
 
 
 def drop_half_line(descriptor: int) -> None:
-    """Cut what a crash left after the last line feed of a file of lines."""
+    """Cut off what a crash left after the last line feed of a file of lines."""
     end = os.fstat(descriptor).st_size
     while end:
         start = max(0, end - 65_536)
@@ -66,8 +66,10 @@ def prune(
     max_row: int | None = None,
     archive: EventArchive | None = None,
 ) -> int:
-    """One pass: remove each chain's oldest events up to the first that is young enough to stay, or lies behind
-    `max_row`, at most `PASS_EVENTS` of each chain; how many they were."""
+    """Run one pass: remove at most `PASS_EVENTS` of each chain's oldest events; return how many were removed.
+
+    A chain's pass ends at the first event that is young enough to stay or lies behind `max_row`.
+    """
     removed = 0
     with closing(events.open(create=False)) as table:
         for writer, count, head in table.old_ends(before_unix_ms, PASS_EVENTS, max_row):
@@ -97,7 +99,7 @@ def _remove(table: EventTable, writer: str, count: int) -> int:
     while first <= count:
         first += _AT_ONCE
         removed += table.remove(writer, min(count, first - 1))
-        time.sleep(0)  # whoever waits for the database is let in
+        time.sleep(0)  # lets waiting threads use the database
     return removed
 
 
@@ -112,7 +114,10 @@ class AuditRetention:
         carried: Callable[[], int | None],
         swept: Callable[[str, int], Any],
     ) -> None:
-        """`carried`: the last row that all places of export have; None where there is none. `swept`: told how many."""
+        """`carried`: the last row that all export sinks have; None where there is none.
+
+        `swept` gets the number removed.
+        """
         self._prune_before = prune_before
         self._unix_ms = unix_ms
         self._keep_ms = round(keep_s * 1_000)

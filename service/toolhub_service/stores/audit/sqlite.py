@@ -1,7 +1,7 @@
-"""How chained events lie in SQLite: tables, rows, and the search over them, which all databases share.
+"""Chained events in SQLite: tables, rows, and the columns to search by, which all databases share.
 
-The body column is the canonical event and the only truth; the others repeat parts of it for the indexes, and
-verification compares them.
+The body column, the canonical event, is authoritative; the others repeat parts of it for the indexes, and verification
+compares them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _TABLES: Final = "SELECT type, name, replace(coalesce(sql, ''), char(34), '') FR
 _ONE: Final = "(" + ", ".join("?" * 12) + ")"
 _CHUNKS: Final = (256, 64, 16, 4, 1)
 CURSORS: Final = "audit-export.json"
-"""Beside the database: up to where each place has the log that it is carried to."""
+"""File beside the database with the export cursor of each sink."""
 ALONE_MAX: Final = 64
-"""Rows that one statement takes, whatever their number."""
+"""Any number of rows up to this is inserted by one statement."""
 _INSERTS: Final = {
     size: f"INSERT INTO events ({COLUMNS}) VALUES " + ", ".join([_ONE] * size)  # noqa: S608 — fixed text
     for size in {*range(1, ALONE_MAX + 1), *_CHUNKS}
@@ -50,23 +50,23 @@ _INSERTS: Final = {
 
 
 def connect(path: Path, *, max_size_bytes: int = 0, create: bool = True) -> sqlite3.Connection:
-    """A connection that writes: WAL, every commit fsynced, the file for its owner only. Raises sqlite3.Error."""
+    """Return a connection that writes: WAL, every commit fsynced, the file for its owner only. Raises sqlite3.Error."""
     if create:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    uri = path.absolute().as_uri() + "?mode=rw"  # never makes a file that is gone
+    uri = path.absolute().as_uri() + "?mode=rw"  # never recreates a missing file
     connection = sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
     with alone_in(path.parent):
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA journal_size_limit = 67108864")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages, in a commit: where there was no quiet moment before
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages; applies if no quiet moment came before
     if max_size_bytes:
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
         connection.execute(f"PRAGMA max_page_count = {max_size_bytes // page_bytes}")
     if create:
         with transaction(connection):
-            # A file with any table is no new log: what is missing there has vanished, which `schema_problem` tells.
+            # A file with any table is no new log: a missing table has been removed, which `schema_problem` reports.
             if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
                 for statement in _SCHEMA:
                     connection.execute(statement)
@@ -74,11 +74,11 @@ def connect(path: Path, *, max_size_bytes: int = 0, create: bool = True) -> sqli
 
 
 def schema_problem(connection: sqlite3.Connection) -> str:
-    """What is wrong with the tables: one that is missing or another, a trigger, a view; empty when nothing is."""
+    """Return what is wrong with the tables: a missing or different one, a trigger, a view; empty when nothing is."""
     found = set(connection.execute(_TABLES))
     if odd := sorted(f"{kind} {name}" for kind, name, _ in found if kind in {"trigger", "view"}):
         return f"the audit log's database has a {odd[0]}, which this hub did not make"
-    # A table before its indexes, which vanish with it.
+    # A table before its indexes, which are removed with it.
     missing = sorted((kind != "table", f"{kind} {name}") for kind, name, _ in _expected_schema() - found)
     return f"the {missing[0][1]} of the audit log is missing or was changed" if missing else ""
 
@@ -92,7 +92,7 @@ def _expected_schema() -> frozenset[tuple[str, str, str]]:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that only reads; text that is no longer UTF-8 comes out changed. Raises sqlite3.Error."""
+    """Return a connection that only reads; text that is no longer UTF-8 is returned changed. Raises sqlite3.Error."""
     connection = sqlite3.connect(path.absolute().as_uri() + "?mode=rw", uri=True, timeout=5.0, isolation_level=None)
     connection.execute("PRAGMA query_only = 1")
     connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
@@ -100,7 +100,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 class transaction:  # noqa: N801 — used as a statement
-    """`with transaction(connection):` one BEGIN IMMEDIATE … COMMIT, rolled back on any exception."""
+    """Run the block in BEGIN IMMEDIATE … COMMIT; roll back on any exception."""
 
     __slots__ = ("_connection",)
 
@@ -129,14 +129,18 @@ class transaction:  # noqa: N801 — used as a statement
 
 
 def insert_alone(connection: sqlite3.Connection, rows: list[Row]) -> None:
-    """Insert and commit at most `ALONE_MAX` rows by one statement, which is a transaction of its own: the interpreter's
-    lock is given up once, not for BEGIN, each INSERT and COMMIT."""
+    """Insert and commit at most `ALONE_MAX` rows by one statement, which is its own transaction.
+
+    The GIL is released once, not for BEGIN, each INSERT and COMMIT.
+    """
     connection.execute(_INSERTS[len(rows)], [column for row in rows for column in row])
 
 
 def insert(connection: sqlite3.Connection, rows: list[Row]) -> None:
-    """Insert many rows in few statements: the interpreter's lock is given up once a statement, and the event loop
-    may keep it for milliseconds each time."""
+    """Insert many rows in few statements.
+
+    Each statement releases the GIL once, and the event loop may then keep it for milliseconds.
+    """
     done = 0
     for size in _CHUNKS:
         while len(rows) - done >= size:
@@ -152,7 +156,7 @@ _BEYOND: Final = f"SELECT {COLUMNS} FROM events WHERE writer = ? AND sequence > 
 _OWN: Final = "SELECT count(*), min(sequence), max(sequence) FROM events WHERE writer = ?"
 _TAG: Final = "SELECT mac FROM events WHERE writer = ? AND sequence = ?"
 _IN_ORDER: Final = f"SELECT {COLUMNS} FROM events ORDER BY writer, sequence"  # noqa: S608 — fixed text
-# Chains that have any of the oldest events, and of one of them the end of what is old.
+# Chains that have any of the oldest events; and the last old event of one chain.
 _OLD_WRITERS: Final = """SELECT DISTINCT writer FROM (
     SELECT writer FROM events WHERE at_unix_ms < ? ORDER BY at_unix_ms, writer, sequence LIMIT 50000)"""
 _OLD_END: Final = """SELECT sequence, mac FROM events WHERE writer = :writer AND sequence < coalesce(
@@ -163,7 +167,7 @@ _ROW_MAX: Final = 2**63 - 1
 
 
 class SqliteEvents:
-    """Implements `EventStore`. `max_size_bytes` 0: as the disk allows."""
+    """Implements `EventStore`. `max_size_bytes` 0: limited by the disk only."""
 
     errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
     damage: tuple[type[Exception], ...] = (sqlite3.DatabaseError, ValueError)
@@ -191,7 +195,7 @@ class SqliteEvents:
             raise
 
     def last_row(self) -> int:
-        """A fraction of a millisecond."""
+        """Return the latest row's number, in a fraction of a millisecond."""
         with closing(connect_to_read(self._database)) as connection:
             (row,) = connection.execute("SELECT coalesce(max(row), 0) FROM events").fetchone()
             return int(row)
@@ -220,10 +224,13 @@ class SqliteEvents:
         try:
             return str(orjson.loads(self._cursors.read_bytes()).get(sink, ""))
         except (FileNotFoundError, ValueError, AttributeError):
-            return ""  # what is damaged begins anew, and sends everything again
+            return ""  # a damaged cursor starts over: everything is sent again
 
     def keep_cursor(self, sink: str, cursor: str) -> None:
-        """Whole or not at all; not in the database, which nobody else writes while the log's writer looks at it."""
+        """Store the cursor, whole or not at all.
+
+        It is not in the database, which nobody but the log's writer may change while that checks it.
+        """
         with self._cursors_lock:
             try:
                 known = orjson.loads(self._cursors.read_bytes())
@@ -246,8 +253,10 @@ class SqliteEvents:
 
 
 class SqliteEventTable:
-    """Implements `EventTable`. Each commit is looked at before and after: rows that go into a file without a name, or
-    into tables of another make, are no record."""
+    """Implements `EventTable`.
+
+    Each commit checks the file before and after: rows in an unlinked file, or in changed tables, are no record.
+    """
 
     def __init__(self, connection: sqlite3.Connection, database: Path) -> None:
         self._connection = connection
@@ -261,7 +270,7 @@ class SqliteEventTable:
         self._check_schema()
         others_seen = self._pragma("data_version")
         if count:
-            changed = others_seen != self._others_seen  # by somebody else, who has committed since
+            changed = others_seen != self._others_seen  # another process has committed since
             own = self._connection.execute(_OWN, (writer,)).fetchone() if changed else None
             tag = self._connection.execute(_TAG, (writer, count)).fetchone()
             check_chain(writer, count, head, own, tag and tag[0])
@@ -296,11 +305,11 @@ class SqliteEventTable:
         self._check_files()
 
     def announce(self) -> None:
-        """Nothing: other processes look at the file."""
+        """Do nothing: other processes poll the file."""
 
     def tidy(self) -> None:
-        """Carry the write-ahead log over into the database, which a commit would do else, in ten times its time."""
-        with suppress(sqlite3.Error):  # as in a commit: what was not carried over now is so later
+        """Copy the write-ahead log into the database; otherwise a commit would do it, in ten times its time."""
+        with suppress(sqlite3.Error):  # as in a commit: the rest is copied later
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def keep_copy(self, number: int, line: str) -> None:
@@ -355,7 +364,7 @@ class _FileLock:
 
 
 def _place(path: Path) -> tuple[int, int] | None:
-    """Device and inode that the name leads to; None where it leads nowhere."""
+    """Return device and inode of the path; None when it does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -373,7 +382,7 @@ class _Snapshot:
         return self._connection.execute("SELECT number, line FROM checkpoints ORDER BY number").fetchall()
 
     def foreign(self) -> list[Any]:
-        """None: whoever shares the file shares the checkpoint file too."""
+        """Return nothing: processes that share the file share the checkpoint file, too."""
         return []
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
@@ -386,5 +395,5 @@ class _Snapshot:
 
 
 def page(database: Path, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> list[ChainedEvent]:
-    """`page_of` a database file."""
+    """Return `page_of` a database file."""
     return page_of(SqliteEvents(database), where, after, limit)

@@ -1,7 +1,7 @@
 """The upkeep of the audit log: old events leave it, new ones are exported.
 
-One process of all that share the log does it at a time: whoever holds the lock, which ends with its process. Each task
-has its own pace, works in threads on connections of its own, and its failure holds up neither calls nor the others.
+One process at a time does it: the one that holds the lock, which ends with its process. Each task has its own interval
+and works in threads on its own connections, and its failure delays neither calls nor other tasks.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from toolhub_service.stores.audit.events import EventStore, UpkeepLock
 
 _LOCK_RETRY_S: Final = 5.0
 _BREATH_S: Final = 0.02
-"""Between two steps, in which the log's writer gets at the database."""
+"""Pause between two steps, in which the log's writer can use the database."""
 _PATIENCE_MAX_S: Final = 60.0
 _LEAVE_S: Final = 5.0
 
 
 class UpkeepObserver(Protocol):
-    """Called on the loop's thread."""
+    """Called on the event loop."""
 
     def upkeep_failed(self, task: str, problem: Exception) -> None:
-        """It is tried again, after a pause that doubles up to a minute."""
+        """A task failed; it is tried again after a pause that doubles up to a minute."""
         ...
 
 
 class UpkeepTask(msgspec.Struct, frozen=True):
     name: str
     step: Callable[[], bool]
-    """In a thread: do a bounded piece of it; whether there is more. Raises whatever it meets."""
+    """Do a bounded part of the work, in a thread; return whether there is more. May raise anything."""
     every_s: float
-    """How long to rest when there is no more."""
+    """Pause when there is no more to do."""
 
 
 class AuditUpkeep:
-    """`start`, then `close`; nothing runs where there are no tasks."""
+    """Runs the tasks from `start` to `close`; does nothing without tasks."""
 
     def __init__(self, events: EventStore, tasks: Sequence[UpkeepTask], observer: UpkeepObserver) -> None:
         self._events = events
@@ -53,7 +53,7 @@ class AuditUpkeep:
             self._running = asyncio.create_task(self._run(), name="audit upkeep")
 
     async def close(self) -> None:
-        """What is under way gets some seconds; what is left is done after the next start, or by another process."""
+        """Stop; a running step gets some seconds. What remains is done after the next start, or by another process."""
         self._leaving.set()
         if self._running is not None:
             await asyncio.wait({self._running}, timeout=_LEAVE_S)
@@ -76,7 +76,7 @@ class AuditUpkeep:
                 await asyncio.to_thread(lock.close)
 
     async def _repeat(self, task: UpkeepTask, lock: UpkeepLock) -> None:
-        """Until the lock is lost, or this process leaves."""
+        """Repeat the task until the lock is lost or this process stops."""
         patience_s = task.every_s
         while not self._leaving.is_set():
             try:
@@ -90,5 +90,5 @@ class AuditUpkeep:
             await self._pause(patience_s)
 
     async def _pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):  # the usual end of it; the other one is that the process leaves
+        with suppress(TimeoutError):  # the usual cause; the other is that the process stops
             await asyncio.wait_for(self._leaving.wait(), seconds)

@@ -1,9 +1,9 @@
-"""Verification: walk every chain from its start, hold it against every checkpoint, name the first bad sequence of each.
+"""Verification: read every chain from its start, compare it with all checkpoints, report its first bad sequence.
 
-Found: an edited column, a missing, inserted, swapped or moved event, a cut tail, a chain nobody attested, a checkpoint
-file that was cut, edited, replaced by an older one or removed, a database that was. Not found by this alone: a tail cut
-after the last checkpoint of a writer that was killed (at most one checkpoint interval; none after a clean end), and
-database and file rolled back together to one earlier moment; `witnesses` (lines carried elsewhere) find the latter.
+Found: an edited column, a missing, inserted, swapped or moved event, a cut tail, a chain without an attestation, and a
+checkpoint file or a database that was cut, edited, replaced by an older one or removed. Not found by this alone: a tail
+cut after the last checkpoint of a writer that was killed (at most one checkpoint interval; none after a clean end), and
+database and file rolled back together to one earlier moment; `witnesses` (lines kept elsewhere) find the latter.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def verify_log(
     witnesses: Iterable[str] = (),
     own: tuple[str, int, str] | None = None,
 ) -> Verification:
-    """`verify_events` of a database file."""
+    """Run `verify_events` on a database file."""
     return verify_events(SqliteEvents(database), checkpoints, keyring, witnesses=witnesses, own=own)
 
 
@@ -49,10 +49,11 @@ def verify_events(
 ) -> Verification:
     """Check the whole log; never raises for a damaged one. May run while others write.
 
-    `witnesses` are signed checkpoint lines kept elsewhere; `own` is what a running writer knows: (writer, count, head).
+    `witnesses` are signed checkpoint lines kept elsewhere; `own` is the state of a running writer: (writer, count,
+    head).
     """
     claims = Claims(keyring)
-    claims.add_file(read_lines(checkpoints))  # Before the events, which therefore hold all that it attests.
+    claims.add_file(read_lines(checkpoints))  # Before the events, which thus include all that it attests.
     for line in witnesses:
         claims.add_witness(line)
     if own is not None:
@@ -72,7 +73,7 @@ def verify_events(
 def _walk(events: EventStore, checkpoints: Path, claims: Claims, chains: _Chains) -> None:
     with events.snapshot() as log:
         copies = log.copies()
-        lines = read_lines(checkpoints)  # Again: it may have grown before the events that are seen now did.
+        lines = read_lines(checkpoints)  # Again: it may have grown before the snapshot was taken.
         claims.add_news(lines)
         claims.compare_copies(copies, lines)
         claims.add_foreign(log.foreign())
@@ -83,7 +84,7 @@ def _walk(events: EventStore, checkpoints: Path, claims: Claims, chains: _Chains
 
 
 def fault_of(row: tuple[Any, ...], expected: int, head: str, keyring: Keyring) -> str:
-    """What is wrong with the event that should be number `expected` after the tag `head`; empty when nothing is."""
+    """Return what is wrong with the event that should be number `expected` after the tag `head`, or an empty text."""
     writer, sequence, at, kind, principal, tool, call_id, request_id, body, previous, tag, key_id = row
     if not all(isinstance(text, str) for text in (writer, body, previous, tag, key_id)):
         return "a column was changed"
@@ -103,12 +104,12 @@ def fault_of(row: tuple[Any, ...], expected: int, head: str, keyring: Keyring) -
 
 
 class Claims:
-    """What checkpoints say each chain must hold, and what is wrong with the checkpoints themselves."""
+    """What checkpoints say each chain must hold, and the faults of the checkpoints themselves."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
         self.heads: dict[str, dict[int, str]] = {}
-        """The tag that each writer's chain had after so many events."""
+        """By writer: the tag of its chain after that many events."""
         self.pruned: dict[str, tuple[int, str]] = {}
         self.faults: list[ChainFault] = []
         self._lines: set[bytes] = set()
@@ -117,11 +118,11 @@ class Claims:
         self.heads.setdefault(writer, {}).setdefault(count, head)
 
     def count(self, writer: str) -> int:
-        """The most events that were ever attested; 0 when none were."""
+        """Return the highest number of events ever attested; 0 when there were none."""
         return max(self.heads.get(writer, {}), default=0)
 
     def add_file(self, lines: list[bytes]) -> None:
-        """Take every genuine line; name the places where the file itself was tampered with."""
+        """Add every genuine line; record where the file itself was tampered with."""
         number, previous = 0, GENESIS
         self._lines = set(lines)
         for line in lines:
@@ -136,7 +137,7 @@ class Claims:
             self._take(checkpoint)
 
     def add_news(self, lines: list[bytes]) -> None:
-        """Chains that were opened, and ends that were pruned, since the file was first read."""
+        """Add chains that were opened, and ends that were pruned, since the file was first read."""
         for line in lines:
             checkpoint = parse_line(line, self._keyring) if line not in self._lines else None
             if checkpoint is not None and checkpoint.kind in {OPEN, PRUNE}:
@@ -150,7 +151,7 @@ class Claims:
             self._take(checkpoint)
 
     def compare_copies(self, copies: list[tuple[Any, Any]], lines: list[bytes]) -> None:
-        """Every line that the database remembers must be in the file."""
+        """Record a fault for each line that is in the database but not in the file."""
         in_file = set(lines)
         for number, line in copies:
             data = line.encode("utf-8", "surrogateescape") if isinstance(line, str) else b""
@@ -164,7 +165,7 @@ class Claims:
                 self._take(checkpoint)
 
     def add_foreign(self, lines: list[Any]) -> None:
-        """Take what hubs on other machines have attested; only their own files can show that some of it was removed."""
+        """Add what hubs on other machines have attested; only their own files can show that lines were removed."""
         for line in lines:
             data = line.encode("utf-8", "surrogateescape") if isinstance(line, str) else b""
             checkpoint = parse_line(data, self._keyring)
@@ -183,7 +184,7 @@ class Claims:
 
 
 class _Chains:
-    """The walk over all events, one writer after the other."""
+    """Checks all events, one writer after the other."""
 
     def __init__(self, keyring: Keyring, claims: Claims) -> None:
         self._keyring = keyring
@@ -218,25 +219,28 @@ class _Chains:
             self.seen[writer], self._head = sequence, row[10]
 
     def _begin(self, writer: Any, row: tuple[Any, ...]) -> None:
-        """A chain starts at 1, also where a prune was attested and then cut off, or anywhere up to one past the end of
-        what was pruned."""
+        """Start a chain.
+
+        It begins at 1 (also when a prune was attested but did not finish), or anywhere up to one past the end of what
+        was pruned.
+        """
         pruned, head = self._claims.pruned.get(writer, (0, GENESIS))
         sequence, previous = row[1], row[9]
         if sequence == 1:
             self.seen[writer], self._head = 0, GENESIS
         elif isinstance(sequence, int) and 1 < sequence <= pruned:
-            self.seen[writer], self._head = sequence - 1, previous  # Under the event's own tag, so it can be believed.
+            self.seen[writer], self._head = sequence - 1, previous  # the event's own tag covers it, so it is trusted
         else:
             self.seen[writer], self._head = pruned, head
         self._agreed = self.seen[writer]
 
     def unreadable(self, reason: str) -> None:
-        """SQLite itself cannot go on, or found its structure damaged."""
+        """Record that SQLite cannot continue, or found its structure damaged."""
         writer = next(reversed(self.seen), "")
         self._blame(writer, self.seen.get(writer, 0) + 1, f"the database is damaged: {reason[:200]}")
 
     def finish(self) -> None:
-        """Hold the ends of all chains against what was attested."""
+        """Compare the ends of all chains with what was attested."""
         for writer in list(self.seen):
             if writer not in self._faulty and writer not in self._claims.heads:
                 self._blame(
@@ -255,7 +259,7 @@ class _Chains:
 
 
 def _claimed_writer(line: bytes) -> str:
-    """Whom a damaged line seems to speak of; only for the report."""
+    """Return the writer that a damaged line seems to name; only for the report."""
     _, _, rest = line.partition(b'"writer":"')
     return rest.partition(b'"')[0].decode("utf-8", "replace")
 
@@ -264,10 +268,10 @@ def _claimed_writer(line: bytes) -> str:
 
 
 def adopt(table: EventTable, path: Path, file: CheckpointFile, keyring: Keyring) -> None:
-    """Check and attest what lies beyond each chain's last checkpoint.
+    """Check and attest the events after each chain's last checkpoint.
 
-    A chain with a fault is left for `verify` to name, and so is one without any checkpoint: attesting it would
-    launder a forgery.
+    A chain with a fault, or without any checkpoint, is left for `verify` to report: attesting it would legitimise a
+    forgery.
     """
     last: dict[str, Checkpoint] = {}
     for line in read_lines(path):
@@ -291,7 +295,7 @@ def _adopt_one(table: EventTable, file: CheckpointFile, keyring: Keyring, last: 
 
 
 def attest_events(lines: Iterable[bytes], keyring: Keyring) -> bool:
-    """Whether genuine checkpoint lines say that some chain holds events which were not pruned."""
+    """Return whether genuine checkpoint lines attest events that were not pruned."""
     held: dict[str, int] = {}
     pruned: dict[str, int] = {}
     for line in lines:

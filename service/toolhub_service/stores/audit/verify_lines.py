@@ -1,9 +1,8 @@
 """Verification of events that left the log: lines of an archive (`audit.archive_folder`) or of `audit.export`.
 
-Each line holds the very text that its tag was taken over, so that whoever has the key judges it without the log. Files
-come in any order, and lines may stand there more than once; what is kept of a chain is where its pieces begin and end,
-so that memory does not grow with the lines. A cut end is shown by checkpoints, or by the log that goes on where the
-files end.
+Each line holds the exact text that its tag covers, so that anyone with the key can verify it without the log. Files
+come in any order, and lines may be repeated; only the ends of a chain's pieces are kept, so that memory does not grow
+with the lines. Checkpoints, or the log that continues where the files end, show a cut end.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from toolhub_service.stores.audit.verify import Claims
 
 LINE_MAX_BYTES: Final = 4 * 1024 * 1024
 _PIECES_MAX: Final = 100_000
-"""Of all chains: files that are given in their order make one a chain."""
+"""Limit for the pieces of all chains together; files given in their order make one a chain."""
 _FAULTS_MAX: Final = 1_000
 
 
@@ -38,7 +37,7 @@ class Live(NamedTuple):
 class LinesVerified:
     verification: Verification
     repeated: int
-    """Lines of events that had been read before."""
+    """Lines whose events had been read before."""
 
 
 class _Line(msgspec.Struct, frozen=True, gc=False):
@@ -52,7 +51,7 @@ class _Line(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _Piece:
-    """Events of a chain that follow on one another."""
+    """Consecutive events of a chain."""
 
     first: int
     before: str
@@ -62,11 +61,10 @@ class _Piece:
 
 
 class LineChains:
-    """`take` every line, then `finish`."""
+    """Call `take` for every line, then `finish`."""
 
     def __init__(self, keyring: Keyring, claims: Claims, live: Mapping[str, Live] | None) -> None:
-        """`claims`: of checkpoints, which may be none; `live`: the log that goes on where the lines end; None: there is
-        none at hand."""
+        """`claims` are of checkpoints, possibly none. `live` is the log that continues where the lines end, or None."""
         self._keyring = keyring
         self._claims = claims
         self._live = live
@@ -79,7 +77,7 @@ class LineChains:
             claims.add(writer, begins.first - 1, begins.previous_mac)
 
     def take(self, line: bytes, place: str) -> None:
-        """Judge a line; `place` names it for people."""
+        """Verify a line; `place` identifies it in messages."""
         try:
             found = msgspec.json.decode(line, type=_Line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -105,7 +103,7 @@ class LineChains:
         self._blame("", 0, f"{place} is longer than {LINE_MAX_BYTES} bytes")
 
     def finish(self, *, is_part: bool) -> LinesVerified:
-        """`is_part`: chains may begin and end elsewhere, but have no gap."""
+        """Return the result. `is_part`: chains may begin and end elsewhere, but have no gap."""
         for writer, pieces in self._pieces.items():
             self._judge_gaps(writer, pieces)
         if not is_part:
@@ -125,13 +123,13 @@ class LineChains:
             return "the key it was sealed with is unknown"
         for body in _spellings(line.event):
             if mac.fits(sealed(line.previous_mac, line.writer, line.sequence, line.key_id, body), line.mac):
-                # Of two members of one name one was judged, and a reader may show the other.
+                # Of two members with one name only one is verified, and a reader may show the other.
                 is_as_written = body == bytes(line.event) and msgspec.json.encode(line) == text.strip()
                 return "" if is_as_written or _names_once(text) else "it has a name twice: readers may show either"
         return "the tag does not fit the event"
 
     def _place(self, line: _Line) -> str:
-        """Put it into its piece; why it does not fit there."""
+        """Add the line to its piece; return why it does not fit, or an empty text."""
         pieces = self._pieces.setdefault(line.writer, [])
         at = bisect_right(pieces, line.sequence, key=lambda piece: piece.first) - 1
         if at >= 0 and line.sequence <= pieces[at].last:
@@ -152,7 +150,7 @@ class LineChains:
         return self._joined(pieces, at)
 
     def _joined(self, pieces: list[_Piece], at: int) -> str:
-        """Make one of a piece and the one that follows on it."""
+        """Merge two adjacent pieces."""
         piece, after = pieces[at], pieces[at + 1] if at + 1 < len(pieces) else None
         if after is None or after.first != piece.last + 1:
             return ""
@@ -172,7 +170,7 @@ class LineChains:
             self._blame(writer, piece.last + 1, f"{missing} are in none of the files")
 
     def _judge_ends(self, writer: str) -> None:
-        """Hold begin and end against what was attested, and against the log that goes on."""
+        """Compare begin and end with what was attested, and with the log that continues."""
         pieces = self._pieces.get(writer)
         begins, ends = (pieces[0].first, pieces[-1].last) if pieces else (0, 0)
         live = (self._live or {}).get(writer)
@@ -184,13 +182,13 @@ class LineChains:
             self._blame(writer, ends + 1, f"events {ends + 1} to {needed} are {where}")
 
     def _blame(self, writer: str, sequence: int, reason: str) -> None:
-        """The first fault of each chain is the one that counts."""
+        """Record a fault; only the first of each chain counts."""
         if writer not in self._faults and len(self._faults) < _FAULTS_MAX:
             self._faults[writer] = ChainFault(writer, sequence, reason)
 
 
 def _names_once(line: bytes) -> bool:
-    """Whether no object of the line has two members of one name."""
+    """Return whether no object of the line has two members with the same name."""
 
     def judge(members: list[tuple[str, object]]) -> None:
         if len({name for name, _ in members}) < len(members):
@@ -204,7 +202,7 @@ def _names_once(line: bytes) -> bool:
 
 
 def _spellings(event: msgspec.Raw) -> Iterable[bytes]:
-    """As it was sealed, and, where something on the way has written the JSON anew, as it is always spelt."""
+    """Yield the text as received and, because JSON may have been re-encoded on the way, its canonical form."""
     yield bytes(event)
     try:
         yield canonical(parse(bytes(event)))

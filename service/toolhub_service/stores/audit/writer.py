@@ -1,13 +1,13 @@
 """The thread that writes the audit log: many events a commit, one fsync a commit.
 
-Appending only queues. The thread lingers a few milliseconds for company unless somebody waits for the disk, takes all
-there is, seals it event by event (a group at once runs from warm caches, at a third of what it costs between calls) and
-commits it in one transaction (group commit: while one fsync runs, the next group gathers).
+Appending only queues. The thread waits a few milliseconds for more events unless somebody waits for the disk, takes the
+whole queue, seals it event by event (a group at once runs from warm caches, at a third of what it costs between calls)
+and commits it in one transaction (group commit: while one fsync runs, the next group gathers).
 
-What a call that comes alone waits for is threads that wake up, so none does without need: after a commit the thread
-lingers unasked, which is when the call's answer is appended; the little that is queued when the thread is woken is
-sealed by the one who woke it, in the time that this takes; and of a commit it tells the loop before all else, for
-whoever was woken wants the interpreter to itself.
+A call that comes alone mostly waits for threads to wake up, so unneeded wake-ups are avoided: after a commit the thread
+waits without being asked, because the call's answer is appended then; the caller that wakes the thread seals the few
+queued events while it wakes up; and the thread reports a commit to the loop first, because the woken tasks need the
+GIL.
 
 When the disk refuses, nothing is lost and nothing is skipped: the group stays at the head of the queue and is tried
 again every second, while every append is refused.
@@ -51,37 +51,37 @@ class WakeEvent:
         self._lock.acquire(blocking=False)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether it was set; False after `timeout_s`, of which None is for ever."""
+        """Wait; return False when it was not set within `timeout_s`. None waits without end."""
         return self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
 
 
 _RETRY_S: Final = 1.0
-# Events that are looked at together for secrets: all of them are looked at again, one by one, where one is found.
+# Events searched together for secrets; when one is found, all of them are searched again one by one.
 _SEALED_AT_ONCE: Final = 64
 _SEALED_BY_CALLER: Final = 4
-# After so many the store is tidied in the next moment in which nothing comes.
+# After so many events the store is tidied at the next idle moment.
 _TIDY_EVENTS: Final = 250
 
 
 class WriterTiming(msgspec.Struct, frozen=True):
-    """When the writer acts."""
+    """When the writer commits, refuses and attests."""
 
     linger_s: float = 0.01
     """How long an event that nobody waits for may lie in memory."""
     queue_limit: int = 10_000
-    """Events in memory; beyond, appends are refused."""
+    """Events in memory; beyond that, appends are refused."""
     group_limit: int = 2_000
-    """Events a commit."""
+    """Most events of a commit."""
     checkpoint_events: int = 10_000
     checkpoint_s: float = 30.0
-    """At the latest so many events, or so long after an event, the chain is attested."""
+    """The chain is attested after so many events, or so long after an event, whichever comes first."""
 
 
 class Committed(Protocol):
-    """Told from the writer's thread; must not wait."""
+    """Called from the writer's thread; must not block."""
 
     def committed(self, sequence: int, events: int, seconds: float) -> None:
-        """All up to `sequence` is on disk."""
+        """All events up to `sequence` are on disk."""
         ...
 
     def failed(self, reason: str) -> None:
@@ -89,7 +89,7 @@ class Committed(Protocol):
         ...
 
     def publish(self, table: EventTable) -> bool:
-        """Feed those who watch; whether there are any."""
+        """Give new events to watchers; return whether there are any watchers."""
         ...
 
 
@@ -109,27 +109,27 @@ class GroupWriter:
         self._events = events
         self._writer = writer
         self._checkpoints = checkpoints
-        # Chains the next events, each when its row is asked for; by one thread at a time, in the order of `put`.
+        # Seals the next events, each when its row is iterated; by one thread at a time, in the order of `put`.
         self._seal = seal
         self._observer = observer
         self._timing = timing
-        # Of whoever puts into the queue, or takes out of it.
+        # Held when adding to the queue or taking from it.
         self._lock = threading.Lock()
         self._wake = WakeEvent()
         self._queue: list[Event] = []
-        # Out of the queue and not sealed yet.
+        # Events taken from the queue and not sealed yet.
         self._taken: deque[Event] = deque()
         self._group: list[Row] = []
-        # Whether the thread waits, is about to, or has been woken and has not taken the queue yet.
+        # Whether the thread waits, is about to wait, or has been woken and has not taken the queue yet.
         self._resting = False
-        # Whether it waits and is to be woken even for what nobody waits for.
+        # Whether the thread waits and is to be woken even for events that nobody waits for.
         self._idle = False
         self._urgent = False
         self._just_wrote = False
         # Events since the store was last tidied.
         self._untidy = 0
         self._closing = False
-        # Whether this pass began when it was closing already.
+        # Whether `stop` had been called when this pass began.
         self._ending = False
         self._tailing = False
         self.failure = ""
@@ -145,19 +145,21 @@ class GroupWriter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what is queued, attest the end of the chain, end the thread. Look at `failure` afterwards."""
+        """Write what is queued, attest the end of the chain, end the thread. Check `failure` afterwards."""
         self._closing = True
         self._wake.set()
         self._thread.join()
 
     @property
     def depth(self) -> int:
-        """Events in memory."""
+        """Return how many events are in memory."""
         return len(self._queue) + len(self._taken) + len(self._group)
 
     def put(self, event: Event, *, urgent: bool) -> bool:
-        """Queue one event; False where there is no room. The thread is woken only when it is idle or somebody waits for
-        the disk."""
+        """Queue one event; return False when the queue is full.
+
+        The thread is woken only when it is idle or somebody waits for the disk.
+        """
         if len(self._queue) + len(self._taken) + len(self._group) >= self._timing.queue_limit:
             return False
         with self._lock:
@@ -173,11 +175,11 @@ class GroupWriter:
         with self._lock:
             if self._resting and len(self._queue) <= _SEALED_BY_CALLER and not (self._taken or self._group):
                 self._take(_SEALED_BY_CALLER)
-                with suppress(Exception):  # the thread meets it again, and tells everybody
+                with suppress(Exception):  # the thread meets the error again, and reports it
                     self._seal_taken()
 
     def write_now(self) -> None:
-        """Write now what is queued, or feed the watchers."""
+        """Write what is queued, or feed the watchers, now."""
         self._urgent = True
         self._wake.set()
 
@@ -187,7 +189,7 @@ class GroupWriter:
             self._gather()
             try:
                 if table is None:
-                    table = self._events.open(create=False)  # a log that has vanished is never made anew in silence
+                    table = self._events.open(create=False)  # a log that was removed is never silently made anew
                     self._checked_at_s = 0.0
                 self._check(table)
                 self._commit(table)
@@ -204,7 +206,7 @@ class GroupWriter:
                 return
 
     def _gather(self) -> None:
-        """Sleep until there is something to do, then take it."""
+        """Wait until there is something to do, then take it."""
         self._resting = True
         if not self.failure:
             self._wait_for_events()
@@ -213,7 +215,7 @@ class GroupWriter:
         with self._lock:
             self._resting = False
             self._ending = self._closing
-            self._wake.clear()  # whatever it was set for is taken, or done, below
+            self._wake.clear()  # the reasons it was set are handled below
             self._urgent = False
             self._take(max(0, self._timing.group_limit - len(self._group) - len(self._taken)))
             self._urgent = self._urgent or bool(self._queue)
@@ -223,13 +225,13 @@ class GroupWriter:
         self._queue = self._queue[count:]
 
     def _wait_for_events(self) -> None:
-        """Linger unasked after a commit; when nothing has come, be idle; then linger for company."""
+        """Wait briefly after a commit; when nothing has come, be idle; then wait briefly for more events."""
         if self._just_wrote:
             self._linger()
             if self._queue or self._group or self._untidy >= _TIDY_EVENTS:
                 return
         self._idle = True
-        if not (self._queue or self._group or self._urgent or self._closing):  # looked at once `put` can see `_idle`
+        if not (self._queue or self._group or self._urgent or self._closing):  # read after `put` can see `_idle`
             self._wake.wait(self._patience_s())
         self._idle = False
         if self._queue:
@@ -240,7 +242,7 @@ class GroupWriter:
             self._wake.wait(self._timing.linger_s)
 
     def _check(self, table: EventTable) -> None:
-        """Now and then, and whenever the log was opened: is it still what was written?"""
+        """Check, at intervals and after each opening, that the log is unchanged."""
         if time.monotonic() >= self._checked_at_s + self._events.check_s:
             self._checkpoints.check()
             table.check(self._writer, *self.durable)
@@ -278,7 +280,7 @@ class GroupWriter:
                 taken.popleft()  # once it is sealed, and never twice
 
     def _attest(self, table: EventTable) -> None:
-        """Sign what is on disk when it is time, and at the end."""
+        """Sign what is on disk, at intervals and at the end."""
         count, head = self.durable
         last = self._ending and not self._queue
         due_s = self._attested_at_s + self._timing.checkpoint_s
@@ -298,7 +300,7 @@ class GroupWriter:
         self._observer.failed(self.failure)
 
     def _finished(self) -> bool:
-        """At the end a failing disk is tried once more and not for ever."""
+        """Return whether to end. At the end a failing disk is tried once more, not for ever."""
         return self._ending and (bool(self.failure) or not (self._queue or self._taken or self._group))
 
 
