@@ -1,8 +1,9 @@
 """The tools that exist now: one dict, read on every call, changed by whole batches.
 
 Step `resolve` reads it (`get` is a dict lookup); sources, operators and the composition root change it. A batch is
-judged whole before any of it is applied, so that no reader ever sees half of one. The sorted snapshot is made on the
-first read after a change and kept until the next; the revision follows each change. One event loop owns it: no locks.
+checked as a whole before any of it is applied, so that no reader ever sees half of one. The sorted snapshot is made on
+the first read after a change and kept until the next; the revision follows each change. Only one event loop uses it, so
+it has no locks.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
 
-# The grammar of tool names, which of them are reserved, and when two are too alike to live side by side.
+# The grammar of tool names, which names are reserved, and which pairs are too similar to coexist.
 #
-# A name is `namespace/path.verb`: a lower-case namespace, then one or more words joined by dots (a remote tool may
-# have no path). Two names that differ only by case or separators have the same *skeleton*: whoever reads one for the
-# other would call the wrong tool, so the catalog holds at most one name per skeleton.
+# A name is `namespace/path.verb`: a lower-case namespace, then one or more words joined by dots (a remote tool may have
+# no path). Two names that differ only by case or separators have the same *skeleton*: a reader who confuses them would
+# call the wrong tool, so the catalog holds at most one name per skeleton.
 
 NAME_MAX_CHARS: Final = 128
 CORE_NAMESPACE: Final = "core"
@@ -36,7 +37,7 @@ _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 
 
 def check_name(name: str) -> None:
-    """Raises HubFailure INVALID_ARGUMENT when the name breaks the grammar or is longer than 128 characters."""
+    """Raise HubFailure INVALID_ARGUMENT when the name breaks the grammar or is longer than 128 characters."""
     if len(name) > NAME_MAX_CHARS:
         raise _refused(Reason.TOOL_NAME_INVALID, f"a tool name has at most {NAME_MAX_CHARS} characters", name)
     if _NAME.fullmatch(name) is None:
@@ -49,7 +50,7 @@ def check_name(name: str) -> None:
 
 
 def check_not_reserved(name: str) -> None:
-    """Raises HubFailure PERMISSION_DENIED for `core/` and for any namespace that reads like it."""
+    """Raise HubFailure PERMISSION_DENIED for `core/` and for any namespace that looks like it."""
     namespace = name.partition("/")[0]
     if skeleton(namespace) == CORE_NAMESPACE:
         raise HubFailure(
@@ -60,7 +61,7 @@ def check_not_reserved(name: str) -> None:
 
 
 def skeleton(name: str) -> str:
-    """What is left when case and separators are ignored: `core/fs.readText` gives `corefsreadtext`."""
+    """Return the name without case and separators: `core/fs.readText` gives `corefsreadtext`."""
     return _SEPARATORS.sub("", name.lower())
 
 
@@ -70,7 +71,7 @@ def _refused(reason: Reason, message: str, name: str) -> HubFailure:
 
 # The whole catalog at one moment, with the digest that names it.
 #
-# The digest is a sum of digests, one a tool (AdHash: Bellare and Micciancio, Eurocrypt 1997), so that a change of one
+# The digest is the sum of the tools' digests (AdHash: Bellare and Micciancio, Eurocrypt 1997), so that a change of one
 # tool costs one addition and one subtraction, whatever the catalog holds.
 
 
@@ -102,7 +103,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 SchemaCheck = Callable[[JsonObject], object]
-"""Raises ToolFailure, HubFailure or ValueError when a schema is malformed or hostile; what it returns is not used."""
+"""Checks a schema.
+
+Raises ToolFailure, HubFailure or ValueError when it is malformed or hostile; its result is not used.
+"""
 
 
 class CatalogChange(msgspec.Struct, frozen=True):
@@ -112,7 +116,7 @@ class CatalogChange(msgspec.Struct, frozen=True):
     changed: tuple[ToolSpec, ...] = ()
     removed: tuple[ToolSpec, ...] = ()
     replaced: tuple[ToolSpec, ...] = ()
-    """What the changed ones were before, in their order."""
+    """The previous specs of the changed ones, in their order."""
 
 
 Listener = Callable[[CatalogChange], None]
@@ -120,7 +124,7 @@ Listener = Callable[[CatalogChange], None]
 
 @dataclass(slots=True)
 class _Batch:
-    """Changes judged and not yet applied."""
+    """Changes that are checked and not yet applied."""
 
     put: dict[str, ToolSpec] = field(default_factory=dict)
     put_skeletons: dict[str, str] = field(default_factory=dict)
@@ -135,10 +139,10 @@ class ToolCatalog:
         self._tools: dict[str, ToolSpec] = {}
         self._names_by_skeleton: dict[str, str] = {}
         self._listeners: list[Listener] = []
-        # Of the revision, summed up.
+        # The sum behind the revision.
         self._shares = 0
         self.version = 0
-        """Counts the changes: what is kept for a version holds until the next one."""
+        """Counts the changes: a cached value for a version is valid until the next one."""
         self._snapshot: Snapshot | None = None
 
     @property
@@ -161,8 +165,8 @@ class ToolCatalog:
     def register(self, spec: ToolSpec, *, replace: bool = False) -> None:
         """Add one tool that is not built in.
 
-        Raises HubFailure: ALREADY_EXISTS when the name is taken and `replace` is false, when another source owns it
-        or when it reads like a known one; PERMISSION_DENIED for `core/`; INVALID_ARGUMENT for the name or a schema.
+        Raises HubFailure: ALREADY_EXISTS when the name is taken and `replace` is false, when another source owns it, or
+        when it looks like a known name; PERMISSION_DENIED for `core/`; INVALID_ARGUMENT for the name or a schema.
         """
         batch = _Batch()
         self._judge(spec, batch, replace=replace, built_in=False)
@@ -171,10 +175,11 @@ class ToolCatalog:
     def register_all(
         self, specs: Iterable[ToolSpec], *, replace: bool = False, removing: Iterable[str] = ()
     ) -> dict[str, HubFailure]:
-        """Add many tools, and remove others, in one change, or do nothing: why each that stood in the way was refused,
-        by name; empty when all of it was done.
+        """Add many tools, and remove others, in one change, or do nothing.
 
-        `removing` goes first, so that a source can swap what it offers in one step.
+        Return the refusals by name; empty means done.
+
+        `removing` goes first, so that a source can replace its tools in one step.
         """
         batch, refused = _Batch(), {}
         for name in removing:
@@ -188,7 +193,7 @@ class ToolCatalog:
         return refused
 
     def check_all(self, specs: Iterable[ToolSpec], *, replace: bool = False) -> None:
-        """Raises the HubFailure of the first that `register_all` would refuse, which says how many more there are."""
+        """Raise the HubFailure of the first tool that `register_all` would refuse; it says how many more there are."""
         refused = list(self._judge_all(specs, _Batch(), replace=replace).values())
         if refused:
             first, others = refused[0], len(refused) - 1
@@ -196,14 +201,17 @@ class ToolCatalog:
             raise HubFailure(first.reason, first.message + more, retry_after_s=first.retry_after_s, **first.metadata)
 
     def register_builtins(self, specs: Iterable[ToolSpec]) -> None:
-        """The one way into `core/`, for the composition root. Raises HubFailure like `register`; all or nothing."""
+        """Add built-in tools, the only ones in `core/`; for the composition root.
+
+        Raises HubFailure like `register`; all or none.
+        """
         batch = _Batch()
         for spec in specs:
             self._judge(spec, batch, replace=False, built_in=True)
         self._apply(batch)
 
     def unregister(self, name: str) -> None:
-        """Raises HubFailure NOT_FOUND, or PERMISSION_DENIED for a built-in tool (disable it instead)."""
+        """Remove a tool. Raises HubFailure NOT_FOUND, or PERMISSION_DENIED for a built-in tool (disable it instead)."""
         batch = _Batch()
         self._judge_removal(name, batch)
         self._apply(batch)
@@ -216,8 +224,10 @@ class ToolCatalog:
         self._apply(_Batch(put={name: replace(spec, state=state, state_reason=reason)}))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` after each change, in order of subscription; it must not raise. Returns how to stop it,
-        which may be done twice."""
+        """Call `listener` after each change, in order of subscription; it must not raise.
+
+        Return a function that ends that and may be called twice.
+        """
         self._listeners.append(listener)
 
         def stop() -> None:
@@ -236,7 +246,7 @@ class ToolCatalog:
         return refused
 
     def _judge(self, spec: ToolSpec, batch: _Batch, *, replace: bool, built_in: bool) -> None:
-        """Put it into the batch. Raises HubFailure."""
+        """Check the tool and put it into the batch. Raises HubFailure."""
         check_name(spec.name)
         if not built_in:
             check_not_reserved(spec.name)
@@ -245,7 +255,7 @@ class ToolCatalog:
             raise HubFailure(Reason.TOOL_NAME_INVALID, message, tool=spec.name)
         self._check_unlike_others(spec, batch)
         self._check_free(spec, batch, replace=replace)
-        if not built_in:  # of which a test compiles every schema; 40 ms of each start
+        if not built_in:  # a test compiles the built-in schemas; it would take 40 ms of each start
             self._check_schemas(spec)
         batch.put[spec.name] = spec
         batch.put_skeletons[skeleton(spec.name)] = spec.name
@@ -317,12 +327,12 @@ class ToolCatalog:
 
 
 def _share(spec: ToolSpec) -> int:
-    """What a tool adds to the revision of a catalog that has it."""
+    """Return what the tool adds to the revision of its catalog."""
     return int.from_bytes(hashlib.sha256(f"{spec.name} {spec.digest} {spec.state.value}".encode()).digest())
 
 
 def _identical(one: ToolSpec, other: ToolSpec) -> bool:
-    """Equality of every field; ToolSpec's own is by digest, which leaves out state, limits and tags."""
+    """Return whether all fields are equal; ToolSpec's own equality is by digest, which omits state, limits and tags."""
     return all(getattr(one, item.name) == getattr(other, item.name) for item in fields(ToolSpec))
 
 
@@ -331,12 +341,13 @@ def _taken(name: str, why: str) -> HubFailure:
 
 
 def unknown_tool(name: str) -> HubFailure:
-    """What operators are told of a name that no tool has."""
+    """Return the operators' error for a name that no tool has."""
     return HubFailure(Reason.TOOL_NOT_FOUND, f"there is no tool `{name[:128]}`", tool=name[:128])
 
 
 def _broken_schema(name: str, place: str, failure: ToolFailure | HubFailure | ValueError) -> HubFailure:
-    """Name the schema, the place in it when it is known, and what is wrong, in at most 500 characters."""
+    """Return the error that names the schema, the place in it when known, and the problem, in at most 500
+    characters."""
     path, why = place, str(failure)
     if isinstance(failure, ToolFailure):
         why = failure.error.message

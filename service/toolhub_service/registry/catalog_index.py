@@ -1,8 +1,8 @@
-"""The index of a catalog, which follows its changes: few at once, many in time slices, so that calls go on meanwhile.
+"""A catalog's index: it follows small changes at once, and large ones in time slices, so that calls can run between.
 
-What is removed or changed cannot be found any more from that moment on. What comes is found at once where at most
-`AT_ONCE` tools came with it, else when its turn has come. An index with more holes than tools is renewed: another one
-takes in the same tools, in time slices, and the place of the first when it has them all.
+Removed and changed tools cannot be found from that moment on. New ones can be found at once when at most `AT_ONCE`
+tools came together, otherwise when they are indexed. An index with more holes than tools is rebuilt: a new one takes in
+the same tools, in time slices, and replaces the first when it is complete.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.registry.index import InvertedIndex, fields_of
 
 AT_ONCE: Final = 64
-"""As many as a source changes at once (``offers.BATCH``)."""
+"""As many as a source changes in one batch (``offers.BATCH``)."""
 HOLES_MIN: Final = 256
-"""Holes that are never worth a renewal."""
+"""The number of holes below which no rebuild pays."""
 
 
 class CatalogIndex:
-    """Before `start` and after `close` all is read at once."""
+    """Before `start` and after `close` all changes are indexed at once."""
 
     def __init__(self, catalog: ToolCatalog) -> None:
         self._catalog = catalog
@@ -37,16 +37,16 @@ class CatalogIndex:
 
     @property
     def index(self) -> InvertedIndex:
-        """Another object after a renewal."""
+        """The current index; a rebuild replaces the object."""
         return self._current.index
 
     @property
     def behind(self) -> int:
-        """Tools of the catalog that cannot be found yet."""
+        """Number of tools in the catalog that cannot be found yet."""
         return len(self._current.lacking)
 
     async def start(self, notify: Callable[[str], None]) -> None:
-        """Read many tools in slices from now on; `notify` is called with what cannot be read. Returns at once."""
+        """Index many tools in slices from now on; `notify` is called with errors. Returns at once."""
         self._task = asyncio.create_task(self._keep_up(notify), name="index tools")
 
     async def close(self) -> None:
@@ -69,13 +69,13 @@ class CatalogIndex:
         self._current.change(gone, coming)
         if self._rebuilt is not None:
             self._rebuilt.change(gone, coming)
-        # Removed tools leave holes that every search walks over; a rebuilt index has none.
+        # Removed tools leave holes that every search passes over; a rebuilt index has none.
         elif self.index.holes > max(HOLES_MIN, len(self.index) + self.behind):
             self._rebuilt = _PartialIndex(self._catalog, InvertedIndex(self.index.analyser))
             self._rebuilt.change((), (spec.name for spec in self._catalog.all()))
         if self._task is None:
             self._catch_up()
-        # So few are read at once, so that a tool can be searched as soon as it can be called.
+        # So few are indexed at once, so that a tool can be found as soon as it can be called.
         elif len(coming) <= AT_ONCE:
             for name in coming:
                 self._current.take(name)
@@ -96,12 +96,12 @@ class CatalogIndex:
                 await self._woken.wait()
 
     def _steps(self) -> Generator[None, None, None]:
-        """All that is to be done, a tool a step."""
+        """Yield once a tool until nothing is left to do."""
         while self._step():
             yield
 
     def _step(self) -> bool:
-        """What cannot be found comes first, then the renewal. False: nothing was left to do."""
+        """Index one tool, missing ones first, then the rebuild. Return False when nothing was left to do."""
         if self._current.lacking:
             self._current.take(self._current.lacking.pop())
         elif self._rebuilt is None:
@@ -109,7 +109,7 @@ class CatalogIndex:
         elif self._rebuilt.lacking:
             self._rebuilt.take(self._rebuilt.lacking.pop())
         else:
-            # Swapped when it has everything: searches meanwhile went by the old one.
+            # Swapped when it is complete: until then searches use the old one.
             self._current, self._rebuilt = self._rebuilt, None
         if not self.behind:
             self._was_completed.set()
@@ -117,7 +117,7 @@ class CatalogIndex:
 
 
 class _PartialIndex:
-    """An index and the tools that it lacks."""
+    """An index, and the tools that are missing from it."""
 
     def __init__(self, catalog: ToolCatalog, index: InvertedIndex) -> None:
         self._catalog = catalog
@@ -125,7 +125,7 @@ class _PartialIndex:
         self.lacking: set[str] = set()
 
     def change(self, gone: Iterable[str], coming: Iterable[str]) -> None:
-        """Drop what is gone, lack what comes."""
+        """Drop removed tools, and mark new ones as missing."""
         for name in gone:
             if self.index.slot(name) is not None:
                 self.index.remove(name)
@@ -133,7 +133,7 @@ class _PartialIndex:
         self.lacking.update(coming)
 
     def take(self, name: str) -> None:
-        """Put a tool into the index, as it is now."""
+        """Index a tool in its current version."""
         self.lacking.discard(name)
         spec = self._catalog.get(name)
         if spec is not None:

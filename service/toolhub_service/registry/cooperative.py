@@ -1,7 +1,7 @@
 """Cooperative scheduling of long work: in slices on the event loop or in a thread, with its processor time counted.
 
-On the loop, work that has held it for 5 ms pauses for as long. How long a thread may keep the loop from its next step
-is set where the process begins (`cli/serve.py`).
+On the loop, work that has used it for 5 ms pauses for as long. `cli/serve.py` sets how long a thread may keep the GIL
+from the loop.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-# A token bucket of processor time: work goes ahead at once until it has cost `ALLOWANCE_S`; from then on it takes at
-# most `SHARE` of one processor. It bounds the readings of a source that changes all the time, or announces that it has:
-# the more they cost, the less often they run; a source that is cheap to read, or read seldom, never waits.
+# A token bucket of processor time: work starts at once until it has used `ALLOWANCE_S`; from then on it takes at most
+# `SHARE` of one processor. It bounds the reads of a source that changes, or announces changes, all the time: the more
+# they cost, the less often they run; a source that is cheap, or rarely read, never waits.
 
 SHARE: Final = 0.1
-"""Of one processor, for all readings of one source."""
+"""Share of one processor for all reads of one source."""
 ALLOWANCE_S: Final = 0.1
-"""Of processor time that a source may have had before it must wait."""
+"""Processor time that a source may use before it must wait."""
 
 
 class CpuShare:
-    """What one source, or one principal, may use."""
+    """The processor time that one source, or one principal, may use."""
 
     def __init__(self, *, share: float = SHARE, allowance_s: float = ALLOWANCE_S) -> None:
         self._share = share
@@ -33,13 +33,13 @@ class CpuShare:
         self._at_s = 0.0
 
     def charge(self, cpu_s: float, now_s: float) -> None:
-        """`now_s` is on the clock of `due_s`, a monotonic one."""
+        """Charge used time; `now_s` is on the clock of `due_s`, a monotonic one."""
         self._used_s = max(self._used_s - (now_s - self._at_s) * self._share, 0.0) + cpu_s
         self._at_s = now_s
 
     @property
     def due_s(self) -> float:
-        """When the next piece of work may begin."""
+        """Return when the next piece of work may start."""
         return self._at_s + max(self._used_s - self._allowance_s, 0.0) / self._share
 
 
@@ -51,13 +51,13 @@ _T = TypeVar("_T")
 
 
 class TimeSlice:
-    """One piece of work, from its making on. Await `pause_if_due` wherever the work can be interrupted."""
+    """One piece of work, timed from construction. Await `pause_if_due` wherever the work can be interrupted."""
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
 
     async def pause_if_due(self) -> float:
-        """Let other tasks run when the slice is used up; the seconds that the work has run since its last pause."""
+        """Let other tasks run when the slice is used up; return the seconds since the last pause."""
         took_s = time.perf_counter() - self._began_s
         if took_s > SLICE_S:
             await asyncio.sleep(took_s)
@@ -66,7 +66,7 @@ class TimeSlice:
 
 
 async def run_in_slices(work: Generator[None, None, _T]) -> _T:
-    """What the work returns; it yields wherever it can be interrupted."""
+    """Run the generator in slices and return its result; it yields wherever it can be interrupted."""
     time_slice = TimeSlice()
     while True:
         try:
@@ -77,10 +77,10 @@ async def run_in_slices(work: Generator[None, None, _T]) -> _T:
 
 
 class CpuMeter:
-    """Counts the processor time of what it runs: only its own steps, not those of others between them."""
+    """Counts the processor time of a coroutine's own steps, without those of other tasks between them."""
 
     def __init__(self, cpu_s: CpuClock = time.thread_time) -> None:
-        """`cpu_s` is the processor time that the thread which asks has had."""
+        """`cpu_s` returns the processor time of the calling thread."""
         self._cpu_s = cpu_s
         self.used_s = 0.0
 
@@ -100,7 +100,7 @@ class CpuMeter:
 
 
 async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """What the work returns, done in a thread; the meter around this counts it."""
+    """Run the work in a thread and return its result; the surrounding meter counts its time."""
     meter = _meter.get()
     step = partial(work, *args, **kwargs)
     return await asyncio.to_thread(step if meter is None else partial(meter.step, step))

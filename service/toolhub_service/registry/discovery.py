@@ -1,4 +1,4 @@
-"""All sources of tools from elsewhere, and what operators ask of them: implements `SourceService`.
+"""All sources of remote tools, and the operators' requests about them: implements `SourceService`.
 
 Each source has a controller in a task of its own (source_controller.py), so that a slow or dead one delays neither
 another nor the start of the hub. One more task follows the pins: a decision in another process changes the catalog here
@@ -40,12 +40,12 @@ from toolhub_service.registry.source_controller import (
     wait_for_event,
 )
 
-# Which tools of a source read like tools of somebody else, so that a model could take the one for the other.
+# Detection of tools whose names look like another source's tool, so that a model could confuse them.
 #
-# A source names its tools as it likes. A name of its own that begins with another namespace (`core/fs.readText`,
-# `core__fs_readText`, `github__search`), or that reads like the full name of another source's tool when case and
-# separators are ignored, borrows trust that was given to the other ("tool shadowing"). The index of full names follows
-# the catalog, so that a look costs one dict lookup whatever the number of tools.
+# A source names its tools as it likes. A name that begins with another namespace (`core/fs.readText`,
+# `core__fs_readText`, `github__search`), or that equals the full name of another source's tool when case and separators
+# are ignored, abuses the trust in the other ("tool shadowing"). The index of full names follows the catalog, so that a
+# check costs one dict lookup whatever the number of tools.
 
 BUILT_IN_NAMESPACES: Final = ("core", "custom", "registered")
 _NAMESPACE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*?)(?:/|__|\.|:)")
@@ -62,7 +62,7 @@ class Shadows:
         catalog.subscribe(self._follow)
 
     def reserve(self, source: str) -> None:
-        """Other sources' tools must not read as if they belonged to this one."""
+        """Reserve a namespace: other sources' tools must not look as if they belonged to this one."""
         self._namespaces.setdefault(skeleton(source), source)
 
     def release(self, source: str) -> None:
@@ -70,11 +70,11 @@ class Shadows:
             del self._namespaces[skeleton(source)]
 
     def twin(self, source: str) -> str:
-        """The namespace that reads like this name; empty when there is none."""
+        """Return the namespace that looks like this name; empty when there is none."""
         return self._namespaces.get(skeleton(source), "")
 
     def shadowed_by(self, spec: ToolSpec) -> str:
-        """What the tool reads like, a full name or `namespace/`; empty when it reads like itself."""
+        """Return the full name or `namespace/` that the tool's name looks like; empty when there is none."""
         own_name = spec.resource_id or spec.name.partition("/")[2]
         for name in (own_name, spec.name):
             full_name, source = self._full_names.get(skeleton(name), ("", spec.source))
@@ -97,7 +97,7 @@ class Shadows:
 REFRESH_S: Final = 60.0
 READING_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 2.0
-# Under which name failures of the pins' store are reported.
+# The name under which failures of the pins' store are reported.
 _PINS: Final = "pins"
 
 
@@ -118,9 +118,9 @@ class Sources:
         wait: Wait = wait_for_event,
         cpu_s: CpuClock = time.thread_time,
     ) -> None:
-        """`builtins` returns the state of the hub's own sources; `breaker_of` that of the breaker of an upstream, as
-        `mcp:files`; `is_disabled` says by full name what the operator switched off; `timeout_s` bounds a reading;
-        `cpu_s` is the processor time of the thread that asks. The store is started and closed by whoever made it."""
+        """`builtins` returns the state of the hub's own sources; `breaker_of` that of an upstream's breaker, such as
+        `mcp:files`; `is_disabled` tells by full name whether the operator switched a tool off; `timeout_s` bounds a
+        read; `cpu_s` returns the processor time of the calling thread. The store is started and closed by its owner."""
         self._catalog = catalog
         self._pins = pins
         self._observer = observer
@@ -138,7 +138,7 @@ class Sources:
         self._stop = asyncio.Event()
 
     async def start(self) -> None:
-        """Begin with every source that was added; returns at once."""
+        """Start every source that was added; returns at once."""
         self._following = asyncio.create_task(self._follow_pins(), name="pins")
         for controller in self._controllers.values():
             controller.begin()
@@ -152,13 +152,13 @@ class Sources:
         restored: Restored | None = None,
         registered: MakeRegistered | None = None,
     ) -> None:
-        """Read it from now on (from `start` on, before that).
+        """Read the source from now on, or from `start` on.
 
-        `restored` makes a definition of what a pin has kept: with it, approved tools are listed as UNAVAILABLE after a
-        restart until the source has been read; without, they are not known until then. `registered` makes one of a tool
-        that is registered over the wire; without, none is.
+        `restored` makes a definition of a pin's stored one: with it, approved tools are listed as UNAVAILABLE after a
+        restart until the source has been read; without it, they are unknown until then. `registered` makes the
+        definition of a tool registered over the wire; without it, none can be registered.
 
-        Raises HubFailure ALREADY_EXISTS or PERMISSION_DENIED when the name reads like another source's or the hub's.
+        Raises HubFailure ALREADY_EXISTS or PERMISSION_DENIED when the name looks like another source's or the hub's.
         """
         self._check_name(source.name)
         tools = SourceTools(self._catalog, source.name, is_disabled=self._is_disabled)
@@ -170,7 +170,7 @@ class Sources:
             controller.begin()
 
     def add_disabled(self, status: SourceStatus) -> None:
-        """A source that is configured and not to be read, whatever its name reads like.
+        """Add a source that is configured but must not be read, whatever its name looks like.
 
         Raises HubFailure ALREADY_EXISTS when there is one of exactly that name.
         """
@@ -180,7 +180,10 @@ class Sources:
         self._shadows.reserve(status.name)
 
     async def remove(self, name: str, *, forget: bool = False) -> None:
-        """Close it and take its tools away; `forget`: its pins, too. Raises HubFailure NOT_FOUND, and as `PinStore`."""
+        """Close the source and remove its tools; with `forget`, its pins, too.
+
+        Raises HubFailure NOT_FOUND, and as `PinStore`.
+        """
         if name not in self._controllers and name not in self._not_read:
             raise unknown_source(name)
         self._not_read.pop(name, None)
@@ -193,7 +196,7 @@ class Sources:
             await self._ledger.forget(name)
 
     async def close(self) -> None:
-        """Close every source, all at once. The tools stay in the catalog."""
+        """Close all sources concurrently. The tools stay in the catalog."""
         self._stop.set()
         if self._following is not None:
             self._following.cancel()
@@ -201,7 +204,7 @@ class Sources:
         await asyncio.gather(*(controller.end() for controller in self._controllers.values()))
 
     async def settled(self, names: Iterable[str] = (), *, timeout_s: float) -> bool:
-        """Wait until each of them (all when empty) has been read or has failed once; False when the time was up."""
+        """Wait until each of them (all when empty) has been read or has failed once; return False on timeout."""
         controllers = [self._controller(name) for name in names] or list(self._controllers.values())
         try:
             async with asyncio.timeout(timeout_s):
@@ -216,7 +219,7 @@ class Sources:
         return (*self._builtins(), *sorted(remote, key=lambda status: status.name))
 
     def unread(self, tool: str) -> str:
-        """Why a tool of that full name may yet appear, for its source has not been read; empty: it will not."""
+        """Return why a tool of that full name may yet appear: its source has not been read. Empty: it will not."""
         name = tool.partition("/")[0]
         controller = self._controllers.get(name)
         if controller is not None:
@@ -254,9 +257,12 @@ class Sources:
         return pin
 
     async def register(self, specs: Sequence[ToolSpec], *, replace: bool, by: str) -> Sequence[ToolSpec]:
-        """The tools as they are in the catalog from now on; `spec.source` names the source of each. All or none.
+        """Return the registered tools as they are in the catalog now; `spec.source` names each one's source.
 
-        Raises HubFailure, ToolFailure TOOL_UNAVAILABLE for a source that has not been read yet, and as `PinStore`."""
+        All or none.
+
+        Raises HubFailure, ToolFailure TOOL_UNAVAILABLE for a source that has not been read yet, and as `PinStore`.
+        """
         definitions = [await self._registrable(spec, specs) for spec in specs]
         self._catalog.check_all((definition.spec for definition in definitions), replace=replace)
         controllers = {spec.source: self._controller(spec.source) for spec in specs}
@@ -267,7 +273,7 @@ class Sources:
         return [self._catalog.get(definition.spec.name) or definition.spec for definition in definitions]
 
     async def unregister(self, tool: str) -> bool:
-        """Whether it was a registered tool. Raises as `PinStore`."""
+        """Unregister a tool; return whether it was registered. Raises as `PinStore`."""
         controller = self._controllers.get(tool.partition("/")[0])
         if controller is None or not await self._ledger.unregister(controller.status.name, tool):
             return False
@@ -334,6 +340,6 @@ def _taken(name: str, known: str) -> HubFailure:
 
 
 def unknown_source(name: str) -> HubFailure:
-    """What operators are told of a name that no source has."""
+    """Return the operators' error for a name that no source has."""
     message = f"there is no source `{name[:64]}`: `toolhub sources list` names those there are"
     return HubFailure(Reason.SOURCE_NOT_FOUND, message, source=name[:64])

@@ -1,9 +1,9 @@
-"""Finding tools by meaning, where an embedder is configured: vectors of all tools, kept in the background.
+"""Semantic search for tools, when an embedder is configured: the vectors of all tools, updated in the background.
 
-The embedder is whatever the operator names; this module only keeps what it says. A tool's vector is kept by the tool's
-digest, computed after changes in bounded batches by one task, never while a search waits. A query is embedded once
-(its vector is remembered for a while) and within a time limit; when it takes longer, or too many tools have no vector
-yet, the search goes by words and says so. Vectors are normalised, so that a product of matrices is their cosines.
+The operator names the embedder; this module only stores its vectors. A tool's vector is stored by the tool's digest,
+and computed after changes in bounded batches by one task, never while a search waits. A query is embedded once (its
+vector is cached for a while) and within a time limit; when that expires, or too many tools have no vector yet, the
+search uses words only and says so. Vectors are normalised, so that a matrix product gives their cosines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Vector: TypeAlias = "npt.NDArray[np.float32]"
-"""One dimension, length 1."""
+"""A one-dimensional array of length 1."""
 
 BATCH: Final = 32
 TEXT_MAX_CHARS: Final = 4_000
@@ -31,34 +31,34 @@ TIMEOUT_S: Final = 0.2
 BATCH_TIMEOUT_S: Final = 60.0
 RETRY_S: Final = 30.0
 MISSING_SHARE_MAX: Final = 0.1
-"""With more tools than that without a vector, meaning has no say: it would favour those that have one."""
+"""With more tools than that without a vector, meaning is not used: it would favour those that have one."""
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors. May raise anything: search then goes by words."""
+    """Turns texts into vectors. May raise anything: the search then uses words only."""
 
     @property
     def name(self) -> str:
-        """For messages, with the version of the model."""
+        """The name with the version of the model, for messages."""
 
     @property
     def dimension(self) -> int: ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector a text, in order; must not block the event loop."""
+        """Return one vector for each text, in order; must not block the event loop."""
 
 
 class Meaning(NamedTuple):
-    """What a query is close to: to be fused with the ranking by words."""
+    """The tools near a query in meaning: to be fused with the ranking by words."""
 
     names: Sequence[str] = ()
-    """Tools; empty when meaning has no say."""
+    """The tools; empty when meaning is not used."""
     closeness: Vector | None = None
-    """Cosine of each, in the order of `names`."""
+    """The cosine of each, in the order of `names`."""
     version: Hashable = None
     """Differs whenever `names` do."""
     note: str = ""
-    """Why meaning has no say, or not of all tools."""
+    """Why meaning is not used, or not for all tools."""
 
 
 class ToolMeanings:
@@ -75,7 +75,7 @@ class ToolMeanings:
         batch: int = BATCH,
         retry_s: float = RETRY_S,
     ) -> None:
-        """`redact` takes secrets out of a query: an embedder may ask somebody else."""
+        """`redact` removes secrets from a query: the embedder may be a remote service."""
         self._catalog = catalog
         self._embedder = embedder
         self._notify = notify
@@ -95,7 +95,7 @@ class ToolMeanings:
         self._unsubscribe: Callable[[], None] | None = None
 
     async def start(self) -> None:
-        """Begin to embed; returns at once."""
+        """Start to embed; returns at once."""
         self._unsubscribe = self._catalog.subscribe(self._follow)
         self._task = asyncio.create_task(self._keep_up(), name="embed tools")
 
@@ -113,12 +113,13 @@ class ToolMeanings:
             await self._complete.wait()
 
     async def of(self, query: str) -> Meaning:
-        """What a query is close to; never raises for the embedder's sake, and takes no longer than the time limit."""
+        """Return the tools near the query; never raises an error of the embedder, and takes no longer than the time
+        limit."""
         missing, tools = self._current_rows().missing, len(self._catalog.all())
         note = f"{missing:,} of {tools:,} tools are not embedded yet" if missing else ""
         if not query.strip() or not tools or missing > MISSING_SHARE_MAX * tools:
             return Meaning(note=note)
-        # The embedder may be somebody else's service, and people search with what they should not.
+        # The embedder may be a third party's service, and people put secrets into queries.
         query = self._redact(query)
         vector = self._queries.get(query)
         if vector is None:
@@ -152,7 +153,7 @@ class ToolMeanings:
             await self._wait(None if is_whole else self._retry_s)
 
     async def _embed_missing(self) -> bool:
-        """Batch after batch; false when the embedder failed."""
+        """Embed batch after batch; return False when the embedder failed."""
         missing = self._missing()
         for start in range(0, len(missing), self._batch):
             batch = missing[start : start + self._batch]
@@ -174,20 +175,23 @@ class ToolMeanings:
             async with asyncio.timeout(at_most_s):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # time to try again
+            pass  # time to retry
 
     async def _embedded(self, texts: Sequence[str]) -> list[Vector]:
-        """Raises ValueError when the answer is not one finite vector of the dimension a text."""
+        """Return the vectors.
+
+        Raises ValueError unless the answer is one finite vector of the right dimension for each text.
+        """
         await load()
         found = np.asarray(await self._embedder.embed(texts), np.float32)
         if found.shape != (len(texts), self._embedder.dimension) or not np.isfinite(found).all():
             raise ValueError(f"expected {len(texts)} finite vectors of {self._embedder.dimension}, got {found.shape}")
         lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        # Of length 1, so that a product of two vectors is their likeness.
+        # Of length 1, so that the product of two vectors is their cosine.
         return list(found / np.where(lengths > 0, lengths, 1))
 
     def _failed(self, failure: Exception) -> None:
-        # Told once, until it works again: every search would else write a line.
+        # Reported once per outage: otherwise every search would log a line.
         if not self._is_failing:
             self._notify(f"{self._embedder.name} cannot embed, search goes by words: {type(failure).__name__}")
         self._is_failing = True
@@ -205,7 +209,7 @@ class ToolMeanings:
 
 
 class _Rows:
-    """The tools of one moment that have a vector, and their vectors as one matrix, made when it is first asked for."""
+    """The tools that have a vector now, and the matrix of their vectors, made when it is first used."""
 
     def __init__(self, made_for: tuple[str, int], tools: Sequence[ToolSpec], vectors: Mapping[str, Vector]) -> None:
         self.made_for = made_for
@@ -216,7 +220,7 @@ class _Rows:
         self._matrix: npt.NDArray[np.float32] | None = None
 
     def matrix(self) -> npt.NDArray[np.float32]:
-        """A row a name; of at least one name."""
+        """Return one row for each name; there must be at least one."""
         if self._matrix is None:
             self._matrix = np.stack(self._vectors)
         return self._matrix

@@ -1,9 +1,9 @@
 """Tools as definitions for a model's tool-calling interface: OpenAI function calling, Anthropic and MCP.
 
-Names are exported so that they can be turned back; the map is made over the whole catalog, so a tool has one exported
-name whichever selection is exported. Definitions are ordered by name and equal from run to run. Descriptions are never
-cut. Schemas are changed only where an interface refuses them (`object_schema`); MCP asks for an object at the root of
-both schemas, so an output schema of another shape is left out.
+Exported names can be mapped back; the map covers the whole catalog, so a tool has one exported name whichever selection
+is exported. Definitions are ordered by name and equal from run to run. Descriptions are never cut. Schemas are changed
+only where an interface refuses them (`object_schema`); MCP requires an object at the root of both schemas, so an output
+schema of another type is left out.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from toolhub_service.registry.stubs import FunctionName, function_names
 # OpenAI and Anthropic refuse a whole request when one tool's schema is not `"type": "object"` at its root or has
 # `oneOf`, `anyOf` or `allOf` there (OpenAI also `enum`, `const` and `not`). Such a root becomes one object schema with
 # the properties of all branches, required where every branch requires them (for allOf: where any does); a reference at
-# the root gives way to its target. A property is shown as the branches that name it define it, which is what a model
-# needs to know; nothing is required that the original does not require, and the hub judges calls by the original. Below
-# the root nothing is changed.
+# the root is replaced by its target. A property is shown as the branches that name it define it, which is what a model
+# needs to know; nothing is required that the original does not require, and the hub validates calls against the
+# original. Nothing below the root is changed.
 
 _UNIONS: Final = ("anyOf", "oneOf")
-# References and nested branches that are followed.
+# Limits for references and nested branches that are followed.
 _MAX_DEPTH: Final = 8
 _REFUSED: Final = frozenset({"anyOf", "oneOf", "allOf", "enum", "const", "not"})
 
 
 def object_schema(schema: JsonObject) -> JsonObject:
-    """The schema with an object at its root and no combinator beside it; the same object when it already is one."""
+    """Return the schema with an object at its root and no combinator beside it; the same object when it already is
+    one."""
     if schema.get("type") == "object" and "properties" in schema and _REFUSED.isdisjoint(schema):
         return schema
     kept = {key: value for key, value in _dereferenced(schema, schema).items() if key not in _REFUSED}
@@ -50,7 +51,7 @@ def object_schema(schema: JsonObject) -> JsonObject:
 
 
 def _dereferenced(schema: JsonObject, root: JsonObject) -> JsonObject:
-    """The schema with a reference within the document replaced by its target; siblings of the reference win."""
+    """Return the schema with a reference within the document replaced by its target; siblings of the reference win."""
     for _ in range(_MAX_DEPTH):
         reference = schema.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -103,16 +104,16 @@ def _sequence(value: JsonValue) -> Sequence[JsonValue]:
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
-# Names that every model interface takes, and the way back from them.
+# Names that every model interface accepts, and the map back from them.
 #
 # Interfaces accept `^[a-zA-Z0-9_-]{1,64}$`, so `core/fs.readText` becomes `core__fs_readText`: the slash gives two
 # underscores, a dot one. A name that would be too long is cut and ends in eight digits of its own sha256; so does every
-# one of several names that would fall together, with more digits where eight do not part them. The outcome depends on
+# one of several names that would collide, with more digits where eight do not distinguish them. The outcome depends on
 # the set of names only, never on their order.
 
 EXPORTED_MAX_CHARS: Final = 64
 MCP_MAX_CHARS: Final = 60
-"""Cursor counts the server's name in, Claude Code takes 64."""
+"""Cursor counts the server's name, too; Claude Code allows 64."""
 _SUFFIX_DIGITS: Final = (8, 16, 32)
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -128,8 +129,10 @@ class ExportedNames:
         unprefixed: Iterable[str] = (),
         reserved: Collection[str] = (),
     ) -> None:
-        """`unprefixed`: those that go by what stands after their namespace, unless another tool would have that name,
-        or it is one of `reserved`. Names with their prefix are understood all the same."""
+        """`unprefixed` are exported without their namespace, unless that name is another tool's or one of `reserved`.
+
+        Their prefixed names are accepted, too.
+        """
         self._exported = {name: plain_name(name, max_chars) for name in names}
         for digits in _SUFFIX_DIGITS:
             uses = Counter(self._exported.values())
@@ -139,27 +142,29 @@ class ExportedNames:
         self._original = {exported: name for name, exported in self._exported.items()}
         bare = {name: _spelled(name.partition("/")[2]) for name in unprefixed}
         uses = Counter([*bare.values(), *self._original, *reserved])
-        # A name that two could have is left to neither: a server must not take over what another's tool is called.
+        # Neither tool gets a name that both could have: a server must not take over the name of another's tool.
         self.prefixed = tuple(
             sorted(name for name, short in bare.items() if uses[short] > 1 or not 0 < len(short) <= max_chars)
         )
-        """Those of `unprefixed` that keep their prefix."""
+        """The ones of `unprefixed` that keep their prefix."""
         short_names = {name: short for name, short in bare.items() if name not in set(self.prefixed)}
         self._exported |= short_names
         self._original |= {short: name for name, short in short_names.items()}
 
     def exported(self, name: str) -> str:
-        """The exported name of a tool of the set. Raises KeyError for another one."""
+        """Return the exported name of a tool of the set. Raises KeyError for another one."""
         return self._exported[name]
 
     def original(self, exported: str) -> str | None:
-        """The tool behind an exported name; None when there is none."""
+        """Return the tool behind an exported name; None when there is none."""
         return self._original.get(exported)
 
 
 def tools_by_exported_name(tools: Iterable[str]) -> dict[str, str]:
-    """By every name that a model interface or an MCP client may have been given for a tool, whatever other tools there
-    were: the tool. A name that may mean two tools is none."""
+    """Return each tool by every name that a model interface or an MCP client may have been given for it.
+
+    The names do not depend on the other tools. A name that may mean two tools is left out.
+    """
     found: dict[str, str] = {}
     shared = set()
     for tool in tools:
@@ -172,7 +177,7 @@ def tools_by_exported_name(tools: Iterable[str]) -> dict[str, str]:
 
 
 def plain_name(name: str, max_chars: int = EXPORTED_MAX_CHARS) -> str:
-    """The exported name of a tool whose name no other shares."""
+    """Return the exported name of a tool whose name collides with no other."""
     short = _spelled(name)
     return short if len(short) <= max_chars else _marked(name, _SUFFIX_DIGITS[0], max_chars)
 
@@ -199,12 +204,12 @@ class Export(msgspec.Struct, frozen=True):
     tools: tuple[JsonObject, ...]
     """Definitions, ordered by the tools' full names."""
     names: Mapping[str, str]
-    """From each exported name back to the full name."""
+    """Maps each exported name back to the full name."""
     revision: str
 
 
 class Exporter:
-    """Renders tools of one catalog; the map of names is made anew when the catalog has changed."""
+    """Renders tools of one catalog; the map of names is rebuilt when the catalog has changed."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -227,7 +232,7 @@ class Exporter:
         return _RENDERERS[dialect](spec, name)
 
     def functions(self) -> Mapping[str, FunctionName]:
-        """Under which name each tool of the catalog is a function of programs."""
+        """Return the function name in programs of each tool of the catalog."""
         self._current_names()
         return self._functions
 
@@ -241,7 +246,7 @@ class Exporter:
 
 
 def mcp_hints(annotations: Annotations) -> dict[str, JsonValue]:
-    """All four hints, spelled out: MCP's own defaults are not the hub's."""
+    """Return all four hints explicitly, because MCP's defaults differ from the hub's."""
     return {
         "readOnlyHint": annotations.read_only,
         "destructiveHint": annotations.destructive and not annotations.read_only,
@@ -251,7 +256,7 @@ def mcp_hints(annotations: Annotations) -> dict[str, JsonValue]:
 
 
 def openai_definition(spec: ToolSpec, name: str) -> dict[str, Any]:
-    """A tool under its exported name, as OpenAI-compatible endpoints take it."""
+    """Return a tool under its exported name, as OpenAI-compatible endpoints accept it."""
     parameters = object_schema(spec.input_schema)
     return {"type": "function", "function": {"name": name, "description": spec.description, "parameters": parameters}}
 
@@ -274,7 +279,7 @@ def _mcp(spec: ToolSpec, name: str) -> JsonObject:
 
 
 def _rooted(schema: JsonObject) -> JsonObject:
-    """MCP takes combinators at the root, beside `"type": "object"`."""
+    """MCP allows combinators at the root, beside `"type": "object"`."""
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 
 

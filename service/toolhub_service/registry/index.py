@@ -1,13 +1,11 @@
 """An inverted index with BM25 ranking that takes additions and removals one by one.
 
-Okapi BM25 with Lucene's idf (never negative): score = sum of
-idf x tf x (k1 + 1) / (tf + k1 x (1 - b + b x length / mean)).
-Where a document lacks a word of the query, the best of its related words counts instead, at
-RELATED_WEIGHT / (1 + df / 3): much where no tool has the word itself, next to nothing where many do.
-A term's postings are three growing arrays (slot, weight, fields), read in place by numpy, so that adding a document is
-an append and a query a few vector operations per term. Slots only grow; a removed document leaves a hole that is
-masked, until the whole index is made anew (`catalog_index.py`). k1 = 2.0 and b = 0.75 measured best on public tool
-corpora; the optimum is flat.
+Okapi BM25 with Lucene's idf (never negative): score = sum of idf x tf x (k1 + 1) / (tf + k1 x (1 - b + b x length /
+mean)). If a document lacks a word of the query, its best related word counts instead, at RELATED_WEIGHT / (1 + df / 3):
+much when no tool has the word itself, next to nothing when many do. A term's postings are three growing arrays (slot,
+weight, fields), read in place by numpy, so that adding a document is an append and a query a few vector operations per
+term. Slots only grow; a removed document leaves a hole that is masked, until the whole index is rebuilt
+(`catalog_index.py`). k1 = 2.0 and b = 0.75 measured best on public tool corpora; the optimum is flat.
 """
 
 from __future__ import annotations
@@ -29,23 +27,23 @@ from toolhub_service.registry.query import Analyser, QueryTerm
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# What of a tool can be searched, field by field, and how much each field weighs.
+# The searchable fields of a tool and their weights.
 #
-# A name counts double: its words are few and chosen. The first sentence of a description says what the tool does; what
-# follows, such as limits and which tool to prefer, counts half, and so do the titles of examples. Parameter names and
-# descriptions belong to the document at every depth of the schema; leaving them out costs a tenth of the recall.
-# Capabilities say what a caller must be allowed, not what a tool does: they are filtered by, not searched.
+# A name counts double, because its words are few and chosen. The first sentence of a description says what the tool
+# does; the rest, such as limits and which tool to prefer, counts half, and so do the titles of examples. Parameter
+# names and descriptions belong to the document at every depth of the schema; leaving them out costs a tenth of the
+# recall. Capabilities name permissions, not what a tool does: they are used as filters, not searched.
 
 
 class Field(IntFlag):
-    """A part of a tool; sets of them are kept as bits."""
+    """A part of a tool; sets of them are stored as bits."""
 
     NAME = 1
     DESCRIPTION = 2
     ARGUMENTS = 4
     TAGS = 8
     USAGE = 16
-    """Past purposes of successful calls: not of the document, but of one tenant (`usage_index.py`)."""
+    """Purposes of past successful calls: they belong to one tenant, not to the document (`usage_index.py`)."""
 
 
 FIELD_WEIGHTS: Final[Mapping[Field, float]] = {
@@ -55,7 +53,7 @@ FIELD_WEIGHTS: Final[Mapping[Field, float]] = {
     Field.TAGS: 1.0,
 }
 DETAILS_WEIGHT: Final = 0.5
-"""Of a description after its first sentence."""
+"""Weight of a description after its first sentence."""
 
 SCHEMA_MAX_DEPTH: Final = 32
 SCHEMA_MAX_TEXTS: Final = 2_000
@@ -67,7 +65,7 @@ _NESTING: Final = frozenset({*_SUBSCHEMA_MAPS, *_SUBSCHEMAS})
 
 
 def fields_of(spec: ToolSpec) -> dict[Field, str]:
-    """The searchable text of each field; fields without any are absent."""
+    """Return the searchable text of each field; fields without any are absent."""
     texts = {
         Field.NAME: spec.name,
         Field.DESCRIPTION: "\n".join((spec.description, *(example.title for example in spec.examples))),
@@ -78,7 +76,7 @@ def fields_of(spec: ToolSpec) -> dict[Field, str]:
 
 
 def _weighted(texts: Mapping[Field, str]) -> Iterator[tuple[Field, float, str]]:
-    """The texts of a document and how much each counts."""
+    """Return the texts of a document with their weights."""
     for field, text in texts.items():
         gain = FIELD_WEIGHTS[field]
         if field is not Field.DESCRIPTION:
@@ -90,14 +88,14 @@ def _weighted(texts: Mapping[Field, str]) -> Iterator[tuple[Field, float, str]]:
 
 
 def argument_texts(schema: JsonValue) -> list[str]:
-    """Names and descriptions of all arguments, nested ones too; at most 2,000 texts from 32 levels."""
+    """Return names and descriptions of all arguments, also nested ones; at most 2,000 texts from 32 levels."""
     texts: list[str] = []
     _collect(schema, 0, texts)
     return texts[:SCHEMA_MAX_TEXTS]
 
 
 def _collect(schema: JsonValue, depth: int, texts: list[str]) -> None:
-    """Add the texts of a schema; no more of them once there are enough."""
+    """Add the texts of a schema until there are enough."""
     if depth > SCHEMA_MAX_DEPTH or len(texts) >= SCHEMA_MAX_TEXTS:
         return
     if isinstance(schema, Mapping):
@@ -130,14 +128,14 @@ K1: Final = 2.0
 B: Final = 0.75
 RELATED_WEIGHT: Final = 0.7
 RELATED_WEIGHT_MIN: Final = 0.02
-"""Below it related words are not looked up: the word itself is in a hundred tools."""
+"""Below this weight related words are not looked up: the word itself is in a hundred tools."""
 
 Slots: TypeAlias = "npt.NDArray[np.int64]"
 Scores: TypeAlias = "npt.NDArray[np.float32]"
 
 
 class _Posting:
-    """Where one term occurs: parallel arrays, slots ascending."""
+    """The documents of one term: parallel arrays, slots ascending."""
 
     __slots__ = ("count", "fields", "slots", "weights")
 
@@ -146,16 +144,16 @@ class _Posting:
         self.weights = array("f")
         self.fields = array("B")
         self.count = 0
-        """Live documents among them."""
+        """How many of them are live documents."""
 
     def at(self, slot: int) -> tuple[float, int]:
-        """Weight and fields of a document that has the term."""
+        """Return weight and fields of a document that has the term."""
         at = bisect_left(self.slots, slot)
         return self.weights[at], self.fields[at]
 
 
 class _PostingMatch(NamedTuple):
-    """One posting that a term of a query is looked up in."""
+    """A posting that matches a term of a query."""
 
     wanted: QueryTerm
     term: str
@@ -170,32 +168,32 @@ class _PostingMatch(NamedTuple):
 
 
 class Lookup:
-    """What of a query an index has; good until a document is added or removed."""
+    """The postings for a query; valid until a document is added or removed."""
 
     __slots__ = ("by_term", "matches")
 
     def __init__(self, matches: Sequence[Sequence[_PostingMatch]]) -> None:
         self.matches = matches
-        """Of each term of the query that has any."""
+        """The matches of each term of the query that has any."""
         self.by_term: dict[str, list[_PostingMatch]] = {}
         for match in chain.from_iterable(matches):
             self.by_term.setdefault(match.term, []).append(match)
 
 
 class TermMatch(NamedTuple):
-    """How one term of a query, or a related one in its stead, is met by one document."""
+    """How a document matches a term of a query, or a related one."""
 
     wanted: QueryTerm
     is_related: bool
     written: str
-    """As it first occurs in the document, lower case."""
+    """The form of its first occurrence in the document, lower case."""
     fields: int
     """Bits of `Field`."""
     score: float
 
 
 class InvertedIndex:
-    """Documents by key; queries give slots, which `key` turns back."""
+    """Documents by key; queries return slots, which `key` maps back."""
 
     def __init__(self, analyser: Analyser | None = None) -> None:
         self.analyser = analyser or Analyser()
@@ -209,19 +207,19 @@ class InvertedIndex:
         self._norms: Scores | None = None
         self._scratch: Scores | None = None
         self.generation = 0
-        """Grows with every change."""
+        """Rises with every change."""
 
     def __len__(self) -> int:
         return len(self._slots)
 
     @property
     def slot_count(self) -> int:
-        """Slots in use and holes; the next document gets the next one."""
+        """Number of slots in use and holes; the next document gets this slot."""
         return len(self._keys)
 
     @property
     def holes(self) -> int:
-        """Slots of documents that were removed; never used again."""
+        """Number of slots of removed documents; they are never reused."""
         return len(self._holes)
 
     def key(self, slot: int) -> str:
@@ -231,12 +229,12 @@ class InvertedIndex:
         return self._slots.get(key)
 
     def idf(self, term: str) -> float:
-        """How much a term distinguishes documents; highest for one that no document has."""
+        """Return how much a term distinguishes documents; highest for one that no document has."""
         posting = self._postings.get(term)
         return self._idf(posting.count if posting else 0)
 
     def put(self, key: str, texts: Mapping[Field, str]) -> None:
-        """Add a document, or replace the one of that key."""
+        """Add a document, or replace the one with that key."""
         if key in self._slots:
             self.remove(key)
         slot = len(self._keys)
@@ -268,7 +266,7 @@ class InvertedIndex:
         self._norms = None
 
     def remove(self, key: str) -> None:
-        """Take a document out. Raises KeyError when there is none of that key."""
+        """Remove a document. Raises KeyError when there is none with that key."""
         slot = self._slots.pop(key)
         self.generation += 1
         for term in {self.analyser.term(word) for word in self._words[slot]}:
@@ -285,7 +283,7 @@ class InvertedIndex:
         return Lookup([matches for wanted in query if (matches := self._matches(wanted))])
 
     def scores(self, lookup: Lookup) -> Scores:
-        """The score of every slot: above 0 where the document has a term or a related one."""
+        """Return the score of every slot: above 0 when the document has a term or a related one."""
         scores = np.zeros(len(self._keys), np.float32)
         norms = self._current_norms()
         for matches in lookup.matches:
@@ -300,8 +298,8 @@ class InvertedIndex:
         return scores
 
     def explain(self, slot: int, lookup: Lookup) -> list[TermMatch]:
-        """What each term of the query brings to the score of a document, in the order of the document; terms that bring
-        nothing are left out."""
+        """Return what each term of the query adds to a document's score, in the document's order, without terms that
+        add nothing."""
         norm = float(self._current_norms()[slot])
         best: dict[str, TermMatch] = {}
         term_of, matches_by_term = self.analyser.term, lookup.by_term
@@ -317,10 +315,10 @@ class InvertedIndex:
         return list(best.values())
 
     def _matches(self, wanted: QueryTerm) -> list[_PostingMatch]:
-        """The posting of a term and of what may stand for it."""
+        """Return the postings of a term and of its related terms."""
         own = self._postings.get(wanted.term)
         matches = [self._match(wanted, wanted.term, own, wanted.weight)] if own is not None else []
-        # The more tools use the very word that was asked for, the less its relatives are worth.
+        # The more tools use the query's own word, the less its related words count.
         weight = wanted.weight * RELATED_WEIGHT / (1.0 + (own.count if own else 0) / 3.0)
         if weight >= RELATED_WEIGHT_MIN:
             for term in wanted.related:
@@ -333,10 +331,11 @@ class InvertedIndex:
         return _PostingMatch(wanted, term, posting, weight * self._idf(posting.count) * (K1 + 1))
 
     def _add_best(self, scores: Scores, matches: Sequence[_PostingMatch], norms: Scores) -> None:
-        """Add to each slot the highest of what several postings give it; the scratch is all zeros in between."""
+        """Add to each slot the maximum of its values in several postings; the scratch array is all zeros between
+        calls."""
         if self._scratch is None or len(self._scratch) < len(scores):
             self._scratch = np.zeros(len(scores) * 2, np.float32)
-        # Joined, for most postings are so short that what numpy takes for a call is more than for what it computes.
+        # Concatenated, because most postings are so short that a numpy call costs more than its computation.
         slots = np.frombuffer(b"".join([match.posting.slots for match in matches]), np.int64)
         tf = np.frombuffer(b"".join([match.posting.weights for match in matches]), np.float32)
         factors = np.array([match.factor for match in matches], np.float32).repeat(
@@ -351,7 +350,7 @@ class InvertedIndex:
         return math.log(1.0 + (len(self._slots) - count + 0.5) / (count + 0.5))
 
     def _current_norms(self) -> Scores:
-        """k1 x (1 - b + b x length / mean length) of each slot."""
+        """Return k1 x (1 - b + b x length / mean length) of each slot."""
         if self._norms is None:
             mean = self._length_sum / max(1, len(self._slots)) or 1.0
             lengths = np.frombuffer(self._lengths, np.float32) if self._keys else np.zeros(0, np.float32)

@@ -1,9 +1,9 @@
-"""Honest pages of tools (AIP-158): how many there are in all, what changed meanwhile and which sources are silent.
+"""Pages of tools (AIP-158) that report the total, whether the catalog changed meanwhile, and which sources are silent.
 
 A list is ordered by name and continues after the last name shown, so that a tool that existed throughout is neither
-skipped nor repeated whatever was added or removed between two pages. A search has no such order to go by: once the
-catalog has changed, or more of it can be found, its next page is refused and the search must be made again. Uses
-learnt between two pages may move a hit across their border. A page ends before what its message does not take.
+skipped nor repeated whatever was added or removed between two pages. A search has no such order: once the catalog has
+changed, or more of it can be found, its next page is refused and the search must be repeated. Uses learnt between two
+pages may move a hit across their border. A page ends before the first tool that its message has no room for.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import Meaning
 from toolhub_service.registry.search import LISTED, NO_MEANING, SearchHit, SearchResult, Test, ToolFilter, ToolSearch
 
-# Opaque page tokens (AIP-158): where the next page begins, bound to what was asked and to the catalog it came from.
+# Opaque page tokens (AIP-158): where the next page begins, bound to the request and to the catalog it came from.
 #
-# base64url of a JSON array [format, fingerprint, revision, place]. A token carries no authority: whoever forges one
-# starts elsewhere in a list that is filtered for them anyway.
+# base64url of a JSON array [format, fingerprint, revision, place]. A token carries no authority: a forged one only
+# starts elsewhere in a list that is filtered for its caller anyway.
 
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 1_000
@@ -42,19 +42,22 @@ _TOKEN_MAX_CHARS: Final = 1_024
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What a token says."""
+    """The content of a token."""
 
     revision: str
     """The first 16 digits of the catalog's revision."""
     after: str
-    """The last name of the page before, or for a search the number of hits before."""
+    """The last name of the page before, or for a search the number of hits before it."""
 
     def is_of(self, revision: str) -> bool:
         return self.revision == revision[:_REVISION_CHARS]
 
 
 def page_size_of(asked: int, default: int = PAGE_SIZE_DEFAULT) -> int:
-    """0 means the default, more than 1,000 means 1,000. Raises HubFailure INVALID_ARGUMENT when negative."""
+    """Return the page size: 0 means the default, above 1,000 means 1,000.
+
+    Raises HubFailure INVALID_ARGUMENT when negative.
+    """
     if asked < 0:
         raise HubFailure(Reason.PAGE_SIZE_INVALID, "page_size must not be negative")
     return min(asked, PAGE_SIZE_MAX) if asked else default
@@ -66,12 +69,15 @@ def write_token(fingerprint: str, revision: str, after: str) -> str:
 
 
 def read_token(token: str, fingerprint: str) -> Place | None:
-    """None for the first page. Raises HubFailure INVALID_ARGUMENT for a broken token or one of another question."""
+    """Return the token's place, None for the first page.
+
+    Raises HubFailure INVALID_ARGUMENT for a broken token or one of another request.
+    """
     if not token:
         return None
     try:
         padded = token[:_TOKEN_MAX_CHARS] + "=" * (-len(token) % 4)
-        # Whoever sends it may have made it up, so each part is judged below.
+        # A caller may have made it up, so each part is validated below.
         format_, asked, revision, after = json.loads(urlsafe_b64decode(padded))
     except (ValueError, TypeError, binascii.Error, RecursionError) as broken:
         raise _refused("it is not one that the hub gave out") from broken
@@ -94,29 +100,29 @@ class PageRequest(msgspec.Struct, frozen=True):
     """`next_token` of the page before; empty: the first page."""
     default: int = PAGE_SIZE_DEFAULT
     question: str = "list"
-    """What is asked besides the filter: a token of one question is none of another."""
+    """The request apart from the filter: a token is valid for one request only."""
 
 
 FIRST_PAGE = PageRequest()
 
 
 class Viewer(msgspec.Struct, frozen=True):
-    """On whose behalf a list is made."""
+    """The caller for whom a list is made."""
 
     scope: str
-    """Names the caller: pages and remembered verdicts are bound to it."""
+    """Names the caller: pages and cached verdicts are bound to it."""
     allowed: Test
-    """Whether policy could allow the caller some call of a tool."""
+    """Whether policy could allow the caller some call of the tool."""
     revision: Hashable = None
-    """Of the policy behind `allowed`; None: verdicts are asked anew each time."""
+    """Revision of the policy behind `allowed`; None: verdicts are not cached."""
     knows: Test | None = None
-    """Whether the caller may know that a tool is there at all; None: of each."""
+    """Whether the caller may know that a tool exists; None: yes for each."""
 
 
 class ToolPage(msgspec.Struct, frozen=True):
     tools: tuple[ToolSpec, ...]
     next_token: str
-    """Empty: this was the last page."""
+    """Empty on the last page."""
     total_size: int
     """How many match now, over all pages."""
     denied_size: int
@@ -131,7 +137,7 @@ class ToolPage(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class HitPage(SearchResult):
     next_token: str = ""
-    """Empty: this was the last page."""
+    """Empty on the last page."""
     sources: tuple[SourceStatus, ...] = ()
     """As in `ToolPage`."""
 
@@ -145,8 +151,10 @@ def list_tools(
     sources: Iterable[SourceStatus] = (),
     fitting: Callable[[Sequence[ToolSpec]], int] = len,
 ) -> ToolPage:
-    """One page by name, of as many as are `fitting`. Raises HubFailure INVALID_ARGUMENT for a bad size or a token of
-    another question."""
+    """Return one page ordered by name, of as many tools as are `fitting`.
+
+    Raises HubFailure INVALID_ARGUMENT for a bad size or a token of another request.
+    """
     size = page_size_of(page.size, page.default)
     fingerprint = where.fingerprint(page.question, viewer.scope if viewer else "")
     place = read_token(page.token, fingerprint)
@@ -154,7 +162,7 @@ def list_tools(
     if viewer is not None and viewer.knows is not None:
         meant = list(filter(viewer.knows, meant))
     shown = [spec for spec in meant if viewer.allowed(spec)] if viewer else meant
-    # By the last name shown, not by a count: tools that come or go meanwhile move no page.
+    # By the last name shown, not by a count: tools added or removed meanwhile shift no page.
     start = bisect_right(shown, place.after, key=lambda spec: spec.name) if place else 0
     tools = tuple(shown[start : start + size])
     tools = tools[: fitting(tools)]
@@ -181,12 +189,15 @@ def search_tools(
     meaning: Meaning = NO_MEANING,
     fitting: Callable[[Sequence[SearchHit]], int] = len,
 ) -> HitPage:
-    """One page of hits, best first. The viewer's own past uses count. Raises HubFailure: INVALID_ARGUMENT as
-    `list_tools`, or FAILED_PRECONDITION when the catalog has changed since the page before."""
+    """One page of hits, best first. The viewer's own past uses count.
+
+    Raises HubFailure INVALID_ARGUMENT like `list_tools`, or FAILED_PRECONDITION when the catalog has changed since the
+    page before.
+    """
     size = page_size_of(page.size)
     fingerprint = where.fingerprint("search", query, viewer.scope if viewer else "")
     place = read_token(page.token, fingerprint)
-    # A ranking has no order to go on in once the catalog is another, where a list by name has.
+    # A ranking has no order to continue in once the catalog has changed; a list by name has.
     if place and not place.is_of(search.revision):
         message = "the catalog changed between two pages and the ranking with it: search again without a page_token"
         raise HubFailure(Reason.CATALOG_CHANGED, message)
@@ -211,7 +222,7 @@ def search_tools(
 
 
 def silent_sources(sources: Iterable[SourceStatus], where: ToolFilter = LISTED) -> tuple[SourceStatus, ...]:
-    """The sources that are not READY and could have held a match, by name."""
+    """Return the sources that are not READY and could have held a match, by name."""
     could_hold = (
         status
         for status in sources

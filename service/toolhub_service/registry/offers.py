@@ -1,7 +1,7 @@
-"""What a source offers, discovered or registered: digests, findings, and its tools as they are put into the catalog.
+"""The tools a source offers, discovered or registered: digests, findings, and their publication in the catalog.
 
-Digests and findings are CPU on text that a stranger wrote, so the work is bounded for each definition, done once for
-each that is new, lets others run in between, and is done in a thread for a large one, which takes a tenth of a second.
+Digests and findings cost CPU on untrusted text, so the work is bounded for each definition, done once for each new one,
+lets other tasks run in between, and runs in a thread for a large one, which takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.cooperative import SLICE_S, TimeSlice, in_thread
 
 DEFINITION_MAX_CHARS: Final = 1024 * 1024
-"""Of keys and texts; a larger one cannot be kept in a pin, so nobody can approve it."""
+"""Limit for keys and texts; a larger definition cannot be stored in a pin, so nobody can approve it."""
 SMALL_CHARS: Final = 8 * 1024
-"""So much is judged in 2 ms."""
+"""Up to this size a definition is analysed in 2 ms."""
 LEVELS_MAX: Final = 200
-"""Arrays and objects within each other; stores write 254."""
-# What any value takes besides its text.
+"""Nesting limit for arrays and objects; stores write 254."""
+# The size of any value besides its text.
 _VALUE_CHARS: Final = 4
 
 
 class Offer(msgspec.Struct, frozen=True):
     definition: Definition
     digest: str
-    """Empty: it cannot be kept, and so never be approved."""
+    """Empty: it cannot be stored, and so never be approved."""
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -52,7 +52,7 @@ async def offers_of(
     *,
     judge: Callable[[JsonObject], tuple[Finding, ...]] = judge_definition,
 ) -> tuple[Offer, ...]:
-    """In the order given. What is word for word in `before` is not read again."""
+    """Return the offers in the given order. A definition that is identical to one in `before` is not analysed again."""
     same = {id(offer.definition): offer for offer in before}
     known = {offer.digest: offer for offer in before if offer.digest}
     offers: list[Offer] = []
@@ -69,7 +69,7 @@ async def offers_of(
 
 
 def nameless(definition: JsonObject) -> str:
-    """Canonical JSON of everything but the name: what a renamed tool has in common with what it was."""
+    """Return the canonical JSON of everything except the name, which is equal for a renamed tool."""
     return json.dumps({key: value for key, value in definition.items() if key != "name"}, sort_keys=True)
 
 
@@ -96,8 +96,10 @@ def _kept_offer(
 
 
 def fits(definition: JsonObject, max_chars: int) -> bool:
-    """Whether it is of bounded size and depth, and has no number and no text that JSON cannot hold; read no further
-    than `max_chars` go."""
+    """Return whether the value is of bounded size and depth, and has no number or text that JSON cannot hold.
+
+    It is read no further than `max_chars`.
+    """
     left = max_chars
     waiting: list[tuple[JsonValue, int]] = [(definition, LEVELS_MAX)]
     while waiting:
@@ -128,18 +130,18 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-# The tools of one source in the catalog: each reading is one batch, and a tool that is refused harms no sibling.
+# The tools of one source in the catalog: each read is one batch, and a refused tool does not affect the others.
 
 BATCH: Final = 64
-"""Tools that change at once at most; fewer where they are large."""
+"""Most tools of one change; fewer when they are large."""
 _DISABLED = "disabled by configuration (tools.disabled)"
-# As a tuple, which compares by identity first: unchanged schemas are not compared.
+# A tuple, which compares by identity first: so unchanged schemas are not compared.
 _all_of = attrgetter(*(field.name for field in fields(ToolSpec)))
 
 
 class SourceTools:
     def __init__(self, catalog: ToolCatalog, source: str, *, is_disabled: Callable[[str], bool]) -> None:
-        """`is_disabled` says by full name what the operator has switched off."""
+        """`is_disabled` tells by full name whether the operator switched a tool off."""
         self._catalog = catalog
         self._source = source
         self._is_disabled = is_disabled
@@ -154,10 +156,10 @@ class SourceTools:
         return sum(1 for state in self._states.values() if state is ToolState.QUARANTINED)
 
     async def publish(self, specs: Iterable[ToolSpec]) -> tuple[str, ...]:
-        """Make these the tools of the source, all others of it go; says which were refused and why.
+        """Make these the source's only tools; return which were refused and why.
 
-        Few changes are one batch. Many are several, so that none holds the event loop long: what may not be called any
-        more comes first. Not to be called again before it has returned.
+        Few changes are one batch. Many are several, so that none blocks the event loop for long, and tools that may no
+        longer be called come first. It must not be called again before it has returned.
         """
         time_slice, size = TimeSlice(), BATCH
         wanted = {spec.name: self._switched(spec) for spec in specs}
@@ -183,7 +185,7 @@ class SourceTools:
         return tuple(problems)
 
     def _apply(self, changed: list[ToolSpec], removing: list[str], problems: list[str]) -> None:
-        """One batch; what is refused of it is dropped and reported."""
+        """Apply one batch; refused changes are dropped and reported."""
         while changed or removing:
             refused = self._catalog.register_all(changed, replace=True, removing=removing)
             if not refused:
@@ -212,7 +214,8 @@ class SourceTools:
 
 
 def _until_large(specs: list[ToolSpec]) -> list[ToolSpec]:
-    """The first of them; to put a large one into the index of words takes 20 ms, so that it is the last."""
+    """Return the changes up to the first large one: indexing the words of a large one takes 20 ms, so it is the
+    last."""
     for count, spec in enumerate(specs, 1):
         if not (fits(spec.input_schema, SMALL_CHARS) and fits(spec.output_schema, SMALL_CHARS)):
             return specs[:count]
@@ -221,21 +224,23 @@ def _until_large(specs: list[ToolSpec]) -> list[ToolSpec]:
 
 # Tools that operators registered over the wire: each belongs to a configured source, and its record is its pin.
 #
-# The message says what the tool is called, what it takes and gives, and which tool or workflow of the source it runs;
-# where that source is and with which credentials it is called is the configuration's alone. The source's kind makes the
-# definition, by the rules for what the source itself offers. The registration is an operator's approval of exactly that
-# definition, kept as a pin: so it outlives restarts, reaches every hub on the same store, and can be rejected later.
+# The message has the tool's name, its schemas, and which tool or workflow of the source it runs; only the configuration
+# has the source's address and credentials. The source's kind makes the definition, by the rules for what the source
+# itself offers. The registration is an operator's approval of exactly that definition, kept as a pin: so it outlives
+# restarts, reaches every hub on the same store, and can be rejected later.
 
 MakeRegistered = Callable[[JsonObject], Definition]
-"""A definition from what `words_of` says of a tool, or from the `remote` of one that it has made before. Raises
-ValueError with a reason for the operator."""
+"""Makes a definition from what `words_of` returns for a tool, or from the `remote` of an earlier definition.
+
+Raises ValueError with a reason for the operator.
+"""
 
 REGISTERED_MAX: Final = 1_000
-"""Registered tools of one source."""
+"""Most registered tools of one source."""
 
 
 def words_of(spec: ToolSpec) -> JsonObject:
-    """The tool as a source would describe it, its own name being what follows the namespace."""
+    """Return the tool as a source would describe it, with the name after the namespace."""
     hints = spec.annotations
     return {
         "name": spec.name.partition("/")[2],
@@ -248,20 +253,22 @@ def words_of(spec: ToolSpec) -> JsonObject:
 
 
 class RegisteredTools:
-    """Of one source."""
+    """The registered tools of one source."""
 
     def __init__(self, source: ToolSource, observer: SourceObserver, make: MakeRegistered | None) -> None:
-        """`make` is None where tools of the kind are not registered."""
+        """`make` is None when the source's kind has no registered tools."""
         self._source = source
         self._observer = observer
         self._make = make
         self.are_possible = make is not None
-        # By digest: a definition is made once.
+        # By digest, so that a definition is made once.
         self._made: dict[str, Definition | None] = {}
 
     def definition(self, spec: ToolSpec) -> Definition:
-        """What the source's kind makes of it. Raises HubFailure INVALID_ARGUMENT, and FAILED_PRECONDITION for a kind
-        whose tools are not registered."""
+        """Return the definition that the source's kind makes of the tool.
+
+        Raises HubFailure INVALID_ARGUMENT, and FAILED_PRECONDITION for a kind whose tools are not registered.
+        """
         source = self._source
         if self._make is None:
             message = f"tools of kind {source.kind.value} are not registered over the wire"
@@ -279,19 +286,20 @@ class RegisteredTools:
         return definition
 
     def offers(self, pins: Sequence[Pin], own: Sequence[Offer]) -> tuple[Offer, ...]:
-        """Those of the pins whose names are not among `own`: what the source itself says of a tool comes first."""
+        """Return the offers of the pins whose names are not in `own`: a tool that the source itself offers takes
+        precedence."""
         if self._make is None:
             return ()
         names = {offer.name for offer in own}
         pins = [pin for pin in pins if pin.tool not in names]
-        if self._source.trust is Trust.ALWAYS:  # no pin is looked at there, so that a rejected tool is left out here
+        if self._source.trust is Trust.ALWAYS:  # no pins are checked there: rejected tools are left out here
             endpoint = self._source.endpoint
             pins = [pin for pin in pins if pin.state is PinState.APPROVED and not is_moved(pin, endpoint)]
         made = [(pin, self.restored(pin)) for pin in pins]
         return tuple(Offer(definition, pin.digest) for pin, definition in made if definition is not None)
 
     def restored(self, pin: Pin) -> Definition | None:
-        """None when it is not offered any more, under what the configuration says today."""
+        """Return the pin's definition; None when today's configuration does not offer it any more."""
         if pin.digest not in self._made:
             self._made[pin.digest] = self._remade(pin)
         return self._made[pin.digest]
@@ -308,7 +316,7 @@ class RegisteredTools:
 
 
 def is_moved(pin: Pin, endpoint: str) -> bool:
-    """Whether it was registered while its source stood elsewhere than at `endpoint`."""
+    """Return whether the pin was registered while its source had another endpoint."""
     return pin.registered and pin.endpoint not in ("", endpoint)
 
 

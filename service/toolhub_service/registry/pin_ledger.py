@@ -1,7 +1,8 @@
-"""Pins between the judgement and their store: nothing is believed before its record is durable.
+"""Connects the pin rules with the pin store: no decision takes effect before its record is durable.
 
-Several processes may judge the same source at once: a put that another one preceded is judged anew from what then
-stands. While the store is away, what was known stays believed and nothing new is; while it cannot be read, nothing is.
+Several processes may evaluate the same source at once: when another process's put came first, the pins are evaluated
+again. While the store is unreachable, known decisions stay valid and new ones are not made; while its records cannot be
+read, no decision counts.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ from toolhub_service.registry.pins import (
     with_problem,
 )
 
-# What a person's decision on one pin changes: pure, so that it can be made anew when somebody else was faster.
+# The changes that a person's decision on one pin makes: pure functions, so that they can be repeated when another
+# process was faster.
 #
-# Approving a definition ends what it takes the place of: the approved pin of the same tool, and definitions of it that
-# were seen earlier and still waited. A definition seen later goes on waiting. Rejecting changes that one pin, an
-# approved one too. Deciding the same twice changes nothing, but that a person's word takes the place of trust on first
-# use.
+# Approving a definition supersedes the approved pin of the same tool, and definitions of it that were seen earlier and
+# were still waiting. A definition seen later keeps waiting. Rejecting changes that one pin, also an approved one.
+# Repeating a decision changes nothing, except that a person's approval replaces trust on first use.
 
 
 def find_pin(known: Sequence[Pin], source: str, tool: str, digest: str) -> Pin:
-    """Raises HubFailure NOT_FOUND."""
+    """Return the pin. Raises HubFailure NOT_FOUND."""
     pin = next((pin for pin in known if pin.tool == tool and pin.digest == digest), None)
     if pin is None:
         raise HubFailure(
@@ -67,8 +68,10 @@ def find_pin(known: Sequence[Pin], source: str, tool: str, digest: str) -> Pin:
 def decided(
     known: Sequence[Pin], pin: Pin, *, approve: bool, by: str, comment: str, now_unix_ms: int, endpoint: str = ""
 ) -> tuple[Pin, ...]:
-    """The records to put, the decided one first; none when nothing changes. `endpoint` is where the source stands now,
-    empty where it is not known: what was registered is approved for there."""
+    """Return the records to put, the decided one first; none when nothing changes.
+
+    `endpoint` is the source's current one, empty if unknown: a registered tool is approved for that endpoint.
+    """
     wanted = PinState.APPROVED if approve else PinState.REJECTED
     approved_at = endpoint if approve and pin.registered and endpoint else pin.endpoint
     if pin.state is wanted and pin.decided_by != FIRST_USE and approved_at == pin.endpoint:
@@ -88,7 +91,7 @@ def decided(
 def registered_pins(
     known: Sequence[Pin], definitions: Sequence[Definition], endpoint: str, *, by: str, now_unix_ms: int
 ) -> Iterator[Pin]:
-    """The records to put so that these are what is registered there; none for one that is so already."""
+    """Return the records to put so that exactly these are registered; none for one that is registered already."""
     for definition in definitions:
         source, tool = definition.spec.source, definition.spec.name
         digest = pin_digest(source, definition.remote)
@@ -111,15 +114,15 @@ def registered_pins(
         yield replace(pin, version=pin.version + 1)
         superseded = {other.key: other for other in _superseded(known, replace(pin, seen_at_unix_ms=now_unix_ms))}
         for other in known:
-            # A rejected one is offered for as long as it is registered, and two of one name cannot be.
+            # A rejected one is offered as long as it is registered, and two with one name cannot be.
             if other.key in superseded or (other.tool == tool and other.digest != digest and other.registered):
                 before = superseded.get(other.key, other)
                 yield replace(before, registered=False, version=other.version + 1)
 
 
 def outdated(known: Sequence[Pin]) -> Iterator[Pin]:
-    """What was registered, is no more, and need not be kept any longer: of each tool all but the last `FORMER_MAX`,
-    and of all tools together all but the last `FORMER_OF_SOURCE_MAX`."""
+    """Return the formerly registered pins to remove: all but the last `FORMER_MAX` of each tool, and all but the last
+    `FORMER_OF_SOURCE_MAX` of the source."""
     former = [pin for pin in known if pin.state is PinState.SUPERSEDED and not pin.registered and pin.endpoint]
     former.sort(key=lambda pin: (pin.decided_at_unix_ms, pin.version), reverse=True)
     of_tool: Counter[str] = Counter()
@@ -130,7 +133,7 @@ def outdated(known: Sequence[Pin]) -> Iterator[Pin]:
 
 
 def compared_with(known: Sequence[Pin], pin: Pin) -> Pin | None:
-    """The pin that a difference is shown to: what was approved before, under the former name of a renamed tool."""
+    """Return the pin to compare with: the one approved before, under the former name of a renamed tool."""
     tool = pin.renamed_from or pin.tool
     of_tool = [other for other in known if other.tool == tool and other.key != pin.key]
     before = next((other for other in of_tool if other.digest == pin.previous_digest), None)
@@ -148,33 +151,33 @@ def _superseded(known: Sequence[Pin], pin: Pin) -> Iterator[Pin]:
 
 FORMER_MAX: Final = 5
 FORMER_OF_SOURCE_MAX: Final = 1_000
-# At a put that others precede; each of them wrote something, so that one gets through.
+# Attempts of a put that others precede; each of them wrote something, so that one gets through.
 _ATTEMPTS: Final = 8
 
 
 class Verdicts(msgspec.Struct, frozen=True):
     specs: tuple[ToolSpec, ...]
     problem: str = ""
-    """Why the decisions could not be looked up or kept; empty when they were."""
+    """Why the decisions could not be read or stored; empty when they were."""
 
 
 class PinLedger:
     def __init__(
         self, store: PinStore, clock: Clock, observer: SourceObserver, *, shadowed_by: Callable[[ToolSpec], str]
     ) -> None:
-        """`shadowed_by` names the other source's tool that one reads like; empty when it reads like itself."""
+        """`shadowed_by` returns the other source's tool that a tool's name looks like; empty when there is none."""
         self._store = store
         self._clock = clock
         self._observer = observer
         self._shadowed_by = shadowed_by
-        # What the store answered last, by source …
+        # The store's last answer, by source …
         self._last: dict[str, Sequence[Pin]] = {}
-        # … and its revision before that.
+        # … and its revision before that answer.
         self._revisions: dict[str, int] = {}
         self._sizes: dict[str, PinSizes] = {}
 
     async def verdicts(self, source: ToolSource, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
-        """Whether each may be called; never raises because of the store."""
+        """Return whether each tool may be called; never raises an error of the store."""
         foreign = [offer for offer in offers if not offer.definition.is_operators]
         own = tuple(with_problem(offer.definition) for offer in offers if offer.definition.is_operators)
         verdicts = await self._of_foreign(source, foreign, is_reading=is_reading)
@@ -194,19 +197,25 @@ class PinLedger:
             return Verdicts(await self._remembered(source, offers), STORE_UNAVAILABLE)
 
     async def of_source(self, source: str) -> Sequence[Pin]:
-        """Raises as `PinStore.of_source`."""
+        """Return the pins of a source. Raises as `PinStore.of_source`."""
         return await self._store.of_source(source)
 
     async def approved(self, pin: Pin) -> Pin | None:
-        """What a difference is shown to. Raises as `PinStore.of_source`, which is only asked about a source that is not
-        judged here: to read thousands of pins again for each of a page would hold up every call."""
+        """Return the pin that a difference is shown against. Raises as `PinStore.of_source`.
+
+        The store is only read for a source that has not been evaluated here: reading thousands of pins for each pin of
+        a page would delay every call.
+        """
         known = self._last.get(pin.source)
         return compared_with(await self._store.of_source(pin.source) if known is None else known, pin)
 
     async def decide(
         self, source: str, tool: str, digest: str, *, approve: bool, by: str, comment: str, endpoint: str
     ) -> Pin:
-        """The pin as it is now; `endpoint` as of `decided`. Raises HubFailure NOT_FOUND, and as `PinStore`."""
+        """Store the decision and return the pin as it is now; `endpoint` as in `decided`.
+
+        Raises HubFailure NOT_FOUND, and as `PinStore`.
+        """
         for _ in range(_ATTEMPTS):
             known = await self._store.of_source(source)
             pin = find_pin(known, source, tool, digest)
@@ -220,16 +229,18 @@ class PinLedger:
         raise _contended()
 
     async def registered(self, source: str) -> Sequence[Pin]:
-        """Records of tools that were registered over the wire; while the store is away, what was known."""
+        """Return the pins of tools registered over the wire; the last known ones while the store is unreachable."""
         try:
             known = await self._known(source)
-        except (HubFailure, ToolFailure):  # `verdicts` reports it
+        except (HubFailure, ToolFailure):  # `verdicts` reports the error
             known = self._last.get(source, ())
         return [pin for pin in known if pin.registered]
 
     async def register(self, definitions: Sequence[Definition], endpoints: Mapping[str, str], by: str) -> None:
-        """Keep each as approved by that person, in the place of what was registered under its name; all or none.
-        `endpoints` says where each source stands. Raises as `PinStore`."""
+        """Store each definition as approved by that person, replacing the one registered under its name; all or none.
+
+        `endpoints` are by source. Raises as `PinStore`.
+        """
         for _ in range(_ATTEMPTS):
             changed: list[Pin] = []
             for source, endpoint in endpoints.items():
@@ -243,7 +254,7 @@ class PinLedger:
         raise _contended()
 
     async def unregister(self, source: str, tool: str) -> bool:
-        """Whether it was registered. Raises as `PinStore`."""
+        """Unregister a tool; return whether it was registered. Raises as `PinStore`."""
         for _ in range(_ATTEMPTS):
             known = await self._store.of_source(source)
             found = [pin for pin in known if pin.tool == tool and pin.registered]
@@ -258,8 +269,10 @@ class PinLedger:
         raise _contended()
 
     async def _remove_outdated(self, source: str) -> None:
-        """Never raises because of the store: what was registered or unregistered stands, and the next time removes
-        what is left now."""
+        """Remove outdated pins; never raises an error of the store.
+
+        The change before is stored, and the next time removes the rest.
+        """
         try:
             for pin in outdated(await self._known(source)):
                 await self._store.remove(pin)
@@ -281,11 +294,11 @@ class PinLedger:
                 await self._keep(source.name, judgement)
                 if not judgement.created:
                     return judgement.specs
-                # Another process may have read the source at the same moment: read once more what both have stored.
+                # Another process may have read the source at the same moment: read again what both have stored.
         raise _contended()
 
     async def _known(self, source: str) -> Sequence[Pin]:
-        """What the store says: read anew only when something in it has changed, for it may be megabytes."""
+        """Return the store's pins, read again only when its revision has changed, as they may be megabytes."""
         revision = await self._store.revision()
         if source not in self._last or self._revisions.get(source) != revision:
             self._last[source] = await self._store.of_source(source)
@@ -304,7 +317,7 @@ class PinLedger:
             await time_slice.pause_if_due()
 
     async def _remembered(self, source: ToolSource, offers: Sequence[Offer]) -> tuple[ToolSpec, ...]:
-        """What was known stays callable; what would need a record that cannot be kept now is not."""
+        """Evaluate with the last known pins: approved tools stay callable, and one that needs a new record is not."""
         known = self._last.get(source.name)
         if known is None:
             return tuple(unavailable(with_problem(offer.definition), STORE_UNAVAILABLE) for offer in offers)

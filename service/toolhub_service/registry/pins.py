@@ -1,6 +1,6 @@
-"""Which tools of a source may be called: pure judgement of its definitions against the pins that were kept of it.
+"""Which tools of a source may be called: compares its definitions with its stored pins, as pure functions.
 
-The digest says what is meant; a name never does. Rules, for a source that is not trusted always:
+A definition is identified by its digest, never by its name. Rules, for a source whose trust is not `always`:
 
 - first use: a source without pins gets what it offers approved by `first-use`, save what has serious findings or reads
   like somebody else's tool; trust `approval`: all of it waits for a person.
@@ -34,10 +34,10 @@ from toolhub_service.domain.source import FIRST_USE, Definition, Pin, PinChange,
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.offers import Offer, is_moved, nameless
 
-# How many bytes the definitions take that a source has made the hub keep and nobody has approved.
+# The total size of a source's stored definitions that nobody has approved.
 #
-# A store and every reading of it grow with them, so they are bounded for each source. A digest names one definition:
-# each is measured once.
+# The store and the cost of reading it grow with them, so they are bounded for each source. Each is measured once, by
+# its digest.
 
 _UNWANTED: Final = frozenset({PinState.PENDING, PinState.SUPERSEDED})
 
@@ -47,14 +47,13 @@ def size_bytes(definition: JsonObject) -> int:
 
 
 class PinSizes:
-    """Of one source."""
+    """The sizes of one source's definitions."""
 
     def __init__(self) -> None:
         self._of_digest: dict[str, int] = {}
 
     def waiting_bytes(self, pins: Iterable[Pin]) -> Generator[None, None, int]:
-        """Of those that wait for a decision, and of those that another took the place of; it yields after each that
-        it had to measure."""
+        """Return the size of waiting and superseded definitions; yields after each one that it had to measure."""
         known, sizes = self._of_digest, {}
         for pin in pins:
             if pin.state in _UNWANTED:
@@ -67,7 +66,7 @@ class PinSizes:
         return sum(sizes.values())
 
 
-# The words in which a tool that may not be called says why, and what an operator can do about it.
+# The reasons shown for a tool that may not be called, and what an operator can do.
 
 CANNOT_BE_KEPT: Final = (
     "its definition is too large or too deep, or has text or numbers that JSON cannot hold, so that nobody can "
@@ -91,7 +90,7 @@ _MOVED: Final = "it was registered when its source stood elsewhere, and nobody h
 
 
 def with_problem(definition: Definition) -> ToolSpec:
-    """A tool that may be called, unless its definition cannot be used."""
+    """Return a callable tool, or a quarantined one when its definition cannot be used."""
     if not definition.problem:
         return definition.spec
     reason = (
@@ -103,20 +102,20 @@ def with_problem(definition: Definition) -> ToolSpec:
 
 
 def quarantined(definition: Definition, why: str) -> ToolSpec:
-    """A tool that may not be called; a definition that cannot be used says so besides."""
+    """Return the tool in quarantine; the reason also says when its definition cannot be used."""
     reason = f"{definition.problem} Besides, {why}" if definition.problem else why
     return replace(definition.spec, state=ToolState.QUARANTINED, state_reason=reason)
 
 
 def unavailable(spec: ToolSpec, why: str) -> ToolSpec:
-    """As it is while its source cannot be reached; what was not callable before stays what it was."""
+    """Return the tool as it is while its source is unreachable; a tool that was not callable before stays as it was."""
     if spec.state is not ToolState.ACTIVE:
         return spec
     return replace(spec, state=ToolState.UNAVAILABLE, state_reason=why)
 
 
 def reason_of(pin: Pin) -> str:
-    """Why a tool whose pin is not APPROVED is quarantined, with the command that shows it."""
+    """Return why a tool whose pin is not APPROVED is quarantined, with the command that shows it."""
     if pin.state is PinState.REJECTED:
         return f"its definition was rejected: `toolhub pins diff {pin.tool}`"
     if pin.state is PinState.APPROVED:
@@ -128,15 +127,15 @@ def reason_of(pin: Pin) -> str:
     return f"{why}{former}: {advice}"
 
 
-# Two approved definitions of one tool: what two processes leave that met a new source at once and saw it differ.
+# Two approved definitions of one tool: two processes leave them when they first read a new source at once and it
+# answered them differently.
 #
-# A put is compared record by record, so each of them could trust its own on first use. Whoever judges next settles it:
-# what a person decided wins over what nobody did, of those the later; else what was seen first. The other one
-# waits.
+# A put compares record by record, so each process could trust its own on first use. The next evaluation resolves it: a
+# person's decision wins, the later one of two; otherwise the definition that was seen first. The other one waits.
 
 
 def demoted(known: Sequence[Pin]) -> list[Pin]:
-    """The records to put for those that must not stay approved."""
+    """Return the records to put for those that must not stay approved."""
     approved: dict[str, list[Pin]] = {}
     for pin in known:
         if pin.state is PinState.APPROVED:
@@ -145,7 +144,7 @@ def demoted(known: Sequence[Pin]) -> list[Pin]:
 
 
 def waiting_again(pin: Pin, approved_digest: str) -> Pin:
-    """The pin as one that waits for a person, compared with what is approved."""
+    """Return the pin as waiting for a person, compared with the approved one."""
     return structs.replace(
         pin,
         state=PinState.PENDING,
@@ -178,17 +177,17 @@ _T = TypeVar("_T")
 
 class Judgement(msgspec.Struct, frozen=True):
     specs: tuple[ToolSpec, ...]
-    """Of everything offered, ACTIVE or QUARANTINED with the reason."""
+    """All offered tools, ACTIVE or QUARANTINED with the reason."""
     created: tuple[Pin, ...] = ()
-    """Records of definitions that are no drift: seen with the first reading."""
+    """New records of definitions that are no drift, as on the first read."""
     drifted: tuple[Pin, ...] = ()
-    """Records, new or changed, of what differs from what was pinned."""
+    """New or changed records of definitions that differ from the pinned ones."""
     amended: tuple[Pin, ...] = ()
-    """Records of which only the change was noted, such as that a removed tool is back."""
+    """Records in which only a change is noted, such as that a removed tool is back."""
 
     @property
     def pins(self) -> tuple[Pin, ...]:
-        """What must be kept before the specs are believed."""
+        """Return the records to store before the specs take effect."""
         return self.created + self.drifted + self.amended
 
 
@@ -204,11 +203,12 @@ def judge(
     is_reading: bool = True,
     waiting_bytes: int = 0,
 ) -> Generator[None, None, Judgement]:
-    """Thousands of definitions take a tenth of a second: it yields wherever the work can be left.
+    """Evaluate a source's definitions; yields where the work can be interrupted: thousands take a tenth of a second.
 
-    `shadowed_by` names what a tool reads like, or nothing; `endpoint` is where the source stands. `is_reading`: this is
-    a new reading, and all of it: only then a tool that is missing is noted as REMOVED. `waiting_bytes`: what `PinSizes`
-    says of `known`."""
+    `shadowed_by` returns the tool whose name a tool's looks like, or nothing; `endpoint` is the source's current one.
+    `is_reading`: this is a new and complete read; only then is a missing tool noted as REMOVED. `waiting_bytes`: the
+    result of `PinSizes` for `known`.
+    """
     if trust is Trust.ALWAYS:
         return Judgement(tuple(with_problem(offer.definition) for offer in offers))
     judging = _Judging(trust, source, known, offers, shadowed_by, now_unix_ms, waiting_bytes, endpoint)
@@ -228,12 +228,13 @@ def _gathered(found: Iterable[_T]) -> Generator[None, None, tuple[_T, ...]]:
 
 
 def is_believed(pin: Pin, trust: Trust) -> bool:
-    """Whether what it pins may be called: what nobody was asked about counts only where first use is trusted."""
+    """Return whether the pinned tool may be called: a pin that nobody decided on counts only where first use is
+    trusted."""
     return pin.state is PinState.APPROVED and (trust is not Trust.APPROVAL or pin.decided_by != FIRST_USE)
 
 
 class _Judging:
-    """One judgement in the making."""
+    """The state of one evaluation."""
 
     def __init__(
         self,
@@ -264,11 +265,11 @@ class _Judging:
         for pin in self._pins.values():
             self._of_tool.setdefault(pin.tool, []).append(pin)
         self._offers = {offer.name: offer for offer in offers}
-        # Approved ones of tools offered no more, by what they are but for their names.
+        # Approved pins of tools no longer offered, by their definition without the name.
         self._vanished: dict[str, Pin] = {}
 
     def look_for_vanished(self) -> Iterator[None]:
-        """To be done first, in steps."""
+        """Find the vanished tools, in steps. Call it first."""
         if all(offer.name in self._of_tool for offer in self._offers.values()):
             return
         for pin in sorted(self._pins.values(), key=lambda pin: pin.tool, reverse=True):
@@ -291,7 +292,7 @@ class _Judging:
         return quarantined(offer.definition, reason_of(pin))
 
     def missing(self) -> Iterator[Pin]:
-        """Approved ones whose tool is not offered at all."""
+        """Yield approved pins whose tool is not offered at all."""
         return (
             structs.replace(pin, change=PinChange.REMOVED, version=pin.version + 1)
             for pin in self._pins.values()
@@ -299,7 +300,7 @@ class _Judging:
         )
 
     def back(self) -> Iterator[Pin]:
-        """Approved ones that were gone and are offered again, as they were."""
+        """Yield approved pins that were gone and are offered again unchanged."""
         return (
             structs.replace(pin, change=PinChange.NONE, version=pin.version + 1)
             for (tool, digest), pin in self._pins.items()
@@ -373,5 +374,5 @@ class _Judging:
         return undecided >= UNDECIDED_MAX or len(self._pins) + len(self.drifted) >= PINS_MAX
 
     def _renamed_from(self, offer: Offer) -> Pin | None:
-        """What this tool was called when it was approved."""
+        """Return the pin under which this tool was approved with another name."""
         return self._vanished.get(nameless(offer.definition.remote)) if self._vanished else None

@@ -1,9 +1,9 @@
-"""Parses a query of the search: which terms are looked up, how much each counts and what may be found instead.
+"""Parses search queries: the terms to look up, their weights, and the related terms that may match instead.
 
-A term counts once however often a query repeats it: what is repeated are mostly values, not wishes. Numbers beside
-words are left out: they are values of arguments, not words about a tool. Words that people wrap around a wish
-("specific", "provide", "recommend") count less, for they say little of what is wanted; they are not stop words, because
-some tools are about just that.
+A term counts once however often a query repeats it, because repetitions are mostly values, not intent. Numbers beside
+words are left out: they are values of arguments, not words about a tool. Filler words ("specific", "provide",
+"recommend") count less, because they say little about the intent; they are not stop words, because some tools are about
+just that.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import Stemmer
 
 from toolhub_service.registry.thesaurus import RelatedTerms
 
-# From text to index terms: the analyser, which is most of what makes search good.
+# From text to index terms: the analyser, which contributes most to the quality of the search.
 #
-# Words are split at camelCase, snake_case, dots and all other punctuation, folded to lower case (NFKC), rid of English
-# stop words and stemmed (Snowball English); runs of Chinese, Japanese and Korean characters become overlapping bigrams.
-# Documents and queries pass through the same code. One event loop uses it: the stemmer is not thread-safe.
+# Words are split at camelCase, snake_case, dots and all other punctuation, folded to lower case (NFKC), filtered by
+# English stop words and stemmed (Snowball English); runs of Chinese, Japanese and Korean characters become overlapping
+# bigrams. Documents and queries pass through the same code. One event loop uses it: the stemmer is not thread-safe.
 
 TEXT_MAX_CHARS: Final = 50_000
-"""What is read of one text; a description longer than this adds nothing to search by."""
+"""Most characters read of one text; the rest of a longer description does not improve the search."""
 WORD_MAX_CHARS: Final = 64
 _CACHE_MAX_RUNS: Final = 200_000
 
 Entry: TypeAlias = tuple[str, str]
-"""A word in lower case, or two characters of Chinese, Japanese or Korean, and its index term."""
+"""A word in lower case, or two Chinese, Japanese or Korean characters, with its index term."""
 
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003134f"
@@ -49,8 +49,8 @@ _FUNCTION_WORDS: Final = (
     "through to too under until up us ve very want was we were what when where which while who whom whose why "
     "will with within would you your yours "
 )
-# What people say around a wish ("can you help me look for a tool"). Verbs that distinguish tools, such as get, find,
-# list and show, are not among them.
+# Filler words ("can you help me look for a tool"). Verbs that distinguish tools, such as get, find, list and show, are
+# not among them.
 _ASKING_WORDS: Final = (
     "anyone anything getting give go going got help keep kind know look looking lot need needs see someone "
     "something sort take tell thing things tool tools wanted wants way ways "
@@ -59,15 +59,15 @@ STOP_WORDS: Final = frozenset(f"{_FUNCTION_WORDS}{_ASKING_WORDS}".split())
 
 
 class Analyser:
-    """Splits text into words and maps each word to its index term, remembering what it has seen."""
+    """Splits text into words and maps each word to its index term, with a cache."""
 
     def __init__(self) -> None:
         self._stem = Stemmer.Stemmer("english").stemWord
-        # What a run of letters and digits, as it was written, means.
+        # The entries of a run of letters and digits, as it was written.
         self._known: dict[str, tuple[Entry, ...]] = {}
 
     def entries(self, text: str) -> list[Entry]:
-        """The words of a text that say something, in order. Each entry is one shared object."""
+        """Return the words of a text in order, without stop words. Equal words share one entry object."""
         known = self._known
         entries: list[Entry] = []
         for run in _runs(text[:TEXT_MAX_CHARS]):
@@ -76,12 +76,12 @@ class Analyser:
         return entries
 
     def term(self, word: str) -> str:
-        """The index term of a word of `entries`; empty for a stop word."""
+        """Return the index term of a word of `entries`; empty for a stop word."""
         entries = self._entries_of_word(word)
         return entries[0][1] if entries else ""
 
     def terms(self, text: str) -> list[str]:
-        """Index terms of a text in order, without stop words."""
+        """Return the index terms of a text in order, without stop words."""
         return [term for _, term in self.entries(text)]
 
     def _read(self, run: str) -> tuple[Entry, ...]:
@@ -97,7 +97,7 @@ class Analyser:
         return entries
 
     def _entries_of_word(self, word: str) -> tuple[Entry, ...]:
-        """Empty for a stop word."""
+        """Return no entries for a stop word."""
         entries = self._known.get(word)
         if entries is None:
             if len(self._known) >= _CACHE_MAX_RUNS:
@@ -107,21 +107,21 @@ class Analyser:
 
 
 def ideographs(text: str) -> list[str]:
-    """Runs of Chinese, Japanese or Korean characters."""
+    """Return the runs of Chinese, Japanese or Korean characters."""
     if text.isascii():
         return []
     return _IDEOGRAPHS.findall(unicodedata.normalize("NFKC", text[:TEXT_MAX_CHARS]))
 
 
 def _runs(text: str) -> list[str]:
-    """Letters and digits that stand together."""
+    """Return the runs of letters and digits."""
     if text.isascii():
-        return text.translate(_ASCII_SPACED).split()  # three times as fast as the expression
+        return text.translate(_ASCII_SPACED).split()  # three times as fast as a regular expression
     return _WORD.findall(unicodedata.normalize("NFKC", text))
 
 
 QUERY_MAX_TERMS: Final = 64
-"""Distinct terms of one query that are looked up: the first ones."""
+"""Most distinct terms of one query that are looked up: the first ones."""
 WRAPPING_WEIGHT: Final = 0.7
 
 _WRAPPING_WORDS: Final = (
@@ -134,16 +134,19 @@ _WRAPPING_WORDS: Final = (
 
 class QueryTerm(NamedTuple):
     word: str
-    """As it was written, lower case."""
+    """In its original spelling, lower case."""
     term: str
     weight: float
     related: tuple[str, ...]
-    """Terms of like meaning that may stand for it; empty for a wrapping word."""
+    """Related terms that may match instead; empty for a filler word."""
 
 
 @cache
 def related_terms() -> RelatedTerms:
-    """Those of the thesaurus. Made by the first search, in 10 ms; any thread may, for the analyser is its own."""
+    """Return the thesaurus's related terms.
+
+    They are made by the first search, in 10 ms; any thread may call this, because it uses its own analyser.
+    """
     return RelatedTerms(Analyser().terms)
 
 
@@ -155,7 +158,7 @@ class QueryReader:
         self._wrapping = frozenset(analyser.terms(_WRAPPING_WORDS))
 
     def read(self, text: str) -> Sequence[QueryTerm]:
-        """Distinct terms in order, at most 64; empty when the text has no word that says anything."""
+        """Return distinct terms in order, at most 64; none when the text has no word besides stop words."""
         words: dict[str, str] = {}
         for word, term in self._analyser.entries(text):
             words.setdefault(term, word)
@@ -168,5 +171,5 @@ class QueryReader:
         if term in self._wrapping:
             return QueryTerm(word, term, WRAPPING_WEIGHT, ())
         if not word.isascii() and word not in chinese:
-            return QueryTerm(word, term, 1.0, ())  # two characters of different words may look like a third
+            return QueryTerm(word, term, 1.0, ())  # two characters of different words may look like a third word
         return QueryTerm(word, term, 1.0, related_terms().of(term))

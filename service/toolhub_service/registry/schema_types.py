@@ -1,8 +1,8 @@
 """The types behind a JSON Schema, as far as type systems of programming languages have them.
 
-What they have not (patterns, ranges, conditions, `not`) is left out, so a type admits at least what the schema does; a
-schema that says nothing a type could say, or is too large to be worth it, is `UNKNOWN`. Schemas come from elsewhere, so
-the number of types and their depth are bounded.
+What types cannot express (patterns, ranges, conditions, `not`) is left out, so a type admits at least what the schema
+does; a schema without anything a type can express, or one that is too large, becomes `UNKNOWN`. Schemas are untrusted,
+so the number of types and their depth are bounded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 TYPES_MAX: Final = 400
-"""Of one schema; the rest of it is UNKNOWN."""
+"""Most types of one schema; the rest of it is UNKNOWN."""
 _DEPTH_MAX: Final = 12
 _LITERALS_MAX: Final = 64
 _LITERAL_CHARS_MAX: Final = 200
@@ -33,7 +33,7 @@ _SCALARS: Final[Mapping[str, Scalar]] = {
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """Anything."""
+    """Any value."""
 
 
 class Primitive(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Array(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An object whose members have any name and one type."""
+    """An object whose members have arbitrary names and one type."""
 
     value: Type
 
@@ -59,7 +59,7 @@ class Union(msgspec.Struct, frozen=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """To one of the definitions."""
+    """A reference to one of the definitions."""
 
     name: str
 
@@ -73,7 +73,7 @@ class Member(msgspec.Struct, frozen=True):
 class Object(msgspec.Struct, frozen=True):
     members: Mapping[str, Member]
     is_open: bool
-    """Whether it may have others besides."""
+    """Whether further members are allowed."""
 
 
 Type: TypeAlias = Unknown | Primitive | Literals | Array | Record | Union | Reference | Object
@@ -83,11 +83,11 @@ UNKNOWN: Final = Unknown()
 class SchemaTypes(msgspec.Struct, frozen=True):
     root: Type
     definitions: Mapping[str, Type]
-    """Those that are referred to, by name."""
+    """Definitions that are referred to, by name."""
 
 
 def types_of(schema: JsonObject) -> SchemaTypes:
-    """Never fails, whatever the schema says."""
+    """Return the types of a schema; never fails, whatever the schema contains."""
     reading = _Reading(_mapping(schema.get("$defs")))
     root = reading.type_of(schema, 0)
     while reading.waiting:
@@ -116,7 +116,7 @@ class _Reading:
                 return self._union(_sequence(schema[keyword]), depth)
         if "allOf" in schema:
             every = _sequence(schema["allOf"])
-            # Python has no intersection of types; one part alone is how a reference gets a description.
+            # Python has no intersection types; a reference with a description is an `allOf` of one part.
             return self.type_of(every[0], depth + 1) if len(every) == 1 and "properties" not in schema else UNKNOWN
         return self._by_type(schema, depth)
 
@@ -149,7 +149,7 @@ class _Reading:
         options: list[Type] = []
         for each in schemas:
             found = self.type_of(each, depth + 1)
-            # A union with something unknown says nothing: whatever is sent may fit that part.
+            # A union with an unknown part is unknown: any value may match that part.
             if isinstance(found, Unknown):
                 return UNKNOWN
             if found not in options:
@@ -163,14 +163,14 @@ class _Reading:
         if reference != f"{_DEFINITIONS}{name}" or name not in self.sources:
             return UNKNOWN
         if name not in self.definitions:
-            # A place of its own before it is read: a definition may refer to itself.
+            # Registered before it is read: a definition may refer to itself.
             self.definitions[name] = UNKNOWN
             self.waiting.append(name)
         return Reference(name)
 
 
 def _literals(values: Sequence[JsonValue]) -> Type:
-    """Floats are no literals of any type system, and long texts are no types that anybody reads."""
+    """Return the literals; floats are literals in no type system, and long texts make unreadable types."""
     if not values or len(values) > _LITERALS_MAX:
         return UNKNOWN
     kept: list[str | int | bool | None] = []

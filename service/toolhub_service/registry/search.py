@@ -1,10 +1,9 @@
-"""Finding tools: BM25 over the catalog's words, past uses and meaning, filtered before anything is ranked or counted.
+"""Search for tools by BM25 over words, past uses and meaning, filtered before anything is ranked or counted.
 
-The index follows the catalog (`catalog_index.py`). What a caller may not see neither takes a place among the hits nor
-shows in their number. Which tools a filter or a viewer may see is worked out once and kept as a bit mask, to which a
-change of the catalog adds only what changed, so that a search costs a few vector operations whatever it matches. What a
-tenant's tools were used for lifts them in its own searches only. Hits say where they matched and why they stand where
-they do.
+The index follows the catalog (`catalog_index.py`). Tools that a caller may not see affect neither the hits nor their
+number. The tools that a filter or a viewer may see are computed once and cached as a bit mask, to which a change of the
+catalog adds only what changed, so that a search costs a few vector operations whatever it matches. A tenant's past uses
+raise tools in its own searches only. Hits say where they matched and why they are ranked as they are.
 """
 
 from __future__ import annotations
@@ -30,27 +29,30 @@ from toolhub_service.registry.usage_index import SlotMap, TenantUsage, UsageLook
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Which tools are meant: the filter that lists, searches and exports share.
+# The filter that lists, searches and exports share.
 
 Test = Callable[[ToolSpec], bool]
 LISTED_STATES = frozenset({ToolState.ACTIVE, ToolState.UNAVAILABLE})
-"""What a list shows unless it is asked otherwise, so that a caller learns what is merely missing."""
+"""The states listed by default; they include UNAVAILABLE, so that a caller learns what is only temporarily missing."""
 
 
 class ToolFilter(msgspec.Struct, frozen=True):
-    """Fields are joined by AND, entries of one field by OR, but for capabilities. An empty field matches all."""
+    """Fields are joined by AND, the entries of one field by OR, except capabilities.
+
+    An empty field matches everything.
+    """
 
     names: tuple[str, ...] = ()
-    """Globs such as `core/fs.*`; case counts."""
+    """Globs such as `core/fs.*`, case-sensitive."""
     kinds: frozenset[ToolKind] = frozenset()
     capabilities: frozenset[str] = frozenset()
-    """All of these; older names are understood."""
+    """All of these must be present; older names are accepted."""
     tags: frozenset[str] = frozenset()
     sources: frozenset[str] = frozenset()
     states: frozenset[ToolState] = LISTED_STATES
 
     def compiled(self) -> Test:
-        """The filter as one test of only the fields that are set, cheapest first: for going through many tools."""
+        """Return a predicate that tests only the fields that are set, cheapest first: for filtering many tools."""
         tests = tuple(self._tests())
         if len(tests) == 1:
             return tests[0]
@@ -60,7 +62,7 @@ class ToolFilter(msgspec.Struct, frozen=True):
         return all(test(spec) for test in self._tests())
 
     def fingerprint(self, *scope: str) -> str:
-        """Names this filter within `scope` (query, principal): what a page token is bound to."""
+        """Return a digest of this filter within `scope` (query, principal), to which a page token is bound."""
         parts = [sorted(str(entry) for entry in group) for group in msgspec.structs.astuple(self)]
         return hashlib.sha256(repr((parts, scope)).encode()).hexdigest()[:16]
 
@@ -84,17 +86,17 @@ LISTED = ToolFilter()
 """Every ACTIVE or UNAVAILABLE tool."""
 
 
-# What a search answers: hits with the grounds for them.
+# Search results: hits with the reasons for them.
 
 REASONS_MAX: Final = 12
 
 
 class Reason(NamedTuple):
-    """One ground for a hit."""
+    """One reason for a hit."""
 
     part: str
-    """`words`: a word of the query occurs in the tool; `related`: a word of like meaning does; `usage`: the word
-    occurs in purposes of past calls; `meaning`: the embedder says so."""
+    """`words`: a word of the query occurs in the tool; `related`: a related word does; `usage`: the word occurs in
+    purposes of past calls; `meaning`: the embedder finds them close."""
     word: str = ""
     """The word of the query, lower case; empty for `meaning`."""
     found: str = ""
@@ -102,21 +104,21 @@ class Reason(NamedTuple):
     fields: tuple[str, ...] = ()
     """Where in the tool it was found."""
     score: float = 0.0
-    """Its share of the score by words and usage; 0 for `meaning`."""
+    """Its share of the score from words and usage; 0 for `meaning`."""
     place: int = 0
-    """In the ranking by meaning, from 1; 0 for the others."""
+    """The rank by meaning, from 1; 0 for the others."""
 
 
 class SearchHit(msgspec.Struct, frozen=True):
     tool: ToolSpec
     score: float
-    """Above 0, comparable within one answer only; 0 when the query was empty."""
+    """Above 0, comparable within one result only; 0 when the query was empty."""
     fields: tuple[str, ...] = ()
     """Where it matched: `name`, `description`, `arguments`, `tags`, `usage`."""
     terms: tuple[str, ...] = ()
-    """The words that matched, as they stand in the tool, lower case."""
+    """The words that matched, in the tool's spelling, lower case."""
     reasons: tuple[Reason, ...] = ()
-    """At most 12: meaning first, then the weightiest."""
+    """At most 12: meaning first, then by weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +128,11 @@ class SearchResult:
     total_size: int
     """How many tools match in all."""
     revision: str
-    """The catalog that was searched."""
+    """Revision of the catalog that was searched."""
     ranked_by: tuple[str, ...] = ()
-    """Which of `words`, `usage`, `meaning` had a say; empty when the query was empty."""
+    """Which of `words`, `usage`, `meaning` were used; empty when the query was empty."""
     note: str = ""
-    """What the ranking lacks: tools that cannot be found yet; the say of meaning, where an embedder is configured."""
+    """What the ranking lacks: tools that cannot be found yet, or meaning, when an embedder is configured."""
 
 
 def explained(
@@ -140,7 +142,10 @@ def explained(
     lifts: Sequence[tuple[QueryTerm, float]],
     place: int,
 ) -> SearchHit:
-    """A hit and its grounds. `lifts`: what uses add, term by term; `place`: by meaning, 0: none."""
+    """Return a hit with its reasons.
+
+    `lifts`: the scores added by uses, by term; `place`: the rank by meaning, 0: none.
+    """
     reasons = [
         Reason(
             "related" if match.is_related else "words",
@@ -167,10 +172,10 @@ _NAMES: Final = {
 }
 
 
-# Reciprocal rank fusion: one ranking of several, from places alone.
+# Reciprocal rank fusion: merges several rankings into one, by rank only.
 #
 # score = sum of weight / (RANK_OFFSET + place), places from 1 (Cormack, Clarke and Buettcher, SIGIR 2009, who take 60
-# for long lists). Scores of different rankings cannot be compared, places can. Words count double: on public tool
+# for long lists). Scores of different rankings cannot be compared, ranks can. Words count double: on public tool
 # corpora 2 : 1 with an offset of 20 never ranks worse than words alone, while a small embedder alone, or an even mix,
 # sometimes does.
 
@@ -180,27 +185,30 @@ MEANING_WEIGHT: Final = 1.0
 
 
 def fused(rankings: Sequence[tuple[Slots, float]]) -> tuple[Slots, Scores]:
-    """Every slot of any ranking (slots best first, and its weight) with its fused score, in order of slots."""
+    """Return every slot of any ranking with its fused score, in order of slots.
+
+    A ranking is its slots, best first, and its weight.
+    """
     gains = [weight / (RANK_OFFSET + 1.0 + np.arange(len(slots))) for slots, weight in rankings]
     slots, places = np.unique(np.concatenate([slots for slots, _ in rankings]), return_inverse=True)
     return slots, np.bincount(places, np.concatenate(gains), len(slots)).astype(np.float32)
 
 
 MASKS_MAX: Final = 64
-"""Filters and viewers whose masks are kept; 10 kB each for 10,000 tools."""
+"""Most filters and viewers whose masks are cached; a mask takes 10 kB for 10,000 tools."""
 COMPLETE_S: Final = 0.2
-"""How long a search waits for tools that came many at once."""
+"""How long a search waits for many new tools to be indexed."""
 CLOSE_TOOLS: Final = 100
-"""Tools that are near the query in meaning and may be hits for that alone."""
+"""Most tools that are near the query in meaning and may be hits for that reason alone."""
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Learnt = Callable[[str], TenantUsage | None]
-"""What a tenant's tools were used for; None: nothing is known."""
+"""Returns a tenant's past uses; None: nothing is known."""
 NO_MEANING: Final = Meaning()
 
 
 class ToolSearch:
-    """A search over one catalog. `learnt` and `unix_ms` (the wall clock) go together: uses fade."""
+    """A search over one catalog. `learnt` and `unix_ms` (the wall clock) go together, because uses fade."""
 
     def __init__(
         self,
@@ -214,15 +222,15 @@ class ToolSearch:
         self._unix_ms = unix_ms
         self._following = CatalogIndex(catalog)
         self._reader = QueryReader(self._index.analyser)
-        # By filter or viewer; a changed tool has a new slot, so that a mask is at most too short.
+        # By filter or viewer; a changed tool gets a new slot, so a mask can only be too short.
         self._masks: dict[Hashable, Mask] = {}
         self._masks_made_for = self._index
         self._meaning_slots = SlotMap()
         self._is_loaded = False
-        """Whether what only a search needs is there."""
+        """Return whether the modules that only a search needs are loaded."""
 
     async def start(self, notify: Callable[[str], None]) -> None:
-        """Index many tools in slices from now on; `notify` is called with what cannot be read. Returns at once."""
+        """Index many tools in slices from now on; `notify` is called with errors. Returns at once."""
         await self._following.start(notify)
 
     async def close(self) -> None:
@@ -231,12 +239,12 @@ class ToolSearch:
 
     @property
     def revision(self) -> str:
-        """Names what a search goes by: the catalog, and how much of it cannot be found yet."""
+        """Return what a search depends on: the catalog's revision, and how many of its tools cannot be found yet."""
         behind = self._following.behind
         return f"{behind:x}.{self._catalog.revision}" if behind else self._catalog.revision
 
     async def complete(self, timeout_s: float = COMPLETE_S) -> None:
-        """Before a search: wait until every tool can be found, but no longer than that."""
+        """Wait until every tool can be found, but not longer than that; call it before a search."""
         if not self._is_loaded:
             await asyncio.gather(load(), asyncio.to_thread(related_terms))
             self._is_loaded = True
@@ -245,7 +253,7 @@ class ToolSearch:
                 async with asyncio.timeout(timeout_s):
                     await self._following.complete()
             except TimeoutError:
-                pass  # the search says what it lacks
+                pass  # the result says what is missing
 
     def search(
         self,
@@ -259,11 +267,13 @@ class ToolSearch:
         limit: int = 10,
         offset: int = 0,
     ) -> SearchResult:
-        """The hits `offset` to `offset + limit`. A query without words gives every match of the filter by name.
+        """Return the hits `offset` to `offset + limit`.
 
-        `viewer` names whom `allowed` speaks for (principal and policy revision): equal viewers are allowed equally,
-        and what they may see is then worked out once. None: asked anew for each match. `tenant`: whose past uses count;
-        empty: nobody's. `meaning`: what the query is close to, from `ToolMeanings.of`.
+        A query without words returns all that the filter matches, by name.
+
+        `viewer` is the key of `allowed` (principal and policy revision): equal viewers may see the same tools, which
+        are then computed once. None: `allowed` is called for each match. `tenant`: whose past uses count; empty:
+        nobody's. `meaning`: the result of `ToolMeanings.of`.
         """
         wanted = self._reader.read(query)
         if not wanted:
@@ -292,7 +302,7 @@ class ToolSearch:
 
     def _note(self, meaning: Meaning) -> str:
         behind = self._following.behind
-        if not behind:  # counting the tools of a catalog that has changed takes 100 ms for 100,000
+        if not behind:  # counting the tools of a changed catalog takes 100 ms for 100,000
             return meaning.note
         lacks = f"{behind:,} of {len(self._catalog.all()):,} tools cannot be found yet"
         return "; ".join(filter(None, (lacks, meaning.note)))
@@ -311,7 +321,7 @@ class ToolSearch:
         return slots, scores[slots]
 
     def _close(self, meaning: Meaning, shown: Mask, allowed: Test | None) -> Slots:
-        """The tools nearest in meaning, best first, among those that are shown."""
+        """Return the tools nearest in meaning, best first, among those that are shown."""
         if meaning.closeness is None:
             return np.zeros(0, np.int64)
         slots = self._meaning_slots.slots(self._index, meaning.names, meaning.version)

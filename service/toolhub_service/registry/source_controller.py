@@ -1,10 +1,10 @@
-"""The control loop of one source: read it, judge what it offers, publish that, wait, again; in a task of its own.
+"""The control loop of one source, in its own task: read it, evaluate and publish its tools, wait, repeat.
 
-A reading is bounded in time. One that fails leaves the tools in the catalog, UNAVAILABLE with the reason, and is tried
-again with growing pauses; the next one that succeeds gives them back their state. One that is not complete does so to
-the tools that it lacks. After a restart the tools whose definitions are approved stand there the same way until the
-source has been read. A decision on a pin, here or in another process, is followed at once from what was read last.
-However often a source changes, its readings take no more than their share of a processor (`CpuShare`).
+A read is bounded in time. A failed one leaves the tools in the catalog, UNAVAILABLE with the reason, and is retried
+with growing pauses; the next successful one restores their state. An incomplete one makes the missing tools
+UNAVAILABLE. After a restart the tools with approved definitions are listed as UNAVAILABLE until the source has been
+read. A decision on a pin, here or in another process, is applied at once to the last read. However often a source
+changes, its reads take no more than their share of a processor (`CpuShare`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from toolhub_service.registry.offers import MakeRegistered, Offer, RegisteredToo
 from toolhub_service.registry.pin_ledger import PinLedger
 from toolhub_service.registry.pins import unavailable, with_problem
 
-# When a source is read again: after its own time to live, soon after it says that something changed, and ever more
-# seldom while it cannot be read (exponential backoff with jitter).
+# When a source is read again: after its time to live, soon after it announces a change, and with exponential backoff
+# and jitter while it cannot be read.
 
 TTL_MIN_S: Final = 30.0
 TTL_MAX_S: Final = 300.0
@@ -48,7 +48,7 @@ QUIET_S: Final = 0.25
 PATIENCE_S: Final = 2.0
 """… or so long after the first."""
 REST_S: Final = 1.0
-"""Between two readings because of announced changes at least, however many a source announces."""
+"""The least time between two reads because of announced changes, however many a source announces."""
 BACKOFF_FIRST_S: Final = 1.0
 _DOUBLINGS_MAX: Final = 20
 NEVER_S: Final = float("inf")
@@ -59,24 +59,25 @@ Wait = Callable[[asyncio.Event, float], Awaitable[None]]
 
 async def wait_for_event(event: asyncio.Event, delay_s: float) -> None:
     """`Wait` on the event loop's clock."""
-    with suppress(TimeoutError):  # either end of the wait is right
+    with suppress(TimeoutError):  # it returns either way
         async with asyncio.timeout(delay_s):
             await event.wait()
 
 
 def refresh_delay_s(ttl_s: float | None, refresh_s: float) -> float:
-    """What the source says, within 30 s and 5 min, else what the operator says."""
+    """Return the source's own interval, within 30 s and 5 min, else the operator's."""
     return refresh_s if ttl_s is None else min(max(ttl_s, TTL_MIN_S), TTL_MAX_S)
 
 
 def backoff_s(failures: int, refresh_s: float, randomness: Randomness) -> float:
-    """Before attempt `failures` + 1: between half and all of 1, 2, 4 … s, at most the refresh interval."""
+    """Return the delay before attempt `failures` + 1: between half and all of 1, 2, 4 … s, at most the refresh
+    interval."""
     longest_s = min(BACKOFF_FIRST_S * 2 ** min(failures - 1, _DOUBLINGS_MAX), refresh_s)
     return randomness.uniform(longest_s / 2, longest_s)
 
 
 class ChangeDebouncer:
-    """Announced changes, gathered (debounced) so that a burst is one reading."""
+    """Collects announced changes (debounced), so that a burst causes one read."""
 
     def __init__(self) -> None:
         self._first_s: float | None = None
@@ -91,8 +92,8 @@ class ChangeDebouncer:
 
     @property
     def due_s(self) -> float:
-        """When to read, on the clock of `add`; infinite while there is nothing to read for."""
-        # A source that never falls quiet must not put off its reading for ever.
+        """Return when to read, on the clock of `add`; infinite while nothing was announced."""
+        # A source that announces all the time must not postpone its read for ever.
         return NEVER_S if self._first_s is None else min(self._last_s + QUIET_S, self._first_s + PATIENCE_S)
 
 
@@ -101,23 +102,23 @@ _PROBLEMS_SHOWN: Final = 3
 _CLOSE_S: Final = 15.0
 _NOT_READ_YET: Final = "it has not been read yet"
 _NOT_SEEN: Final = "it was not in the last reading of its source, which was not complete"
-# Tools kept so at most, whatever a source leaves out of its readings in turn.
+# Most tools kept so, whatever a source leaves out of its reads in turn.
 _MISSING_MAX: Final = 2_000
 _UNEXPECTED: Final = "reading it failed unexpectedly; the log says how"
 
 Restored = Callable[[JsonObject], Definition | None]
-"""Makes a definition anew from what `Pin.definition` has kept, after a restart; None: it is not to be offered."""
+"""Makes a definition from the stored `Pin.definition` after a restart; None: it is not to be offered."""
 
 
 class ReadingTerms(msgspec.Struct, frozen=True):
     refresh_s: float
-    """Between readings when the source does not say."""
+    """The interval between reads when the source gives none."""
     timeout_s: float
-    """For one reading."""
+    """Timeout of one read."""
 
 
 class SharedDeps(msgspec.Struct, frozen=True):
-    """What all sources share."""
+    """Dependencies that all sources share."""
 
     ledger: PinLedger
     clock: Clock
@@ -125,7 +126,7 @@ class SharedDeps(msgspec.Struct, frozen=True):
     observer: SourceObserver
     wait: Wait
     breaker_of: Callable[[str], str]
-    """State of the breaker of an upstream such as `mcp:files`; empty when there is none yet."""
+    """State of an upstream's breaker, such as `mcp:files`; empty when there is none yet."""
     cpu_s: CpuClock
 
 
@@ -166,7 +167,7 @@ class SourceController:
         self._next_at_unix_ms = 0
         self._latency_ms = 0.0
         self.was_tried = asyncio.Event()
-        """Set once it has been read, or has failed, for the first time."""
+        """Set once the source has been read, or has failed, for the first time."""
 
     @property
     def status(self) -> SourceStatus:
@@ -191,7 +192,7 @@ class SourceController:
 
     @property
     def unread(self) -> str:
-        """Why it has not been read even once; empty when it has."""
+        """Return why the source has never been read; empty when it has."""
         return "" if self._was_read else self._down or _NOT_READ_YET
 
     @property
@@ -199,11 +200,11 @@ class SourceController:
         return self._source.endpoint
 
     def offers(self, tool: str) -> bool:
-        """Whether the source itself has a tool of that full name, as it was read last."""
+        """Return whether the last read of the source itself has a tool of that full name."""
         return any(offer.name == tool for offer in self._offers)
 
     def begin(self) -> None:
-        """Returns at once; everything else happens in a task of its own."""
+        """Start the task and return at once."""
         self._source.listen(self._changed)
         self._task = asyncio.create_task(self._run(), name=f"source:{self._source.name}")
 
@@ -222,14 +223,14 @@ class SourceController:
             self._deps.observer.troubled(self._source.name, problem)
 
     async def refresh(self) -> None:
-        """Returns when a reading that began after now has ended."""
+        """Return when a read that began after now has ended."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests.append(ended)
         self._wake.set()
         await ended
 
     async def follow(self) -> None:
-        """Judge anew what was read last: somebody has decided."""
+        """Evaluate the last read again, after a decision."""
         async with self._judging:
             if self._refreshed_at_unix_ms and not self._has_ended:
                 await self._judge(is_reading=False)
@@ -237,7 +238,7 @@ class SourceController:
 
     @property
     def _state(self) -> SourceState:
-        if self._down or not self._was_read:  # READY only when all of a first reading is in the catalog
+        if self._down or not self._was_read:  # READY only when a whole first read is in the catalog
             return SourceState.DOWN if self.was_tried.is_set() else SourceState.PENDING
         return SourceState.PARTIAL if self._reason else SourceState.READY
 
@@ -264,7 +265,7 @@ class SourceController:
             await self._wait_until_due(await self._read())
 
     async def _restore(self) -> None:
-        """What was approved is listed before the source has answered, though it cannot be called."""
+        """List the approved tools before the source has answered, though they cannot be called."""
         if self._restored is None or self._source.trust is Trust.ALWAYS:
             return
         pins = await self._deps.ledger.of_source(self._source.name)
@@ -282,7 +283,7 @@ class SourceController:
         return with_problem(definition) if definition is not None and definition.spec.name == pin.tool else None
 
     async def _read(self) -> float:
-        """One reading; how many seconds to rest after it."""
+        """Read once; return how many seconds to wait afterwards."""
         requests = self._take_requests()
         meter = CpuMeter(self._deps.cpu_s)
         try:
@@ -302,7 +303,7 @@ class SourceController:
         try:
             await self._take_in(await self._discovered(), began_s)
         except ToolFailure as failure:
-            await self._failed(str(failure.error.details.get("reason") or failure.error.message))  # for an operator
+            await self._failed(str(failure.error.details.get("reason") or failure.error.message))  # the operator's text
         except Exception as defect:  # noqa: BLE001 - whatever a source does, it is read again
             self._deps.observer.troubled(self._source.name, defect)
             await self._failed(_UNEXPECTED)
@@ -337,7 +338,7 @@ class SourceController:
         self._failures = self._failures + 1 if self._pin_problem else 0
 
     def _missing_from(self, offers: Sequence[Offer]) -> Sequence[Offer]:
-        """What was there before and may stand in the part that could not be read."""
+        """Return earlier tools that may belong to the part that could not be read."""
         names = {offer.name for offer in offers}
         return [offer for offer in self._offers if offer.name not in names][:_MISSING_MAX]
 
@@ -371,7 +372,7 @@ class SourceController:
         return refresh_delay_s(self._discovery.ttl_s, self._terms.refresh_s)
 
     async def _wait_until_due(self, delay_s: float) -> None:
-        """Until the next reading is due, is requests for, or a change was announced, and it may be made."""
+        """Wait until the next read is due, requested, or announced and permitted."""
         clock = self._deps.clock
         ended_s = clock.monotonic_s()
         while True:
@@ -394,6 +395,6 @@ class SourceController:
 
 
 def _as_reason(reason: str) -> str:
-    """Untrusted in part: on one line, hidden characters escaped, cut."""
+    """Return a reason from partly untrusted text: on one line, hidden characters escaped, cut."""
     line = escaped(" ".join(reason[: 2 * _REASON_MAX_CHARS].split()))
     return line if len(line) <= _REASON_MAX_CHARS else f"{line[: _REASON_MAX_CHARS - 1]}…"

@@ -1,11 +1,11 @@
-"""Tools as functions of a program: under which names, and as stubs that say what they take and return.
+"""Tools as functions of a program: their names, and stubs with their parameters and results.
 
-`core/fs.readText` is `core.fs_readText`: what stands before the slash is a module, the rest a function. Two tools whose
-names would fall together both end in eight digits of the sha256 of their full names; those longer names are taken for
-every tool, so a stub that was written for more tools fits a program with fewer.
+`core/fs.readText` is `core.fs_readText`: the part before the slash is a module, the rest a function. Two tools whose
+names collide both end in eight digits of the sha256 of their full names; every tool also has such a long name, so a
+stub that was written for more tools fits a program with fewer.
 
-What descriptions and schemas say comes from elsewhere: it cannot leave the string or the comment that it stands in, and
-no name of a member becomes code.
+Descriptions and schemas are untrusted: their text cannot leave its string or comment, and no member's name becomes
+code.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MODULES_OF_PYTHON: Final = frozenset(
     "asyncio base64 binascii bisect collections copy csv dataclasses datetime decimal functools hashlib itertools json "
     "math os pathlib posixpath random re sys time tomllib typing unicodedata".split()
 )
-"""Those that programs may import: no tools are to stand in their place."""
+"""Modules that programs may import: no tools may replace them."""
 _TYPESCRIPT_WORDS: Final = frozenset(
     "any arguments boolean case catch const debugger default delete do enum eval export extends false function "
     "implements instanceof interface let namespace new null number package private protected public static string "
@@ -70,7 +70,7 @@ class FunctionName(NamedTuple):
 
 @lru_cache(maxsize=16_384)
 def short_name(tool: str) -> FunctionName:
-    """The name of a tool that shares it with no other."""
+    """Return the name of a tool whose short name is unique."""
     namespace, _, rest = tool.partition("/")
     return FunctionName(_identifier(namespace), _identifier(rest))
 
@@ -80,7 +80,7 @@ def module_name(tool: str) -> str:
 
 
 def long_name(tool: str) -> FunctionName:
-    """The name that is the tool's own, whatever other tools there are."""
+    """Return the name that is unique to the tool, whatever other tools there are."""
     short = short_name(tool)
     return FunctionName(short.module, f"{short.function}_{hashlib.sha256(tool.encode()).hexdigest()[:_HASH_DIGITS]}")
 
@@ -93,15 +93,15 @@ def _identifier(text: str) -> str:
 
 
 def function_names(tools: Iterable[str]) -> dict[str, FunctionName]:
-    """Under which name stubs show each tool of a set."""
+    """Return the function name in stubs of each tool of a set."""
     names = {tool: short_name(tool) for tool in tools}
-    # Tools that would share a short name all get the long one: none of them is the likelier to be meant.
+    # Tools that would share a short name all get the long one: none has a better claim to it.
     uses = Counter(names.values())
     return {tool: name if uses[name] == 1 else long_name(tool) for tool, name in names.items()}
 
 
 def tools_by_name(tools: Collection[str], words: Collection[str]) -> dict[FunctionName, str]:
-    """Of the tools those whose functions are among `words`, by every name that leads to them."""
+    """Return the tools whose functions are among `words`, by every name of the function."""
     named = {tool: name for tool, name in function_names(tools).items() if name.function in words}
     found = {name: tool for tool, name in named.items()}
     for tool in tools:
@@ -112,7 +112,7 @@ def tools_by_name(tools: Collection[str], words: Collection[str]) -> dict[Functi
 
 
 def revision_of(specs: Iterable[ToolSpec]) -> str:
-    """sha256 (hex) over the definitions that stubs are made of."""
+    """Return the sha256 (hex) over the definitions that stubs are made of."""
     text = "\n".join(f"{spec.name} {spec.digest}" for spec in sorted(specs, key=lambda spec: spec.name))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -141,7 +141,7 @@ def error_of(error: BaseException, /) -> ToolError:
 
 
 def python_modules(named: Iterable[tuple[ToolSpec, FunctionName]]) -> dict[str, str]:
-    """The text of one stub file a module."""
+    """Return the text of one stub file for each module."""
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for spec, name in sorted(named, key=lambda pair: pair[0].name):
         functions[name.module].append(python_function(spec, name.function))
@@ -149,7 +149,7 @@ def python_modules(named: Iterable[tuple[ToolSpec, FunctionName]]) -> dict[str, 
 
 
 def python_stubs(specs: Iterable[ToolSpec], names: Mapping[str, FunctionName]) -> str:
-    """All modules in one text, each after a comment with its import."""
+    """Return all modules in one text, each after a comment with its import."""
     modules = python_modules((spec, names[spec.name]) for spec in specs)
     text = [
         "# Functions of a program for core/program.run. A failing tool raises RuntimeError; see error_of.\n",
@@ -162,7 +162,7 @@ def python_stubs(specs: Iterable[ToolSpec], names: Mapping[str, FunctionName]) -
 
 @lru_cache(maxsize=2_048)
 def python_function(spec: ToolSpec, function: str) -> str:
-    """One function with the classes that it needs."""
+    """Return one function with the classes that it needs."""
     return _PythonFunction(spec, function).text()
 
 
@@ -173,12 +173,12 @@ class _PythonFunction:
         self._prefix = "".join(part[:1].upper() + part[1:] for part in function.split("_")) or "Tool"
         self._classes: dict[str, str] = {}
         self._named: dict[str, str] = {}
-        """Names of classes, by the definition they stand for."""
+        """Names of classes by their definition."""
 
     def text(self) -> str:
         takes, gives = types_of(self._spec.input_schema), types_of(self._spec.output_schema)
         parameters = self._parameters(takes)
-        # A class of what is taken is not one of what is given, though their definitions share a name.
+        # An input and an output class differ, even if their definitions share a name.
         self._named = {}
         returned = self._expression(gives.root, f"{self._prefix}Out", gives, 0)
         lines = [f"async def {self._function}({parameters}) -> {returned}:", self._docstring(takes.root)]
@@ -192,7 +192,7 @@ class _PythonFunction:
             is_empty = not isinstance(root, Object) or not any(member.is_required for member in root.members.values())
             expression = self._expression(root, f"{self._prefix}In", takes, 0)
             return f"args: {expression}{' = ...' if is_empty else ''}, /"
-        # Required ones first, as they are read.
+        # Required members first, in reading order.
         ordered = sorted(root.members.items(), key=lambda item: not item[1].is_required)
         texts = [
             f"{name}: {self._expression(member.type, f'{self._prefix}{capital(name)}', takes, 1)}"
@@ -228,7 +228,7 @@ class _PythonFunction:
     def _referred(self, of: Reference, within: SchemaTypes) -> str:
         target = within.definitions.get(of.name, UNKNOWN)
         if not isinstance(target, Object):
-            # An alias could refer to itself, which stubs of Python 3.11 cannot say.
+            # An alias could refer to itself, which stubs for Python 3.11 cannot express.
             return "Any" if isinstance(target, Reference | Union | Array | Record) else self._simple(target)
         if of.name not in self._named:
             name = self._free(f"{self._prefix}{_FOREIGN.sub('', capital(of.name))}")
@@ -241,7 +241,7 @@ class _PythonFunction:
 
     def _typed_dict(self, of: Object, hint: str, within: SchemaTypes) -> str:
         name = hint if hint in self._named.values() else self._free(hint)
-        # Its name is taken before its members are written, as they may refer to it.
+        # The name is reserved before its members are written, as they may refer to it.
         self._classes[name] = ""
         members = {
             key: self._member(member, f"{name}{_FOREIGN.sub('', capital(key))}", within)
@@ -284,7 +284,7 @@ def is_name(text: str) -> bool:
 
 
 def _python_literal(value: str | int | bool | None) -> str:
-    # Nothing of a remote tool's text leaves its literal, or hides in it as an invisible character.
+    # No text of a remote tool leaves its literal, or hides in it as an invisible character.
     return ascii(value)
 
 
@@ -293,5 +293,5 @@ def printable(text: str) -> str:
 
 
 def words_of(code: str) -> frozenset[str]:
-    """Every identifier in a program, those within its strings and comments included."""
+    """Return every identifier in a program, including those within strings and comments."""
     return frozenset(_IDENTIFIER.findall(code))

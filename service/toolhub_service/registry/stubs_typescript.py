@@ -1,4 +1,4 @@
-"""The same functions for programs that are written in TypeScript and run elsewhere, as declarations (`.d.ts`).
+"""The functions of `stubs.py` as TypeScript declarations (`.d.ts`), for programs that run elsewhere.
 
 A module is a namespace, a function takes one object. Names are those of the Python stubs (`stubs.py`).
 """
@@ -38,7 +38,7 @@ declare function call(tool: string, args?: Record<string, unknown>): Promise<unk
 
 
 def typescript_stubs(specs: Iterable[ToolSpec], names: Mapping[str, FunctionName]) -> str:
-    """All namespaces in one text."""
+    """Return all namespaces in one text."""
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for spec in sorted(specs, key=lambda spec: spec.name):
         name = names[spec.name]
@@ -49,7 +49,7 @@ def typescript_stubs(specs: Iterable[ToolSpec], names: Mapping[str, FunctionName
 
 @lru_cache(maxsize=2_048)
 def typescript_function(spec: ToolSpec, function: str) -> str:
-    """One declaration with the types that it needs, within its namespace."""
+    """Return one declaration with the types that it needs, within its namespace."""
     return _Declaration(spec, function).text()
 
 
@@ -94,13 +94,13 @@ class _Declaration:
 
     def _referred(self, of: Reference, within: SchemaTypes, side: str) -> str:
         target = within.definitions.get(of.name, UNKNOWN)
-        # Of what is no object a type might be nothing but itself.
+        # Only an object may refer to itself: another type could consist of nothing but itself.
         if not isinstance(target, Object):
             return self._expression(target, within, side) if isinstance(target, Primitive | Literals) else "unknown"
         order = list(within.definitions).index(of.name)
         name = f"{self._prefix}{side}{order}"
         if name not in self._aliases:
-            # Taken first, as the type may refer to itself.
+            # Reserved first, as the type may refer to itself.
             self._aliases[name] = ""
             self._aliases[name] = self._object(target, within, side)
         return name
@@ -127,7 +127,7 @@ def _inline(text: str) -> str:
 
 
 def _within_comment(text: str) -> str:
-    # A description must not end the comment it stands in, and go on as code.
+    # A description must not end its comment and continue as code.
     return printable(text).replace("*/", "*\\/")
 
 
@@ -136,7 +136,7 @@ class StubFormat(NamedTuple):
 
     name: str
     function: Callable[[ToolSpec, str], str]
-    """One function under its name."""
+    """Renders one function under its name."""
     whole: Callable[[Sequence[ToolSpec], Mapping[str, FunctionName]], str]
 
 

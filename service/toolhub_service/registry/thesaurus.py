@@ -1,8 +1,8 @@
-"""Synonyms: people seldom ask for a tool by the words that it uses itself.
+"""Synonyms, because people seldom ask for a tool by the words in its description.
 
 A short thesaurus of the everyday subjects of tools (files, the web, travel, money, media, work, …), written by hand in
-English and Chinese, a group a line; a word may stand in several. A tool that has only a related word is found by it, at
-a lower weight than one that has the word itself (`index.py`); so a Chinese query finds tools described in English.
+English and Chinese, one group per line; a word may be in several. A tool that has only a related word is found by it,
+at a lower weight than one that has the word itself (`index.py`); so a Chinese query finds tools described in English.
 """
 
 from __future__ import annotations
@@ -299,11 +299,11 @@ zip archive compress compressed 压缩 压缩包 解压
 """
 
 _MAX_CHARS: Final = 4
-"""Of the longest Chinese words."""
+"""Length of the longest Chinese words."""
 
 
 class RelatedTerms:
-    """Index terms by index term, and the Chinese words that it knows. `terms` is the analyser's."""
+    """Related index terms by index term, and the known Chinese words. `terms` is the analyser's."""
 
     def __init__(self, terms: Callable[[str], Sequence[str]]) -> None:
         related: dict[str, dict[str, None]] = defaultdict(dict)
@@ -314,11 +314,11 @@ class RelatedTerms:
         self._related = {term: tuple(others) for term, others in related.items()}
 
     def of(self, term: str) -> tuple[str, ...]:
-        """Terms of like meaning, in the order of the thesaurus; empty for a word that it does not know."""
+        """Return the related terms, in the order of the thesaurus; empty for an unknown word."""
         return self._related.get(term, ())
 
     def words(self, run: str) -> Iterator[str]:
-        """The words that it knows in a run of Chinese, from left to right, the longest first."""
+        """Return the known words in a run of Chinese, from left to right, the longest first."""
         at = 0
         while at < len(run):
             for length in range(min(_MAX_CHARS, len(run) - at), 0, -1):

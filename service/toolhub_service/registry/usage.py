@@ -1,11 +1,11 @@
-"""Learning from use: purposes of calls that succeeded make their tools easier to find, for the same tenant.
+"""Learning from use: the purposes of successful calls raise their tools in the same tenant's searches.
 
 A call costs an append to a bounded buffer. One task does the rest every few seconds, a little at a time: purposes are
-redacted, cut to 300 characters and to terms, put into the tenant's `TenantUsage` and added to the store; what other
-processes learnt is read from there behind a cursor, from the start at the start. Uses that read twice count once, so
-that one's own coming back are no harm. A store that is unreachable is reported once an outage and asked again; what it
-could not take is kept, the newest of it, and nothing is ever raised to the caller. Memory is bounded: the tenants and
-tools that have not been used for longest are forgotten first.
+redacted, cut to 300 characters and to terms, put into the tenant's `TenantUsage` and added to the store; uses learnt by
+other processes are read from there after a cursor, which begins at the first. A repeated use counts once, so reading
+this process's own uses does no harm. An unreachable store is reported once per outage and retried; the newest uses that
+it could not take are kept, and nothing is ever raised to the caller. Memory is bounded: the tenants and tools that have
+not been used for longest are forgotten first.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ FLUSH_EVERY_S: Final = 3.0
 HALF_LIFE_DAYS: Final = 30.0
 FORGET_DAYS: Final = 180.0
 MAX_USES: Final = 100_000
-"""Uses kept over all tenants; about 0.5 kB each."""
+"""Most uses kept over all tenants; each takes about 0.5 kB."""
 PENDING_MAX: Final = 2_000
-"""Uses not yet learnt, or not yet stored; beyond it the oldest are lost."""
-# Uses learnt before the event loop gets its turn: about 2 ms.
+"""Most uses that are not yet learnt, or not yet stored; beyond that the oldest are lost."""
+# Uses learnt before other tasks of the event loop run: about 2 ms.
 _SLICE: Final = 20
 _PAGE: Final = 500
 _DAY_MS: Final = 24 * 3600 * 1000
@@ -43,7 +43,7 @@ _RECENT_MAX: Final = 4_096
 
 
 class UsageLearning:
-    """Implements the search's `Learnt` by `of`. `redact` removes secrets from text; `notify` gets each store outage."""
+    """Provides the search's `Learnt` as `of`. `redact` removes secrets from text; `notify` gets each store outage."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class UsageLearning:
         self._task: asyncio.Task[None] | None = None
 
     def settled(self, settled: SettledCall) -> None:
-        """Learn from a call that has ended: one that was executed now, succeeded and had a purpose. Cheap."""
+        """Learn from an ended call that was executed now, succeeded and had a purpose. Cheap."""
         call, result = settled.call, settled.result
-        # A replay is the same use twice; of a job only its end says whether it succeeded.
+        # A replay is the same use again; whether a job succeeded is known only at its end.
         if result.ok and call.purpose and call.mode is Mode.EXECUTE and not result.replayed and result.job is None:
             now = self._clock.unix_ms()
             self._received.append(ToolUse(call.principal.id, call.tool, call.context.agent_id, call.purpose, now))
@@ -90,18 +90,18 @@ class UsageLearning:
         self._received.append(use)
 
     def of(self, tenant: str) -> TenantUsage | None:
-        """What a tenant's tools were used for; None: nothing is known."""
+        """Return a tenant's past uses; None: nothing is known."""
         usage = self._tenants.get(tenant)
         if usage is not None:
             self._tenants.move_to_end(tenant)
         return usage
 
     async def start(self) -> None:
-        """Begin to read the store and to learn; returns at once. The store has been started."""
+        """Start to read the store and to learn; returns at once. The store is started already."""
         self._task = asyncio.create_task(self._keep_up(), name="learn from use")
 
     async def close(self) -> None:
-        """Store what was received, then stop. The store is closed by its owner, afterwards."""
+        """Store received uses, then stop. The store's owner closes it afterwards."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -109,7 +109,7 @@ class UsageLearning:
         await self.flush()
 
     async def flush(self) -> None:
-        """Learn and store now what was received, and what other processes have stored."""
+        """Learn and store received uses now, and read those of other processes."""
         async with self._turn:
             await self._learn_received()
             try:
@@ -142,13 +142,13 @@ class UsageLearning:
                     await asyncio.sleep(0)
 
     def _is_first(self, use: ToolUse) -> bool:
-        """False for what an agent does again for the same purpose, or has taught enough of: a loop costs nothing."""
+        """Return False when an agent repeats a purpose, or has taught enough: so a loop of calls has no effect."""
         known = self._tenants.get(use.tenant)
         if known is not None and not known.accepts(use.tool, use.agent, use.at_unix_ms):
             return False
         key = (use.tenant, use.tool, use.agent, hash(use.purpose))
         last = self._recent.get(key)
-        # One agent in a loop would else teach its own words over everybody's.
+        # Otherwise one looping agent would impose its own words on all others.
         if last is not None and use.at_unix_ms - last < _DAY_MS:
             return False
         self._recent[key] = use.at_unix_ms
@@ -158,8 +158,8 @@ class UsageLearning:
         return True
 
     def _learn(self, use: ToolUse) -> bool:
-        """False when it counts for nothing."""
-        # Numbers are of that one call: dates, ids, amounts.
+        """Learn a use; return False when it does not count."""
+        # Numbers belong to that one call: dates, ids, amounts.
         terms = dict.fromkeys(term for term in self._analyser.terms(use.purpose) if not term.isdigit())
         now = self._clock.unix_ms()
         usage = self._tenants.get(use.tenant)
@@ -182,12 +182,15 @@ class UsageLearning:
                 del self._tenants[tenant]
                 self._size -= before
             else:
-                # One tenant alone: it gives up what it used longest ago.
+                # With a single tenant, the tool used longest ago is dropped.
                 usage.forget_oldest_tool()
                 self._size += usage.size - before
 
     async def _store_learnt(self) -> None:
-        """Raises ToolFailure when the store is away; what it did not take is kept for the next time."""
+        """Store learnt uses.
+
+        Raises ToolFailure when the store is unreachable; what it did not take is kept for the next time.
+        """
         uses = tuple(self._unstored)
         if uses:
             await self._store.add(uses)
@@ -205,7 +208,7 @@ class UsageLearning:
                 return
 
     async def _forget(self) -> None:
-        """Once an hour, here and in the store."""
+        """Forget old uses once an hour, here and in the store."""
         now = self._clock.unix_ms()
         if now < self._next_forget_ms:
             return

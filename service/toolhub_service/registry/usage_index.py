@@ -1,15 +1,15 @@
-"""What one tenant's tools were used for, as a field of the index that only this tenant's searches see.
+"""The past uses of one tenant's tools, as a field of the index that only this tenant's searches see.
 
-A small inverted index over the purposes, ranked by BM25 of its own and added to the score by words:
-score = share x n / (n + 2) x sum of idf x tf x (k1 + 1) / (tf + k1 x (1 - b + b x length / mean)),
-where each use counts half as much a half-life later, n is how many uses of the tool count, and idf is the lower of the
-purposes' and the catalog's, so that a word that occurs everywhere lifts nothing. `share` is small while there are
-tools that have not been used, lest they be buried, and grows to one only as the used ones become all.
+A small inverted index over the purposes, ranked by BM25 of its own and added to the score by words: score = share x n /
+(n + 2) x sum of idf x tf x (k1 + 1) / (tf + k1 x (1 - b + b x length / mean)), where each use counts half as much a
+half-life later, n is how many uses of the tool count, and idf is the lower of the purposes' and the catalog's, so that
+a word that occurs everywhere lifts nothing. `share` is small while there are unused tools, so that these can still be
+found, and grows to one only as all tools are used.
 
-Against flooding: of one tool at most `KEEP` uses count, of one agent at most `KEEP_OF_AGENT` of its newest, a purpose
+Against flooding: at most `KEEP` uses of one tool count, at most the `KEEP_OF_AGENT` newest of one agent, and a purpose
 once however often it is repeated; an agent that has used up its share is counted again when its oldest use is a day
-old, and when there are too many uses, those of the agent with most are dropped.
-All weights are kept relative to one moment (2 ^ (age / half-life)), so that nothing is worked through as time passes.
+old, and when there are too many uses, those of the agent with most are dropped. All weights are relative to one moment
+(2 ^ (age / half-life)), so that nothing has to be updated as time passes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from toolhub_service.registry.query import QueryTerm
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Where the index keeps a list of keys, worked out anew only when the index has moved.
+# Maps a list of keys to the index's slots, recomputed only when the index has changed.
 
 
 class SlotMap:
-    """Slots of the keys of one owner, in its order; -1 for a key that the index does not have."""
+    """The slots of one owner's keys, in its order; -1 for a key that the index does not have."""
 
     def __init__(self) -> None:
         self._slots: Slots | None = None
@@ -54,9 +54,9 @@ K1: Final = 1.0
 B: Final = 0.75
 REFILL_MS: Final = 24 * 3600 * 1000
 CONFIDENT_USES: Final = 2.0
-"""With so many uses a tool has half the say of one with endlessly many."""
+"""With so many uses a tool has half the weight of one with infinitely many."""
 PRIOR_TOOLS: Final = 20
-"""Tools that are thought to have been used for other things, so that the first use already says something."""
+"""Tools that are assumed to have had other uses, so that the first real use already counts."""
 SHARE_MIN: Final = 0.4
 
 _Column: TypeAlias = "npt.NDArray[np.float64]"
@@ -70,7 +70,7 @@ class IndexedUse(NamedTuple):
 
 
 class _Counts:
-    """Which tools were used with one term: parallel arrays, numbers of tools ascending."""
+    """The tools used with one term: parallel arrays, numbers of tools ascending."""
 
     __slots__ = ("tools", "uses", "weights")
 
@@ -99,7 +99,7 @@ class _Counts:
 
 
 class _TermUse(NamedTuple):
-    """One term of a query that tools were used with."""
+    """One term of a query that also occurs in uses."""
 
     wanted: QueryTerm
     counts: _Counts
@@ -108,20 +108,20 @@ class _TermUse(NamedTuple):
 
 
 class UsageLookup(NamedTuple):
-    """What a tenant's uses say to one query. Arrays have an entry a tool, by its number."""
+    """The effect of a tenant's uses on one query. Arrays have an entry for each tool, by its number."""
 
     term_uses: Sequence[_TermUse]
     faded: float
-    """What a use at the epoch is worth now."""
+    """The weight now of a use at the epoch."""
     norms: _Column
     says: _Column
-    """How much a tool's uses count altogether."""
+    """How much a tool's uses count in total."""
     numbers: Mapping[str, int]
     slots: Slots
-    """Of the index; -1: the tool is not in the catalog now."""
+    """The slot in the index; -1: the tool is not in the catalog now."""
 
     def gains(self) -> tuple[Slots, Scores]:
-        """The slots of the index that uses speak for, each once, and what they add."""
+        """Return the slots of the index that uses affect, each once, and the scores they add."""
         found = np.zeros(len(self.norms), np.float64)
         for use in self.term_uses:
             tools = np.frombuffer(use.counts.tools, np.int64)
@@ -132,7 +132,7 @@ class UsageLookup(NamedTuple):
         return self.slots[spoken], found[spoken].astype(np.float32)
 
     def explain(self, tool: str) -> list[tuple[QueryTerm, float]]:
-        """What each term adds to the score of a tool; terms that add nothing are left out."""
+        """Return what each term adds to a tool's score, without terms that add nothing."""
         number = self.numbers.get(tool)
         if number is None:
             return []
@@ -163,15 +163,15 @@ class TenantUsage:
         self._slot_map = SlotMap()
         self._version = 0
         self.size = 0
-        """Uses kept."""
+        """Number of uses kept."""
 
     def accepts(self, tool: str, agent: str, at_unix_ms: int) -> bool:
-        """False when the agent has its fill of the tool, so that a use need not even be read."""
+        """Return False when the agent has used up its share for the tool, so that a use need not be analysed."""
         of_agent = [known.at_unix_ms for known in self._uses.get(tool, ()) if known.agent == agent]
         return len(of_agent) < KEEP_OF_AGENT or at_unix_ms - min(of_agent) >= REFILL_MS
 
     def put(self, tool: str, use: IndexedUse, now_unix_ms: int) -> bool:
-        """Learn one use; false when it counts for nothing: too old, without words, or of an agent that has its fill.
+        """Learn one use; return False when it does not count: too old, without words, or beyond the agent's share.
 
         The same terms for the same tool count once, as of the newest time.
         """
@@ -203,7 +203,7 @@ class TenantUsage:
         self._drop(tool)
 
     def lookup(self, query: Sequence[QueryTerm], index: InvertedIndex, now_unix_ms: int) -> UsageLookup:
-        """What uses say to a query; good until the next use or change of the index."""
+        """Return the effect of uses on a query; valid until the next use or change of the index."""
         faded = math.exp2((self._epoch_ms - now_unix_ms) / self._half_life_ms)
         lengths = np.frombuffer(self._lengths, np.float64)
         counted = np.frombuffer(self._weights, np.float64) * faded
@@ -229,7 +229,7 @@ class TenantUsage:
                 return False
             self._take(tool, uses, oldest)
         elif len(uses) >= KEEP:
-            # The agent with most uses gives one up, so that no agent can push out all others.
+            # The agent with the most uses loses one, so that no agent can displace all others.
             ((loudest, _),) = Counter(known.agent for known in uses).most_common(1)
             self._take(tool, uses, min((known for known in uses if known.agent == loudest), key=_age))
         return True
@@ -277,7 +277,7 @@ class TenantUsage:
     def _drop(self, tool: str) -> None:
         del self._uses[tool]
         number = self._numbers.pop(tool)
-        # Its number is given to the next tool: arrays that only grow would follow each rename of a source.
+        # Its number is reused for the next tool: otherwise the arrays would grow with each rename of a source.
         self._names[number] = ""
         self._weights[number] = self._lengths[number] = 0.0
         self._free.append(number)
@@ -293,7 +293,7 @@ class TenantUsage:
     def _idf(self, wanted: QueryTerm, counts: _Counts, index: InvertedIndex) -> float:
         tools, used = len(counts.tools), len(self._uses) + PRIOR_TOOLS
         idf = math.log(1.0 + (used - tools + 0.5) / (tools + 0.5))
-        # A word that many tools' descriptions have says little, however rarely it was used as a purpose.
+        # A word in many tools' descriptions says little, however rare it is among purposes.
         return wanted.weight * min(idf, index.idf(wanted.term))
 
 
