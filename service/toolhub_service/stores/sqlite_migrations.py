@@ -114,10 +114,7 @@ MIGRATIONS: Final[Migrations] = (
     _SHARES_OF_KEYS,
     _INNER_CALLS,
 )
-"""Each entry migrates the file from version n to n + 1.
-
-The next one is preceded by an empty one: see COUNTED_ADDITION.
-"""
+"""From version n of the file to n + 1. The next one is preceded by an empty one: see COUNTED_ADDITION."""
 ADDITIONS: Final = _CREDENTIALS
 COUNTED_ADDITION: Final = 5
 """The version that the hubs of one day gave to files with the table of credentials; such a file has the version
