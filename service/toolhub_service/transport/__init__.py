@@ -1,1 +1,1 @@
-"""The gRPC face: protobuf in, one call, protobuf out. The only place (with app) that knows grpc and toolhub.v1."""
+"""The gRPC interface: protobuf in, one call, protobuf out. Only this package and app know grpc and toolhub.v1."""

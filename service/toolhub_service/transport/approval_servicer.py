@@ -1,4 +1,4 @@
-"""ApprovalService: what people who approve use, and where those who asked look up the decision."""
+"""ApprovalService: for people who approve, and for requesters who look up the decision."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from toolhub_service.transport.convert.records import (
 from toolhub_service.transport.page_tokens import page_limit, page_of, read_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 
-# Refusals of an answer.
+# Errors of a refused answer.
 _UNFIT = frozenset({ErrorKind.INPUT_SCHEMA_INVALID, ErrorKind.INVALID_INPUT})
 
 
 @dataclass(slots=True)
 class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
-    """Deciding takes the role approver, which the policy layer has checked; without it everybody sees their own."""
+    """Deciding requires the role approver, which the policy layer has checked; without it, callers see their own
+    approvals."""
 
     approvals: Approvals
     news: ApprovalNews
@@ -77,7 +78,7 @@ class ApprovalServicer(approval_service_pb2_grpc.ApprovalServiceServicer):
         own = whose(principal)
         where = ApprovalFilter(principal=own, tool=request.tool, owners=None if own else principal.owners)
         async with aclosing(self.news.watch(where, int(request.resume_token or 0))) as tail:
-            await context.send_initial_metadata(())  # from here on nothing is missed
+            await context.send_initial_metadata(())  # from here on no change is missed
             async for approval in tail:
                 token = str(tail.seen_unix_ms or "")
                 yield pb.WatchApprovalsResponse(approval=from_approval(approval), resume_token=token)

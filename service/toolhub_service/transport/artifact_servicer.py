@@ -1,7 +1,7 @@
 """ArtifactService: large inputs and outputs by reference.
 
-A chunk is read from the store when the one before is on its way and asked of the client when the one before is stored,
-so that gRPC's own flow control bounds what an artifact of any size holds in memory.
+The next chunk is read from the store once the previous one has been sent, and from the client once the previous one is
+stored, so that gRPC's own flow control bounds how much of an artifact of any size is in memory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from toolhub_service.transport.rpc import ServicerContext, current_principal
 from toolhub_service.transport.status import RpcFailure
 
 _LINGER_BYTES = 16 * 1024 * 1024
-# For the next message; who sends nothing loses nothing.
+# Seconds to wait for the next message; a client that sends nothing loses nothing.
 _LINGER_S = 0.2
-# Sent when a header has been judged and there is room: a client with much to send may wait for it.
+# Sent once the header is accepted and there is room: a client with much to send may wait for it.
 _ACCEPTED = (("toolhub-accepted", "header"),)
 
 
@@ -86,7 +86,8 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
     ) -> pb.DeleteArtifactResponse:
         principal = current_principal()
         artifact = await self.artifacts.open(principal.id, request.artifact_id)
-        # Before it is: what an answer or the audit log names as kept does not go without a trace.
+        # Audited before the deletion: an artifact that an answer or the audit log names does not disappear without a
+        # trace.
         await self.audit.append_durably(
             Event(
                 type=EventType.ARTIFACT_DELETED,
@@ -127,9 +128,9 @@ class ArtifactServicer(artifact_service_pb2_grpc.ArtifactServiceServicer):
 
 
 async def _chunks(requests: AsyncIterator[pb.WriteArtifactRequest], context: ServicerContext) -> AsyncIterator[bytes]:
-    """First the metadata, which tell the client that its header is accepted; then what it sends.
+    """Send the initial metadata, which tell the client that its header is accepted, then yield its chunks.
 
-    Raises RpcFailure where the protocol is broken, and where the stream ends because the client is gone.
+    Raises RpcFailure where the protocol is violated, and where the stream ends because the client has disconnected.
     """
     await context.send_initial_metadata(_ACCEPTED)
     async for request in requests:
@@ -141,13 +142,14 @@ async def _chunks(requests: AsyncIterator[pb.WriteArtifactRequest], context: Ser
 
 
 async def _linger(requests: AsyncIterator[pb.WriteArtifactRequest]) -> None:
-    """Let a refused client send a little more: grpc.aio tells one that is cut off while it sends INTERNAL, not why."""
+    """Let a refused client send a little more: grpc.aio reports INTERNAL, not the reason, to a client that is cut off
+    while it sends."""
     left_bytes = _LINGER_BYTES
-    # The client may leave, or send on for ever: its refusal has been decided either way.
+    # The client may disconnect or send forever; its refusal is decided either way.
     with suppress(RpcFailure, TimeoutError):
         async with asyncio.timeout(_LINGER_S) as patience:
             async for request in requests:
-                left_bytes -= max(len(request.chunk), _LINGER_BYTES // 256)  # so that small ones come to an end, too
+                left_bytes -= max(len(request.chunk), _LINGER_BYTES // 256)  # so that small messages end, too
                 if left_bytes <= 0:
                     return
                 patience.reschedule(asyncio.get_running_loop().time() + _LINGER_S)

@@ -43,10 +43,10 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         where = self._seen(request.filter)
         await self._audit_read("TailEvents", request.filter, 0)
         async with self._followed(where) as tail:
-            await context.send_initial_metadata(())  # from here on nothing is missed
+            await context.send_initial_metadata(())  # from here on no event is missed
             shown: set[tuple[str, int]] = set()
             after = read_cursor(request.resume_token)
-            while after is not None:  # what was missed since, before what comes now
+            while after is not None:  # first the missed events, then new ones
                 missed = await self.audit.read(where, after=after, limit=PAGE_MAX)
                 for event in missed:
                     shown.add((event.writer, event.sequence))
@@ -59,7 +59,8 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
             raise RpcFailure(Reason.DRAINING, "This hub is shutting down. Tail again with the last resume_token.")
 
     def drain(self) -> None:
-        """The hub is leaving: every tail tells what waits, and ends with a status that says to come again."""
+        """End every tail after it has sent what waits, with a status that asks the client to reconnect: the hub is
+        shutting down."""
         self._is_leaving = True
         for tail in self._tails:
             tail.end()
@@ -90,7 +91,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         return from_verification(verification)
 
     def _seen(self, asked: event_pb2.EventFilter) -> EventFilter:
-        """What of it the caller may see."""
+        """Return the filter restricted to events that the caller may see."""
         own, tenant, tenant_of = current_principal().owners, asked.tenant, self.tenants.tenant_of
         if not tenant:
             return replace(to_filter(asked), owners=own)
@@ -103,7 +104,7 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         return pb.TailEventsResponse(event=self._shown(event), resume_token=write_cursor(_cursor(event)))
 
     async def _audit_read(self, method: str, where: event_pb2.EventFilter, events: int) -> None:
-        """Before anything is shown: who reads leaves a trace in what is read."""
+        """Audit the read before anything is shown."""
         timeless = event_pb2.EventFilter()
         timeless.CopyFrom(where)
         timeless.ClearField("since")

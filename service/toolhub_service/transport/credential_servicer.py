@@ -1,4 +1,5 @@
-"""CredentialService: callers' own credentials of sources. What goes in is sealed, and nothing of it comes out."""
+"""CredentialService: callers' own credentials of sources. Secrets are sealed when they come in and are never
+returned."""
 
 from __future__ import annotations
 

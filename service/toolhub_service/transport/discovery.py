@@ -1,7 +1,7 @@
 """Finding tools: lists, searches, single tools, exports and watches, as far as the caller's policy lets it see.
 
-Operators see besides where a tool runs, what is quarantined, and why a source is silent. To anybody else a quarantined
-tool shows nothing: its words are the very thing that nobody has accepted yet, and a model would read them.
+Operators also see where a tool runs, what is quarantined, and why a source is unavailable. To other callers a
+quarantined tool is invisible: its texts are exactly what nobody has accepted yet, and a model would read them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Discovery:
     policy: PolicySource
     sources: Callable[[], Sequence[SourceStatus]]
     meanings: ToolMeanings | None = None
-    """None: search goes by words and use."""
+    """None: search uses words and usage only."""
 
     def list_tools(self, request: pb.ListToolsRequest, principal: Principal) -> pb.ListToolsResponse:
         where = _checked_filter(request.filter, principal)
@@ -66,7 +66,7 @@ class Discovery:
             tools=tools.rendered,
             next_page_token=page.next_token,
             total_size=page.total_size,
-            # A name or a tag could be guessed until the count says that a denied tool has it.
+            # Otherwise the count would reveal that a denied tool has a guessed name or tag.
             denied_size=page.denied_size if for_operator or not (where.names or where.tags) else None,
             sources=shown_sources(page.sources, principal),
             revision=page.revision,
@@ -100,8 +100,8 @@ class Discovery:
         )
 
     def get_tool(self, request: pb.GetToolRequest, principal: Principal) -> pb.GetToolResponse:
-        """NOT_FOUND also for a tool the caller may not know of. Raises HubFailure FAILED_PRECONDITION for one that is
-        quarantined, unless an operator asks."""
+        """Return one tool. Raises HubFailure NOT_FOUND also for a tool that the caller may not see, and
+        FAILED_PRECONDITION for a quarantined one, unless an operator asks."""
         spec = self.catalog.get(request.name)
         if spec is None or not self.policy.could_allow(principal, spec):
             raise HubFailure(
@@ -132,7 +132,7 @@ def _is_operator(principal: Principal) -> bool:
 
 
 def _checked_filter(message: tool_pb2.ToolFilter, principal: Principal) -> ToolFilter:
-    """Raises HubFailure PERMISSION_DENIED for who asks for nothing but what operators alone may see."""
+    """Return the filter. Raises HubFailure PERMISSION_DENIED for a caller that requests only what operators may see."""
     where = to_filter(message)
     if _is_operator(principal) or ToolState.QUARANTINED not in where.states:
         return where
@@ -144,16 +144,17 @@ def _checked_filter(message: tool_pb2.ToolFilter, principal: Principal) -> ToolF
 
 
 def shown_sources(statuses: Sequence[SourceStatus], principal: Principal) -> list[Any]:
-    """Why a source is silent is said in its own words, or with paths of the hub's machine: to operators only."""
+    """Return the sources; their failures may contain their own texts or paths of the hub's machine, so only operators
+    see these."""
     if not _is_operator(principal):
         statuses = [structs.replace(status, reason=_SILENT.get(status.state, status.reason)) for status in statuses]
     return [from_source(status, for_operator=False) for status in statuses]
 
 
-# Following the catalog: one listener for the whole process, fanned out in memory.
+# Watches of the catalog: one listener for the whole process, fanned out in memory.
 #
 # A watch keeps what a tool was when it was sent last and what it is now, and nothing between: a slow watcher costs
-# memory for the tools it lags behind with, not for their changes, and for a thousand of those at most. Beyond, it is
+# memory for the tools it lags behind with, not for their changes, and for at most a thousand tools. Beyond that it is
 # asked to read the catalog again, which costs it one snapshot and the hub nothing.
 
 CHANGES_MAX = 1_000
@@ -164,9 +165,9 @@ class Step(NamedTuple):
     """The change of one tool since the watcher was last sent it."""
 
     before: ToolSpec | None
-    """None: it was not there."""
+    """None: the tool did not exist."""
     now: ToolSpec | None
-    """None: it is gone."""
+    """None: the tool is gone."""
 
 
 Sees = Callable[[ToolSpec], bool]
@@ -186,7 +187,8 @@ class ToolWatches:
         return len(self._watches)
 
     def watch(self) -> ToolWatch:
-        """Follow the catalog from now on; to be closed. Raises RpcFailure UNAVAILABLE when the hub is leaving."""
+        """Follow the catalog from now on; the watch must be closed. Raises RpcFailure UNAVAILABLE when the hub is
+        shutting down."""
         if self._closed:
             raise _draining()
         watch = ToolWatch(self._watches.discard)
@@ -196,7 +198,7 @@ class ToolWatches:
     async def messages(
         self, request: registry_service_pb2.WatchToolsRequest, principal: Principal, *, full: bool
     ) -> AsyncGenerator[registry_service_pb2.WatchToolsResponse, None]:
-        """The messages of an operator's watch: the revision at once, then what changes of what is there for it. Raises
+        """Yield the messages of an operator's watch: the revision at once, then every change it may see. Raises
         RpcFailure UNAVAILABLE."""
         sees = None if principal.tenancy is None else lambda spec: principal.may_know_source(spec.source)
         with self.watch() as watch:
@@ -207,14 +209,14 @@ class ToolWatches:
                 if steps and sees is not None:
                     steps = [(name, seen) for name, step in steps if (seen := _seen(step, sees)) != _UNSEEN]
                 if steps == []:
-                    continue  # all of it was undone before it was sent, or is others'
+                    continue  # all of it was undone before it was sent, or belongs to others
                 yield _message(self._catalog.revision, steps, full=full)
 
     async def visible(
         self, request: pb.ToolServiceWatchToolsRequest, discovery: Discovery, principal: Principal
     ) -> AsyncGenerator[pb.ToolServiceWatchToolsResponse, None]:
-        """The same of the tools that the principal may see: its token at once, then what changes for it. Raises
-        RpcFailure UNAVAILABLE, and HubFailure as `Discovery.list_tools`."""
+        """Yield the messages of a principal's watch: the token of its visible tools at once, then their changes. Raises
+        RpcFailure UNAVAILABLE, and HubFailure as `Discovery.list_tools` does."""
         where, full = _checked_filter(request.filter, principal).compiled(), is_full(request.view, default=False)
         shows = partial(from_spec, full=full, for_operator=_is_operator(principal))
 
@@ -242,12 +244,12 @@ class ToolWatches:
                     yield response
 
     def reset(self) -> None:
-        """Policy is another: who watches what it may see has to look again."""
+        """Called when the policy has changed: watchers of visible tools must read them again."""
         for watch in self._watches:
             watch.overflow()
 
     def close(self) -> None:
-        """The hub is leaving: every watch ends, with a status that says to come again."""
+        """End every watch with a status that asks the client to reconnect: the hub is shutting down."""
         if not self._closed:
             self._closed = True
             self._stop()
@@ -290,18 +292,19 @@ class ToolWatch:
         self._wake.set()
 
     def overflow(self) -> None:
-        """Have the watcher look at everything again."""
+        """Ask the watcher to read the catalog again."""
         self._changes.clear()
         self._overflowed = True
         self._wake.set()
 
     def end(self) -> None:
-        """Make the watch end with DRAINING."""
+        """End the watch with DRAINING."""
         self._ended = True
         self._wake.set()
 
     async def next(self) -> list[tuple[str, Step]] | None:
-        """What has changed, by name; None: more than is kept. Raises RpcFailure when the hub is leaving."""
+        """Return the changes by tool name; None when there were more than are kept. Raises RpcFailure when the hub is
+        shutting down."""
         await self._wake.wait()
         if self._ended:
             raise _draining()
@@ -315,7 +318,7 @@ class ToolWatch:
     def _put(self, name: str, before: ToolSpec | None, now: ToolSpec | None) -> None:
         earlier = self._changes.pop(name, None)
         step = Step(earlier.before if earlier else before, now)
-        if step != _UNSEEN:  # else it came and went before it was sent
+        if step != _UNSEEN:  # else it appeared and disappeared before it was sent
             self._changes[name] = step
 
 
@@ -323,7 +326,7 @@ _UNSEEN = Step(None, None)
 
 
 def _seen(step: Step, sees: Sees) -> Step:
-    """What the step is to someone who does not see all tools."""
+    """Return the step as a caller sees it who does not see all tools."""
     before, now = step
     return Step(before if before and sees(before) else None, now if now and sees(now) else None)
 

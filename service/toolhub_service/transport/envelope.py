@@ -1,10 +1,11 @@
-"""The contract's protovalidate rules (ids, sizes, counts), which every message is held to before anything reads it.
+"""The contract's protovalidate rules (ids, sizes, counts), checked for every message before it is used.
 
-Most messages are seen to keep them by a few comparisons, which are compiled from the rules in the descriptors.
-protovalidate, which copies a message and takes five times as long, is asked about the others, and it alone refuses.
+For most messages a few comparisons, compiled from the rules in the descriptors, show that they comply. The others are
+checked by protovalidate, which copies a message and takes five times as long; only protovalidate refuses one.
 
-A message of a session is judged call by call: one that breaks the contract is answered, and costs its neighbours
-nothing. What no call can be blamed for (too many calls, a bad id to cancel) ends the session, as it ends any other RPC.
+A session's message is checked call by call: a call that violates the contract is answered, and the others are not
+affected. A violation that no single call causes (too many calls, a bad id to cancel) ends the session, as it ends any
+other RPC.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ if TYPE_CHECKING:
     import protovalidate
 
 _ANYTHING, _LENGTH, _UTF8_LENGTH, _PATTERN, _ONE_OF, _RANGE, _MESSAGE, _MESSAGES, _UNJUDGED = range(9)
-"""What a value is held to, in `_Rules.fields`."""
+"""Kinds of rules for a value, in `_Rules.fields`."""
 _UNKNOWN: Final = (_UNJUDGED, None, None, False)
 _ENDLESS: Final = 1 << 63
 # Patterns that mean the same to RE2, which protovalidate uses, and to `re`.
 _PORTABLE: Final = re.compile(r"\^((?:\[[A-Za-z0-9._:@/+-]+\](?:\{\d+(?:,\d+)?\})?)+)\$")
-# A rule of the contract's own (rules.proto) that is nothing but a pattern.
+# A predefined rule of the contract (rules.proto) that consists of a pattern only.
 _MATCHES: Final = re.compile(r"!rule \|\| this\.matches\('([^'\\]+)'\)")
 _NUMBERS: Final = frozenset({"int32", "int64", "uint32", "uint64"})
 _LENGTHS: Final = ((("string", "bytes"), "min_len", "max_len"), (("repeated",), "min_items", "max_items"))
 
 
 class _Rules:
-    """Of one type of message. What is not understood here is unjudged: protovalidate is asked."""
+    """The rules of one type of message. A rule that is not understood here is left to protovalidate."""
 
     __slots__ = ("fields", "needed")
 
     def __init__(self) -> None:
         self.fields: dict[Any, tuple[int, Any, Any, bool]] = {}
-        """(what its value is held to, two bounds of that, whether it must be set), by the field's descriptor."""
+        """(kind of rule, its two bounds, whether the field must be set), by the field's descriptor."""
         self.needed = 0
-        """Fields that must be set."""
+        """Number of fields that must be set."""
 
 
 class RuleBook(dict[Any, _Rules]):
-    """Rules by type of message, each compiled when it is first asked for."""
+    """Rules by type of message, each compiled at its first use."""
 
     def __missing__(self, descriptor: Any) -> _Rules:
         rules = self[descriptor] = _Rules()
@@ -63,7 +64,7 @@ class RuleBook(dict[Any, _Rules]):
         return rules
 
     def keeps(self, message: Message) -> bool:  # noqa: C901 - a function for each kind would be called for each field
-        """Whether the message is seen to keep every rule; False: protovalidate has to judge it."""
+        """Return whether the message certainly complies with every rule; if False, protovalidate must check it."""
         pending = [(message, self[message.DESCRIPTOR])]
         while pending:
             message, rules = pending.pop()
@@ -96,7 +97,7 @@ class RuleBook(dict[Any, _Rules]):
         return True
 
     def _compiled(self, field: FieldDescriptor) -> tuple[int, Any, Any, bool]:
-        """As in `_Rules.fields`."""
+        """Return a field's rule as in `_Rules.fields`."""
         of_field = field.GetOptions().Extensions[validate_pb2.field]
         named = {rule.name: value for rule, value in of_field.ListFields() if rule.name not in {"required", "ignore"}}
         if len(named) <= 1:
@@ -105,7 +106,7 @@ class RuleBook(dict[Any, _Rules]):
             is_cel = bounds is not None and not isinstance(bounds, Message)
             found = None if is_cel else self._held_to(field, of_type, limits)
             if found is None:
-                # Rules of a list or map may be kept by an empty one.
+                # An empty list or map may comply with rules about it.
                 may_be_empty = of_type in {"repeated", "map"} and not limits.keys() & {"min_items", "min_pairs"}
                 found = _UNJUDGED, None, None, not is_cel and may_be_empty
         else:
@@ -117,7 +118,7 @@ class RuleBook(dict[Any, _Rules]):
     def _held_to(
         self, field: FieldDescriptor, of_type: str, limits: dict[str, Any]
     ) -> tuple[int, Any, Any, bool] | None:
-        """(what a value is held to, two bounds of that, whether zero is within); None for what is not understood."""
+        """Return (kind of rule, its two bounds, whether zero is allowed); None for a rule that is not understood."""
         if not of_type and (field.message_type is None or not _has_rules(field.message_type, set())):
             return _ANYTHING, None, None, True
         of = field.message_type
@@ -131,7 +132,7 @@ class RuleBook(dict[Any, _Rules]):
 
 
 def _limits(bounds: Message) -> dict[str, Any]:
-    """The rules of a type by name; a pattern of the contract's own is told as one."""
+    """Return the rules of a type by name; a predefined pattern appears as a pattern."""
     limits: dict[str, Any] = {}
     for rule, value in bounds.ListFields():
         pattern = _predefined_pattern(rule) if rule.is_extension and value is True else ""
@@ -140,7 +141,7 @@ def _limits(bounds: Message) -> dict[str, Any]:
 
 
 def _predefined_pattern(rule: FieldDescriptor) -> str:
-    """Empty where it is no such rule."""
+    """Return the pattern; empty where the rule is not of this kind."""
     cel = rule.GetOptions().Extensions[validate_pb2.predefined].cel
     found = _MATCHES.fullmatch(cel[0].expression) if len(cel) == 1 else None
     return "" if found is None else found[1]
@@ -166,7 +167,7 @@ def _value_held_to(field: FieldDescriptor, of_type: str, limits: dict[str, Any])
 
 
 def _has_rules(descriptor: Descriptor, seen: set[Descriptor]) -> bool:
-    """Whether there is a rule anywhere in messages of this type."""
+    """Return whether messages of this type have any rule, at any depth."""
     if descriptor in seen:
         return False
     seen.add(descriptor)
@@ -178,7 +179,7 @@ def _has_rules(descriptor: Descriptor, seen: set[Descriptor]) -> bool:
 
 
 def _is_marked(descriptor: Descriptor) -> bool:
-    """Whether the message has rules beside those of its fields."""
+    """Return whether the message has rules besides those of its fields."""
     return descriptor.GetOptions().HasExtension(validate_pb2.message) or any(
         oneof.GetOptions().HasExtension(validate_pb2.oneof) for oneof in descriptor.oneofs
     )
@@ -186,25 +187,25 @@ def _is_marked(descriptor: Descriptor) -> bool:
 
 _SHOWN_MAX = 5
 _CALLS = "calls"
-# Of one message of a session, as in the contract.
+# Calls in one message of a session, as in the contract.
 _CALLS_MAX = 256
 
 
 class Envelope:
-    """Judges messages."""
+    """Validates messages."""
 
     def __init__(self) -> None:
         self.rules = RuleBook()
         self._validator: protovalidate.Validator | None = None
 
     def check(self, message: Message) -> None:
-        """In full. Raises RpcFailure INVALID_ARGUMENT with BadRequest field violations."""
+        """Validate with protovalidate. Raises RpcFailure INVALID_ARGUMENT with BadRequest field violations."""
         violations = self._violations(message)
         if violations:
             raise _malformed(violations)
 
     def _violations(self, message: Message, *, fail_fast: bool = False) -> list[protovalidate.Violation]:
-        # Loaded for the first message that is not seen to keep the rules: 8 MB that many hubs never need.
+        # Imported for the first message that needs it: 8 MB that many hubs never use.
         if self._validator is None:
             import protovalidate
 
@@ -212,10 +213,10 @@ class Envelope:
         return self._validator.collect_violations(message, fail_fast=fail_fast)
 
     def check_calls(self, message: pb.InvokeSessionRequest) -> dict[int, str]:
-        """What is wrong with which call, by place. Raises RpcFailure INVALID_ARGUMENT for the message itself."""
+        """Return the violations by index of the call. Raises RpcFailure INVALID_ARGUMENT for the message itself."""
         if self.rules.keeps(message):
             return {}
-        is_overfull = len(message.calls) > _CALLS_MAX  # every call of thousands would be judged first
+        is_overfull = len(message.calls) > _CALLS_MAX  # else every one of thousands of calls would be validated first
         violations = self._violations(message, fail_fast=is_overfull)
         if not violations:
             return {}
@@ -245,13 +246,13 @@ def _shown(violations: Sequence[protovalidate.Violation], skip: int = 0) -> tupl
 
 
 def _path(violation: protovalidate.Violation, skip: int) -> str:
-    """`intent.tool`; map keys and indexes are left out, and so are the first `skip` elements."""
+    """Return a path such as `intent.tool`, without map keys, indexes and the first `skip` elements."""
     field = violation.proto.field
     return ".".join(element.field_name for element in field.elements[skip:]) if field else ""
 
 
 def _place(violation: protovalidate.Violation) -> int | None:
-    """The place of the call that is to blame."""
+    """Return the index of the call that causes the violation."""
     field = violation.proto.field
     first = field.elements[0] if field and field.elements else None
     if first is None or first.field_name != _CALLS or first.subscript is None or first.subscript.field != "index":
@@ -260,14 +261,14 @@ def _place(violation: protovalidate.Violation) -> int | None:
 
 
 class ValidationLayer(Layer):
-    """INVALID_ARGUMENT with BadRequest field violations; only toolhub's own messages have rules."""
+    """Refuses with INVALID_ARGUMENT and BadRequest field violations; only toolhub's own messages have rules."""
 
     def __init__(self) -> None:
         self._envelope = Envelope()
         self._rules = self._envelope.rules
 
     def concerns(self, hook: str, method: Method) -> bool:
-        """A session judges its calls itself."""
+        """Sessions validate their calls themselves."""
         is_ours = method.service.startswith("toolhub.") and method.name != "InvokeSession"
         return super().concerns(hook, method) and is_ours
 

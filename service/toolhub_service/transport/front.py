@@ -1,11 +1,11 @@
-"""All interceptors around each RPC, joined into one handler a method when the server is built.
+"""All interceptors around each RPC, joined into one handler per method when the server is built.
 
-grpc.aio hands a handler over in two styles: an async generator, or a coroutine that calls `context.write()`
-(grpc_health's Watch). Both are wrapped here, once a method, with the hooks of those layers that the method concerns. A
-unary request is taken as a stream of one message, which is read after the layers have let the RPC in
-(docs/decisions/0023). grpc.aio's own interceptors would cost a coroutine each and a lookup for every RPC; as a
-handler of handlers the front costs a dictionary lookup (docs/decisions/0003). Bytes that are no message are
-found here too: grpc would tell the client the parser's own words and log a traceback for each.
+grpc.aio accepts handlers in two styles: an async generator, or a coroutine that calls `context.write()` (grpc_health's
+Watch). Both are wrapped here, once per method, with the hooks of the layers that apply to the method. A unary request
+is taken as a stream of one message, which is read after the layers have admitted the RPC (docs/decisions/0023).
+grpc.aio's own interceptors would cost a coroutine each and a lookup for every RPC; as a generic handler the front costs
+one dictionary lookup (docs/decisions/0003). Bytes that are not a valid message are found here too: grpc would send the
+client the parser's error text and log a traceback for each.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ Behaviour = Callable[..., Any]
 
 _RETRY_S: Final = 0.25
 _UNREADABLE = object()
-"""Stands for a request whose bytes are not its message."""
+"""Marks a request whose bytes cannot be parsed."""
 
 
 class _Large(NamedTuple):
-    """A request of LARGE_BYTES or more. Its size is known from its bytes: protobuf would write it again to tell."""
+    """A request of LARGE_BYTES or more, with its size as received: protobuf would serialise it again to compute it."""
 
     request: Any
     size_bytes: int
 
 
 class Front(grpc.GenericRpcHandler):
-    """`layers` outermost first.
+    """Joins the layers, `layers` outermost first.
 
-    Servicers are added to it as if it were the server (`add_ToolServiceServicer_to_server(servicer, front)`), which
-    joins the layers that concern each of their methods into one handler, and it to the server as the handler of all.
+    Servicers are added to the front as if it were the server (`add_ToolServiceServicer_to_server(servicer, front)`); it
+    joins the layers that apply to each of their methods into one handler. The front itself is added to the server as
+    the one generic handler.
     """
 
     def __init__(self, layers: Sequence[Layer], turns: Turns | None = None, refusals: Refusals | None = None) -> None:
@@ -59,7 +60,7 @@ class Front(grpc.GenericRpcHandler):
         self._receipts = Receipts()
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Called by the generated `add_…_to_server`, which gives the same handlers by name, too."""
+        """Called by the generated `add_…_to_server`, which passes the same handlers by name, too."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Called by the generated `add_…_to_server`."""
@@ -68,7 +69,7 @@ class Front(grpc.GenericRpcHandler):
             self._handlers[method.path] = self._joined(method, handler)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """None for a method that nobody added: grpc answers UNIMPLEMENTED itself."""
+        """Return the handler; None for an unknown method, which grpc answers with UNIMPLEMENTED."""
         return self._handlers.get(handler_call_details.method)
 
     def _joined(self, method: Method, handler: Any) -> Any:
@@ -88,19 +89,19 @@ class Front(grpc.GenericRpcHandler):
         )
 
     def _around_unary(self, hooks: Hooks, behaviour: Behaviour) -> Behaviour:  # noqa: C901 - one function, see below
-        """For one request. Every call comes through here: it does all in place, for each function costs."""
+        """Return the handler of a unary request: one function, because each function call costs every RPC."""
         receipts, turns, entries = self._receipts, self._turns, hooks.entries
         receivers, senders, takes_turn = hooks.receivers, hooks.senders, not hooks.method.is_open
 
         async def around(_: AsyncIterator[Any], context: ServicerContext) -> Any:  # noqa: C901, PLR0912
-            states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
+            states: list[Any] = [None]  # 0 for layers without an `enter` hook
             error: BaseException | None = None
             request: Any = None
             sender, held = "", 0
             try:
                 for enter in entries:
                     try:
-                        states.append(enter(context))  # one may raise: the others have entered
+                        states.append(enter(context))  # one may raise after others have entered
                     except KeysNeeded as needed:
                         states.append(await entered_again(needed, enter, context))
                 who = None if (caller := CALLER.get(None)) is None else caller.principal
@@ -142,7 +143,7 @@ class Front(grpc.GenericRpcHandler):
         turns = self._turns
 
         async def around(requests: AsyncIterator[Any], context: ServicerContext) -> Any:
-            states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
+            states: list[Any] = [None]  # 0 for layers without an `enter` hook
             error: BaseException | None = None
             try:
                 await hooks.enter(context, states)
@@ -166,7 +167,7 @@ class Front(grpc.GenericRpcHandler):
         method, receipts, turns = hooks.method, self._receipts, self._turns
 
         async def around(requests: AsyncIterator[Any], context: ServicerContext) -> AsyncIterator[Any]:
-            states: list[Any] = [None]  # at 0, of layers that do nothing at the beginning
+            states: list[Any] = [None]  # 0 for layers without an `enter` hook
             error: BaseException | None = None
             request: Any = None
             held = 0
@@ -199,14 +200,14 @@ class Front(grpc.GenericRpcHandler):
 
 
 class Hooks:
-    """What the layers do around the RPCs of one method, joined once, when the server is built."""
+    """The layers' hooks around the RPCs of one method, joined when the server is built."""
 
     def __init__(self, method: Method, layers: Sequence[Layer], refusals: Refusals) -> None:
         self.method = method
         self._refusals = refusals
         self.entries: list[Any] = []
         self.receivers: list[tuple[int, Any]] = []
-        """(place of the layer's state, hook)"""
+        """(index of the layer's state, hook)"""
         self.senders: list[tuple[int, Any]] = []
         self.leavers: list[tuple[int, Any]] = []
         """Innermost first."""
@@ -230,10 +231,10 @@ class Hooks:
             self.sent += layer.counters("sent", method)
 
     async def enter(self, context: ServicerContext, states: list[Any]) -> None:
-        """Enter every layer, before anything of the request is read."""
+        """Enter every layer, before any of the request is read."""
         for enter in self.entries:
             try:
-                states.append(enter(context))  # one may raise: the others have entered
+                states.append(enter(context))  # one may raise after others have entered
             except KeysNeeded as needed:
                 states.append(await entered_again(needed, enter, context))
 
@@ -242,7 +243,7 @@ class Hooks:
             yield self.shown(states, request)
 
     def shown(self, states: list[Any], request: Any) -> Any:
-        """The request, once every layer has let it pass."""
+        """Pass the request through every layer and return it."""
         if request is EOF or request is _UNREADABLE:
             self.refuse(request)
         if type(request) is _Large:
@@ -254,14 +255,14 @@ class Hooks:
         return request
 
     def show_response(self, states: list[Any]) -> None:
-        """Before each response leaves."""
+        """Pass each response through the layers before it is sent."""
         for count in self.sent:
             count.value += 1
         for place, sent in self.senders:
             sent(states[place])
 
     def refuse(self, request: Any) -> NoReturn:
-        """Raises RpcFailure for a unary request that did not come, or for bytes that are no message."""
+        """Raises RpcFailure for a unary request that did not arrive, or that cannot be parsed."""
         if request is EOF:
             raise RpcFailure(Reason.REQUEST_MISSING, f"Send one message with {self.method.path}.")
         raise RpcFailure(
@@ -271,7 +272,7 @@ class Hooks:
         )
 
     async def fail(self, context: ServicerContext, error: BaseException) -> None:
-        """End the RPC with a status, or return when it has one already or was cancelled."""
+        """End the RPC with a status, or return when it already has one or was cancelled."""
         if not isinstance(error, Exception) or isinstance(error, grpc.aio.AbortError):
             return
         for failure in self._failures:
@@ -280,12 +281,12 @@ class Hooks:
             _forget_frames(error)
             if error.reason is Reason.OVERLOADED:
                 await self._refusals.pace(caller_share(), self.method)
-            # The reason in plain text, too: a proxy sends what no hub has begun to another one by it.
+            # The reason in plain text, too: a proxy can retry a request that no hub has begun on another hub.
             reason = ("toolhub-reason", error.reason.name)
             await context.abort(error.code, error.message, (reason, details_trailer(error)))
 
     def leave(self, context: ServicerContext, states: list[Any], error: BaseException | None) -> None:
-        """Leave those layers that were entered, innermost first."""
+        """Leave the layers that were entered, innermost first."""
         for place, leave in self.leavers:
             if place < len(states):
                 leave(states[place], context, error)
@@ -305,19 +306,19 @@ async def _take_turn(turns: Turns, share: str) -> None:
 
 
 def _nothing(_: ServicerContext) -> None:
-    """What a layer does that has nothing to do at the beginning of an RPC."""
+    """The `enter` hook of a layer that has none."""
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """grpc.aio keeps what `abort` raises in a cycle with the RPC, and through tracebacks the request of 4 MiB would
-    stay with it until the garbage collector comes to the oldest generation."""
+    """Drop the tracebacks: grpc.aio keeps what `abort` raises in a cycle with the RPC, so they would keep its request
+    of up to 4 MiB until the garbage collector reaches the oldest generation."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__
 
 
 def _lenient(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
-    """The deserializer, answering _UNREADABLE where it would raise, and _Large with what is large."""
+    """Return a deserializer that returns _UNREADABLE where it would raise, and _Large for a large request."""
     if deserialize is None:
         return lambda data: data if len(data) < LARGE_BYTES else _Large(data, len(data))
     descriptor = getattr(getattr(deserialize, "__self__", None), "DESCRIPTOR", None)
@@ -335,7 +336,7 @@ def _lenient(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], An
 
 
 def _sparing(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
-    """The serializer, letting pass what a stream has serialised itself."""
+    """Return a serializer that passes on what a stream has serialised itself."""
     if serialize is None:
         return None
     return lambda message: message if type(message) is bytes else serialize(message)
@@ -353,7 +354,8 @@ def _method(service: str, name: str, handler: Any) -> Method:
 
 
 def _parts(handler: Any) -> tuple[Callable[..., Any], Behaviour]:
-    """The constructor for a handler that takes a stream and answers as this one does, and the behaviour inside."""
+    """Return the constructor for a handler that takes a stream and answers as this one does, and the handler's
+    function."""
     if handler.response_streaming:
         return grpc.stream_stream_rpc_method_handler, handler.stream_stream or handler.unary_stream
     return grpc.stream_unary_rpc_method_handler, handler.stream_unary or handler.unary_unary

@@ -28,7 +28,7 @@ from toolhub_service.transport.convert.records import (
 from toolhub_service.transport.page_tokens import page_limit, page_of, read_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 
-# Messages kept for the other watchers of the same job.
+# Messages kept for other watchers of the same job.
 _SHOWN_MAX = 2_048
 
 
@@ -50,7 +50,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
             request,
             current_principal(),
             call_id=self._call_ids.next(),
-            deadline_s=None,  # of a job it is its budget's, not the RPC's
+            deadline_s=None,  # a job's deadline comes from its budget, not from the RPC
             mode=Mode.SUBMIT,
         )
         job = await self.submission.submit(call)
@@ -90,12 +90,12 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         after = dict(request.after_sequences)
         jobs = [await self.job_service.get(principal, job_id) for job_id in request.job_ids]
         for job_id in () if request.job_ids else after:
-            with suppress(ToolFailure):  # one that has been forgotten has no more to tell
+            with suppress(ToolFailure):  # a deleted job has no more entries
                 jobs.append(await self.job_service.get(principal, job_id))
         matching = [job for job in jobs if where is not None and where.matches(job)]
         watch = self.watching.watch_many(matching, None if request.job_ids else where, after)
         async with aclosing(watch) as statuses:
-            await context.send_initial_metadata(())  # from here on nothing is missed
+            await context.send_initial_metadata(())  # from here on no change is missed
             async for status in statuses:
                 yield pb.WatchJobsResponse(status=self._message(status, as_struct=as_struct).status)
 
@@ -106,8 +106,8 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
         return response
 
     def _message(self, status: JobStatus, *, as_struct: bool) -> pb.WatchJobResponse:
-        """Made once for all who watch the job; a result, which may be large, is not kept."""
-        key = (status.job_id, status.sequence, status.at_unix_ms, as_struct)  # a keyed job may come again under its id
+        """Return the message, created once for all watchers of the job; results, which may be large, are not kept."""
+        key = (status.job_id, status.sequence, status.at_unix_ms, as_struct)  # a job with a key may reuse its id
         message = self._shown.get(key)
         if message is None:
             message = pb.WatchJobResponse()

@@ -1,4 +1,4 @@
-"""Pages of lists (AIP-158): their size, and opaque cursors, refused with advice when they were tampered with."""
+"""Pages of lists (AIP-158): their size, and opaque cursors; an invalid cursor is refused with advice."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 PAGE_MAX_BYTES: Final = 2 * 1024 * 1024
-"""After which a page ends, so that it fits the 4 MiB that a client of gRPC takes by default."""
+"""Size after which a page ends, so that it fits the 4 MiB that a gRPC client accepts by default."""
 
 
 class BytePage(Generic[T, M]):
-    """Called with the items of a page, it answers how many its bytes bound: one at least. `rendered` are those."""
+    """Called with the items of a page, returns how many fit its limit in bytes, at least one; `rendered` has their
+    messages."""
 
     def __init__(self, render: Callable[[T], M], size_of: Callable[[M], int]) -> None:
         self._render = render
@@ -44,23 +45,25 @@ class BytePage(Generic[T, M]):
 
 
 def page_limit(page_size: int, most: int = PAGE_MAX) -> int:
-    """How many a page holds."""
+    """Return the number of items of a page."""
     return min(page_size or _PAGE_DEFAULT, most)
 
 
 def page_of(found: Sequence[T], limit: int, cursor_of: Callable[[T], Cursor]) -> tuple[Sequence[T], str]:
-    """The page, of one item more than it holds where there are more, and the token of the next; empty at the end."""
+    """Return the page and the token of the next one, empty at the end; `found` has one item more than the page where
+    there are more."""
     page = found[:limit]
     return page, write_cursor(cursor_of(page[-1])) if len(found) > limit else ""
 
 
 def write_cursor(cursor: Cursor) -> str:
-    """As an opaque token: base64url of JSON."""
+    """Return the cursor as an opaque token: base64url of JSON."""
     return base64.urlsafe_b64encode(json.dumps(cursor).encode()).decode().rstrip("=")
 
 
 def read_cursor(token: str) -> Cursor | None:
-    """None for an empty token. Raises HubFailure INVALID_ARGUMENT for one the hub did not make."""
+    """Return the cursor; None for an empty token. Raises HubFailure INVALID_ARGUMENT for a token that the hub did not
+    make."""
     if not token:
         return None
     try:
@@ -68,7 +71,7 @@ def read_cursor(token: str) -> Cursor | None:
         at_unix_ms, writer, sequence = json.loads(base64.urlsafe_b64decode(padded))
     except (ValueError, TypeError, binascii.Error, RecursionError) as broken:
         raise _forged() from broken
-    # What SQLite can compare with: anything larger is an OverflowError there.
+    # Largest value that SQLite can compare with: a larger one is an OverflowError there.
     are_int64 = all(type(number) is int and number in _INT64 for number in (at_unix_ms, sequence))
     if not (are_int64 and isinstance(writer, str) and writer.isascii()):
         raise _forged()
@@ -76,7 +79,7 @@ def read_cursor(token: str) -> Cursor | None:
 
 
 def write_pin_cursor(cursor: tuple[int, str, str, str]) -> str:
-    """(seen_at_unix_ms, source, tool, digest) as an opaque token."""
+    """Return (seen_at_unix_ms, source, tool, digest) as an opaque token."""
     seen_at_unix_ms, *key = cursor
     return write_cursor((seen_at_unix_ms, " ".join(key), 0))
 

@@ -1,8 +1,9 @@
-"""How much of requests a process holds: so many in receipt at once, each for so long, and so many bytes of large ones.
+"""How many requests a process holds: limits for messages in receipt, for the time of each, and for the bytes of large
+ones.
 
-grpc.aio reads the one message of a unary request before it calls the handler, and so before anything is known of the
-caller. The front therefore takes every request as a stream and asks for its message here, after the layers have let
-the RPC in: what is refused before leaves no more than a flow-control window in memory (docs/decisions/0023).
+grpc.aio reads the one message of a unary request before it calls the handler, and so before the caller is known. The
+front therefore takes every request as a stream and reads its message here, after the layers have admitted the RPC: a
+request refused before that occupies no more than a flow-control window in memory (docs/decisions/0023).
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ from toolhub_service.transport.rpc import ServicerContext
 from toolhub_service.transport.status import RpcFailure
 
 RECEIPTS_MAX = 12
-"""Messages in receipt at once: each may be 4 MiB, and is held twice while it is put together."""
+"""Messages in receipt at once: each may be 4 MiB, and is held twice while it is assembled."""
 RECEIPT_MAX_S = 30.0
-"""What a message of 4 MiB takes over a line of 1.1 Mbit/s."""
+"""The time that a message of 4 MiB takes over a line of 1.1 Mbit/s."""
 LARGE_BYTES = 256 * 1024
-"""From here on a request counts for as long as its RPC lasts."""
+"""A request of this size or more is counted while its RPC lasts."""
 HELD_MAX_BYTES = 32 * 1024 * 1024
-"""Of large requests in all, and half of it for one principal: in use a request takes several times its own size."""
+"""Limit for all large requests, and half of it for one principal: in use, a request takes several times its own
+size."""
 _TRIM_AFTER_S = 2.0
 # malloc_trim(3) of glibc; musl has none.
 _MALLOC_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
-# The generations that are collected after large requests. A refused one hangs in a cycle (an exception, a frame of its
-# traceback, the future that raised it), and dozens of them make too few objects for the collector to start by itself.
+# Generations to collect after large requests. A refused request is part of a cycle (an exception, a frame of its
+# traceback, the future that raised it), and dozens of them create too few objects to start the collector.
 _YOUNG: Final = 1
-# How long others wait before the oldest receipt is cut off to make room.
+# How long others wait before the oldest receipt is cancelled to make room.
 _PATIENCE_S = 1.0
 
 
 class Receipts:
-    """One for each process; it belongs to the loop that serves."""
+    """One per process; it belongs to the event loop of the server."""
 
     def __init__(
         self, most: int = RECEIPTS_MAX, longest_s: float = RECEIPT_MAX_S, held_max_bytes: int = HELD_MAX_BYTES
@@ -52,21 +54,21 @@ class Receipts:
         # Bytes of large requests in use, by sender.
         self._held: Counter[str] = Counter()
         self._is_trimmed_soon = False
-        # Since garbage was last collected.
+        # Bytes since the last garbage collection.
         self._released_bytes = 0
         # Oldest first.
         self._open: dict[_Receipt, None] = {}
         self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
-        # Places of those who were woken and have not begun yet.
+        # Places of waiters that were woken and have not begun yet.
         self._granted = 0
         self._is_watched = False
 
     async def message(self, context: ServicerContext, sender: str) -> Any:
-        """The message of an RPC of `sender`, or grpc.aio.EOF.
+        """Return the message of an RPC of `sender`, or grpc.aio.EOF.
 
         Raises RpcFailure when it took too long, or when others waited for its place.
         """
-        if self._waiting or len(self._open) >= self._most // 2:  # below, everybody may take one
+        if self._waiting or len(self._open) >= self._most // 2:  # below this, no one needs to wait
             await self._turn(sender)
         receipt = _Receipt(sender, monotonic(), asyncio.current_task())
         self._open[receipt] = None
@@ -88,9 +90,9 @@ class Receipts:
                 self._admit_waiting()
 
     def hold(self, size_bytes: int, sender: str) -> int:
-        """Count a request until `release`; what to release, 0 for one that is not large.
+        """Count a large request until `release`, and return the bytes to release, 0 for one that is not large.
 
-        Raises RpcFailure when the large requests of this sender, or of all, take up too much.
+        Raises RpcFailure when the large requests of this sender, or of all, use too much memory.
         """
         if size_bytes < LARGE_BYTES:
             return 0
@@ -106,20 +108,21 @@ class Receipts:
         return size_bytes
 
     def release(self, size_bytes: int, sender: str) -> None:
-        """The RPC that held so much has ended."""
+        """Called when the RPC that held these bytes has ended."""
         self._held[sender] -= size_bytes
         if not self._held[sender]:
             del self._held[sender]
         self._released_bytes += size_bytes
         if self._released_bytes >= self._held_max_bytes:
             self._released_bytes = 0
-            asyncio.get_running_loop().call_soon(gc.collect, _YOUNG)  # once the frames of this RPC are left
+            asyncio.get_running_loop().call_soon(gc.collect, _YOUNG)  # after the frames of this RPC are gone
         if not self._held and not self._is_trimmed_soon and _MALLOC_TRIM is not None:
             self._is_trimmed_soon = True
             asyncio.get_running_loop().call_later(_TRIM_AFTER_S, self._trim)
 
     def _trim(self) -> None:
-        """Give the system what large requests have left in the C library's arenas; in a thread: it takes a while."""
+        """Return freed memory of large requests from the C library's arenas to the system, in a thread, because it
+        takes long."""
         self._is_trimmed_soon = False
         if not self._held and _MALLOC_TRIM is not None:
             gc.collect(_YOUNG)
@@ -146,7 +149,7 @@ class Receipts:
         return taken < self._most and (own < self._most // 2 or may_take(own, taken, self._most))
 
     def _admit_waiting(self) -> None:
-        """Wake those who may begin, in their order: a sender whose share is taken does not hold the others up."""
+        """Wake waiters in order; a sender whose share is used up does not delay the others."""
         for sender, turn in list(self._waiting):
             if not turn.done() and self._may_begin(sender):
                 self._waiting.remove((sender, turn))
@@ -154,7 +157,7 @@ class Receipts:
                 turn.set_result(None)
 
     def _watch(self) -> None:
-        """Once a second while something is in receipt: cut off what takes too long, sooner while others wait."""
+        """Once a second while a message is in receipt: cancel those that take too long, sooner while others wait."""
         now_s = monotonic()
         wanted_by = {sender for sender, _ in self._waiting}
         is_full = len(self._open) >= self._most
@@ -172,26 +175,26 @@ class Receipts:
 class _Receipt(msgspec.Struct, eq=False, gc=False):
     sender: str
     began_s: float
-    """On the clock of `time.monotonic`."""
+    """Times are those of `time.monotonic`."""
     task: asyncio.Task[Any] | None
     is_cut: bool = False
 
 
-# The number of fields of a message, counted in its bytes: the parser makes them all in one step, on the event loop. A
-# Struct of 4 MiB can hold two million values, and parsing it held every call up for seconds. JSON as bytes is one
-# field, however long it is, and is bounded by its own structure (schema/strict_json.py).
-# Wire format: protobuf.dev/programming-guides/encoding.
+# The number of fields of a message, counted in its bytes: the parser creates them all in one step, on the event loop. A
+# Struct of 4 MiB can hold two million values, and parsing it delayed every call by seconds. JSON as bytes is one field
+# of any length, and is bounded by its own structure (schema/strict_json.py). Wire format:
+# protobuf.dev/programming-guides/encoding.
 
 MAX_FIELDS: Final = 60_000
 """About 15,000 members of a Struct."""
 COUNTED_FROM_BYTES: Final = 64 * 1024
-"""Smaller messages are parsed uncounted."""
+"""Smaller messages are parsed without counting."""
 _FIXED_BYTES: Final = {1: 8, 5: 4}
 
 
 def has_more_fields(data: bytes, descriptor: Descriptor, most: int) -> bool:
-    """Whether the message and all messages in it have more than `most` fields. What is torn counts as far as it goes:
-    the parser refuses it."""
+    """Return whether the message and all messages in it have more than `most` fields. Truncated bytes are counted as
+    far as they go; the parser refuses them."""
     pending = [(0, len(data), descriptor)]
     fields = 0
     try:
@@ -213,14 +216,14 @@ def has_more_fields(data: bytes, descriptor: Descriptor, most: int) -> bool:
                 elif kind == 0:
                     _, at = _varint(data, at)
                 else:
-                    at += _FIXED_BYTES.get(kind, 0)  # the marks of a group, which proto3 has none of, have no content
+                    at += _FIXED_BYTES.get(kind, 0)  # group marks, which proto3 does not use, have no content
     except IndexError:
         return False
     return False
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that stands there, and where it ends. Raises IndexError where the bytes end first."""
+    """Return the number at this position, and where it ends. Raises IndexError where the bytes end first."""
     byte = data[at]
     if byte < 128:
         return byte, at + 1

@@ -1,4 +1,4 @@
-"""RegistryService: what operators use. `SourceService` answers for sources and pins, ToolWatches follow the catalog."""
+"""RegistryService: for operators. `SourceService` handles sources and pins, ToolWatches follows the catalog."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
     clock: Clock
     sources: SourceService
     alone: bool = True
-    """False when several processes share the port: what is removed from the catalog alone is removed in one of them."""
+    """False when several processes share the port: a tool removed from the catalog alone would be removed in one of
+    them only."""
     news: ToolWatches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -171,19 +172,20 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
         return [from_spec(spec, full=True) for spec in specs]
 
     def _statuses(self) -> list[source_pb2.SourceStatus]:
-        """Of the sources that are there for the caller."""
+        """Return the sources that the caller may see."""
         return _statuses(known_to(current_principal(), self.sources.statuses()))
 
     def _is_there(self, source: str) -> bool:
-        """For the caller. Where there are no tenants, or for who sees all, that is not looked at."""
+        """Return whether the caller may see the source. Without tenants, or for a caller that sees all, this is not
+        checked."""
         tenancy = current_principal().tenancy
         if tenancy is None or tenancy.owns(source):
             return True
         return tenancy.shows(source) and any(status.name == source for status in self.sources.statuses())
 
     def _check_changes(self, source: str) -> None:
-        """Raises HubFailure NOT_FOUND for a source that is not there for the caller, PERMISSION_DENIED for one that it
-        shares with other tenants: what its operators decide would hold for those, too."""
+        """Raises HubFailure NOT_FOUND for a source that the caller may not see, PERMISSION_DENIED for one that its
+        tenant shares with others, because its operators would decide for those, too."""
         if not self._is_there(source):
             raise unknown_source(source)
         tenancy = current_principal().tenancy
@@ -197,7 +199,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
             )
 
     async def _whole_pins(self, pins: Sequence[Pin]) -> list[pin_pb2.Pin]:
-        """As many from the beginning as a page holds, one at least."""
+        """Return as many from the beginning as a page can hold, at least one."""
         shown: list[pin_pb2.Pin] = []
         size = 0
         for pin in pins:
@@ -206,7 +208,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
             if shown and size > PAGE_MAX_BYTES:
                 break
             shown.append(message)
-            await asyncio.sleep(0)  # a difference takes milliseconds; calls go between two of them
+            await asyncio.sleep(0)  # a diff takes milliseconds; other calls run between two of them
         return shown
 
     async def _audit(self, type: EventType, specs: Iterable[ToolSpec]) -> None:

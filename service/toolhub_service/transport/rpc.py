@@ -1,7 +1,7 @@
 """The RPC being served, for interceptors and servicers: method, verified principal, deadline and ids of its calls.
 
-A ContextVar carries it: interceptor and handler run in the same task, and each RPC has a context of its own.
-It is set once and never reset, for a reset in an async generator may run in another context (grpc/grpc#42295).
+A ContextVar carries it: interceptor and handler run in the same task, and each RPC has its own context. It is set once
+and never reset, because a reset in an async generator may run in another context (grpc/grpc#42295).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ServicerContext = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """`/package.Service/Rpc`, taken apart."""
+    """The parts of `/package.Service/Rpc`."""
 
     path: str
     service: str
@@ -31,37 +31,37 @@ class Method:
     takes_stream: bool = False
     """Whether the client sends a stream."""
     is_open: bool = field(init=False)
-    """Health and reflection: what probes and tools may ask without a credential."""
+    """Health and reflection: callable by probes and tools without a credential."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_open", self.service.startswith(("grpc.health.", "grpc.reflection.")))
 
 
 class Caller(msgspec.Struct, eq=False):
-    """Who makes an RPC: one object for all of its tasks, so that each sees the rights of now."""
+    """The caller of an RPC: one object for all of its tasks, so that each sees the current rights."""
 
     principal: Principal
     face: str = ""
-    """The face that the RPC names in its metadata; empty: the hub's own names."""
+    """The face that the RPC names in its metadata; empty for the hub's own names."""
 
 
 CALLER: ContextVar[Caller] = ContextVar("toolhub_caller")
-"""Set by the auth interceptor alone, which keeps it in step with the policy."""
+"""Set only by the auth interceptor, which keeps it in step with the policy."""
 
 
 def current_principal() -> Principal:
-    """The verified caller. Raises LookupError outside of an authenticated RPC: never answer without one."""
+    """Return the verified caller. Raises LookupError outside of an authenticated RPC: never answer without one."""
     return CALLER.get().principal
 
 
 def caller_id() -> str:
-    """Whose RPC it is; empty for one that needs no credential."""
+    """Return the caller's id; empty for an RPC that needs no credential."""
     caller = CALLER.get(None)
     return caller.principal.id if caller is not None else ""
 
 
 def caller_share() -> str:
-    """By what its part of common rooms is counted: its tenant's, or its own; empty for one without credential."""
+    """Return the key for shared limits: the caller's tenant, or its own; empty for an RPC without credential."""
     caller = CALLER.get(None)
     return caller.principal.share if caller is not None else ""
 
@@ -77,35 +77,35 @@ class MessageCount(Protocol):
 
 
 class Layer:
-    """Subclasses override what concerns them; what `enter` returns comes back in the other hooks. Hooks never wait."""
+    """Subclasses override the hooks they need; what `enter` returns is passed to the other hooks. Hooks never wait."""
 
     hooks: ClassVar[tuple[str, ...]] = ()
-    """Those of `HOOKS` that the class overrides."""
+    """The `HOOKS` that the class overrides."""
 
     def __init_subclass__(cls) -> None:
         cls.hooks = tuple(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Layer, hook))
 
     def concerns(self, hook: str, method: Method) -> bool:
-        """Whether the layer has something to do at one of its `hooks` in the method's RPCs; asked once."""
+        """Return whether the layer's `hook` has something to do in the method's RPCs; called once."""
         return hook in self.hooks
 
     def counters(self, hook: str, method: Method) -> Sequence[MessageCount]:
-        """What counts the messages that come, at the hook `received`, or leave, at `sent`; asked once. The front counts
-        in place: a hook that does no more would be a function more for each message."""
+        """Return the counters of messages for the hook `received` or `sent`; called once. The front counts in place,
+        because a hook that only counts would cost one more function call per message."""
         return ()
 
     def enter(self, method: Method, context: ServicerContext) -> Any:
-        """Before the handler. Raise to refuse the RPC."""
+        """Called before the handler. Raise to refuse the RPC."""
 
     def received(self, method: Method, state: Any, message: Any) -> None:
-        """Each request message. Raise to refuse it."""
+        """Called with each request message. Raise to refuse it."""
 
     def sent(self, method: Method, state: Any) -> None:
-        """Each response message of a generator or unary handler."""
+        """Called with each response message of a generator or unary handler."""
 
     def failure(self, method: Method, context: ServicerContext, error: Exception) -> Exception:
-        """The error that the next layer out, and in the end the caller, gets instead of `error`."""
+        """Return the error that the next outer layer, and finally the caller, gets instead of `error`."""
         return error
 
     def leave(self, method: Method, state: Any, context: ServicerContext, error: BaseException | None) -> None:
-        """After the RPC, whatever happened; cancellation too. Only when `enter` returned."""
+        """Called after the RPC, cancelled or not, but only when `enter` returned."""

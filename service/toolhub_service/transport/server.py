@@ -1,4 +1,4 @@
-"""The gRPC server: which servicers, behind which interceptors, on which address, and how it leaves."""
+"""The gRPC server: its servicers, its interceptors, its address, and how it shuts down."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from toolhub_service.transport.registry_servicer import RegistryServicer
 from toolhub_service.transport.rpc import Layer
 from toolhub_service.transport.tool_servicer import ToolServicer
 
-# Server reflection, v1 and v1alpha. grpcio-reflection ships v1alpha only (grpc/grpc#38576); the messages of v1 are
-# the same on the wire, so that the same servicer answers under both names.
+# Server reflection, v1 and v1alpha. grpcio-reflection has v1alpha only (grpc/grpc#38576); the messages of v1 are the
+# same on the wire, so the same servicer answers under both names.
 
 V1 = "grpc.reflection.v1.ServerReflection"
 V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 
 
 def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
-    """Answer what `services` (full names) look like."""
+    """Serve the descriptors of `services` (full names)."""
     _describe_v1()
     servicer = ReflectionServicer([*services, V1, V1ALPHA], pool=_Descriptors())
     add_ServerReflectionServicer_to_server(servicer, server)
@@ -64,7 +64,8 @@ def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
 
 
 class _Descriptors:
-    """The default pool of descriptors, which also finds the file of a method: protobuf's own finds a service's."""
+    """The default descriptor pool, which also finds the file of a method: protobuf's own finds only that of a
+    service."""
 
     def __init__(self) -> None:
         pool = descriptor_pool.Default()
@@ -87,7 +88,7 @@ class _Descriptors:
 
 
 def _describe_v1() -> None:
-    """Put v1 into the pool of descriptors, from v1alpha's: clients look for what they call before they call it."""
+    """Add v1 to the descriptor pool, copied from v1alpha: clients look up a service before they call it."""
     pool, alpha = descriptor_pool.Default(), FileDescriptorProto()
     try:
         pool.FindServiceByName(V1)
@@ -98,38 +99,38 @@ def _describe_v1() -> None:
 
 
 _REQUEST_MAX_BYTES = 4 * 1024 * 1024
-# Room for context, purpose and ids around 4 MiB of arguments.
+# Room for context, purpose and ids besides 4 MiB of arguments.
 _ENVELOPE_BYTES = 128 * 1024
 
-# Beyond, an RPC is refused; without the absolute bound gRPC refuses at random from here to twice as much.
+# Larger ones are refused; without the absolute bound gRPC refuses at random from this size up to twice as much.
 _METADATA_BYTES = 32 * 1024
 
-# Of a stream that nobody reads from, and of a connection besides what is being read: 5 MB/s over 100 ms of way. gRPC
-# would widen them by its probe to what a fast sender sends, and hold that whether it is ever read or not.
+# For a stream that nobody reads, and for a connection besides what is being read: 5 MB/s at 100 ms of latency. gRPC's
+# probe would widen the windows to what a fast sender sends, and hold that much even if it is never read.
 _WINDOW_BYTES = 512 * 1024
 
-# For TLS and the first frames of HTTP/2; a socket that says nothing is closed then.
+# For TLS and the first frames of HTTP/2; a silent connection is closed then.
 _HANDSHAKE_S = 20
 
-# For the answer of the longest call to be written and read.
+# Time for the answer of the longest call to be written and read.
 _LEAVE_S = 10
 
-# RPCs at once on one connection, health and reflection too; a client that wants more waits or connects again.
+# Concurrent RPCs of one connection, health and reflection included; a client that wants more waits or connects again.
 _STREAMS_A_CONNECTION = 1_000
 
-# RPCs that have arrived and not been looked at. Beyond 1,000 gRPC by itself resets some at random, as CANCELLED, which
-# no client takes for overload: the admission layer refuses with a status that says when to come back.
+# RPCs that have arrived and are not handled yet. Beyond 1,000, gRPC resets some at random as CANCELLED, which no client
+# takes for overload: the admission layer refuses with a status that says when to retry.
 _PENDING_MAX = 16_384
 
-# Without a call, after which a mesh has noticed; and the longest wait for that, for clients that look at no health.
+# Seconds without a call after which a mesh has noticed, and the longest wait for that, for clients that ignore health.
 _QUIET_S = 0.25
 _GOING_S = 5.0
 
-# Longest wait for cancelled calls: a command may take a moment to die.
+# Longest wait for cancelled calls: a process may take a moment to end.
 _CUT_OFF_S = 5.0
 
 _PACKAGE = "toolhub.v1"
-# What this version of the hub can do and the first one of the contract could not.
+# Capabilities that the first version of the contract did not have.
 _FEATURES = ("jobs.history", "jobs.watch_many", "tools.expected_digest", "tools.watch")
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -144,21 +145,21 @@ class Listening(msgspec.Struct, frozen=True):
     """host:port or unix:/path."""
     credentials: grpc.ServerCredentials | None = None
     keys_address: str = ""
-    """A second host:port for the same; empty: none."""
+    """A second host:port with the same services; empty for none."""
     keys_credentials: grpc.ServerCredentials | None = None
     share_port: bool = False
-    """SO_REUSEPORT: several processes on one port."""
+    """SO_REUSEPORT: several processes listen on one port."""
     max_connection_age_s: float = 0.0
     max_call_s: float = 600.0
-    """The longest time that any call may take."""
+    """Longest time of any call."""
     max_connection_idle_s: float = 300.0
     max_connections: int = 10_000
-    """Of this process; one more is closed as soon as it is accepted."""
+    """For this process; further connections are closed as soon as they are accepted."""
     reflection: bool = True
 
 
 class Server:
-    """Built stopped; `start`, then `drain`."""
+    """Created stopped; call `start`, then `drain`."""
 
     def __init__(
         self,
@@ -198,9 +199,9 @@ class Server:
         if listening.reflection:
             add_reflection(governed, [*self._services, health.SERVICE_NAME])
         self.port = self._bind(listening.address, listening.credentials)
-        """The port bound; 0 for a Unix socket."""
+        """The bound port; 0 for a Unix socket."""
         self.keys_port = self._bind(listening.keys_address, listening.keys_credentials) if listening.keys_address else 0
-        """That of `keys_address`."""
+        """The bound port of `keys_address`."""
 
     def _bind(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
         try:
@@ -211,7 +212,7 @@ class Server:
             raise OSError(f"cannot listen on {address}: the address is in use, or not one of this machine") from taken
 
     async def start(self) -> None:
-        """Accept calls; health says SERVING when it returns."""
+        """Accept calls; health is SERVING when this returns."""
         await self._grpc.start()
         await self._report_health(_SERVING)
 
@@ -223,11 +224,11 @@ class Server:
         *,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """Leave: NOT_SERVING, wait for the mesh to notice, refuse new work, let running work end, stop.
+        """Shut down: NOT_SERVING, wait for the mesh to notice, refuse new work, let running work end, stop.
 
-        `leaving` runs beside the grace of the running RPCs: watchers are sent away, jobs end or are handed on.
-        What is cut off after its grace is cancelled; when this returns it has been stopped and recorded, too. `sleep`
-        waits until the mesh has noticed.
+        `leaving` runs during the grace of the running RPCs: watches end, jobs end or are handed over. Work beyond its
+        grace is cancelled; when this returns it has been stopped and recorded, too. `sleep` waits until the mesh has
+        noticed.
         """
         await self._report_health(_NOT_SERVING)
         if notice_s:
@@ -244,23 +245,24 @@ class Server:
         await self._admission.wait_until_empty(_CUT_OFF_S)
 
     async def _stop(self, grace_s: float, going_s: float) -> None:
-        """Close the connections, within `grace_s` in all. A server that stops answers CANCELLED to what arrives in that
-        moment, by which a client cannot tell that nothing has begun: where a mesh was given notice, wait up to
-        `going_s` until it sends nothing any more, and refuse it meanwhile."""
+        """Close the connections, within `grace_s` in all. A stopping server answers CANCELLED to RPCs that arrive then,
+        from which a client cannot conclude that nothing has begun: where a mesh was notified, refuse its RPCs for up to
+        `going_s`, until it sends none any more."""
         began_s = monotonic()
         await self._admission.wait_until_quiet(_QUIET_S, going_s)
         await self._grpc.stop(max(0.0, grace_s - (monotonic() - began_s)))
 
     async def report_effects(self, *, are_possible: bool) -> None:
-        """Say on the services that calls go through whether effects can be recorded. The server as a whole goes on
-        serving: restarting it mends no audit log, and reads of the log and decisions of people are answered."""
+        """Report in the health of the services that carry calls whether effects can be recorded. The server's own
+        health stays SERVING: a restart repairs no audit log, and reads of the log and decisions of people are still
+        answered."""
         status = _SERVING if are_possible else _NOT_SERVING
         for service in _EFFECTS if status != self._effects and not self._admission.draining else ():
             await self._health.set(service, status)
         self._effects = status
 
     def is_serving(self) -> bool:
-        """Whether health of the hub as a whole says SERVING."""
+        """Return whether the health of the whole hub is SERVING."""
         return bool(self._status == _SERVING)
 
     async def _report_health(self, status: Any) -> None:
@@ -290,14 +292,14 @@ def server_options(listening: Listening) -> list[tuple[str, int]]:
     ]
     if listening.max_connection_age_s:
         options.append(("grpc.max_connection_age_ms", int(listening.max_connection_age_s * 1_000)))
-        # Beyond it gRPC cuts what still runs, half-way through an effect: no call may take that long.
+        # After this gRPC interrupts running RPCs, even in the middle of an effect: no call may take that long.
         grace_s = listening.max_call_s + _LEAVE_S
         options.append(("grpc.max_connection_age_grace_ms", int(grace_s * 1_000)))
     return options
 
 
 def contract_digest() -> str:
-    """sha256 (hex) over the files of the contract: two that speak exactly the same have the same."""
+    """Return the sha256 (hex) over the files of the contract: equal digests mean exactly the same contract."""
     files = {service.file for service in _descriptors()}
     pending = list(files)
     while pending:
@@ -312,7 +314,7 @@ def contract_digest() -> str:
 def server_info(
     listening: Listening, *, version: str, features: Iterable[str], credentials: Iterable[str], **limits: float
 ) -> tool_service_pb2.ServerInfo:
-    """What GetServerInfo answers; `limits` are fields of ServerLimits, durations in seconds under `…_s`."""
+    """Return the answer of GetServerInfo; `limits` are fields of ServerLimits, durations in seconds under `…_s`."""
     taken = tool_service_pb2.ServerLimits(max_request_bytes=_REQUEST_MAX_BYTES + _ENVELOPE_BYTES)
     for name, value in limits.items():
         if name.endswith("_s"):

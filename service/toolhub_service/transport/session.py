@@ -1,13 +1,13 @@
-"""InvokeSession: many calls over one stream, each through the whole chain.
+"""InvokeSession: many calls over one stream, each with all steps.
 
 Leader and followers (Schmidt et al., 2000): one task reads a message and runs its calls itself, one after the other,
-for as long as none of them has to wait. Where one does, another task takes over, with the rest of the message and with
-reading. A call that never waits costs no task and no turn of the loop, and a call that waits holds up nobody; which of
-them it is shows only while it runs, and asyncio's own tasks, timeouts and cancellation are all that is needed.
+while none of them has to wait. When one waits, another task takes over reading and the rest of the message. A call that
+never waits costs no task and no turn of the loop, and a call that waits delays no other; whether a call waits shows
+only while it runs, and asyncio's own tasks, timeouts and cancellation are sufficient.
 
 At most `max_in_flight` calls are begun and not yet handed to the reader, fewer where their arguments are large or other
-sessions have many (session_calls.py). While one that was read cannot begin, nothing more is read: HTTP/2's flow control
-holds the caller back, and a caller that keeps to the bounds can always cancel.
+sessions have many (session_calls.py). While a call that was read cannot begin, nothing more is read: HTTP/2's flow
+control slows the caller down, and a caller that respects the bounds can always cancel.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _NAME_MAX = 128
 
 
 def refused(call_id: str, tool: str, error: ToolError, now_unix_ms: int, request_id: str = "") -> ToolResult:
-    """What a session itself answers: to a call that breaks the contract, which never begins, and to one that its caller
-    cancelled, which the pipeline has recorded by then."""
+    """Return the answer of the session itself: to a call that violates the contract, which never begins, or that its
+    caller cancelled, which the pipeline has recorded by then."""
     evidence = Evidence(EvidenceType.TOOL, ref=call_id, summary=error.kind.value, created_at_unix_ms=now_unix_ms)
     return ToolResult(ok=False, call_id=call_id, tool=tool, error=error, evidence=(evidence,), request_id=request_id)
 
 
-# Run in one go before the loop gets its turn, so that a large message holds up no other RPC for long; fewer where there
-# are other tenants, in whose way it is.
+# Calls run in one go before the loop gets its turn, so that a large message does not delay other RPCs for long; fewer
+# where other tenants would be delayed.
 _CALLS_A_TURN = 32
 _CALLS_A_SHARED_TURN = 4
 
@@ -55,22 +55,22 @@ _DUPLICATE = "A call with this call_id is still in flight. Use a new call_id for
 
 
 class Session:
-    """`begin`, read `next_message` until None, and `end` it whatever happens."""
+    """Call `begin`, read `next_message` until None, and call `end` in any case."""
 
     def __init__(self, requests: AsyncIterator[pb.InvokeSessionRequest], terms: SessionTerms) -> None:
         self._requests = requests
         self._terms = terms
         self._queue = SendQueue(self._sent)
-        # By the caller's name, from being read to having been answered.
+        # By the caller's id, from reading the call until its answer has left.
         self._calls: dict[str, SessionedCall] = {}
-        # Read and not begun: of one message at most.
+        # Read but not begun: calls of one message at most.
         self._waiting: deque[SessionedCall] = deque()
-        # For those that were begun, and whose answers were not handed over yet.
+        # Counts calls that have begun and whose answers have not left yet.
         self._limiter = Limiter(terms.shared, terms.max_in_flight, self._queue)
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._leader: asyncio.Task[None] | None = None
-        # Whether the leader is inside of a call.
+        # Whether the leader is running a call.
         self._is_calling = False
         self._is_reading = False
         # Whether nothing more will be read.
@@ -84,14 +84,15 @@ class Session:
         self._start_leader()
 
     async def next_message(self) -> bytes | None:
-        """A serialised InvokeSessionResponse; None once all is answered. Raises what broke the session."""
+        """Return a serialised InvokeSessionResponse; None once everything is answered. Raises the failure of the
+        session."""
         message = await self._queue.next_message()
         if message is None and self._failure is not None:
             raise self._failure
         return message
 
     def stop_reading(self) -> None:
-        """What has been read goes on; the session ends when it is answered."""
+        """Finish the calls that were read; the session ends when they are answered."""
         if not self._is_read:
             self._is_read = self.is_cut_short = True
             if self._is_reading and self._leader is not None:
@@ -99,12 +100,12 @@ class Session:
             self._close_when_done()
 
     def cancel_all(self) -> None:
-        """Everything in flight is answered CANCELLED."""
+        """Cancel every call in flight; each is answered CANCELLED."""
         for call in list(self._calls.values()):
             call.cancel()
 
     async def end(self) -> None:
-        """Stop everything that still runs, and wait until it has been recorded."""
+        """Stop all running calls, and wait until they are recorded."""
         self._is_read = self._is_over = True
         self._waiting.clear()
         self._limiter.close()
@@ -117,14 +118,14 @@ class Session:
     # Leading
 
     def _start_leader(self) -> None:
-        """Let another task lead."""
+        """Start another task as leader."""
         self._is_calling = False
         self._leader = task = asyncio.create_task(self._lead())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def _replace_waiting_leader(self, leader: asyncio.Task[None]) -> None:
-        """Called in the turn after the leader began to call: whether it is still inside tells that it waits."""
+        """Called one turn of the loop after the leader began a call: if it is still in the call, the call waits."""
         if self._leader is leader and self._is_calling and not self._is_over:
             self._start_leader()
 
@@ -134,7 +135,7 @@ class Session:
         try:
             while self._leader is me and await self._has_work():
                 if self._terms.journal.is_behind():
-                    with suppress(ToolFailure):  # a log that is broken refuses each call by itself
+                    with suppress(ToolFailure):  # a broken audit log refuses each call by itself
                         await self._terms.journal.flush()
                 await self._call_a_turn(me)
         finally:
@@ -159,7 +160,7 @@ class Session:
             await asyncio.sleep(0)
 
     async def _has_work(self) -> bool:
-        """Wait for a call that can begin; False when there will be none."""
+        """Wait for a call that can begin; return False when there will be none."""
         while not (self._waiting and self._limiter.has_room()):
             if self._waiting:
                 await self._limiter.wait()
@@ -179,13 +180,13 @@ class Session:
         except asyncio.CancelledError:
             if self._is_over or not self._is_read:
                 raise
-            return  # stopped reading, and that is all
+            return  # cancelled by `stop_reading`, not by anything else
         finally:
             self._is_reading = False
         self._receive(message)
 
     def _receive(self, message: pb.InvokeSessionRequest) -> None:
-        """Calls first, so that a message may start a call and cancel it."""
+        """Accept the message's calls first, so that a message may start a call and cancel it."""
         malformed = self._terms.check(message)
         for place, request in enumerate(message.calls):
             call = SessionedCall(request, self._queue)
@@ -196,7 +197,7 @@ class Session:
                 call.refusal = ToolError(
                     ErrorKind.INVALID_INPUT, _DUPLICATE, details={"field": "call_id", "call_id": call.name}
                 )
-                call.name = ""  # whoever waits for the call in flight must not take this for its answer
+                call.name = ""  # a waiter for the call in flight must not take this for its answer
         for name in message.cancel_call_ids:
             if name in self._calls:
                 self._calls[name].cancel()
@@ -225,7 +226,7 @@ class Session:
             self._close_when_done()
 
     def _sent(self, call: SessionedCall) -> None:
-        """The queue has handed the call's answer over."""
+        """Called when the queue has handed over the call's answer."""
         if self._calls.get(call.name) is call:
             del self._calls[call.name]
         self._limiter.give_back(call.size_bytes)
@@ -242,44 +243,45 @@ class Session:
             self._queue.close()
 
 
-# Terms: principal and deadline of the stream, contract, bounds.
+# Terms of a session: principal and deadline of the stream, contract, limits.
 
 
 class Journal(Protocol):
-    """The log in which every call is recorded. A session is faster than a disk: it waits where the log falls behind."""
+    """The log that records every call. A session is faster than a disk: it waits when the log falls behind."""
 
     def is_behind(self) -> bool: ...
 
     async def flush(self) -> None:
-        """Return when what was recorded so far is written. Raises ToolFailure when it cannot be."""
+        """Return when everything recorded so far is written. Raises ToolFailure when it cannot be written."""
         ...
 
 
 class SessionTerms(msgspec.Struct, frozen=True):
     invoker: Invoker
     begin: Callable[[pb.SessionCall], Call]
-    """The call as the runtime takes it."""
+    """Returns the request as a Call."""
     check: Callable[[pb.InvokeSessionRequest], Mapping[int, ToolResult]]
-    """The calls of a message, by place, that break the contract, answered. Raises RpcFailure when the message does."""
+    """Returns answers for the calls that violate the contract, by index. Raises RpcFailure when the message itself
+    does."""
     cancelled: Callable[[Call], ToolResult]
-    """The answer to a call that its caller cancelled."""
+    """Returns the answer to a call that its caller cancelled."""
     journal: Journal
     shared: SharedLimit
-    """Of all sessions of this process."""
+    """Limit shared by all sessions of this process."""
     turns: Turns
     share: str
-    """Whose turns its calls take."""
+    """Key for fair turns of its calls."""
     max_in_flight: int
 
 
 # All sessions of a hub
 
-# Kept back from the grace, so that calls that do not end in it are still answered.
+# Reserved from the grace period, so that calls that do not end in it are still answered.
 _ANSWER_RESERVE_S = 0.25
 
 
 class Sessions:
-    """Opens sessions, and lets them leave."""
+    """Opens sessions, and ends them at shutdown."""
 
     def __init__(
         self,
@@ -293,8 +295,8 @@ class Sessions:
         max_of_all: int,
         faces: Faces | None = None,
     ) -> None:
-        """`max_in_flight` bounds the calls that are in flight in one session, `max_of_all` those of all but the first
-        of each."""
+        """`max_in_flight` limits the calls in flight of one session, `max_of_all` those of all sessions except the
+        first call of each."""
         self._shared = SharedLimit(max_of_all)
         self._journal = journal
         self._turns = turns
@@ -307,14 +309,15 @@ class Sessions:
         self._open: set[Session] = set()
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Return the number of open sessions."""
         return len(self._open)
 
     @asynccontextmanager
     async def opened(
         self, requests: AsyncIterator[pb.InvokeSessionRequest], context: ServicerContext
     ) -> AsyncIterator[Session]:
-        """A session that has begun; nothing of it runs any more at the end. Raises RpcFailure when the hub left."""
+        """Yield a session that has begun; nothing of it runs after the body. Raises RpcFailure when the hub is shutting
+        down."""
         session = Session(requests, self._terms(context))
         self._open.add(session)
         session.begin()
@@ -333,7 +336,8 @@ class Sessions:
             raise RpcFailure(Reason.DRAINING, message)
 
     def drain(self, grace_s: float) -> None:
-        """Read no more calls; what runs has so long to end, then it is cancelled. Each session ends UNAVAILABLE."""
+        """Read no more calls; running ones have this long to end, then they are cancelled. Each session ends
+        UNAVAILABLE."""
         for session in self._open:
             session.stop_reading()
 

@@ -1,7 +1,7 @@
-"""The calls of a session, what waits of them for the reader, and how many there may be.
+"""The calls of a session, their events that wait for the reader, and limits for both.
 
-A call is its own event sink. What waits for the reader is bounded: progress is kept in its newest form only, and of
-output the oldest goes first. The answer is never dropped, and nothing comes after it.
+A call is its own event sink. What waits for the reader is bounded: only the newest progress is kept, and the oldest
+output is dropped first. The answer is never dropped, and is the last event.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toolhub_service.transport.convert.call import from_chunk, from_progress, wa
 
 _NAME_MAX = 128
 EVENTS_MAX = 1_024
-"""Of one call that wait for the reader."""
+"""Limit for the waiting output of one call."""
 
 
 class SessionedCall:
@@ -42,36 +42,37 @@ class SessionedCall:
 
     def __init__(self, request: pb.SessionCall, queue: SendQueue) -> None:
         self.name = request.call_id[:_NAME_MAX]
-        """The caller's, not the hub's; one that is too long is never begun. Empty: that of a call in flight."""
+        """The caller's id, not the hub's; a call with one that is too long never begins. Empty: the id of a call in
+        flight."""
         self.wants_struct = wants_struct(request)
         intent = request.intent
         self.size_bytes = intent.args_struct.ByteSize() if intent.HasField("args_struct") else len(intent.args_json)
-        """Of its arguments."""
+        """Size of its arguments."""
         self.malformed: ToolResult | None = None
-        """The answer to a call that breaks the contract; it never begins."""
+        """The answer to a call that violates the contract, which never begins."""
         self.refusal: ToolError | None = None
-        """Why it is not even tried; it is refused in step 2 then, and recorded like any call."""
+        """Why the call cannot run: it is then refused in step 2 and recorded like any call."""
         self.is_cancelled = False
         self.is_over = False
-        """Whether its answer was taken: nothing more will come."""
+        """Whether its answer was taken: there is no further event."""
         self.is_queued = False
-        """Whether the queue knows that there is something to send; the queue's own mark."""
+        """Whether the call is in the queue; set by the queue only."""
         self.task: asyncio.Task[None] | None = None
-        """What runs it, from when it begins to its answer."""
+        """The task that runs the call, from its start to its answer."""
         self._request: pb.SessionCall | None = request
         self._queue = queue
         self._events: deque[Progress | Chunk] | None = None
         self._answer: bytes | None = None
 
     def begun_by(self, task: asyncio.Task[None]) -> pb.SessionCall:
-        """What was asked, once: what it holds of the message is let go when the call runs."""
+        """Return the request, once: the reference to the message is dropped when the call runs."""
         request, self._request = self._request, None
         assert request is not None
         self.task = task
         return request
 
     def cancel(self) -> None:
-        """It is still answered: CANCELLED, unless it is answered already."""
+        """Cancel the call; it is answered CANCELLED, unless it is answered already."""
         if self.task is not None:
             if not self.is_cancelled:
                 self.is_cancelled = True
@@ -90,7 +91,7 @@ class SessionedCall:
         self._keep(chunk, len(chunk.data))
 
     def answer(self, answer: ToolResult | Plan) -> None:
-        """The last event of the call."""
+        """Set the last event of the call."""
         event = pb.SessionEvent(call_id=self.name)
         write_answer(event, answer, as_struct=self.wants_struct)
         self._answer = event.SerializeToString()
@@ -99,7 +100,7 @@ class SessionedCall:
         self._queue.enqueue(self)
 
     def next_event(self) -> bytes | None:
-        """The oldest event that waits, serialised; None when none does."""
+        """Return the oldest waiting event, serialised; None when there is none."""
         if self._events:
             return self._event(self._take()).SerializeToString()
         answer = self._answer
@@ -133,37 +134,39 @@ class SessionedCall:
         return pb.SessionEvent(call_id=self.name, chunk=from_chunk(event))
 
 
-# Events are serialised one by one and joined: an InvokeSessionResponse is its events, each behind its tag and length
-# (protobuf encoding, "repeated elements"), so that a message is never built, measured and serialised a second time.
+# Events are serialised one by one and joined: an InvokeSessionResponse consists of its events, each preceded by tag and
+# length (protobuf encoding, "repeated elements"), so that no message is built, measured and serialised a second time.
 
 MESSAGE_MAX_BYTES = 1024 * 1024
-"""Of a message with more than one event; readers take 4 MiB unless they say otherwise."""
+"""Limit for a message with more than one event; readers accept 4 MiB by default."""
 HELD_MAX_BYTES = 4 * 1024 * 1024
-"""Of what waits for the reader. Beyond it output is dropped and no further call begins."""
+"""Limit for what waits for the reader. Beyond it output is dropped and no further call begins."""
 # Field 1, length-delimited: `InvokeSessionResponse.events`.
 _EVENTS_TAG = b"\x0a"
 
 
 class SendQueue:
-    """Where the events of all calls of a session wait. `sent` is called with each call whose answer has left."""
+    """The waiting events of all calls of a session. `sent` is called with each call whose answer has been handed
+    over."""
 
     def __init__(self, sent: Callable[[SessionedCall], None]) -> None:
         self._sent = sent
         self._ready: deque[SessionedCall] = deque()
         self.held_bytes = 0
-        """Of what waits for the reader."""
-        # An event that no longer went into its message.
+        """Bytes that wait for the reader."""
+        # An event that did not fit into its message.
         self._over = b""
         self._wake: asyncio.Future[None] | None = None
         self._closed = False
 
     def hold(self, size_bytes: int) -> bool:
-        """So many bytes more wait for the reader, or less; whether that is more than may."""
+        """Add the bytes to those that wait for the reader (negative: remove them), and return whether they exceed the
+        limit."""
         self.held_bytes += size_bytes
         return self.held_bytes > HELD_MAX_BYTES
 
     def enqueue(self, call: SessionedCall) -> None:
-        """The call has something to send."""
+        """Add a call that has events to send."""
         if not call.is_queued:
             call.is_queued = True
             self._ready.append(call)
@@ -171,13 +174,13 @@ class SendQueue:
                 self._wake.set_result(None)
 
     def close(self) -> None:
-        """Nothing comes any more: the reader is let go when it has caught up."""
+        """Accept no more calls; the reader gets None once it has read everything."""
         self._closed = True
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     async def next_message(self) -> bytes | None:
-        """An InvokeSessionResponse with all that waits, up to the bound; None after the last."""
+        """Return an InvokeSessionResponse with all that waits, up to the limit; None after the last."""
         while not (self._ready or self._over):
             if self._closed:
                 return None
@@ -205,7 +208,7 @@ class SendQueue:
 
 
 def _varint(number: int) -> bytes:
-    """Base 128, least significant group first (protobuf encoding)."""
+    """Return the number in base 128, least significant group first (protobuf encoding)."""
     groups = bytearray()
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -214,16 +217,16 @@ def _varint(number: int) -> bytes:
     return bytes(groups)
 
 
-# An RPC brings one call and 4 MiB of arguments at most, and admission counts RPCs. A session brings hundreds of calls
-# as one RPC, so that its arguments in flight are bounded by their bytes, and the calls that all sessions have in flight
-# by their number. Every session may always have one, as any RPC may: none starves for what others do.
+# An RPC has one call and at most 4 MiB of arguments, and admission counts RPCs. A session has hundreds of calls in one
+# RPC, so its arguments in flight are limited by their bytes, and the calls in flight of all sessions by their number.
+# Every session may always have one call, as any RPC may, so that none starves because of others.
 
 ARGS_MAX_BYTES = 4 * 1024 * 1024
-"""Of the calls of one session that are in flight. While they hold as much, no further one begins."""
+"""Limit for the calls in flight of one session; at this size no further call begins."""
 
 
 class SharedLimit:
-    """Calls in flight of all sessions, but for the first of each."""
+    """Counts the calls in flight of all sessions, except the first of each."""
 
     def __init__(self, most: int) -> None:
         self.count = 0
@@ -236,7 +239,7 @@ class SharedLimit:
             self._waiting.append(limiter)
 
     def left(self, count: int) -> None:
-        """Let as many sessions go on as there is room for: who waited longest goes first."""
+        """Remove calls from the count, and wake sessions for which there is room, the longest waiting first."""
         self.count -= count
         while self._waiting and self.count < self.most:
             limiter = self._waiting.popleft()
@@ -246,11 +249,11 @@ class SharedLimit:
 
 
 class Limiter:
-    """For the calls of one session that were begun and not handed over yet."""
+    """Counts the calls of one session that have begun and whose answers have not left."""
 
     def __init__(self, shared: SharedLimit, most: int, queue: SendQueue) -> None:
         self.is_waiting = False
-        """Whether the shared limit knows that it waits; its own mark."""
+        """Whether the shared limit has it in its queue; set by the shared limit only."""
         self._shared = shared
         self._most = most
         self._queue = queue
@@ -259,7 +262,7 @@ class Limiter:
         self._wake: asyncio.Future[None] | None = None
 
     def has_room(self) -> bool:
-        """Whether one more call may begin."""
+        """Return whether one more call may begin."""
         if self._queue.held_bytes > HELD_MAX_BYTES:
             return False
         shared = self._shared
@@ -268,14 +271,14 @@ class Limiter:
         )
 
     def take(self, size_bytes: int) -> None:
-        """A call with arguments of so many bytes begins."""
+        """Count a call with arguments of this size."""
         if self._calls:
             self._shared.count += 1
         self._calls += 1
         self._bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """It was handed over."""
+        """Stop counting a call whose answer has left."""
         self._calls -= 1
         self._bytes -= size_bytes
         if self._calls:
@@ -284,20 +287,20 @@ class Limiter:
             self.wake_if_free()
 
     async def wait(self) -> None:
-        """Until it may be free."""
+        """Wait until there may be room."""
         if self._calls and self._shared.count >= self._shared.most:
             self._shared.wait(self)
         self._wake = asyncio.get_running_loop().create_future()
         await self._wake
 
     def wake_if_free(self) -> bool:
-        """Whether it has let somebody go on."""
+        """Wake the waiting task if there is room, and return whether it was woken."""
         if self._wake is None or self._wake.done() or not self.has_room():
             return False
         self._wake.set_result(None)
         return True
 
     def close(self) -> None:
-        """Nothing is in flight any more, handed over or not."""
+        """Reset the counts: no call is in flight any more, whether its answer has left or not."""
         beyond_first, self._calls, self._wake = max(0, self._calls - 1), 0, None
         self._shared.left(beyond_first)

@@ -1,4 +1,4 @@
-"""Errors as gRPC statuses (AIP-193): every one carries ErrorInfo, and RetryInfo where waiting helps."""
+"""Errors as gRPC statuses (AIP-193): every status has ErrorInfo, and RetryInfo where waiting helps."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ERROR_DOMAIN = "toolhub"
 
 @dataclass(slots=True)
 class RpcFailure(Exception):
-    """An RPC that ends with a status instead of an answer."""
+    """An RPC that ends with an error status."""
 
     reason: HubReason | ErrorKind
-    """What a program branches on; the kind of a tool error that an RPC met which is no call."""
+    """The code for programs; for an RPC that is not a call, the kind of the tool error that it met."""
     message: str
     metadata: dict[str, str] = field(default_factory=dict)
     retry_after_s: float | None = None
-    """None: as the reason says."""
+    """None: as the reason defines."""
     field_violations: tuple[tuple[str, str], ...] = ()
     """(field path, what is wrong), for malformed requests."""
 

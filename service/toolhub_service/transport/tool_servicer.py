@@ -1,4 +1,4 @@
-"""ToolService: what agents use."""
+"""ToolService: for agents."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from toolhub_service.transport.rpc import CALLER, ServicerContext, current_princ
 from toolhub_service.transport.session import Journal, Sessions
 from toolhub_service.transport.status import RpcFailure
 
-# Events of one call, on their way to its stream: bounded, and never blocking the execution
+# Events of one call on their way to its stream: bounded, and never blocking the execution.
 
 _EVENTS_MAX = 1_024
-# Initial metadata of InvokeStream: the ID under which the audit log has the call.
+# Initial metadata of InvokeStream: the id of the call in the audit log.
 CALL_ID_HEADER = "toolhub-call-id"
-# Of output that waits for the reader; a stream that nobody reads costs no more.
+# Limit for output that waits for the reader, so that a stream without a reader costs no more.
 _HELD_MAX_BYTES = 1024 * 1024
 
 
 class StreamSink:
-    """A reader that is too slow loses the oldest events; the result still carries the whole output."""
+    """Queue of one call's events. A slow reader loses the oldest ones; the result still contains the whole output."""
 
     def __init__(self) -> None:
         self._events: deque[Progress | Chunk] = deque()
@@ -83,7 +83,7 @@ class StreamSink:
         return event
 
     def close(self) -> None:
-        """No event comes any more: the iteration ends when it has caught up."""
+        """Accept no more events: the iteration ends once all have been read."""
         self._closed = True
         self._ready.set()
 
@@ -99,24 +99,24 @@ class StreamSink:
 
 @dataclass(slots=True)
 class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
-    """Every RPC is one call of the runtime or of discovery."""
+    """Each RPC is one call of the runtime or of discovery."""
 
     invoker: Invoker
     discovery: Discovery
     clock: Clock
     randomness: Randomness
     session_max_in_flight: int
-    """Calls of one session."""
+    """Most calls in flight of one session."""
     session_max_of_all: int
-    """Calls of all sessions together, but for the first of each."""
+    """Most calls in flight of all sessions together, except the first of each."""
     journal: Journal
-    """Where the calls are recorded."""
+    """The log that records the calls."""
     news: ToolWatches
     server: pb.ServerInfo
-    """What this hub is."""
+    """The answer of GetServerInfo."""
     turns: Turns = field(default_factory=Turns)
     faces: Faces | None = None
-    """None: the hub's own names only."""
+    """None: the hub has no faces, only its own names."""
     call_ids: CallIds = field(init=False)
     sessions: Sessions = field(init=False)
 
@@ -134,7 +134,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         )
 
     def _behind(self, face: str) -> Invoker:
-        """What makes the calls of an RPC that names the face. Raises HubFailure FACE_NOT_FOUND."""
+        """Return the invoker for an RPC that names a face. Raises HubFailure FACE_NOT_FOUND."""
         return self.invoker if self.faces is None else self.faces.behind(face)
 
     async def Invoke(self, request: pb.InvokeRequest, context: ServicerContext) -> pb.InvokeResponse:
@@ -163,7 +163,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
             deadline_s=answer_deadline_s(self.clock, context),
             mode=MODES[request.mode],
         )
-        # At once: a caller who breaks off before the first event can still name the call.
+        # At once: a caller that cancels before the first event can still name the call.
         await context.send_initial_metadata(((CALL_ID_HEADER, call.call_id),))
         sink = StreamSink()
         running = asyncio.create_task(invoker.invoke(call, sink))
@@ -179,7 +179,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
             write_answer(response, await running, as_struct=wants_struct(request))
             yield response
         finally:
-            if not running.done():  # the stream ended early: the call is ended, too, and recorded
+            if not running.done():  # the stream ended early: the call ends, too, and is recorded
                 running.cancel()
                 await asyncio.wait([running])
 
@@ -226,7 +226,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         return export_tools(self.discovery, request, caller.principal)
 
     def _exported(self, request: pb.ExportToolsRequest, face: Face, principal: Principal) -> pb.ExportToolsResponse:
-        """The tools of the face that can run now, in the order of its table: one page, without a filter."""
+        """Return the face's tools that can run now, in the order of its table: one page, without a filter."""
         if request.format not in DIALECTS:
             wrong = (("format", "must be OPENAI, ANTHROPIC or MCP for the tools of a face"),)
             raise RpcFailure(Reason.MALFORMED_REQUEST, f"format {wrong[0][1]}.", field_violations=wrong)
@@ -247,7 +247,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
         )
 
 
-# ExportTools: tools in the form of a model's interface, or as functions of programs.
+# ExportTools: tools in the format of a model's interface, or as functions of programs.
 
 _STUBS: dict[int, StubFormat] = {
     pb.EXPORT_FORMAT_PYTHON_STUBS: PYTHON,
@@ -261,7 +261,7 @@ DIALECTS: dict[int, Dialect] = {
 
 
 def export_tools(discovery: Discovery, request: pb.ExportToolsRequest, principal: Principal) -> pb.ExportToolsResponse:
-    """Raises HubFailure INVALID_ARGUMENT for a bad page."""
+    """Return a page of exported tools. Raises HubFailure INVALID_ARGUMENT for a bad page."""
     stubs = _STUBS.get(request.format)
     if stubs is not None:
         return _export_stubs(discovery, request, principal, stubs)
@@ -291,7 +291,7 @@ def _export_page(
     form: str,
     tools: BytePage[ToolSpec, Any],
 ) -> ToolPage:
-    """A model is only offered what it can call: ACTIVE tools that policy could allow."""
+    """Return the tools offered to a model: only ACTIVE ones that policy could allow."""
     viewer = discovery.viewer(principal)
     return list_tools(
         discovery.catalog,
@@ -318,7 +318,7 @@ def _export(
 
 
 class _Exported(NamedTuple):
-    """One tool in a model's form."""
+    """One tool in a model's format."""
 
     exported: str
     name: str
@@ -326,7 +326,7 @@ class _Exported(NamedTuple):
 
 
 def _exported(export: Export) -> _Exported:
-    """The one tool of the export."""
+    """Return the export's only tool."""
     ((exported, name),) = export.names.items()
     return _Exported(exported, name, canonical_json.dumps(export.tools[0]))
 

@@ -1,1 +1,1 @@
-"""protobuf <-> domain. Nothing else translates between the two."""
+"""protobuf <-> domain. Only this package translates between the two."""

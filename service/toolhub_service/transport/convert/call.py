@@ -1,5 +1,5 @@
-"""A call on the wire: a request as a Call, whose envelope is valid by now and whose arguments are still untrusted; its
-deadline; and what leaves."""
+"""Calls on the wire: a request as a Call, whose envelope is valid and whose arguments are untrusted; its deadline; its
+answer."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ CallRequest: TypeAlias = pb.InvokeRequest | pb.InvokeStreamRequest | pb.SessionC
 ResultHolder: TypeAlias = pb.InvokeResponse | pb.InvokeStreamResponse | pb.SessionEvent | job_pb2.JobStatus
 
 AT_ONCE_BYTES = 32 * 1024
-"""Of JSON that is read at once, whatever it holds."""
-# Of JSON that is read at once where it holds few values.
+"""Size of JSON that is read at once, whatever its contents."""
+# Size of JSON that is read at once if it has few values.
 _LIGHT_BYTES = 1024 * 1024
 _STRUCT_AT_ONCE_BYTES = 16 * 1024
 
@@ -66,7 +66,8 @@ MODES = {
 
 
 def to_call(request: CallRequest, principal: Principal, *, call_id: str, deadline_s: float | None, mode: Mode) -> Call:
-    """Never raises for bad arguments: the call carries the error to step 2, so that it is answered and recorded."""
+    """Return the request as a Call. Never raises for bad arguments: the call carries the error to step 2, so that it is
+    answered and recorded."""
     intent = request.intent
     raw = intent.args_json
     args: JsonObject = {}
@@ -96,7 +97,7 @@ def to_call(request: CallRequest, principal: Principal, *, call_id: str, deadlin
         plan_digest=request.plan_digest,
         approval_id=request.approval_id,
         expected_tool_digest=intent.expected_tool_digest,
-        # `find`, for `in` raises and drops a TypeError in bytes. A `$` may be spelt as an escape.
+        # `find`, because `in` raises and drops a TypeError in bytes. A `$` may be written as an escape.
         names_artifacts=is_struct or raw.find(b"$artifact") >= 0 or raw.find(b"\\u0024") >= 0,
         deadline_s=deadline_s,
         unread=partial(_read_args, intent, is_large=True) if unread_bytes else None,
@@ -105,14 +106,14 @@ def to_call(request: CallRequest, principal: Principal, *, call_id: str, deadlin
 
 
 def wants_struct(request: CallRequest) -> bool:
-    """Whether the answer's JSON travels as a Struct: as asked, else as the question did."""
+    """Return whether the answer's JSON is sent as a Struct: as requested, else as the arguments were."""
     if request.result_encoding == call_pb2.RESULT_ENCODING_UNSPECIFIED:
         return request.intent.HasField("args_struct")
     return bool(request.result_encoding == call_pb2.RESULT_ENCODING_STRUCT)
 
 
 def _large_bytes(intent: call_pb2.ToolIntent) -> int:
-    """How many bytes the arguments have where they are too much to be read on the event loop; else 0."""
+    """Return the size of arguments that are too large to be read on the event loop; else 0."""
     raw = intent.args_json
     if raw:
         return 0 if len(raw) <= _LIGHT_BYTES and has_little(raw) else len(raw)
@@ -121,7 +122,7 @@ def _large_bytes(intent: call_pb2.ToolIntent) -> int:
 
 
 def _read_args(intent: call_pb2.ToolIntent, *, is_large: bool = False) -> tuple[JsonObject, ToolError | None]:
-    """`is_large`: the structure of a text is counted first."""
+    """Read the arguments; with `is_large` the structure of a text is counted first."""
     try:
         if intent.HasField("args_struct"):
             value = strict_json.struct_numbers(from_struct(intent.args_struct))
@@ -144,7 +145,7 @@ def _object(value: JsonValue) -> tuple[JsonObject, ToolError | None]:
 
 
 def _to_context(context: call_pb2.ExecContext, call_id: str) -> ExecContext:
-    """A call without a request_id is a request of its own."""
+    """Return the context; a call without a request_id is a request of its own."""
     return ExecContext(
         request_id=context.request_id or call_id,
         task_id=context.task_id,
@@ -167,35 +168,36 @@ def _to_budget(budget: call_pb2.CallBudget) -> BudgetRequest:
 
 # Deadlines
 
-# Kept back from the caller's deadline, so that a call that runs out of time is still answered by a ToolResult.
+# Reserved from the caller's deadline, so that a call that runs out of time is still answered by a ToolResult.
 _RESERVE_S = 0.1
 
 
 def answer_deadline_s(clock: Clock, context: ServicerContext) -> float | None:
-    """Loop clock: when a call of this RPC must have ended; None when its caller set no deadline."""
-    remaining_s: float | None = context.time_remaining()  # typed as if there always were one
+    """Return when a call of this RPC must have ended, on the loop clock; None when its caller set no deadline."""
+    remaining_s: float | None = context.time_remaining()  # its type says that there always is one
     if remaining_s is None:
         return None
     return clock.monotonic_s() + remaining_s - min(_RESERVE_S, remaining_s / 10)
 
 
-# What leaves: results, plans, errors, progress.
+# Answers: results, plans, errors, progress.
 
-# More leave as JSON bytes: each is a message of its own, made on the event loop; a call may not bring more, either.
+# More values are sent as JSON bytes: in a Struct each is a message, created on the event loop. Arguments have the same
+# limit.
 _STRUCT_VALUES_MAX = 15_000
 
 
 from_progress = Writer(progress_pb2.Progress, Progress)
 from_chunk = Writer(progress_pb2.Chunk, Chunk)
-# As results name it: without its owner.
+# As results name an artifact: without its owner.
 from_artifact_ref = Writer(artifact_pb2.Artifact, ArtifactRef, apart={"principal", "task_id", "call_id", "created_at"})
 _JOB = Writer(job_state_pb2.JobRef, JobRef)
 
 
 def write_answer(holder: ResultHolder, answer: ToolResult | Plan, *, as_struct: bool) -> None:
-    """Fills the message where it stands, within the holder: a message handed to another is copied."""
+    """Fill the message in place, within its parent: assigning a message to another copies it."""
     if isinstance(answer, Plan):
-        assert not isinstance(holder, job_pb2.JobStatus)  # a job runs: it is never answered with a plan
+        assert not isinstance(holder, job_pb2.JobStatus)  # a job is executed, so its answer is never a plan
         holder.plan.CopyFrom(from_plan(answer, as_struct=as_struct))
         return
     message, result = holder.result, answer
@@ -224,7 +226,7 @@ def write_answer(holder: ResultHolder, answer: ToolResult | Plan, *, as_struct: 
     message.MergeFromString(_durations(result.durations_us))
     if result.error is not None:
         message.error.CopyFrom(from_error(result.error))
-    # A face answers in its own words also where the call failed or became a job.
+    # A face has its own representation of a call that failed or became a job, too.
     has_answer = (result.ok and result.job is None) or result.value is not None
     if has_answer and not (as_struct and _set_struct(message, result.value)):
         message.result_json = canonical_json.dumps(result.value)
@@ -242,7 +244,8 @@ def _add_what_few_have(message: result_pb2.ToolResult, result: ToolResult) -> No
 
 
 def _raw_json(raw: JsonValue) -> bytes:
-    """An upstream may have answered what JSON cannot hold; the call has had its effect and is answered all the same."""
+    """An upstream may have answered what JSON cannot represent; the call has had its effect and is answered all the
+    same."""
     try:
         return canonical_json.dumps(raw)
     except canonical_json.NotJson:
@@ -250,7 +253,7 @@ def _raw_json(raw: JsonValue) -> bytes:
 
 
 def _set_struct(message: result_pb2.ToolResult, value: JsonValue) -> bool:
-    """Whether the value travels as a Struct: exactness comes before the encoding that was asked for."""
+    """Set the Struct and return whether that was possible: exactness has priority over the requested encoding."""
     if isinstance(value, dict) and not has_many_values(value, _STRUCT_VALUES_MAX):
         try:
             message.result_struct.CopyFrom(to_struct(value))
@@ -261,12 +264,13 @@ def _set_struct(message: result_pb2.ToolResult, value: JsonValue) -> bool:
     return False
 
 
-# Durations are serialised here: eight small messages a call would cost 8 µs, and a cache of them by value is missed
+# Durations are serialised here: eight small messages a call would cost 8 µs, and a cache of them by value would miss
 # whenever steps take longer than usual. Wire format: protobuf.dev/programming-guides/encoding.
 _DURATIONS_TAG: Final = b"\x82\x01"  # field 16, a message
 # A StepDuration up to its microseconds.
 _TAKEN_BY: Final = {step: bytes([1 << 3, STEPS.to_wire[step], 2 << 3]) for step in StepName}
-# Whole, for each step that takes less than 128 µs, as most do: made anew they were a twelfth of the hub's own work.
+# Complete bytes for each step shorter than 128 µs, as most are: making them each time was a twelfth of the hub's own
+# work.
 _SHORT: Final = {
     step: [_DURATIONS_TAG + bytes([len(taken_by) + 1]) + taken_by + bytes([us]) for us in range(128)]
     for step, taken_by in _TAKEN_BY.items()
@@ -274,7 +278,7 @@ _SHORT: Final = {
 
 
 def _durations(durations_us: Mapping[StepName, int]) -> bytes:
-    """A ToolResult with nothing but these, serialised."""
+    """Return a serialised ToolResult that contains only these durations."""
     written = bytearray()
     for step, duration_us in durations_us.items():
         if duration_us < 128:
@@ -322,7 +326,7 @@ def _approval_ref(details: Mapping[str, JsonValue]) -> error_pb2.ApprovalRef:
     message = error_pb2.ApprovalRef(
         approval_id=str(details["approval_id"]), state=_APPROVAL_STATES.get(str(details.get("approval_state")), 0)
     )
-    with suppress(ValueError):  # a tool of one's own may raise the same kind
+    with suppress(ValueError):  # a custom tool may raise the same kind
         message.expires_at.FromJsonString(str(details.get("expires_at", "")))
     return message
 

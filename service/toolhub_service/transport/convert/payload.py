@@ -1,7 +1,7 @@
 """JSON on the wire: canonical bytes, or a Struct for people and transcoders (contract, "Payloads").
 
-A Struct's numbers are doubles: going in, a magnitude of 2^53 or more is refused; coming out, a value that a
-Struct cannot hold exactly travels as JSON bytes whatever was asked for.
+A Struct's numbers are doubles: on input, a magnitude of 2^53 or more is refused; on output, a value that a Struct
+cannot represent exactly is sent as JSON bytes, whatever was requested.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind,
 from toolhub_service.schema import canonical_json
 
 _EXACT_MAX = 2**53
-# Levels of a Struct that leaves. Each takes up to three messages, and parsers refuse more than 100 in one another.
+# Levels of a Struct on output. Each takes up to three messages, and parsers refuse more than 100 nested ones.
 _DEPTH_MAX = 24
-# Characters shown of a value that is shown as text.
+# Longest value that is shown as text, in characters.
 _TEXT_MAX = 2_000
 
 
 class NotInStruct(ValueError):
-    """The value would not survive a Struct."""
+    """A Struct cannot represent the value."""
 
 
 def from_value(value: Value) -> JsonValue:
-    """A protobuf Value as JSON, numbers still doubles."""
+    """Return a protobuf Value as JSON; its numbers stay doubles."""
     kind = value.WhichOneof("kind")
     if kind == "struct_value":
         return from_struct(value.struct_value)
@@ -54,8 +54,8 @@ def from_struct(struct: Struct) -> dict[str, JsonValue]:
 
 
 def to_value(json: JsonValue, depth: int = _DEPTH_MAX) -> Value:
-    """Raises NotInStruct for integers of magnitude 2^53 or more, numbers that are not finite and more than `depth`
-    levels."""
+    """Return the protobuf Value. Raises NotInStruct for integers of magnitude 2^53 or more, numbers that are not finite
+    and more than `depth` levels."""
     if json is None:
         return Value(null_value=NULL_VALUE)
     if isinstance(json, bool):
@@ -78,7 +78,7 @@ def to_struct(json: Mapping[str, JsonValue], depth: int = _DEPTH_MAX) -> Struct:
 
 
 def lossy_struct(json: Mapping[str, JsonValue]) -> Struct:
-    """For details meant for reading: what a Struct cannot hold is shown as text."""
+    """For details meant for reading: what a Struct cannot represent is shown as text."""
     return Struct(fields={key: lossy_value(value) for key, value in json.items()})
 
 
@@ -98,7 +98,7 @@ def _as_text(json: JsonValue) -> str:
 
 
 def timestamp(unix_ms: int) -> Timestamp | None:
-    """None for 0: never happened, or unknown."""
+    """Return the Timestamp; None for 0, which means never or unknown."""
     return Timestamp(seconds=unix_ms // 1_000, nanos=unix_ms % 1_000 * 1_000_000) if unix_ms else None
 
 
@@ -119,14 +119,14 @@ def seconds(span: Duration) -> float:
 
 
 WIRE_ENUMS: dict[str, WireEnum] = {}
-"""By the full name of the protobuf enum."""
+"""Tables by the full name of the protobuf enum."""
 
 
 class WireEnum:
-    """A table both ways between a domain enum and a protobuf enum."""
+    """A two-way table between a domain enum and a protobuf enum."""
 
     def __init__(self, domain: type[Enum], wire: Any, prefix: str, *, unspecified: Enum | None = None) -> None:
-        """`unspecified`: the domain's word for a field that is not set."""
+        """`unspecified` is the domain's value for a field that is not set."""
         self.to_wire: dict[Any, Any] = {
             member: 0 if member is unspecified else wire.Value(f"{prefix}_{member.name}") for member in domain
         }
@@ -134,7 +134,8 @@ class WireEnum:
         WIRE_ENUMS[wire.DESCRIPTOR.full_name] = self
 
     def filtered(self, numbers: Iterable[int]) -> frozenset[Any]:
-        """The members that a filter names; the unspecified one among them means every one, as none at all does."""
+        """Return the members that a filter names; if the unspecified one is among them, all of them, as for an empty
+        filter."""
         named = frozenset(numbers)
         return frozenset() if 0 in named else frozenset(self.to_domain[number] for number in named)
 

@@ -1,4 +1,4 @@
-"""What the hub keeps, on the wire: jobs and their histories, audit events, approvals, artifacts, pins."""
+"""Stored records on the wire: jobs and their histories, audit events, approvals, artifacts, pins."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _JOB_FILTER = Reader(JobFilter, job_service_pb2.ListJobsRequest, apart={"states"
 
 
 def from_job(job: Job, *, as_struct: bool, with_result: bool = True) -> job_pb2.Job:
-    """`with_result` false: lists leave the results out."""
+    """Return the message of a job; with `with_result` false, as in lists, without its result."""
     message = _JOB(job, job.call, job.call.context, principal=job.call.principal.id)
     write_status(message.status, job.status, as_struct=as_struct, with_result=with_result)
     return message
 
 
 def write_status(message: job_pb2.JobStatus, status: JobStatus, *, as_struct: bool, with_result: bool = True) -> None:
-    """Fills the message where it stands."""
+    """Fill the message in place."""
     message.job_id = status.job_id
     message.sequence = status.sequence
     message.state = JOB_STATES.to_wire[status.state]
@@ -76,7 +76,7 @@ def write_status(message: job_pb2.JobStatus, status: JobStatus, *, as_struct: bo
 
 
 def to_job_filter(request: job_service_pb2.ListJobsRequest) -> JobFilter:
-    """The unspecified state in a filter means every state."""
+    """Return the filter; the unspecified state in it means every state."""
     return _JOB_FILTER(request, states=JOB_STATES.filtered(request.states))
 
 
@@ -84,7 +84,8 @@ to_watched = Reader(JobFilter, job_service_pb2.WatchJobsRequest, apart={"states"
 
 
 def shows_struct(encoding: int) -> bool:
-    """Of an answer to a question without arguments: JSON bytes unless a Struct is asked for."""
+    """Return whether the answer to a request without arguments uses a Struct: JSON bytes unless a Struct is
+    requested."""
     return bool(encoding == call_pb2.RESULT_ENCODING_STRUCT)
 
 
@@ -103,7 +104,7 @@ _VERIFICATION = Writer(
 
 
 def from_event(chained: ChainedEvent, tenant: str = "") -> event_pb2.Event:
-    """`tenant`: of its principal, as the policy in force says."""
+    """`tenant` is that of the event's principal under the policy in force."""
     event = chained.event
     kind = _KIND_NAMES.get(event.outcome)
     return _EVENT(
@@ -147,7 +148,7 @@ def to_approval_filter(request: approval_service_pb2.ListApprovalsRequest) -> Ap
 
 
 def is_approval(decision: int) -> bool:
-    """The envelope has been validated: it is a yes or a no."""
+    """Return whether the decision is an approval; the envelope has been validated, so it is one or a rejection."""
     return decision == approval_pb2.DECISION_APPROVE
 
 
@@ -156,7 +157,7 @@ def to_decision(decision: int) -> Decision:
 
 
 def to_answer(answer_json: bytes) -> JsonObject | None:
-    """None when there is none. Raises ToolFailure INVALID_INPUT for what is no JSON object."""
+    """Return the answer; None when there is none. Raises ToolFailure INVALID_INPUT when it is not a JSON object."""
     if not answer_json:
         return None
     answer = strict_json.loads(answer_json)
@@ -166,14 +167,14 @@ def to_answer(answer_json: bytes) -> JsonObject | None:
 
 
 def from_refused_answer(error: ToolError) -> RpcFailure:
-    """INVALID_ARGUMENT, with a violation for each place at which the answer does not fit the question."""
+    """INVALID_ARGUMENT, with a violation for each place where the answer does not fit the question."""
     fields = tuple((f"answer_json{violation.path}", violation.message) for violation in error.violations)
     violations = fields or (("answer_json", error.message),)
     return RpcFailure(Reason.ANSWER_UNFIT, error.message, field_violations=violations)
 
 
 def _from_question(approval: Approval) -> approval_pb2.Question | None:
-    """What is shown of it: never its continuation, nor what was answered."""
+    """Return what is shown of a question: never its continuation or its answer."""
     question = approval.question
     if question is None:
         return None
@@ -190,7 +191,8 @@ _ARTIFACT_FILTER = Reader(ArtifactFilter, artifact_service_pb2.ListArtifactsRequ
 
 
 def to_artifact_filter(request: artifact_service_pb2.ListArtifactsRequest, caller: Principal) -> ArtifactFilter:
-    """Raises HubFailure PERMISSION_DENIED for another's, unless all may be read."""
+    """Return the filter. Raises HubFailure PERMISSION_DENIED for another principal's artifacts, unless all may be
+    read."""
     may_read_all = Role.AUDITOR in caller.roles
     if not may_read_all and request.principal not in ("", caller.id):
         lacks = f"{caller.id} lacks the role `auditor`, which listing what others own requires."
@@ -202,9 +204,8 @@ def to_artifact_filter(request: artifact_service_pb2.ListArtifactsRequest, calle
 
 # Pins
 
-# A text breaks where its own lines end, so that one changed sentence of a long description is one changed line of the
-# difference. Both sides are cut before they are compared: difflib's worst case is quadratic, and what is compared was
-# written by a stranger.
+# A text is split at its own line ends, so that one changed sentence of a long description is one changed line of the
+# diff. Both sides are cut before they are compared: difflib's worst case is quadratic, and the texts are untrusted.
 
 DIFF_MAX_BYTES = 64 * 1024
 _COMPARED_MAX_CHARS = 128 * 1024
@@ -213,7 +214,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def pin_diff(before: JsonObject, after: JsonObject, *, approved: str, seen: str) -> str:
-    """Unified diff of at most 64 KiB, empty when both are equal; `approved` and `seen` name the two sides."""
+    """Return a unified diff of at most 64 KiB, empty when both are equal; `approved` and `seen` name the two sides."""
     lines = difflib.unified_diff(_lines(before), _lines(after), approved, seen, lineterm="")
     return "\n".join(_bounded(lines))
 
@@ -246,7 +247,7 @@ _DEFINITION_MAX_BYTES = 256 * 1024
 
 
 def from_whole_pin(pin: Pin, approved: Pin | None) -> pin_pb2.Pin:
-    """With the definition, and its difference to the approved one."""
+    """Return the pin with its definition and the diff to the approved one."""
     message = from_pin(pin)
     definition = json.dumps(pin.definition, sort_keys=True, separators=(",", ":")).encode()  # as `pin_digest` reads it
     message.definition_json = definition if len(definition) <= _DEFINITION_MAX_BYTES else b""

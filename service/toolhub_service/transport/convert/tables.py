@@ -1,9 +1,9 @@
-"""Messages and domain values whose fields have the same names: one conversion each, compiled when it is imported.
+"""Messages and domain values whose fields have the same names: one conversion each, compiled at import.
 
-A Timestamp `x` is the domain's `x_unix_ms`, a Duration `x` its `x_s`, an enum goes by the table of its `WireEnum`; all
-else is the same on both sides, but for what is `renamed` and for messages within, which are `nested`. A field that has
-no counterpart is an error at import unless it is named as `apart`, which code fills in: so that nothing is forgotten,
-and nothing leaves that the contract has no field for.
+A Timestamp `x` is the domain's `x_unix_ms`, a Duration `x` its `x_s`, and an enum uses the table of its `WireEnum`. All
+other fields are the same on both sides, except those that are `renamed` and inner messages, which are `nested`. A field
+without a counterpart is an error at import unless it is listed as `apart`, which code fills in: so no field is
+forgotten, and nothing is sent that the contract has no field for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Domain = TypeVar("Domain")
 
 
 class Writer(Generic[Wire]):
-    """From domain values to a message."""
+    """Converts domain values to a message."""
 
     def __init__(
         self,
@@ -30,8 +30,9 @@ class Writer(Generic[Wire]):
         renamed: Mapping[str, str] | None = None,
         nested: Mapping[str, Callable[[Any], Message]] | None = None,
     ) -> None:
-        """A field is filled from the first of `sources` that has its counterpart, a field or a property. By field of
-        the message: `renamed`, that counterpart where it bears another name; `nested`, what writes a message within."""
+        """A field is filled from its counterpart, a field or a property, in the first of `sources` that has it. By
+        field of the message: `renamed` gives a counterpart with another name, `nested` the function that writes an
+        inner message."""
         self._wire = wire
         self._fields: list[tuple[str, int, str, Callable[[Any], Any] | None]] = []
         left_out, renamed, nested = set(apart), renamed or {}, nested or {}
@@ -47,7 +48,7 @@ class Writer(Generic[Wire]):
             self._fields.append((field.name, places[0], name, convert))
 
     def __call__(self, *values: object, **apart: Any) -> Wire:
-        """The message of `values`, one of each of the sources, and of what is `apart`."""
+        """Return the message of `values`, one for each of the sources, and of the `apart` fields."""
         for field, place, name, convert in self._fields:
             value = getattr(values[place], name)
             apart[field] = value if convert is None else convert(value)
@@ -55,7 +56,7 @@ class Writer(Generic[Wire]):
 
 
 class Reader(Generic[Domain]):
-    """From a message to a domain value; for scalars and enums."""
+    """Converts a message to a domain value; for scalars and enums."""
 
     def __init__(self, domain: type[Domain], wire: type[Message], *, apart: Iterable[str] = ()) -> None:
         self._domain = domain
@@ -70,7 +71,8 @@ class Reader(Generic[Domain]):
             self._fields.append((name, None if of_enum is None else WIRE_ENUMS[of_enum.full_name].to_domain))
 
     def __call__(self, message: Message, **apart: Any) -> Domain:
-        """The value, with what is `apart`. Raises KeyError for a number of an enum that the domain does not know."""
+        """Return the value, with the `apart` fields. Raises KeyError for an enum number that the domain does not
+        know."""
         for name, members in self._fields:
             value = getattr(message, name)
             apart[name] = value if members is None else members[value]
@@ -88,7 +90,7 @@ def _within(write: Callable[[Any], Message], *, is_repeated: bool) -> Callable[[
 
 
 def _counterpart(field: Any) -> str:
-    """The name of the domain's field for a field of a message."""
+    """Return the name of the domain's field for a field of a message."""
     of = field.message_type.full_name if field.message_type is not None else ""
     suffix = {"google.protobuf.Timestamp": "_unix_ms", "google.protobuf.Duration": "_s"}.get(of, "")
     return f"{field.name}{suffix}"
@@ -103,5 +105,5 @@ def _to_wire(field: Any) -> Callable[[Any], Any] | None:
 
 
 def _duration(span_s: float | None) -> Any:
-    """None where nothing is known of it."""
+    """Return the Duration; None where the value is unknown."""
     return None if span_s is None else duration(span_s)

@@ -1,4 +1,4 @@
-"""Tool definitions both ways; filters, pages, hits and sources of tools."""
+"""Tool definitions in both directions; filters, pages, hits and sources of tools."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ _SOURCE = Writer(
 
 
 def from_spec(spec: ToolSpec, *, full: bool, for_operator: bool = True) -> tool_pb2.ToolSpec:
-    """A tool for the wire; without `full` the schemas and examples stay behind, and where it runs is for operators."""
+    """Return a tool's message; without `full` it has no schemas and examples, and only operators see where the tool
+    runs."""
     message = _SPEC(
         spec,
         capabilities=sorted(spec.capabilities),
@@ -89,7 +90,8 @@ def _from_cost(cost: CostHints) -> tool_pb2.CostHints:
 
 
 def to_spec(message: tool_pb2.ToolSpec) -> ToolSpec:
-    """A tool as registered over the wire. Raises HubFailure INVALID_ARGUMENT when a schema or example is not JSON."""
+    """Return the definition of a tool registered over the wire. Raises HubFailure INVALID_ARGUMENT when a schema or
+    example is not JSON."""
     spec = ToolSpec(
         name=message.name,
         version=message.version,
@@ -152,7 +154,7 @@ BREAKERS = {
     "HALF_OPEN": source_pb2.BREAKER_STATE_HALF_OPEN,
     "OPEN": source_pb2.BREAKER_STATE_OPEN,
 }
-# Lines.
+# Most lines.
 _DIAGNOSTICS_MAX = 200
 
 
@@ -168,7 +170,7 @@ def to_filter(message: tool_pb2.ToolFilter) -> ToolFilter:
 
 
 def is_full(view: int, *, default: bool) -> bool:
-    """Whether schemas and examples are wanted."""
+    """Return whether schemas and examples are requested."""
     return default if view == tool_pb2.TOOL_VIEW_UNSPECIFIED else view == tool_pb2.TOOL_VIEW_FULL
 
 
@@ -177,7 +179,7 @@ def from_hit(hit: SearchHit, *, full: bool, for_operator: bool) -> pb.SearchHit:
 
 
 def from_source(status: SourceStatus, *, for_operator: bool) -> source_pb2.SourceStatus:
-    """Where it stands and what it says of itself are for operators only."""
+    """Return a source's message; its address and what it says of itself are for operators only."""
     return _SOURCE(
         status,
         endpoint=status.endpoint if for_operator else "",

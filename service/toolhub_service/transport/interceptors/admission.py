@@ -1,7 +1,8 @@
-"""Shed load early: a hub that is full, or leaving, answers at once and says when to come back.
+"""Load shedding: a hub that is full, or shutting down, refuses at once and says when to retry.
 
-Streams that follow something are bounded twice: all of them before it is known who asks, and each principal's share of
-them (`may_take` in domain/verdict.py) afterwards, so that nobody finds them all taken by another."""
+Watches are limited twice: all of them before the caller is known, and each principal's share of them (`may_take` in
+domain/verdict.py) afterwards, so that no principal can use them all up.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +18,31 @@ from toolhub_service.transport.rpc import Layer, Method, ServicerContext, curren
 from toolhub_service.transport.status import RpcFailure
 
 WATCHES = frozenset({"WatchJob", "WatchJobs", "WatchApprovals", "WatchTools", "TailEvents"})
-"""Streams that mostly wait: they must not use up the room of calls, nor be bounded by it."""
+"""Streams that mostly wait: they have a limit of their own, apart from that of calls."""
 
 
-# Refusals of one tenant that leave at once, and the seconds between further ones.
+# Refusals of one tenant that are sent at once, and the seconds between further ones.
 _PROMPT: Final = 20
 _PACE_S: Final = 0.01
 
 
 class Refusals:
-    """Paces what is refused for lack of room: who asks again at once is answered later, with no more than a hundred
-    refusals a second. gRPC has one queue for all, and calls of others stand in it behind each."""
+    """Paces refusals for lack of room: a tenant that retries at once gets its answers later, at most a hundred refusals
+    a second. gRPC has one queue for all, in which calls of others wait behind each refusal."""
 
     def __init__(self, most: int = 1_000) -> None:
-        """`most` are held back at once, at most half of what is free of that for one tenant; others leave at once."""
+        """At most `most` refusals are held back at once, and for one tenant half of what is free of that; others are
+        sent at once."""
         self._most = most
         self.held = 0
         self.held_calls = 0
-        """Those of them that are no watches."""
+        """Held refusals of calls, not of watches."""
         self._of: Counter[str] = Counter()
-        # When the tenant's newest one leaves, on the loop's clock; who was refused longest ago first.
+        # When the tenant's newest refusal is sent, on the loop's clock; the tenant refused longest ago comes first.
         self._leaves_s: dict[str, float] = {}
 
     async def pace(self, share: str, method: Method) -> None:
-        """Return when the refusal may leave."""
+        """Return when the refusal may be sent."""
         if not share or not may_take(self._of[share], self.held, self._most):
             return
         now_s = asyncio.get_running_loop().time()
@@ -61,7 +63,7 @@ class Refusals:
                 del self._of[share]
 
     def _slot(self, share: str, now_s: float) -> float:
-        """Generic cell rate algorithm (ITU-T I.371)."""
+        """Return the time of the next slot by the generic cell rate algorithm (ITU-T I.371)."""
         earliest_s = now_s - _PROMPT * _PACE_S
         leaves_s = max(self._leaves_s.pop(share, 0.0), earliest_s) + _PACE_S
         self._leaves_s[share] = leaves_s
@@ -71,19 +73,19 @@ class Refusals:
 
 
 class AdmissionLayer(Layer):
-    """Counts RPCs in flight, watches apart from the others; health and reflection always pass."""
+    """Counts RPCs in flight, watches separately; health and reflection always pass."""
 
     def __init__(self, max_in_flight: int, max_watches: int = 10_000) -> None:
         self._max_in_flight = max_in_flight
         self.refusals = Refusals()
-        """Those that are held back need no room of calls."""
+        """Held refusals do not count against the limit of calls."""
         self._max_watches = max_watches
         self.in_flight = 0
-        """All of them."""
+        """Watches included."""
         self.watches = 0
         self.draining = False
         self.refused = 0
-        """Since it drains."""
+        """Number of refusals since draining began."""
         self._empty = asyncio.Event()
 
     def concerns(self, hook: str, method: Method) -> bool:
@@ -109,7 +111,7 @@ class AdmissionLayer(Layer):
             self._empty.set()
 
     async def wait_until_quiet(self, quiet_s: float, within_s: float, sleep: Sleep = asyncio.sleep) -> None:
-        """Once draining: wait until nobody has come for `quiet_s`, for at most `within_s`."""
+        """Once draining: wait until no RPC has arrived for `quiet_s`, for at most `within_s`."""
         for _ in range(int(within_s / quiet_s)):
             refused = self.refused
             await sleep(quiet_s)
@@ -117,9 +119,9 @@ class AdmissionLayer(Layer):
                 return
 
     async def wait_until_empty(self, within_s: float) -> None:
-        """Once draining: wait until the last RPC has left, for at most `within_s`."""
+        """Once draining: wait until the last RPC has ended, for at most `within_s`."""
         if self.in_flight:
-            with suppress(TimeoutError):  # who is still in flight is ended with the server
+            with suppress(TimeoutError):  # RPCs still in flight end with the server
                 await asyncio.wait_for(self._empty.wait(), within_s)
 
 
@@ -133,15 +135,15 @@ def _overloaded(what: str, bound: str, most: int) -> RpcFailure:
 
 
 class TenantShares:
-    """Calls in flight by tenant: as `WatchSharesLayer` for watches. Not a layer, for where there are no tenants no call
-    is to pay for it."""
+    """Calls in flight by tenant, as `WatchSharesLayer` counts watches. It is not a layer, so that calls cost nothing
+    more where there are no tenants."""
 
     def __init__(self, max_in_flight: int) -> None:
         self._max_in_flight = max_in_flight
         self._of: Counter[str] = Counter()
 
     def take(self, tenant: str) -> None:
-        """Until the task that serves the RPC ends. Raises RpcFailure when the tenant's share is taken."""
+        """Count the RPC until its task ends. Raises RpcFailure when the tenant's share is used up."""
         own, serving = self._of[tenant], asyncio.current_task()
         if not may_take(own, self._of.total(), self._max_in_flight):
             raise RpcFailure(
@@ -151,7 +153,7 @@ class TenantShares:
                 {"max_in_flight": str(self._max_in_flight), "yours": str(own)},
                 retry_after_s=0.25,
             )
-        assert serving is not None  # an RPC is served in a task of its own
+        assert serving is not None  # each RPC is served in its own task
         self._of[tenant] += 1
         serving.add_done_callback(lambda _: self._give_back(tenant))
 
@@ -162,7 +164,7 @@ class TenantShares:
 
 
 class WatchSharesLayer(Layer):
-    """Stands behind `AuthLayer`."""
+    """Placed after `AuthLayer`."""
 
     def __init__(self, max_watches: int) -> None:
         self._max_watches = max_watches
@@ -173,7 +175,7 @@ class WatchSharesLayer(Layer):
         return super().concerns(hook, method) and method.name in WATCHES and not method.is_open
 
     def enter(self, method: Method, context: ServicerContext) -> str:
-        """Whose watch it is."""
+        """Count the watch, and return its principal's share."""
         share = current_principal().share
         own = self._of[share]
         if not may_take(own, self._watches, self._max_watches):

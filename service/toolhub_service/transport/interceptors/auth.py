@@ -1,8 +1,8 @@
 """Identity, only from a verified credential: the first authenticator that recognises one decides.
 
 The kinds of credential are none at all on loopback, API keys, and tokens of configured issuers. RPCs that are refused
-for a credential or a role are reported to an observer, wherever the refusal is raised: at the beginning, at a message
-of a stream, in a servicer.
+for a credential or a role are reported to an observer, wherever the refusal is raised: at the start, at a message of a
+stream, in a servicer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from toolhub_service.transport.rpc import CALLER, Caller, Layer, Method, Service
 from toolhub_service.transport.status import RpcFailure
 
 CREDENTIAL_ENTRIES = ("authorization", "x-api-key")
-"""Metadata in which a credential may come."""
+"""Metadata keys that may carry a credential."""
 
 
 class Authenticator(Protocol):
@@ -48,21 +48,21 @@ class Authenticator(Protocol):
         ...
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
-        """The caller; None when the RPC carries no such credential.
+        """Return the caller; None when the RPC carries no such credential.
 
-        Raises RpcFailure when it carries a bad one, KeysNeeded where that cannot be said yet.
+        Raises RpcFailure for an invalid credential, KeysNeeded where that cannot be decided yet.
         """
         ...
 
 
 def _differ(metadata: Mapping[str, str | bytes]) -> bool:
-    """Whether both entries are there and say something else."""
+    """Return whether both entries are present with different credentials."""
     bearer, key = (str(metadata.get(entry, "")) for entry in CREDENTIAL_ENTRIES)
     return bool(bearer and key) and key != (bearer[7:].strip() if bearer[:7].lower() == "bearer " else bearer)
 
 
 class StreamRights:
-    """What a stream was opened with: a credential that holds, and the roles that its policy gave."""
+    """What a stream was opened with: a valid credential, and the roles that the policy gave."""
 
     __slots__ = ("_authenticate", "_caller", "_method", "_roles")
 
@@ -73,29 +73,30 @@ class StreamRights:
         self._roles = roles_used(method, caller.principal)
 
     def check(self) -> None:
-        """Raises RpcFailure when the credential holds no longer or the policy of now no longer opens the stream."""
+        """Raises RpcFailure when the credential is no longer valid or the current policy no longer permits the
+        stream."""
         try:
             principal = self._authenticate()
         except KeysNeeded as needed:
-            needed.begin()  # the next message has the answer: hooks never wait, and the token has not expired
+            needed.begin()  # the next message has the keys: hooks never wait, and the token has not expired
             return
-        # A policy describes a principal once: another object is the word of another policy.
+        # A policy describes a principal once, so another object means another policy.
         if principal is not None and principal is not self._caller.principal:
             check_kept(self._method, principal, self._roles)
-            if principal.tenancy != self._caller.principal.tenancy:  # what it follows was chosen by the one before
+            if principal.tenancy != self._caller.principal.tenancy:  # the stream was opened for the earlier tenant
                 message = f"The tenant of {principal.id}, or what it sees, is another since the stream was opened."
                 raise RpcFailure(Reason.ROLE_MISSING, f"{message} Open it again.")
             self._caller.principal = principal
 
 
 Counted = Callable[[str, str, str], Count | SharedCount]
-"""The count of mode, issuer and outcome (`accepted` or `refused`)."""
+"""Returns the counter for mode, issuer and outcome (`accepted` or `refused`)."""
 
 _COUNTS_MAX: Final = 256
 
 
 class AuthLayer(Layer):
-    """UNAUTHENTICATED with advice when no authenticator knows the caller."""
+    """Refuses with UNAUTHENTICATED and advice when no authenticator knows the caller."""
 
     def __init__(
         self,
@@ -104,19 +105,21 @@ class AuthLayer(Layer):
         needs_tls_1_3: bool = False,
         counted: Counted = lambda *_: Count(),
     ) -> None:
-        """`needs_tls_1_3`: RPCs by an older version are refused, for gRPC's handshake in Python cannot be."""
+        """`needs_tls_1_3` refuses RPCs over an older version, because gRPC's Python API cannot refuse the handshake."""
         self._authenticators = tuple(authenticators)
         self._needs_tls_1_3 = needs_tls_1_3
         self._counted = counted
         self._counts: dict[tuple[str, str, str], Count | SharedCount] = {}
 
     def concerns(self, hook: str, method: Method) -> bool:
-        """The one message of a unary RPC follows its credential at once; an upload that was taken is answered."""
+        """A unary RPC's one message follows its credential at once, and an accepted upload is answered, so neither is
+        checked again."""
         asked_once = {"unary": ("received", "sent"), "client_stream": ("sent",)}
         return super().concerns(hook, method) and not method.is_open and hook not in asked_once.get(method.kind, ())
 
     def enter(self, method: Method, context: ServicerContext) -> StreamRights | None:
-        """For a stream, what is asked again at each message. Raises KeysNeeded too: then see `entered_again`."""
+        """Return, for a stream, the rights to check at each message. Raises KeysNeeded too: then call
+        `entered_again`."""
         if self._needs_tls_1_3 and list(context.auth_context().get("ssl_tls_version", ())) != [b"TLSv1.3"]:
             message = "The connection has an older version of TLS than this hub takes: connect with TLS 1.3."
             raise RpcFailure(Reason.CREDENTIAL_REFUSED, message)
@@ -132,7 +135,7 @@ class AuthLayer(Layer):
                 self._count_of(authenticator.mode, refused.metadata.get("issuer", ""), "refused").value += 1
                 raise
             if principal is not None:
-                # Looked up in place: each function more costs every RPC.
+                # Looked up in place: each further function call costs every RPC.
                 count = self._counts.get((authenticator.mode, principal.issuer, "accepted"))
                 if count is None:
                     count = self._count_of(authenticator.mode, principal.issuer, "accepted")
@@ -146,7 +149,7 @@ class AuthLayer(Layer):
         raise self._unknown(metadata)
 
     def _unknown(self, metadata: Mapping[str, str | bytes]) -> RpcFailure:
-        """Nobody here takes what was sent, if anything was."""
+        """Return the refusal of a credential that no authenticator accepts, or of an RPC without one."""
         advice = " ".join(authenticator.advice for authenticator in self._authenticators)
         if any(entry in metadata for entry in CREDENTIAL_ENTRIES):
             message = f"This hub does not accept this kind of credential: leave it out. {advice}".rstrip()
@@ -155,17 +158,17 @@ class AuthLayer(Layer):
 
     def _count_of(self, mode: str, issuer: str, outcome: str) -> Count | SharedCount:
         if (mode, issuer, outcome) not in self._counts:
-            if len(self._counts) >= _COUNTS_MAX:  # trust domains come and go as an agent has it
+            if len(self._counts) >= _COUNTS_MAX:  # a SPIRE agent may add any number of trust domains
                 issuer = "others"
             self._counts[mode, issuer, outcome] = self._counted(mode, issuer, outcome)
         return self._counts[mode, issuer, outcome]
 
     def received(self, method: Method, state: StreamRights, message: Any) -> None:
-        """Rights that were withdrawn end the streams that were opened with them, at their next message."""
+        """End a stream at its next message when the rights that opened it were withdrawn."""
         state.check()
 
     def sent(self, method: Method, state: StreamRights) -> None:
-        """The same for what is only listened to."""
+        """Check as `received` does, for streams that only send responses."""
         state.check()
 
 
@@ -173,7 +176,7 @@ _WAITS_MAX: Final = 3
 
 
 async def entered_again(needed: KeysNeeded, enter: Callable[[ServicerContext], Any], context: ServicerContext) -> Any:
-    """What `enter` returns once the keys of a token's issuer have been fetched."""
+    """Return what `enter` returns, once the keys of a token's issuer have been fetched."""
     for _ in range(_WAITS_MAX):
         await needed.wait()
         try:
@@ -186,14 +189,14 @@ async def entered_again(needed: KeysNeeded, enter: Callable[[ServicerContext], A
 # Kinds of credential
 
 LOCAL = "local"
-"""The principal of `insecure-local`."""
+"""Returns the principal of `insecure-local`."""
 
 DescribePrincipal = Callable[[str], Principal]
-"""Roles and rights of a principal under the policy in force."""
+"""Returns the roles and rights of a principal under the policy in force."""
 
 
 class InsecureLocal(msgspec.Struct, frozen=True):
-    """Whoever reaches the loopback address is `local`. The server refuses to start it on any other address."""
+    """Every caller of the loopback address is `local`. The server refuses to start it on any other address."""
 
     describe: DescribePrincipal
     mode: str = "insecure-local"
@@ -201,22 +204,22 @@ class InsecureLocal(msgspec.Struct, frozen=True):
 
     def authenticate(self, metadata: Mapping[str, str | bytes], context: ServicerContext) -> Principal | None:
         if ("authorization" in metadata or "x-api-key" in metadata) and presented_in(metadata):
-            return None  # a credential that was sent is judged, never ignored
+            return None  # a credential that was sent is checked, never ignored
         return self.describe(LOCAL)
 
 
 class ApiKeys:
-    """`authorization: Bearer thk_<id>_<secret>` or `x-api-key: thk_<id>_<secret>`."""
+    """Authenticates `authorization: Bearer thk_<id>_<secret>` or `x-api-key: thk_<id>_<secret>`."""
 
     mode = "api-key"
     advice = (
         "Send an API key as `Bearer thk_…` in the metadata entry `authorization`; an operator creates one with "
         "`toolhub keys create NAME`."
     )
-    """Worded so that redaction, which every text that leaves passes, takes no part of it for a header."""
+    """Worded so that redaction, which every outgoing text passes, does not take a part of it for a header."""
 
     def __init__(self, known: KnownKeys, issuers: frozenset[str] = frozenset()) -> None:
-        """`issuers`: whose principals no key may stand for."""
+        """`issuers` are those whose principals no key may represent."""
         self._known = known
         self._issuers = issuers
 
@@ -235,7 +238,8 @@ class ApiKeys:
 
 
 class BearerTokens:
-    """`authorization: Bearer <token>` of a configured issuer. Tried before API keys, which it leaves to them."""
+    """Authenticates `authorization: Bearer <token>` of a configured issuer. Tried before API keys, whose tokens it
+    ignores."""
 
     mode = "jwt"
     advice = "Send an access token of an issuer that the hub knows in the metadata entry `authorization`."
@@ -247,8 +251,8 @@ class BearerTokens:
         again: Callable[[Principal], Principal],
         audiences: frozenset[str] | None = None,
     ) -> None:
-        """`again`: what a token says of a principal, under the policy in force. `audiences`: for which tokens must have
-        been made; None: those of their issuer."""
+        """`again` returns a token's principal under the policy in force. `audiences` limits the audiences of tokens;
+        None means those of their issuer."""
         self._tokens = tokens
         self._describe = describe
         self._again = again
@@ -283,7 +287,8 @@ def _of_token(refused: TokenRefused) -> RpcFailure:
 
 
 def presented_in(metadata: Mapping[str, str | bytes]) -> str:
-    """The credential that was sent, if any; one of a foreign scheme as it stands, to be refused and not overlooked."""
+    """Return the credential that was sent, if any; one of another scheme unchanged, so that it is refused and not
+    overlooked."""
     sent = metadata.get("authorization", "")
     if isinstance(sent, str) and sent:
         return (sent[7:].strip() if sent[:7].lower() == "bearer " else "") or sent
@@ -302,17 +307,17 @@ REASONS: Final = frozenset(
         Reason.PRINCIPAL_UNKNOWN,
     }
 )
-"""What is reported to the observer."""
+"""Reports a refusal to the observer."""
 
 _KEY_ID: Final = re.compile(r"thk_[0-9a-f]{8}")
-"""As `toolhub keys create` makes them. What else stands in its place might be a secret that was mistyped."""
+"""Form of ids made by `toolhub keys create`. Any other text might be a mistyped secret."""
 
 _NETWORK_V6: Final = 64
-"""Bits: one subscriber commands a whole /64 (RFC 6177), and would be another peer with each RPC."""
+"""Bits of an IPv6 prefix: one subscriber has a whole /64 (RFC 6177), and could be another peer with each RPC."""
 
 
 class AccessLayer(Layer):
-    """Stands outside of the layers that refuse."""
+    """Placed outside of the layers that refuse."""
 
     def __init__(self, observer: AccessObserver) -> None:
         self._observer = observer
@@ -332,14 +337,14 @@ class AccessLayer(Layer):
 
 
 def public_key_id(metadata: Mapping[str, str | bytes]) -> str:
-    """The public part of the API key that was sent; empty for what is none."""
+    """Return the public part of the API key that was sent; empty when there is none."""
     found = _KEY_ID.fullmatch(key_id_of(presented_in(metadata)))
     return found.group() if found else ""
 
 
 def peer_address(peer: str) -> str:
-    """The address in gRPC's name of a peer (`ipv4:192.0.2.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:`), without its port;
-    of IPv6 the /64; `unix` for a socket, and `unknown` for what is no address."""
+    """Return the address in gRPC's name of a peer (`ipv4:192.0.2.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:`), without its
+    port; of IPv6 the /64; `unix` for a socket, and `unknown` for any other name."""
     scheme, _, rest = peer.partition(":")
     if scheme.startswith("unix"):
         return "unix"

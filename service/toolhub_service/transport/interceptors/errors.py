@@ -1,4 +1,4 @@
-"""No exception crosses the wire: each becomes a status with ErrorInfo, a defect INTERNAL without its text."""
+"""Exceptions never reach the wire: each becomes a status with ErrorInfo, a defect INTERNAL without its text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from toolhub_service.transport.status import RpcFailure, from_hub_failure
 
 
 class ErrorsLayer(Layer):
-    """`crashed(method, error)` receives defects, whole, for the log.
+    """`crashed(method, error)` receives defects with their traceback, for the log.
 
-    What servicers say goes through `redact`, for it may name what the caller sent; what layers say is their own words.
+    Errors of servicers pass `redact`, because they may contain what the caller sent; errors of layers have fixed texts.
     """
 
     def __init__(self, crashed: Callable[[str, Exception], None], redact: Callable[[str], str] = str) -> None:

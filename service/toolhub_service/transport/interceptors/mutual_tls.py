@@ -1,6 +1,7 @@
 """Identity from client certificates: of the connection itself, or of a proxy's client, as the proxy forwards it.
 
-What a request carries decides over what its connection has: with an API key or token in the metadata neither is asked.
+A credential in a request has priority over its connection: with an API key or token in the metadata, certificates are
+ignored.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _REMEMBERED: Final = 4_096
 
 
 class SpiffePrincipals:
-    """Principals by SPIFFE id: the same object as long as the policy describes the id by the same one."""
+    """Principals by SPIFFE id; an id keeps its object while the policy describes it by the same one."""
 
     def __init__(self, describe: DescribePrincipal, tenants: Mapping[str, str]) -> None:
-        """`tenants`: by trust domain."""
+        """`tenants` are by trust domain."""
         self._describe = describe
         self._tenants = dict(tenants)
         self._made: dict[str, tuple[Principal, Principal]] = {}
@@ -37,20 +38,20 @@ class SpiffePrincipals:
         if len(self._made) >= _REMEMBERED:
             self._made.pop(next(iter(self._made)))
         domain = trust_domain_of(spiffe_id)
-        tenant = described.tenant or self._tenants.get(domain, "")  # what the policy says comes first, as of tokens
+        tenant = described.tenant or self._tenants.get(domain, "")  # the policy has priority, as it has for tokens
         principal = replace(described, issuer=f"spiffe://{domain}", tenant=tenant)
         self._made[spiffe_id] = described, principal
         return principal
 
 
 class ClientCertificates:
-    """The X.509-SVID with which the client has connected."""
+    """Authenticates the X.509-SVID of the client's connection."""
 
     mode = "spiffe"
     advice = "Connect with an X.509-SVID of a trust domain in auth.spiffe as client certificate."
 
     def __init__(self, peers: Peers, principals: SpiffePrincipals, proxies: Proxies | None = None) -> None:
-        """`proxies`: who never speak for themselves."""
+        """`proxies` are never callers themselves."""
         self._peers = peers
         self._principals = principals
         self._proxies = proxies
@@ -70,22 +71,24 @@ class ClientCertificates:
 
 
 class Proxies:
-    """Whose word about their own clients counts."""
+    """The proxies that are trusted to name their clients."""
 
     def __init__(self, listed: Sequence[str]) -> None:
-        """`spiffe://…`, `dns:NAME`, or `sha256:HEX` of a certificate (DER)."""
+        """Each entry is `spiffe://…`, `dns:NAME`, or `sha256:HEX` of a certificate (DER)."""
         self._ids = frozenset(each for each in listed if each.startswith("spiffe://"))
         self._hosts = frozenset(each[4:].lower() for each in listed if each.startswith("dns:"))
         self._digests = frozenset(each[7:].lower() for each in listed if each.startswith("sha256:"))
 
     def has(self, peer: Peer) -> bool:
-        """By its digest even where its SPIFFE id does not count; never once it has expired."""
+        """Return whether the certificate is a listed proxy's. Its digest suffices where its SPIFFE id is not accepted;
+        an expired one never is."""
         is_named = peer.spiffe_id in self._ids if peer.spiffe_id else False
         return is_named or bool(self._hosts & peer.hosts) or peer.sha256 in self._digests
 
 
 class ForwardedCertificates:
-    """The SPIFFE id of a proxy's client, in XFCC. From anybody but a listed proxy the header means nothing."""
+    """Authenticates the SPIFFE id of a proxy's client, in XFCC. The header is ignored unless a listed proxy sends
+    it."""
 
     mode = "xfcc"
     advice = "Connect through a proxy that is listed in auth.xfcc, with a client certificate."
@@ -98,7 +101,7 @@ class ForwardedCertificates:
         principals: SpiffePrincipals,
         ignored: Callable[[str], None],
     ) -> None:
-        """`ignored` is given the peer of gRPC whose header does not count."""
+        """`ignored` receives gRPC's peer name when its header is ignored."""
         self._peers = peers
         self._proxies = proxies
         self._trust_domains = trust_domains
@@ -131,7 +134,7 @@ class ForwardedCertificates:
 
 
 def chain_of(context: ServicerContext) -> tuple[bytes, ...]:
-    """The client's certificate and those that it sent with it, PEM; empty where it has shown none."""
+    """Return the client's certificate and those that it sent with it, as PEM; empty where it sent none."""
     known = context.auth_context()
     return (*known.get("x509_pem_cert", ()), *known.get("x509_pem_cert_chain", ()))
 

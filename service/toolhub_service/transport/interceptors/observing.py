@@ -1,4 +1,4 @@
-"""What is observed of every RPC: its trace (W3C `traceparent`, `tracestate`, `baggage`) and its metrics."""
+"""Observation of every RPC: its trace (W3C `traceparent`, `tracestate`, `baggage`) and its metrics."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ State = tuple[RpcMetrics, float]
 
 
 class TracingLayer(Layer):
-    """The outermost layer: what all others do belongs to the trace. One span an RPC when the trace is sampled."""
+    """The outermost layer, so that the work of all others belongs to the trace. One span per RPC when the trace is
+    sampled."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
     def concerns(self, hook: str, method: Method) -> bool:
-        """Where nothing is recorded, no span is ever to be ended."""
+        """Where nothing is recorded, there is no span to end."""
         return super().concerns(hook, method) and (hook != "leave" or self._tracing.tracer is not None)
 
     def enter(self, method: Method, context: ServicerContext) -> RpcTrace:
@@ -45,7 +46,7 @@ class MetricsLayer(Layer):
         self._of_path: dict[str, RpcMetrics] = {}
 
     def counters(self, hook: str, method: Method) -> tuple[Count | SharedCount, ...]:
-        """Of messages, for the hooks `received` and `sent`."""
+        """Counters of messages, for the hooks `received` and `sent`."""
         metrics = self._of(method)
         return {"received": (metrics.received,), "sent": (metrics.sent,)}.get(hook, ())
 
@@ -67,7 +68,7 @@ class MetricsLayer(Layer):
 
 
 def code_name(context: ServicerContext, error: BaseException | None) -> str:
-    """The status the client sees, by its canonical name."""
+    """Return the canonical name of the status that the client sees."""
     if error is None:
         return "OK"
     if not isinstance(error, Exception):

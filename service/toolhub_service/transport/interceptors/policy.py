@@ -1,5 +1,5 @@
-"""Who may call which RPC: a role a service, and where one RPC is for others too, its own. What a tool call may do is
-the runtime's check_policy step."""
+"""Who may call which RPC: one role per service, and further roles for some RPCs. The runtime's check_policy step
+decides what a tool call may do."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ALSO_FOR: dict[str, frozenset[Role]] = {
     "/toolhub.v1.CredentialService/ListCredentials": frozenset({Role.OPERATOR}),
     "/toolhub.v1.CredentialService/RevokeCredential": frozenset({Role.OPERATOR}),
 }
-"""RPCs that other roles may call besides, by path: those who ask for approvals see how they are decided, and those who
-oversee the hub see everybody's jobs and artifacts."""
+"""RPCs that other roles may call, too, by path: those who request approvals see the decisions, and those who oversee
+the hub see everybody's jobs and artifacts."""
 _NOBODY: frozenset[Role] = frozenset()
 
 
 class PolicyLayer(Layer):
-    """PERMISSION_DENIED when the principal lacks the role of the service; unknown services are refused. Where there are
-    tenants, each has a share of the calls in flight."""
+    """Refuses with PERMISSION_DENIED when the principal lacks the role of the service, or the service is unknown. Where
+    there are tenants, each has a share of the calls in flight."""
 
     def __init__(self, shares: TenantShares) -> None:
         self._shares = shares
@@ -59,20 +59,20 @@ class PolicyLayer(Layer):
 
 
 def check_role(method: Method, principal: Principal) -> None:
-    """Raises RpcFailure when no role of the principal opens the RPC."""
+    """Raises RpcFailure when no role of the principal permits the RPC."""
     role = ROLE_OF_SERVICE.get(method.service)
     if role not in principal.roles and not ALSO_FOR.get(method.path, _NOBODY) & principal.roles:
         raise _refusal(method, principal, role)
 
 
 def roles_used(method: Method, principal: Principal) -> frozenset[Role]:
-    """The roles of the principal that open the RPC: what a stream shows may depend on each of them."""
+    """Return the principal's roles that permit the RPC: what a stream shows may depend on each of them."""
     role = ROLE_OF_SERVICE.get(method.service)
     return (ALSO_FOR.get(method.path, _NOBODY) | {role}) & principal.roles if role else _NOBODY
 
 
 def check_kept(method: Method, principal: Principal, used: frozenset[Role]) -> None:
-    """For a stream that was opened by the roles `used`. Raises RpcFailure when one of them is held no longer."""
+    """For a stream that was opened with the roles `used`: raises RpcFailure when one of them has been withdrawn."""
     check_role(method, principal)
     if lost := used - principal.roles:
         (name, *_) = sorted(role.value for role in lost)
