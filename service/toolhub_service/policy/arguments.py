@@ -1,6 +1,7 @@
-"""Guarded arguments, judged before the tool runs by the very functions with which tools enforce at I/O time.
+"""Guarded arguments, checked before the tool runs by the same functions with which tools enforce at I/O time.
 
-A tool declares what its arguments mean (`ToolSpec.guarded`); absent and null values are not judged, arrays by item.
+A tool declares what its arguments mean (`ToolSpec.guarded`); absent and null values are not checked, arrays are checked
+per item.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RULE_IDS = {
 
 
 class GuardRefusal(msgspec.Struct, frozen=True):
-    """Which guard refused which argument, and what it says."""
+    """The guard that refused, the argument that it refused, and its error."""
 
     rule_id: str
     argument: str
@@ -47,7 +48,7 @@ class GuardRefusal(msgspec.Struct, frozen=True):
 
 
 def judge_arguments(planned: PlannedCall, constraints: Constraints) -> GuardRefusal | None:
-    """The first refusal in the tool's order of arguments, or None when every guard agrees."""
+    """Return the first refusal in the tool's order of arguments, or None when every guard accepts."""
     for argument in planned.spec.guarded:
         refusal = judge_argument(planned, argument, constraints)
         if refusal is not None:
@@ -56,7 +57,7 @@ def judge_arguments(planned: PlannedCall, constraints: Constraints) -> GuardRefu
 
 
 def judge_argument(planned: PlannedCall, argument: GuardedArgument, constraints: Constraints) -> GuardRefusal | None:
-    """What the guard of one argument says; None when it agrees or there is nothing to judge."""
+    """Return the refusal of one argument's guard; None when it accepts or there is nothing to check."""
     value = planned.args.get(argument.name)
     if value is None:
         return None
@@ -64,7 +65,7 @@ def judge_argument(planned: PlannedCall, argument: GuardedArgument, constraints:
     if (
         role is ArgumentRole.PATH_WRITE
         and not constraints.sandbox.may_overwrite
-        # `is True`: step 2 has held the argument to its schema, so that nothing else means yes.
+        # `is True`: step 2 has validated the argument against its schema, so nothing else means yes.
         and planned.args.get("overwrite") is True
     ):
         message = "Overwriting is not allowed here: leave out `overwrite` and write to a new path."
@@ -78,12 +79,12 @@ def judge_argument(planned: PlannedCall, argument: GuardedArgument, constraints:
 
 
 def method_of(planned: PlannedCall) -> str:
-    """The HTTP method that the call asks for; GET where the tool has no such argument."""
+    """Return the HTTP method that the call requests; GET where the tool has no such argument."""
     return str(argument_of(planned, ArgumentRole.METHOD) or "GET").upper()
 
 
 def argument_of(planned: PlannedCall, role: ArgumentRole) -> JsonValue:
-    """The value of the first argument that has the role and is given; None when there is none."""
+    """Return the value of the first argument with that role that is given; None when there is none."""
     for argument in planned.spec.guarded:
         if argument.role is role and (value := planned.args.get(argument.name)) is not None:
             return value
@@ -91,7 +92,7 @@ def argument_of(planned: PlannedCall, role: ArgumentRole) -> JsonValue:
 
 
 def texts(value: JsonValue) -> list[str]:
-    """One string or an array of strings, as a list. Raises ToolFailure INVALID_INPUT."""
+    """Return one string or an array of strings as a list. Raises ToolFailure INVALID_INPUT."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
@@ -100,7 +101,7 @@ def texts(value: JsonValue) -> list[str]:
 
 
 def words(command: JsonValue) -> list[str]:
-    """The argument of role COMMAND as argv. Raises ToolFailure INVALID_INPUT."""
+    """Return the argument of role COMMAND as argv. Raises ToolFailure INVALID_INPUT."""
     return argv_of(command) if isinstance(command, str) else texts(command)
 
 
@@ -115,7 +116,7 @@ def _judge(planned: PlannedCall, role: ArgumentRole, value: JsonValue, constrain
         terms = database_named(planned.args.get("connection"), planned.spec.databases)
         # Whether it may write depends on the tool, not on the statement: core/db.query never writes.
         judge_sql(" ".join(texts(value)), terms, writes=not planned.spec.annotations.read_only)
-    elif role is not ArgumentRole.METHOD:  # an egress rule names the method, so it is judged with the URL
+    elif role is not ArgumentRole.METHOD:  # an egress rule names the method, so both are checked with the URL
         for path in texts(value):
             judge_path(path)
 
@@ -129,7 +130,8 @@ def _judge_command(planned: PlannedCall, value: JsonValue, constraints: Constrai
 
 
 def statement_of(planned: PlannedCall) -> Statement | None:
-    """The call's SQL, judged or not; None without any, and where it cannot be read, which its guard refuses."""
+    """Return the call's SQL, checked or not; None without any, and where it cannot be parsed, which its guard
+    refuses."""
     value = argument_of(planned, ArgumentRole.SQL)
     if not isinstance(value, str):
         return None
@@ -139,20 +141,21 @@ def statement_of(planned: PlannedCall) -> Statement | None:
         return None
 
 
-# Arguments as conditions see them: guarded paths and URLs in their one spelling.
+# Arguments as conditions see them: guarded paths and URLs in normal form.
 #
-# A rule that says `args.path.startsWith("secret/")` must not be passed by `./secret/x` or `a/../secret/x`. What a guard
-# would refuse is left as it is: the guard refuses it. Links are not followed; the workspace does that when it opens.
+# A rule that says `args.path.startsWith("secret/")` must not be bypassed by `./secret/x` or `a/../secret/x`. What a
+# guard would refuse stays unchanged: the guard refuses it. Links are not followed; the workspace does that when it
+# opens a file.
 
 
 def spelled_arguments(planned: PlannedCall) -> JsonObject:
-    """The call's arguments, in a new object when the tool has guarded paths or URLs."""
+    """Return the call's arguments, in a new object when the tool has guarded paths or URLs."""
     if not planned.spec.guarded:
         return planned.args
     args = dict(planned.args)
     for argument in planned.spec.guarded:
         spell = _SPELLINGS.get(argument.role)
-        # A name that is absent stays absent: `has(args.path)` of a condition must not see a null.
+        # An absent name stays absent: `has(args.path)` in a condition must not see a null.
         if spell is not None and argument.name in args:
             args[argument.name] = _spelled(args[argument.name], spell)
     return args

@@ -1,8 +1,8 @@
-"""What evaluating a condition can cost at most: worked out from its text, once, and from the sizes of a call's values.
+"""The largest possible cost of a condition: computed from its text, once, and from the sizes of a call's values.
 
-The model are the cost limits of Kubernetes' CEL (`PerCallLimit`): an expression is estimated before it runs, in units,
-and one that may cost more than `COST_MAX` is not run. A unit is about 20 ns: the interpreter holds the event loop.
-The interpreter copies a value wherever it is named, and a list once for each element that `map` or `filter` adds.
+The model is the cost limit of Kubernetes' CEL (`PerCallLimit`): an expression is estimated before it runs, in units,
+and one that may cost more than `COST_MAX` is not run. A unit is about 20 ns: the interpreter blocks the event loop. The
+interpreter copies a value wherever it is named, and a list once for each element that `map` or `filter` adds.
 
 An estimate is a sum of terms, each a factor times the weights of the members that are looped over or copied there:
 `args.a.all(x, args.b.exists(y, y == x))` has the term `args.a × args.b`. A loop over the variable of the loop around it
@@ -21,10 +21,10 @@ from typing import Any, Final
 import msgspec
 
 COST_MAX: Final = 1_000_000
-_READ: Final = 8  # to hand a node over to the interpreter
+_READ: Final = 8  # to pass a node to the interpreter
 _COPY: Final = 2
 _STEP: Final = 3
-_MATCH: Final = 32  # for 256 bytes: 2.5 ns a byte
+_MATCH: Final = 32  # for 256 bytes: 2.5 ns per byte
 _BYTES_PER_NODE: Final = 256
 _GROWTH_MAX: Final = 1 << 20
 _LOOPS: Final = frozenset({"all", "exists", "exists_one", "map", "filter"})
@@ -40,26 +40,26 @@ _REPEATED: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _OPEN: Final = {")": "(", "]": "[", "}": "{"}
 
 Path = tuple[str, str]
-"""A root and its member; the whole root when the member is empty."""
+"""A root and its member; the member is empty for the whole root."""
 Factors = tuple[Path, ...]
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Of one expression."""
+    """The cost of one expression."""
 
     members: tuple[Path, ...]
-    """What it reads."""
+    """Members that the expression reads."""
     terms: tuple[tuple[int, Factors], ...]
 
     def is_within(self, variables: Mapping[str, Any]) -> bool:
-        """Whether evaluating it over these values stays within `COST_MAX`."""
-        # Weighing stops there: the values alone would cost more to hand over than the whole limit.
+        """Return whether evaluating the expression over these values stays within `COST_MAX`."""
+        # Weighing stops there: passing the values alone would cost more than the whole limit.
         left = COST_MAX // _READ
         weights: dict[Path, int] = {}
         for path in self.members:
             root, member = path
             value = variables.get(root, {})
-            # Weights are shared by all terms, for a value is weighed once however often it is named.
+            # All terms share the weights, so that a value is weighed once however often it is named.
             weights[path] = weight = _weight(
                 value.get(member) if member and isinstance(value, Mapping) else value, left
             )
@@ -74,7 +74,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class _Loop:
-    """A macro such as `range.all(x, body)`, by positions of tokens."""
+    """A macro such as `range.all(x, body)`, as positions of tokens."""
 
     kind: str
     variable: str
@@ -83,11 +83,11 @@ class _Loop:
     body_begins: int
     body_ends: int
     range_factors: Factors = ()
-    """What bounds the size of its range."""
+    """Factors of the size of its range."""
     visits: Factors = ()
-    """What bounds how often its body is evaluated, all loops around it counted."""
+    """Factors of how often its body is evaluated, including all outer loops."""
     is_inside_one: bool = False
-    """Whether it visits parts of what the loop around it visits."""
+    """Whether it loops over parts of what the outer loop visits."""
 
 
 class _Reading:
@@ -111,7 +111,7 @@ class _Reading:
         self.declared = {loop.body_begins - 2 for loop in self.loops}
 
     def at(self, place: int) -> str:
-        """The token; empty beyond the ends."""
+        """Return the token; empty outside of the expression."""
         return self.tokens[place] if 0 <= place < len(self.tokens) else ""
 
     def is_call_of(self, place: int, names: frozenset[str]) -> bool:
@@ -119,7 +119,7 @@ class _Reading:
         return self.kinds[place] == "name" and is_method and self.tokens[place] in names
 
     def operand_before(self, dot: int) -> int:
-        """Where the operand begins whose member follows the dot."""
+        """Return where the operand begins whose member follows the dot."""
         at = dot - 1
         while True:
             if at in self.opening:
@@ -134,12 +134,12 @@ class _Reading:
             at -= 2
 
     def around(self, place: int) -> list[_Loop]:
-        """The loops whose bodies a token is in, innermost first."""
+        """Return the loops whose bodies contain the token, innermost first."""
         inside = [loop for loop in self.loops if loop.body_begins <= place < loop.body_ends]
         return sorted(inside, key=lambda loop: loop.body_ends - loop.body_begins)
 
     def path_at(self, place: int) -> Path | None:
-        """The member of a variable of the call that a token names; None when it names none."""
+        """Return the member of a variable of the call that a token names; None when it names none."""
         root = self.tokens[place]
         if self.kinds[place] != "name" or root not in self._roots or self.at(place - 1) == ".":
             return None
@@ -150,7 +150,7 @@ class _Reading:
         return (root, key[1:-1]) if is_key else (root, "")
 
     def uses(self, begins: int, ends: int) -> Iterator[tuple[int, Path | _Loop]]:
-        """Each token that names a variable: of the call, or of a loop around it."""
+        """Yield each token that names a variable of the call or of an outer loop."""
         for place in range(begins, ends):
             if self.kinds[place] != "name" or self.at(place - 1) == "." or place in self.declared:
                 continue
@@ -162,19 +162,19 @@ class _Reading:
                 yield place, path
 
     def factors(self, begins: int, ends: int) -> Factors:
-        """What bounds the size of anything that these tokens make."""
+        """Return the factors of the size of anything that these tokens create."""
         every: list[Path] = []
         for _, used in self.uses(begins, ends):
             every += used.range_factors if isinstance(used, _Loop) else (used,)
         return tuple(every)
 
     def growth(self) -> int:
-        """How much larger than what it is made of a value can become by `+` and by lists, inside of loops."""
+        """Return how much larger than its parts a value can become by `+` and by lists, inside of loops."""
         spans = [(loop.range_begins, loop.body_ends) for loop in self.loops]
         marks = [at for at, token in enumerate(self.tokens) if self.kinds[at] == "mark" and token in {"+", "["}]
         growth = 1
         for at in marks:
-            # Outside of loops a sum is made once and its parts are counted as they are read.
+            # Outside of loops a sum is made once, and its parts are counted as they are read.
             if growth < _GROWTH_MAX and any(begins <= at < ends for begins, ends in spans):
                 is_sum = self.tokens[at] == "+"
                 growth *= 2 if is_sum else 1 + self.tokens[at : self.closing.get(at, at)].count(",")
@@ -188,7 +188,8 @@ class _Reading:
 
 
 def cost_of(text: str, roots: Collection[str] = _ROOTS) -> Cost:
-    """The cost of an expression that compiles. `roots`: its variables. Raises ValueError when nothing bounds it."""
+    """Return the cost of an expression that compiles; `roots` are its variables. Raises ValueError when nothing bounds
+    it."""
     read = _Reading(text, roots)
     for loop in sorted(read.loops, key=lambda each: each.body_begins - each.body_ends):
         _bound(read, loop)
@@ -198,7 +199,7 @@ def cost_of(text: str, roots: Collection[str] = _ROOTS) -> Cost:
         around = read.around(place)
         visits = around[0].visits if around else ()
         if isinstance(used, _Loop):
-            between = around[: around.index(used)]  # loops over parts of the same value make its size count twice
+            between = around[: around.index(used)]  # loops over parts of the same value count its size twice
             terms[visits + used.range_factors if any(loop.is_inside_one for loop in between) else visits] += _COPY
         else:
             terms[(*visits, used)] += _COPY
@@ -221,7 +222,7 @@ def cost_of(text: str, roots: Collection[str] = _ROOTS) -> Cost:
 
 
 def _bound(read: _Reading, loop: _Loop) -> None:
-    """Work out its factors; those of the loops around it are known."""
+    """Set the loop's factors; those of the outer loops are known."""
     around = read.around(loop.range_begins)
     loop.range_factors = read.factors(loop.range_begins, loop.range_ends)
     uses = [used for _, used in read.uses(loop.range_begins, loop.range_ends)]
@@ -247,16 +248,17 @@ def _count_match(read: _Reading, place: int, visits: Factors, terms: Counter[Fac
 
 
 def _repeated(pattern: str) -> int:
-    """How many times larger than its text a pattern is by counted repetition: `(a{9}){9}` 81 times."""
+    """Return how many times larger than its text a pattern is by counted repetition: 81 for `(a{9}){9}`."""
     times = 1
     for least, most in _REPEATED.findall(pattern):
-        # Six digits are more than the cap below; a longer number would cost time to read.
+        # Six digits exceed the cap below; reading a longer number would cost time.
         times *= max(1, int((most or least)[:6]))
     return min(times, _GROWTH_MAX)
 
 
 def _weight(value: object, most: int) -> int:
-    """Nodes, and one more for each 256 bytes of text; more than `most` once it is clear that it is more."""
+    """Return the number of nodes plus one per 256 bytes of text; stops with a number above `most` once that is
+    exceeded."""
     weight = 0
     pending = [value]
     while pending and weight <= most:
@@ -270,7 +272,7 @@ def _weight(value: object, most: int) -> int:
             weight += len(node)
             pending += node.values() if len(node) <= most else ()
         elif isinstance(node, list | tuple):
-            # Not queued: a list of millions would be copied only to learn that it is too long.
+            # Not queued: a list of millions would be copied only to find that it is too long.
             if len(node) > most:
                 return len(node)
             pending += node

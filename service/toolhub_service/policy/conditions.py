@@ -38,7 +38,7 @@ FUNCTIONS = frozenset(
     "timestamp duration all exists exists_one map filter getFullYear getMonth getDate getDayOfMonth "
     "getDayOfWeek getDayOfYear getHours getMinutes getSeconds getMilliseconds".split()
 )
-"""Named functions of the language; operators have names that are no identifiers."""
+"""Named functions of the language; operators have names that are not identifiers."""
 
 TYPES = frozenset("int uint double string bytes bool list map null_type type".split())
 
@@ -46,18 +46,18 @@ _BOUND = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_
 
 
 class ConditionFault(Exception):
-    """The condition could not be answered for this call. The message names no value of the call."""
+    """The condition could not be evaluated for this call. The message contains no value of the call."""
 
 
 class Expression:
-    """One compiled expression over variables of any user's."""
+    """One compiled expression over the variables of its user."""
 
     __slots__ = ("_cost", "_program", "members", "names", "text")
 
     def __init__(self, text: str, known: Collection[str]) -> None:
-        """`known`: names of all variables. Raises ValueError, with a sentence for whoever wrote it, when the expression
-        cannot be compiled."""
-        import cel  # here, for its package brings a command line along: 15 MB that a policy without conditions spares
+        """`known` are the names of all variables. Raises ValueError, with a sentence for the author, when the
+        expression cannot be compiled."""
+        import cel  # here, because its package includes a command line: 15 MB that a policy without conditions saves
 
         self.text = text
         try:
@@ -65,16 +65,16 @@ class Expression:
         except ValueError as error:
             raise ValueError(f"not a CEL expression: {_first_line(str(error))}") from None
         self.names = _names(self._program, text, known)
-        """Of the variables that it reads."""
+        """Variables that the expression reads."""
         self._cost = cost_of(text, frozenset(known))
         self.members = {name: _members(self._cost, name) for name in self.names}
-        """What it reads of each; None: all."""
+        """Members that it reads of each; None: all."""
 
     def holds(self, variables: Mapping[str, Any]) -> bool:
-        """`variables`: a mapping for each of `names`. Raises ConditionFault."""
+        """Return the result for `variables`, a mapping for each of `names`. Raises ConditionFault."""
         read = dict(variables)
         for name, members in self.members.items():
-            if members is not None:  # only what is read: whatever else there is costs nothing
+            if members is not None:  # only what is read, so that other members cost nothing
                 held = variables[name] if isinstance(variables[name], Mapping) else {}
                 read[name] = {member: held[member] for member in members if member in held}
         if not self._cost.is_within(read):
@@ -83,19 +83,19 @@ class Expression:
             answer = self._program.execute(read)
         except KeyError as error:
             raise ConditionFault(f"it reads {self._name_of(error)}, which the call does not have") from None
-        # A panic of the Rust interpreter is a BaseException, and must end as a deny, not as the process's end.
+        # A panic of the Rust interpreter is a BaseException; it must be a deny, not end the process.
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise ConditionFault(f"it cannot be evaluated ({type(error).__name__})") from None
-        # Identity: 1 == True in Python, and an answer of 1 is none.
+        # Identity: 1 == True in Python, and a result of 1 is not a bool.
         if answer is True or answer is False:
             return answer
         raise ConditionFault("its value is neither true nor false")
 
     def _name_of(self, error: KeyError) -> str:
         key = str(error.args[0]) if error.args else ""
-        # A key that the expression does not spell out may come from the call's arguments, and be a secret.
+        # A key that is not in the expression's text may come from the call's arguments and be a secret.
         return f"`{key}`" if key.isidentifier() and key in self.text else "a key"
 
 
@@ -111,7 +111,7 @@ class Condition:
         self._sources = tuple((name, VARIABLES[name]) for name in self._expression.names)
 
     def holds(self, planned: PlannedCall) -> bool:
-        """Whether the call meets the condition. Raises ConditionFault."""
+        """Return whether the call meets the condition. Raises ConditionFault."""
         return self._expression.holds({name: source(planned) for name, source in self._sources})
 
 
@@ -122,7 +122,7 @@ def _names(program: cel.Program, text: str, known: Collection[str]) -> tuple[str
     unknown = sorted(set(names) - set(known) - bound - TYPES)
     if unknown:
         raise ValueError(f"unknown variable `{unknown[0]}`; known: {', '.join(known)}")
-    # Names with a leading underscore are CEL's own; its macros expand to them.
+    # Names with a leading underscore are CEL's own, to which its macros expand.
     used = (name for name in program.functions() if name.isidentifier() and not name.startswith("_"))
     if foreign := sorted(set(used) - set(FUNCTIONS)):
         raise ValueError(f"unknown function `{foreign[0]}`")
@@ -130,7 +130,7 @@ def _names(program: cel.Program, text: str, known: Collection[str]) -> tuple[str
 
 
 def _members(cost: Cost, name: str) -> tuple[str, ...] | None:
-    """The members of a variable that an expression reads; None: all."""
+    """Return the members of a variable that an expression reads; None: all."""
     members = {member for root, member in cost.members if root == name}
     return None if "" in members else tuple(members)
 

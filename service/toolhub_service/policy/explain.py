@@ -1,6 +1,6 @@
-"""Why a call gets its verdict: every grant, rule and guard in the order of asking, matched or not and why.
+"""Why a call gets its verdict: every grant, rule and guard in order of evaluation, matched or not and why.
 
-The verdict is the one that `decide` gives; the considerations come from the same compiled rules and the same guards.
+The verdict is the one that `decide` returns; the considerations come from the same compiled rules and guards.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from toolhub_service.policy.tenants import EVERY, UNASSIGNED
 
 @dataclass(frozen=True, slots=True)
 class Consideration:
-    """One thing that was considered."""
+    """One thing that was evaluated."""
 
     id: str
     """`identity`, `grants[2]`, `capabilities`, `permissions`, a rule's id, `guard:path`, the fallback's rule id."""
     what: str
-    """What it says, in short."""
+    """What it says, as a short text."""
     matched: bool
     """Whether it applies to this call; for a guard, whether it refuses."""
     why: str
@@ -38,11 +38,11 @@ class Explanation:
     verdict: Verdict
     considerations: tuple[Consideration, ...]
     grammar: str = ""
-    """For an operator alone: a line of policy.yaml that would let the refused command run, to be completed."""
+    """For operators only: a line of policy.yaml, to be completed, that would allow the refused command."""
 
 
 def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
-    """The verdict on a call, and all that was considered for it."""
+    """Return the verdict on a call, and everything that was evaluated for it."""
     row, parties = snapshot.row_of(planned), parties_of(planned.call.principal, snapshot.others_of(planned))
     considered = [
         *_tenants(snapshot, planned, parties),
@@ -58,7 +58,7 @@ def explain(snapshot: PolicySnapshot, planned: PlannedCall) -> Explanation:
 
 
 def _tenants(snapshot: PolicySnapshot, planned: PlannedCall, parties: Sequence[Party]) -> Iterator[Consideration]:
-    """Whose tenant each is of those whose rights the call needs, and whether the source is there for it."""
+    """Yield the tenants of those whose rights the call needs, and whether they see the source."""
     tenants, source = snapshot.table.tenants, planned.spec.source
     if tenants is None:
         return
@@ -135,7 +135,7 @@ def _rule(
         why = "does not name all whose rights the call needs" if some else "names other principals"
         return Consideration(rule.id, what, matched=False, why=why)
     matched, why = _applies(compiled, planned, row)
-    # The same test as in the table, told here, for the table leaves such rules out without a word.
+    # The same test as in the table, repeated here because the table omits such rules silently.
     if matched and not compiled.denies and compiled.is_vague_about(planned.spec.name, default):
         lifted = "approval" if default.effect is Effect.REQUIRE_APPROVAL else "plan"
         named = " and ".join(sorted(default.because_of))
@@ -172,7 +172,7 @@ def _guards(planned: PlannedCall, row: Row) -> Iterator[Consideration]:
 
 
 def _statement(planned: PlannedCall, role: ArgumentRole) -> str:
-    """What a statement was read as; empty for other arguments."""
+    """Return how a statement was parsed; empty for other arguments."""
     statement = statement_of(planned) if role is ArgumentRole.SQL else None
     if statement is None:
         return ""

@@ -29,16 +29,16 @@ from toolhub_service.policy.selectors import meaning_nobody, misspelt
 from toolhub_service.policy.tenants import PLACEHOLDER
 from toolhub_service.policy.tenants import unsound as unsound_tenants
 
-# Names in a policy that fit nothing known: a misspelt tool in a DENY rule forbids nothing, and says nothing.
+# Names in a policy that match nothing known: a misspelt tool in a DENY rule forbids nothing, without any sign.
 #
-# They are no errors, for a policy may speak of tools, principals and capabilities that are to come.
+# They are not errors, because a policy may name tools, principals and capabilities that do not exist yet.
 
-# Likeness of a suggestion, as difflib counts it.
+# Minimum similarity of a suggestion, as difflib measures it.
 _NEAR = 0.6
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What a policy can speak of; an empty set says that nobody knows, and judges nothing."""
+    """The names that a policy can use; an empty set means that they are unknown, and matches are not checked."""
 
     tools: frozenset[str]
     capabilities: frozenset[str]
@@ -46,11 +46,11 @@ class Known(msgspec.Struct, frozen=True):
     unread: frozenset[str] = frozenset()
     """Namespaces of sources whose tools are not known."""
     issuers: frozenset[str] | None = None
-    """Whose tokens are accepted; None says that nobody knows."""
+    """Issuers whose tokens are accepted; None means that they are unknown."""
 
 
 def unmatched(document: PolicyDocument, known: Known) -> Iterator[tuple[str, str]]:
-    """Path and sentence of each pattern that fits nothing, in the order of the file's sections."""
+    """Yield the path and a sentence for each pattern that matches nothing, in the order of the file's sections."""
     tools = _Names("tool", known.tools, known.unread)
     capabilities = _Names("capability", known.capabilities)
     principals = _Names("principal", known.principals)
@@ -62,7 +62,7 @@ def unmatched(document: PolicyDocument, known: Known) -> Iterator[tuple[str, str
         for index, entry in enumerate(getattr(document, section)):
             yield from tools.strange(f"{section}[{index}].tools", entry.tools)
     yield from meaning_nobody(document, known.issuers, known.principals, principals.problem)
-    # A misspelt source stays everybody's.
+    # A misspelt source would stay visible to every tenant.
     namespaces = {tool.partition("/")[0] for tool in known.tools}
     sources = _Names("source", frozenset(namespaces | known.unread) if known.tools else frozenset())
     for index, tenant in enumerate(document.tenants):
@@ -72,7 +72,7 @@ def unmatched(document: PolicyDocument, known: Known) -> Iterator[tuple[str, str
 
 
 class _Names:
-    """The known names of one kind; what was asked once is remembered, for rules repeat themselves."""
+    """The known names of one kind; results are kept, because rules repeat names."""
 
     def __init__(self, kind: str, names: frozenset[str], unread: frozenset[str] = frozenset()) -> None:
         self._kind = kind
@@ -86,7 +86,7 @@ class _Names:
                 yield f"{path}[{index}]", problem
 
     def problem(self, text: str) -> str:
-        """Why a pattern fits nothing; empty: it fits, or nobody knows."""
+        """Return why a pattern matches nothing; empty when it matches or the names are unknown."""
         is_strange = self._names and not self._fit(text)
         return f"`{text}` matches no known {self._kind}{self._near(text)}" if is_strange else ""
 
@@ -106,11 +106,11 @@ class _Names:
         return f"; did you mean `{near[0]}`?" if near else ""
 
 
-# From the document's egress, commands and sandbox to the values that guards judge by.
+# From the document's egress, commands and sandbox to the values that guards use.
 
 
 def canonical_pattern(host: str) -> str:
-    """A host pattern in the spelling in which URLs are compared. Raises ToolFailure when it is none."""
+    """Return a host pattern in the form in which URLs are compared. Raises ToolFailure when it is invalid."""
     if host == "*":
         return host
     if host.startswith("*."):
@@ -132,7 +132,8 @@ def egress_rule(rule: Egress, blocked_cidrs: tuple[str, ...] = ()) -> EgressRule
 
 
 def command_rules(commands: Iterable[Command]) -> tuple[CommandRule, ...]:
-    """In the order of the file; of two with one name the first counts, so an entry before the preset refines it."""
+    """Return the rules in the order of the file; of two with one name the first applies, so an entry before the preset
+    refines it."""
     rules: list[CommandRule] = []
     for command in commands:
         rules.extend(SAFE_COMMANDS if command.preset else (command_rule(command),))
@@ -157,14 +158,14 @@ def sandbox(rule: SandboxRule) -> Sandbox:
     return Sandbox(**{name: getattr(rule, name) for name in rule.__struct_fields__})
 
 
-# What a well-typed policy document can still get wrong: doubled ids, stars that grant nothing, impossible hosts.
+# Semantic errors of a well-typed policy document: duplicate ids, stars that grant nothing, impossible hosts.
 
 Problem = tuple[str, str]
 """Path and sentence."""
 
 
 def unsound(document: PolicyDocument) -> Iterator[Problem]:
-    """Every problem, in the order of the file."""
+    """Yield every problem, in the order of the file."""
     yield from misspelt(document)
     yield from _useless_stars(document)
     yield from unsound_tenants(document.tenants)
@@ -245,16 +246,16 @@ def _command(path: str, command: Command) -> Iterator[Problem]:
 MAX_TEXT_CHARS = 1024 * 1024
 
 Lines = dict[str, int]
-"""Path such as `$.rules[3].when` to its line, from 1."""
+"""From a path such as `$.rules[3].when` to its line, from 1."""
 
 
 class InvalidPolicy(ValueError):
-    """The document is not a policy; the one in force stays. `str()` of it is written for an operator."""
+    """The document is not a valid policy, and the one in force stays. `str()` of the error is meant for an operator."""
 
     def __init__(self, problem: str, path: str = "", line: int | None = None) -> None:
         self.problem = problem
         self.path = path
-        """Such as `rules[3].when`; empty for the whole document."""
+        """A path such as `rules[3].when`; empty for the whole document."""
         self.line = line
         """From 1; None where the document was not text."""
         at = ", ".join(part for part in (f"line {line}" if line else "", path) if part)
@@ -270,7 +271,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def parse_policy(source: str | Mapping[str, JsonValue]) -> tuple[PolicyDocument, Lines]:
-    """The document of YAML text, or of data already loaded. Raises InvalidPolicy."""
+    """Return the document of YAML text, or of data already loaded. Raises InvalidPolicy."""
     if isinstance(source, str):
         data, lines = _load(source)
     else:
@@ -285,7 +286,7 @@ def parse_policy(source: str | Mapping[str, JsonValue]) -> tuple[PolicyDocument,
 
 
 def invalid(problem: str, path: str, lines: Lines) -> InvalidPolicy:
-    """The error for a place in the document, with the line of the nearest enclosing key."""
+    """Return the error for a place in the document, with the line of the nearest enclosing key."""
     place = path
     while place and place not in lines:
         place = re.sub(r"(\[[^\]]*\]|\.[^.\[]*|\$)$", "", place)
@@ -364,7 +365,7 @@ def _explained(message: str, lines: Lines) -> InvalidPolicy:
 
 
 def _near_choice(problem: str, path: str) -> str:
-    """What a value that is none of its choices may have meant; empty for any other problem."""
+    """Return the choice that an invalid value may have meant; empty for any other problem."""
     written = re.search(r"^Invalid enum value '(.*)'", problem, re.DOTALL)
     kind = _type_at(path)
     if written is None or not isinstance(kind, msgspec.inspect.LiteralType):
@@ -375,7 +376,7 @@ def _near_choice(problem: str, path: str) -> str:
 
 
 def _type_at(path: str) -> msgspec.inspect.Type:
-    """The type at a path of the document."""
+    """Return the type at a path of the document."""
     kind = msgspec.inspect.type_info(PolicyDocument)
     for step in re.findall(r"\.(\w+)|\[", path):
         kind = _inner(kind, step)
@@ -383,7 +384,7 @@ def _type_at(path: str) -> msgspec.inspect.Type:
 
 
 def _keys_at(path: str) -> list[str]:
-    """Known keys of the section at a path."""
+    """Return the known keys of the section at a path."""
     kind = _type_at(path)
     return [field.encode_name for field in kind.fields] if isinstance(kind, msgspec.inspect.StructType) else []
 

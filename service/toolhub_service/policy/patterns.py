@@ -1,6 +1,6 @@
-"""Globs over names: `*` matches any run of characters (also `/`), everything else stands for itself.
+"""Globs over names: `*` matches any run of characters (also `/`), everything else matches itself.
 
-Greedy search of the pieces between the stars: linear in the name, so that no pattern can be made to hang.
+Greedy search of the pieces between the stars: linear in the name, so that no pattern can cause a hang.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pattern:
         if at > end or not name.startswith(self._first) or not name.endswith(self._last):
             return False
         for piece in self._middle:
-            # The first place is the right one: it leaves most of the name to the pieces that follow.
+            # The first match is the right one: it leaves most of the name to the following pieces.
             found = name.find(piece, at, end)
             if found < 0:
                 return False
@@ -42,7 +42,7 @@ class Pattern:
 
 
 class Patterns:
-    """Several globs; a name matches when one of them does."""
+    """Several globs; a name matches when one of them matches it."""
 
     __slots__ = ("_all",)
 
@@ -53,14 +53,14 @@ class Patterns:
         return bool(self._all)
 
     def match(self, name: str) -> Pattern | None:
-        """The first glob that matches."""
+        """Return the first glob that matches."""
         for pattern in self._all:
             if pattern.matches(name):
                 return pattern
         return None
 
     def names(self, name: str) -> bool:
-        """Whether the name itself is listed, not merely covered by a star."""
+        """Return whether the name itself is listed, not only covered by a star."""
         return any(pattern.is_exact and pattern.text == name for pattern in self._all)
 
     def __str__(self) -> str:

@@ -1,4 +1,5 @@
-"""Refusals that no rule makes: identity, capabilities, guards; each with the lines of policy.yaml that change it."""
+"""Refusals that do not come from a rule: identity, capabilities, guards; each with the lines of policy.yaml that change
+it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from toolhub_service.policy.arguments import (
     words,
 )
 
-# What would make a refused call pass, as lines that can be pasted into policy.yaml.
+# Lines to paste into policy.yaml that would allow a refused call.
 #
 # Each line is YAML flow style whose strings are JSON strings, which YAML reads alike.
 
@@ -38,14 +39,14 @@ _OPENABLE = tuple(map(ip_network, ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12",
 
 
 def paste(lines: Sequence[str]) -> str:
-    """The remedy that shows an operator the lines to add."""
+    """Return the remedy that shows an operator the lines to add."""
     if not lines:
         return ""
     return "An operator can allow this in policy.yaml (append to a key that is already there):\n" + "\n".join(lines)
 
 
 def ask_operator(rule_id: str) -> str:
-    """The remedy of everybody else, who must not learn from a refusal how to open what refused."""
+    """Return the remedy for everybody else, who must not learn from a refusal how to circumvent it."""
     return f"Ask an operator to allow it, and name rule_id {rule_id}."
 
 
@@ -54,17 +55,18 @@ def grant_line(principal_id: str, capabilities: Iterable[str]) -> str:
 
 
 def allow_line(principal_id: str, tool: str) -> str:
-    """Lets a destructive tool run without a plan."""
-    # Bounded and in the letters of an id, or pasting the line would make the policy invalid.
+    """Return a line that lets a destructive tool run without a plan."""
+    # Bounded and limited to the characters of an id, because pasting any other line would make the policy invalid.
     id = "allow-" + re.sub(r"[^A-Za-z0-9]+", "-", tool)[:50].strip("-")
     rule = f"id: {id}, effect: ALLOW, principals: {_flow([principal_id])}, tools: {_flow([tool])}"
     return f"rules: [{{{rule}}}]  # without this rule: a dry run first"
 
 
 def egress_line(url: ParsedUrl, method: str, *, names_path: bool = False) -> str:
-    """Opens the URL's host for the method, and its address where that is not public; with `names_path` its path alone.
+    """Return a line that allows the URL's host for the method, and its address where that is not public; with
+    `names_path` only its path.
 
-    Empty for other special addresses, such as metadata services: nobody should paste those in.
+    Empty for other special addresses, such as metadata services: nobody should paste those.
     """
     fields = [f"hosts: {_flow([url.host])}"]
     if url.port != DEFAULT_PORTS[url.scheme]:
@@ -75,7 +77,7 @@ def egress_line(url: ParsedUrl, method: str, *, names_path: bool = False) -> str
         fields.append(f"methods: {_flow([method])}")
     if url.is_address and not is_public(url.host):
         address = ip_address(url.host)
-        # 169.254.169.254 and its like hand out a cloud's credentials to whoever asks.
+        # 169.254.169.254 and similar addresses return a cloud's credentials to any client.
         if not any(address in network for network in _OPENABLE):
             return ""
         fields.append(f"cidrs: {_flow([str(ip_network(address))])}")
@@ -83,7 +85,8 @@ def egress_line(url: ParsedUrl, method: str, *, names_path: bool = False) -> str
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """Lets a command of the built-in list run; empty for any other, which only an operator can decide how to allow."""
+    """Return a line that allows a command of the built-in list; empty for any other, which only an operator can decide
+    how to allow."""
     try:
         judge_command(argv, SAFE_COMMANDS)
     except ToolFailure:
@@ -92,8 +95,8 @@ def command_line(argv: Sequence[str]) -> str:
 
 
 def grammar_line(argv: Sequence[str]) -> str:
-    """A grammar for an operator to complete; empty for what the built-in list names, for a program that runs any other,
-    and for a command that no rule can allow."""
+    """Return a grammar for an operator to complete; empty for a command of the built-in list, for a program that runs
+    others, and for a command that no rule can allow."""
     name = argv[0].rsplit("/", 1)[-1]
     if not name or any(rule.name == name for rule in SAFE_COMMANDS) or runs_others(name) or danger_of(argv):
         return ""
@@ -117,7 +120,7 @@ _NAMED_MAX: Final = 16
 
 
 def acts_for_another(context: ExecContext, principal_id: str) -> bool:
-    """Whether the message names an agent or a user who is not the verified caller."""
+    """Return whether the message names an agent or a user other than the verified caller."""
     return (context.agent_id not in ("", principal_id)) or (context.user_id not in ("", principal_id))
 
 
@@ -132,7 +135,7 @@ def _deny(
     kind: ErrorKind = ErrorKind.POLICY_DENIED,
     details: Mapping[str, JsonValue] = MappingProxyType({}),
 ) -> Verdict:
-    """`remedy`: what the caller itself can do; `lines`: of policy.yaml, shown to callers who are operators."""
+    """`remedy` is what the caller can do; `lines` of policy.yaml are shown to callers who are operators."""
     allowing = paste(lines)
     shown = allowing
     is_operator = Role.OPERATOR in planned.call.principal.roles and planned.call.lineage is None
@@ -143,7 +146,7 @@ def _deny(
 
 
 def impostor(planned: PlannedCall, revision: str) -> Verdict:
-    """The message names somebody else, and the principal may not act for others."""
+    """The message names another principal, and the caller may not act for others."""
     principal_id = planned.call.principal.id
     return _deny(
         planned,
@@ -158,7 +161,7 @@ def impostor(planned: PlannedCall, revision: str) -> Verdict:
 
 
 def unknown_principal(planned: PlannedCall, who: str, needs: frozenset[str], revision: str) -> Verdict:
-    """No grant and no role names `who`, without whose rights the call cannot be made."""
+    """No grant and no role names `who`, whose rights the call needs."""
     return _deny(
         planned,
         revision,
@@ -170,13 +173,13 @@ def unknown_principal(planned: PlannedCall, who: str, needs: frozenset[str], rev
 
 
 def no_agent(planned: PlannedCall, who: str, revision: str) -> Verdict:
-    """Roles are given to `who`, and `agent` is not among them."""
+    """`who` has roles, but `agent` is not among them."""
     return _deny(
         planned,
         revision,
         DEFAULT,
         f"{_called(planned, who)} lacks the role `agent`, which calling tools requires.",
-        # Roles add up, so that those the principal has stay.
+        # Roles add up, so the principal keeps those that it has.
         lines=[f"roles: [{{principals: {_flow([who])}, roles: [agent]}}]"],
         details={"principal": who},
     )
@@ -189,7 +192,8 @@ def lacks_capabilities(
     constraints: Constraints,
     revision: str,
 ) -> Verdict:
-    """No grant gives the tool's capabilities to all whose rights the call needs: by id, what each lacks."""
+    """No grant gives the tool's capabilities to all whose rights the call needs; the argument lists by id what each
+    lacks."""
     lines = [grant_line(who, lacks) for who, lacks in lacking]
     lines += _argument_lines(planned, constraints)
     lines += [allow_line(who, planned.spec.name) for who, lacks in lacking if DANGER_DESTRUCTIVE in lacks]
@@ -199,7 +203,7 @@ def lacks_capabilities(
 
 
 def _called(planned: PlannedCall, who: str, caller: str = "The caller") -> str:
-    """In a sentence to the caller."""
+    """Return the tool's name as it appears in a sentence to the caller."""
     if who == planned.call.principal.id:
         return caller
     acts = who in planned.call.principal.actors
@@ -207,7 +211,7 @@ def _called(planned: PlannedCall, who: str, caller: str = "The caller") -> str:
 
 
 def narrowed_too_far(planned: PlannedCall, missing: tuple[str, ...], revision: str) -> Verdict:
-    """The context's own permissions leave out what the tool needs."""
+    """The context's own permissions do not include what the tool needs."""
     names = ", ".join(missing)
     return _deny(
         planned,
@@ -220,7 +224,8 @@ def narrowed_too_far(planned: PlannedCall, missing: tuple[str, ...], revision: s
 
 
 def narrowed_credential(planned: PlannedCall, missing: tuple[str, ...], revision: str) -> Verdict:
-    """What the caller has shown is narrowed, and leaves out what the tool needs: nothing in the call changes that."""
+    """The caller's credential is narrowed and does not include what the tool needs: nothing in the call can change
+    that."""
     principal = planned.call.principal
     assert principal.permissions is not None
     names = ", ".join(missing)
@@ -243,7 +248,7 @@ def narrowed_credential(planned: PlannedCall, missing: tuple[str, ...], revision
 
 
 def not_lent(planned: PlannedCall, revision: str) -> Verdict:
-    """A running call makes this one, and was given other tools only."""
+    """The running call that makes this one may use other tools only."""
     return _deny(
         planned,
         revision,
@@ -254,7 +259,7 @@ def not_lent(planned: PlannedCall, revision: str) -> Verdict:
 
 
 def guarded(planned: PlannedCall, refusal: GuardRefusal, constraints: Constraints, revision: str) -> Verdict:
-    """A guard refused an argument: its own kind, message and details."""
+    """A guard refused an argument; the refusal has the guard's kind, message and details."""
     lines: list[str] = []
     if refusal.rule_id in (EGRESS_GUARD, COMMAND_GUARD):
         lines = _argument_lines(planned, constraints)
@@ -266,7 +271,7 @@ def guarded(planned: PlannedCall, refusal: GuardRefusal, constraints: Constraint
 
 
 def _argument_lines(planned: PlannedCall, constraints: Constraints) -> list[str]:
-    """What egress and commands would have to say for these arguments; empty where that is not known."""
+    """Return lines that egress and commands would need for these arguments; empty where they are not known."""
     try:
         return [*_egress_lines(planned, constraints), *_command_lines(planned, constraints)]
     except ToolFailure:

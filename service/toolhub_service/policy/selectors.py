@@ -29,26 +29,26 @@ SPIFFE: Final = "spiffe://"
 _ISSUER_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _BELOW: Final = "**"
 _NEAR: Final = 0.75
-"""Share of letters in common from which on a word counts as a misspelt one."""
+"""Share of common letters from which a word counts as a misspelt one."""
 
 
 class Party(NamedTuple):
-    """One whose rights a call needs: the principal, who acts for it, or for whom it acts."""
+    """A party whose rights a call needs: the principal, one who acts for it, or one for whom it acts."""
 
     id: str
     issuer: str = ""
     groups: frozenset[str] = frozenset()
     actor: str = ""
-    """Who acts for it in this call; empty: it acts itself."""
+    """The party that acts for it in this call; empty when it acts itself."""
     is_known: bool = True
-    """Whether grants or roles speak of it. False: of one whom a message names rules alone do, which can only narrow."""
+    """Whether grants or roles name it. False for one named by the message that only rules concern, which can only
+    narrow."""
 
 
 def parties_of(principal: Principal, spoken_for: Iterable[Party] = ()) -> tuple[Party, ...]:
-    """All whose rights a call needs, the principal first. `spoken_for`: whom its message names.
+    """Return all parties whose rights a call needs, the principal first; `spoken_for` are those that its message names.
 
-    Of those that no credential of the call is made out to nothing is known but the id and the issuer that it begins
-    with: no groups.
+    Of parties other than the credential's subject only the id, and the issuer in its prefix, are known: no groups.
     """
     actors = principal.actors
     first = Party(principal.id, principal.issuer, principal.groups, actors[0] if actors else "")
@@ -57,14 +57,14 @@ def parties_of(principal: Principal, spoken_for: Iterable[Party] = ()) -> tuple[
 
 
 def named(id: str, actor: str = "") -> Party:
-    """One of whom only the id is known."""
-    # A SPIFFE id has a colon as well, and `spiffe` is the name of no issuer.
+    """Return a party of whom only the id is known."""
+    # A SPIFFE id contains a colon as well, and `spiffe` is not an issuer.
     issuer = "" if id.startswith(SPIFFE) else id.partition(":")[0] if ":" in id else ""
     return Party(id, issuer, frozenset(), actor)
 
 
 class _SpiffeId:
-    """A SPIFFE id whose path may have stars."""
+    """A SPIFFE id whose path may contain stars."""
 
     def __init__(self, text: str) -> None:
         self._domain, *segments = text.removeprefix(SPIFFE).split("/")
@@ -76,7 +76,7 @@ class _SpiffeId:
             return False
         domain, *segments = id.removeprefix(SPIFFE).split("/")
         more = len(segments) - len(self._segments)
-        # `/**` wants one segment at least: the path above it is another workload's id.
+        # `/**` needs at least one segment: the path above it is another workload's id.
         if domain != self._domain or not all(segments) or (more < 1 if self._has_more else more != 0):
             return False
         return all(wanted.matches(segment) for wanted, segment in zip(self._segments, segments, strict=False))
@@ -110,12 +110,12 @@ class Selector:
         if self._kind == ISSUER:
             return party.issuer == issuer
         id = party.actor if self._kind == ACTOR else party.id
-        # An empty id is nobody's, and `*` would match it.
+        # An empty id belongs to nobody, but `*` would match it.
         return bool(id) and self._id.matches(id)
 
 
 class Selectors:
-    """Several; a party is meant when one of them matches it."""
+    """Several selectors; a party matches when one of them matches it."""
 
     __slots__ = ("_all",)
 
@@ -123,7 +123,7 @@ class Selectors:
         self._all = tuple(map(Selector, texts))
 
     def match(self, party: Party) -> Selector | None:
-        """The first that matches."""
+        """Return the first selector that matches."""
         for selector in self._all:
             if selector.matches(party):
                 return selector
@@ -136,25 +136,25 @@ class Selectors:
         return any(self.match(party) is not None for party in parties)
 
     def single_out(self, party: Party) -> bool:
-        """Whether one that is not simply `*` matches it."""
+        """Return whether a selector other than `*` matches."""
         return any(selector.matches(party) for selector in self._all if not selector.is_anyone)
 
     def __str__(self) -> str:
         return ", ".join(selector.text for selector in self._all)
 
 
-# What is written as one of these and is none.
+# Malformed selectors.
 
 
 def misspelt(document: PolicyDocument) -> Iterator[tuple[str, str]]:
-    """Path and sentence of each selector that could never mean what it says."""
+    """Yield the path and a sentence for each selector that can never match what it says."""
     for path, text in selectors_in(document):
         if fault := _fault(text):
             yield f"$.{path}", f"`{text}`: {fault}"
 
 
 def selectors_in(document: PolicyDocument) -> Iterator[tuple[str, str]]:
-    """Path and text of every selector, in the order of the sections."""
+    """Yield the path and text of every selector, in the order of the sections."""
     for section in ("grants", "roles", "rules", "limits", "egress"):
         for index, entry in enumerate(getattr(document, section)):
             for place, text in enumerate(entry.principals):
@@ -172,8 +172,9 @@ def meaning_nobody(
     principals: frozenset[str],
     problem_of: Callable[[str], str],
 ) -> Iterator[tuple[str, str]]:
-    """The same of each that means nobody known. `issuers`: the names of those that are configured; None: nobody knows.
-    `principals`: whom keys are made for. `problem_of`: what is wrong with a glob over those; empty: nothing."""
+    """Yield the same for each selector that matches nobody known. `issuers` are the configured names, None when
+    unknown; `principals` those with keys; `problem_of` returns what is wrong with a glob over these, empty for
+    nothing."""
     for path, text in selectors_in(document):
         id, issuer = _named_by(text)
         meant = "" if issuers is None else _selector_meant(text, issuers)
@@ -186,7 +187,8 @@ def meaning_nobody(
 
 
 def _named_by(text: str) -> tuple[str, str]:
-    """The glob over ids of whom keys are made for, and the issuer, that a selector names; `*` where it names none."""
+    """Return the glob over ids of principals with keys and the issuer that a selector names; the glob is `*` where it
+    names none."""
     text = text.removeprefix(ACTOR)
     if text.startswith((GROUP, ISSUER)):
         return "*", text.partition(":")[2].partition("/")[0]
@@ -194,8 +196,8 @@ def _named_by(text: str) -> tuple[str, str]:
 
 
 def _selector_meant(text: str, issuers: frozenset[str]) -> str:
-    """The selector of a kind that the text was meant to be, by the spelling of what it begins with; empty: it is one,
-    or looks like none."""
+    """Return the typed selector that the text was probably meant to be, by the spelling of its prefix; empty when it is
+    one already, or resembles none."""
     kind, colon, rest = text.partition(":")
     if not colon or kind in issuers or f"{kind}:" in (GROUP, ISSUER, ACTOR) or text.startswith(SPIFFE):
         return ""

@@ -34,9 +34,9 @@ from toolhub_service.policy.selectors import Party, parties_of
 from toolhub_service.policy.table import BoundRule, Holdings, Row, Table, compile_conditions, left_out
 
 MAX_ROWS = 16_384
-"""Rows kept; the oldest goes first. One is a principal and a tool it has asked for."""
+"""Most rows kept; the oldest is dropped first. A row is a principal and a tool that it has called."""
 MAX_PRINCIPALS = 4_096
-"""Principals kept; the oldest goes first."""
+"""Most principals kept; the oldest is dropped first."""
 
 
 class PolicySnapshot:
@@ -58,7 +58,7 @@ class PolicySnapshot:
 
     @classmethod
     def load(cls, source: str | Mapping[str, JsonValue]) -> PolicySnapshot:
-        """A snapshot of YAML text or of data already loaded. Raises InvalidPolicy."""
+        """Return a snapshot of YAML text or of data already loaded. Raises InvalidPolicy."""
         return cls(*parse_policy(source))
 
     def decide(self, planned: PlannedCall) -> Verdict:
@@ -66,7 +66,7 @@ class PolicySnapshot:
         spec = planned.spec
         principal = call.principal
         context = call.context
-        # Looked up here as well, for this is on the way of every call: a hit costs no call of a function.
+        # Looked up here as well, because every call comes here: a hit costs no function call.
         row = self._rows.get((principal.key, spec.name, spec.digest)) or self.row(principal, spec)
         if (context.agent_id or context.user_id) and refusals.acts_for_another(context, principal.id):
             if not (principal.may_impersonate or row.may_impersonate):
@@ -78,7 +78,7 @@ class PolicySnapshot:
                 return refusal
         if call.lineage is not None and spec.name not in call.lineage.tools:
             return refusals.not_lent(planned, self.revision)
-        # A deny wins over every guard and every allow, wherever it stands in the document.
+        # A deny has priority over every guard and every allow, wherever it is in the document.
         if row.denies and (verdict := self.first(row.denies, planned)) is not None:
             return verdict
         if row.is_guarded and (guard := judge_arguments(planned, row.constraints)) is not None:
@@ -88,7 +88,8 @@ class PolicySnapshot:
         return row.fallback
 
     def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
-        """As `decide`, in the same order, as far as no argument and no context has a say."""
+        """Return the verdict of `decide`, by the same order, if neither arguments nor context can change it; else
+        None."""
         row = self.row(principal, spec)
         if row.missing or row.strangers:
             return None  # the refusal says what these arguments would need
@@ -111,7 +112,7 @@ class PolicySnapshot:
         return principal.permissions is None or not left_out(principal.permissions, row.needs)
 
     def principal(self, id: str) -> Principal:
-        """A verified caller with the roles and the right to impersonate that this policy gives it."""
+        """Return a verified caller with the roles and the right to impersonate that this policy gives it."""
         known = self.principals.get(id)
         if known is None:
             known = self.described(Principal(id, frozenset(Role)))
@@ -121,8 +122,8 @@ class PolicySnapshot:
         return known
 
     def described(self, verified: Principal) -> Principal:
-        """One of whom a credential says more than an id, under this policy: its roles are those that policy and
-        credential both give it and, where others act for it, all of them."""
+        """Return a principal whose credential says more than an id, under this policy: it has the roles that policy and
+        credential both give, and that all who act for it have too."""
         parties, tenants = parties_of(verified), self.table.tenants
         roles = verified.roles & {Role(name) for name in self.table.roles_of(parties)}
         tenancy = None if tenants is None else tenants.tenancy(verified.id)
@@ -135,19 +136,19 @@ class PolicySnapshot:
         )
 
     def row(self, principal: Principal, spec: ToolSpec) -> Row:
-        """What is settled for a principal and a tool, kept for the next call."""
+        """Return the row of a principal and a tool, kept for the next call."""
         return self._row((principal.key, spec.name, spec.digest), principal, spec, ())
 
     def row_of(self, planned: PlannedCall) -> Row:
-        """The same for a call, which may be made for others: those of them whom the policy knows must have its rights
-        too, and what rules ask of any of them is asked of it."""
+        """Return the row of a call, which may be made for others: those that the policy knows must have its rights too,
+        and a rule for any of them applies."""
         principal, spec, others = planned.call.principal, planned.spec, self.others_of(planned)
         if not others:
             return self.row(principal, spec)
         return self._row((f"{principal.key}\0{others}", spec.name, spec.digest), principal, spec, others)
 
     def others_of(self, planned: PlannedCall) -> list[Party]:
-        """Those whom the message names beside the principal, and of whom the policy speaks."""
+        """Return those whom the message names besides the principal, if the policy mentions them."""
         context, own = planned.call.context, planned.call.principal.id
         named = sorted({context.agent_id, context.user_id} - {"", own})
         return [party for id in named if (party := self._spoken_for(id, own)) is not None]
@@ -164,7 +165,7 @@ class PolicySnapshot:
         row = self._rows.get(key)
         if row is None:
             row = self.table.row(parties_of(principal, others), spec)
-            # Tokens may name any number of principals: what is kept for them has a bound.
+            # Tokens may name any number of principals, so the number of rows is limited.
             if len(self._rows) >= MAX_ROWS:
                 self._rows.pop(next(iter(self._rows)), None)
             self._rows[key] = row
@@ -188,21 +189,21 @@ class PolicySnapshot:
         return refusals.narrowed_too_far(planned, missing, self.revision) if missing else None
 
     def first(self, rules: tuple[BoundRule, ...], planned: PlannedCall) -> Verdict | None:
-        """The verdict of the first rule that holds; a deny where a condition cannot be answered."""
+        """Return the verdict of the first rule that applies; a deny where its condition cannot be evaluated."""
         for rule in rules:
             if rule.condition is None:
                 return rule.verdict
             try:
                 if rule.condition.holds(planned):
                     return rule.verdict
-            # To go on with the next rule would let a condition that breaks open what it was to close.
+            # Continuing with the next rule would let a broken condition allow what it was to forbid.
             except ConditionFault as fault:
                 return faulted(rule.verdict, fault)
         return None
 
 
 def faulted(verdict: Verdict, fault: ConditionFault) -> Verdict:
-    """The deny that a rule gives when its condition cannot be answered."""
+    """Return the deny of a rule whose condition cannot be evaluated."""
     return msgspec.structs.replace(
         verdict,
         effect=Effect.DENY,
@@ -213,23 +214,23 @@ def faulted(verdict: Verdict, fault: ConditionFault) -> Verdict:
     )
 
 
-# The policy in force: a snapshot that a reload swaps whole, and beside it, if asked for, a candidate that watches.
+# The policy in force: a snapshot that a reload replaces as a whole and, if configured, a shadow candidate.
 #
-# A reload is one assignment: a call sees the old policy or the new one, never a mixture. A document that is no policy
-# changes nothing and says why. A shadow decides every call too; where it differs the difference is reported, and the
-# verdict is the live one's, always.
+# A reload is one assignment: a call sees the old policy or the new one, never a mixture. An invalid document changes
+# nothing and reports why. A shadow decides every call too; differences are reported, but the live verdict always
+# applies.
 
 Source = str | Mapping[str, JsonValue]
-"""YAML text, or the data of one already loaded."""
+"""YAML text, or data already loaded from it."""
 
 
 class Change(msgspec.Struct, frozen=True):
     """Whether a new document is in force, and why not."""
 
     applied: bool
-    """False: the old policy stays, and `problem` says why."""
+    """False: the old policy stays, for the reason in `problem`."""
     revision: str
-    """The revision in force now."""
+    """The revision now in force."""
     previous_revision: str
     problem: str = ""
     """For the operator, with line and path; empty when applied."""
@@ -244,20 +245,20 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class LivePolicy:
-    """Implements `domain.ports.PolicySource` by the snapshot in force."""
+    """Implements `domain.ports.PolicySource` with the snapshot in force."""
 
     def __init__(
         self, snapshot: PolicySnapshot | None = None, on_difference: Callable[[Difference], None] | None = None
     ) -> None:
-        """`on_difference` is called with each disagreement of a shadow; what it raises is counted, not passed on."""
+        """`on_difference` is called with each disagreement of a shadow; its exceptions are counted, not raised."""
         self._snapshot = snapshot or PolicySnapshot()
         self._shadow: PolicySnapshot | None = None
         self._on_difference = on_difference
         self.version = 0
-        """Counts changes of what decides or watches: what is kept for a version holds until the next one."""
+        """Incremented by every change of the live policy or the shadow: cached decisions are valid for one version."""
         self._listeners: list[Callable[[], None]] = []
         self.shadow_faults = 0
-        """How often the shadow or the callback failed; a verdict never depends on either."""
+        """Number of failures of the shadow or the callback; a verdict never depends on either."""
 
     @property
     def revision(self) -> str:
@@ -268,15 +269,15 @@ class LivePolicy:
         return self._snapshot
 
     def principal(self, id: str) -> Principal:
-        """A verified caller under the policy in force now."""
+        """Return a verified caller under the policy now in force."""
         snapshot = self._snapshot
         return snapshot.principals.get(id) or snapshot.principal(id)
 
     def again(self, kept: Principal) -> Principal:
-        """One that was verified before, by a token or for a job, under the policy in force now: what its credential
-        said of it stays, and its roles are at most those that it had."""
+        """Return a principal that was verified before, by a token or for a job, under the policy now in force: its
+        credential's facts stay, and it has no more roles than it had."""
         known = self.principal(kept.id)
-        # A bare id is the same principal for everybody, and there is one object of it to be shared.
+        # A bare id is the same principal everywhere, so one object of it is shared.
         has_more = kept.issuer or kept.actors or kept.groups or kept.permissions is not None
         if has_more or kept.tenant not in ("", known.tenant):
             return self._snapshot.described(kept)
@@ -294,7 +295,7 @@ class LivePolicy:
         return verdict
 
     def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
-        """None while a shadow watches: it must see each call."""
+        """None while there is a shadow, which must see each call."""
         return None if self._shadow is not None else self._snapshot.settled(principal, spec)
 
     def limits(self, principal: Principal, spec: ToolSpec) -> tuple[Limit, ...]:
@@ -304,7 +305,7 @@ class LivePolicy:
         return self._snapshot.could_allow(principal, spec)
 
     def tenancy(self, name: str) -> Tenancy | None:
-        """What principals of the tenant see of others; None where the policy has no tenants."""
+        """Return what principals of the tenant see of others; None where the policy has no tenants."""
         tenants = self._snapshot.table.tenants
         return None if tenants is None else tenants.named(name)
 
@@ -318,10 +319,10 @@ class LivePolicy:
         return None if tenants is None else tenants.tenancy(principal_id)
 
     def replace(self, source: Source) -> Change:
-        """Put a new document in force, whole or not at all."""
+        """Put a new document in force, as a whole or not at all."""
         before = self._snapshot.revision
         try:
-            # Compiled whole before it is assigned: a failure leaves the former policy untouched.
+            # Compiled completely before it is assigned: a failure leaves the former policy in force.
             self._snapshot = PolicySnapshot.load(source)
         except InvalidPolicy as error:
             return Change(applied=False, revision=before, previous_revision=before, problem=str(error))
@@ -331,11 +332,11 @@ class LivePolicy:
         return Change(applied=True, revision=self._snapshot.revision, previous_revision=before)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call it after each change of what decides; it must not raise."""
+        """Call `listener` after each change of the live policy or the shadow; it must not raise."""
         self._listeners.append(listener)
 
     def shadow(self, source: Source | None) -> Change:
-        """Let a candidate watch; None ends it. A document that is no policy leaves the candidate as it was."""
+        """Set the shadow candidate; None removes it. An invalid document leaves the candidate unchanged."""
         before = self.shadow_revision
         try:
             self._shadow = None if source is None else PolicySnapshot.load(source)

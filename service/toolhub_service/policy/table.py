@@ -1,8 +1,8 @@
-"""The decision table: what a policy says about one principal and one tool, worked out once.
+"""The decision table: what a policy says about one principal and one tool, computed once.
 
-All that does not depend on arguments or context is settled here: held capabilities, the rules that apply in their
-order of precedence, constraints, limits and the finished verdicts. A decision is then a dictionary lookup and, where
-rules have conditions or the tool guarded arguments, their evaluation: about a microsecond, where engines that scan all
+Everything that does not depend on arguments or context is computed here: held capabilities, the applicable rules in
+order of precedence, constraints, limits and the final verdicts. A decision is then a dictionary lookup and, where rules
+have conditions or the tool has guarded arguments, their evaluation: about a microsecond, where engines that scan all
 rules take fifty and more.
 
 Precedence: DENY, REQUIRE_APPROVAL, REQUIRE_PLAN, ALLOW; within one effect the order of the file.
@@ -31,7 +31,8 @@ from toolhub_service.policy.tenants import EVERY, UNASSIGNED, Tenants
 
 # The capability gate: which capabilities a principal holds, and which of a tool's it lacks.
 #
-# Patterns may use stars; `danger:destructive` is only ever held by name. Older capability names are read as today's.
+# Patterns may use stars; `danger:destructive` is only ever held by name. Older capability names are mapped to current
+# ones.
 
 
 class Holdings:
@@ -49,25 +50,26 @@ class Holdings:
         return self._patterns.match(capability) is not None
 
     def lack(self, needs: frozenset[str]) -> tuple[str, ...]:
-        """The needed capabilities that are not held, sorted."""
-        # Most grants name what they give: the globs are tried only for what is left.
+        """Return the needed capabilities that are not held, sorted."""
+        # Most grants name what they give, so the globs are tried only for the rest.
         if needs <= self._named:
             return ()
         return tuple(sorted(need for need in needs if not self.hold(need)))
 
     def both(self, other: Holdings) -> frozenset[str]:
-        """Globs over what both hold. A glob that another matches as text covers no more than that one."""
+        """Return globs over what both hold. A glob whose text another glob matches covers no more than that one."""
         return frozenset(filter(other.hold, self._named)) | frozenset(filter(self.hold, other._named))
 
 
 @lru_cache(maxsize=4_096)
 def left_out(held: frozenset[str], needs: frozenset[str]) -> tuple[str, ...]:
-    """Of what is needed, what a credential narrowed to these globs leaves out: such sets are few, and small."""
+    """Return which of the needed capabilities a credential narrowed to these globs does not include; cached, because
+    such sets are few and small."""
     return Holdings(held).lack(needs)
 
 
 def narrowed(context: ExecContext, most: frozenset[str]) -> ExecContext:
-    """The context of a call whose credential holds no more than these capabilities (globs)."""
+    """Return the context of a call whose credential holds no more than these capabilities (globs)."""
     asked = context.permissions
     return context._replace(permissions=most if asked is None else Holdings(asked).both(Holdings(most)))
 
@@ -95,29 +97,29 @@ _REMEDIES = {
 
 
 class BoundRule(msgspec.Struct, frozen=True):
-    """A rule that applies to the row's principal and tool, with the verdict it gives when its condition holds."""
+    """A rule that applies to the row's principal and tool, with its verdict when the condition is true."""
 
     condition: Condition | None
     verdict: Verdict
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One principal, with those who act for it or for whom it acts, and one tool."""
+    """One tool, and one principal with those who act for it or for whom it acts."""
 
     needs: frozenset[str]
-    """The tool's capabilities in today's names."""
+    """The tool's capabilities by their current names."""
     missing: tuple[str, ...]
-    """Those that the principal, or another whose rights the call needs, has no grant for, sorted."""
+    """Capabilities that the principal, or another whose rights the call needs, has no grant for, sorted."""
     lacking: tuple[tuple[str, tuple[str, ...]], ...]
-    """By id of one that lacks some: what it lacks."""
+    """What each of those who lack some lacks, by id."""
     strangers: tuple[tuple[str, bool], ...]
-    """Ids of those whose rights the call needs who are no agents, by roles or by a grant, and to whom all is denied;
-    and whether they have other roles."""
+    """Ids of those whose rights the call needs but who are not agents, by roles or by a grant, so that every call is
+    denied; and whether they have other roles."""
     denies: tuple[BoundRule, ...]
     others: tuple[BoundRule, ...]
     """Requiring and allowing rules in order of precedence."""
     fallback: Verdict
-    """What holds when no rule does: ALLOW by grant, or what the policy asks by default for the tool's capabilities."""
+    """Verdict when no rule applies: ALLOW by grant, or the policy's default for the tool's capabilities."""
     is_guarded: bool
     may_impersonate: bool
     constraints: Constraints
@@ -135,42 +137,43 @@ class CompiledRule(msgspec.Struct, frozen=True):
         return self.rule.effect == "DENY"
 
     def concerns(self, spec: ToolSpec, needs: frozenset[str]) -> bool:
-        """Whether it speaks of the tool."""
+        """Return whether the rule is about the tool."""
         if self.tools.match(spec.name) is None:
             return False
         return not self.capabilities or any(self.capabilities.match(need) for need in needs)
 
     def applies_to(self, parties: Sequence[Party], default: Default) -> bool:
-        """Whether it speaks of the call: what asks for no less than the default has to name one of the parties, what
-        lifts the default all of them."""
+        """Return whether the rule applies to the call: one that is at least as strict as the default must name one of
+        the parties, one that relaxes the default must name all of them."""
         if PRECEDENCE.index(Effect[self.rule.effect]) <= PRECEDENCE.index(default.effect):
             return self.principals.match_any(parties)
         return self.principals.match_all(party for party in parties if party.is_known)
 
     def is_vague_about(self, tool: str, default: Default) -> bool:
-        """Whether the rule asks for less than the default and covers the tool by a star only: that lifts no default."""
+        """Return whether the rule is less strict than the default and covers the tool by a star only: then it does not
+        relax the default."""
         if PRECEDENCE.index(Effect[self.rule.effect]) <= PRECEDENCE.index(default.effect):
             return False
         return not (self.tools.names(tool) or all(self.capabilities.names(need) for need in default.because_of))
 
 
 class Default(NamedTuple):
-    """What a policy asks of a tool where no rule speaks of it."""
+    """What a policy requires for a tool that no rule is about."""
 
     effect: Effect
     because_of: frozenset[str]
-    """Of the tool's capabilities, those that ask for it; empty for ALLOW."""
+    """The tool's capabilities that require it; empty for ALLOW."""
 
 
 class Table:
     """Everything compiled from one document."""
 
     def __init__(self, document: PolicyDocument, revision: str, conditions: Conditions) -> None:
-        """`document` is checked and complete; `conditions` are its rules' by rule id."""
+        """`document` is checked and complete; `conditions` are those of its rules, by rule id."""
         self.document = document
         self._revision = revision
         self.grants = tuple((Selectors(grant.principals), grant) for grant in document.grants)
-        # By precedence first: only among rules of one effect does the order of the document count.
+        # By precedence first: the order of the document counts only among rules of one effect.
         self.rules = tuple(
             _compiled(rule, conditions)
             for effect in PRECEDENCE
@@ -191,20 +194,21 @@ class Table:
         self._sandbox = sandbox(document.sandbox)
 
     def roles_of(self, parties: Sequence[Party]) -> frozenset[str]:
-        """The roles that all of them have."""
-        # A token that somebody acts with must not have more roles than who acts.
+        """Return the roles that all parties have."""
+        # A token used by an actor must not have more roles than the actor.
         return frozenset.intersection(*map(self._roles_of, parties))
 
     def _roles_of(self, party: Party) -> frozenset[str]:
-        """What the entries of `roles` that match give; `agent` for one that a grant alone names; else none."""
+        """Return the roles of the matching entries of `roles`; without any, `agent` for one named by a grant, else
+        none."""
         entries = [roles for who, roles in self._roles if who.match(party)]
-        # Entries replace what a grant would imply: an operator can take `agent` away.
+        # Entries replace what a grant would imply, so an operator can take `agent` away.
         if entries:
             return frozenset().union(*entries)
         return frozenset({"agent"} if any(who.match(party) for who, _ in self.grants) else ())
 
     def spoken_for(self, id: str, by: str) -> Party | None:
-        """One in whose name `by` makes a call; None: nothing in the policy speaks of it, but of everybody at most."""
+        """Return the party in whose name `by` makes a call; None when the policy mentions it nowhere but in a `*`."""
         party, alone = named(id, by), named(id)
         if any(who.single_out(alone) for who, _ in (*self.grants, *self._roles)):
             return party
@@ -215,23 +219,23 @@ class Table:
         return self._impersonate.match_all(parties)
 
     def constraints(self, parties: Sequence[Party], tool: str) -> Constraints:
-        # All of them: a host that is open to one party would otherwise be reached on behalf of another.
+        # All of them: otherwise a host that is open to one party could be reached on behalf of another.
         egress = tuple(rule for who, what, rule in self._egress if who.match_all(parties) and what.match(tool))
         return Constraints(egress, self._commands, self._denied_commands, self._sandbox)
 
     def limits(self, parties: Sequence[Party], tool: str) -> tuple[Limit, ...]:
-        """Each counted for itself."""
+        """Return the limits, each counted separately."""
         found = (
             _limit(limit, party.id, tool, "" if self.tenants is None else self.tenants.of(party.id))
             for party in parties
             for who, what, limit in self._limits
             if who.match(party) and what.match(tool)
         )
-        # By id: a call that two parties share one counter of is counted once there.
+        # By id, so that a counter shared by two parties counts a call once.
         return tuple({limit.id: limit for limit in found}.values())
 
     def row(self, parties: Sequence[Party], spec: ToolSpec) -> Row:
-        """Work out one row; the snapshot keeps it."""
+        """Return a new row; the snapshot keeps it."""
         needs, all_named = canonical_capabilities(spec.capabilities), parties
         parties = [party for party in parties if party.is_known]
         mine = next((found for who, _ in self.grants if (found := who.match(parties[0]))), None)
@@ -252,7 +256,7 @@ class Table:
         if self.tenants is not None and not all(
             self.tenants.shows(self.tenants.of(party.id), spec.source) for party in parties
         ):
-            # In the place of all other rules, whose ids and reasons would tell that the tool exists.
+            # Replaces all other rules, whose ids and reasons would reveal that the tool exists.
             denies = (_hidden(granted, spec.name),)
         others = [rule for rule in rules if not (rule.denies or rule.is_vague_about(spec.name, default))]
         return Row(
@@ -273,9 +277,9 @@ class Table:
         return Holdings(capability for grant in grants for capability in grant.capabilities)
 
     def default(self, needs: frozenset[str]) -> Default:
-        """What is asked of a tool with these capabilities: an approval, a plan of what destroys, or nothing.
+        """Return what a tool with these capabilities requires: an approval, a plan for a destructive one, or nothing.
 
-        Annotations are hints for models (an overwrite destroys, too); capabilities are the hub's own word.
+        Annotations are hints for models (an overwrite destroys, too); capabilities are the hub's own.
         """
         if asking := frozenset(need for need in needs if self._approved.match(need) is not None):
             return Default(Effect.REQUIRE_APPROVAL, asking)
@@ -285,7 +289,8 @@ class Table:
 
 
 def compile_conditions(document: PolicyDocument, lines: Lines) -> Conditions:
-    """Every condition by its rule's id. Raises InvalidPolicy for one that is no CEL over the known variables."""
+    """Return every condition by its rule's id. Raises InvalidPolicy for one that is not CEL over the known
+    variables."""
     compiled: Conditions = {}
     for index, rule in enumerate(document.rules):
         if rule.when:
@@ -307,7 +312,7 @@ def _compiled(rule: Rule, conditions: Conditions) -> CompiledRule:
 
 
 def _bound(rules: list[CompiledRule], granted: Verdict) -> tuple[BoundRule, ...]:
-    """Up to and including the first rule without a condition: none after it can decide."""
+    """Return the rules up to and including the first one without a condition: none after it can decide."""
     bound: list[BoundRule] = []
     for rule in rules:
         bound.append(BoundRule(rule.condition, _verdict(rule.rule, granted)))
@@ -317,7 +322,7 @@ def _bound(rules: list[CompiledRule], granted: Verdict) -> tuple[BoundRule, ...]
 
 
 def _hidden(granted: Verdict, tool: str) -> BoundRule:
-    """For who may not know of the tool. No entrance comes as far: step 1 does not find it."""
+    """Return the deny for a principal that may not know of the tool. Step 1 already refuses such a call."""
     verdict = msgspec.structs.replace(
         granted,
         effect=Effect.DENY,
@@ -376,11 +381,11 @@ def _by_default(granted: Verdict, default: Default) -> Verdict:
 
 
 def _limit(limit: LimitRule, principal_id: str, tool: str, tenant: str) -> Limit:
-    """`tenant`: empty where there are none."""
+    """Return the limit; `tenant` is empty where there are none."""
     parts = [limit.id]
     if limit.per == "tenant":  # `@` is quoted in the name of a principal
         parts.append(quote(principal_id) if tenant in ("", EVERY, UNASSIGNED) else f"@{quote(tenant)}")
-    # Quoted, for `|` divides the parts: no name can stand for another principal's counter.
+    # Quoted, because `|` separates the parts: no name can equal another principal's counter.
     if limit.per in ("principal", "principal_tool"):
         parts.append(quote(principal_id))
     if limit.per in ("tool", "principal_tool"):

@@ -1,8 +1,8 @@
 """Tenants: which principals belong together, and which sources are theirs alone.
 
-The tenant is a function of a principal's id, by the policy in force. Jobs, approvals, artifacts and audit events name
-who owns them by that id, so that what was kept before tenants were configured belongs to one from then on, on every
-hub, and nothing has to be stored twice (docs/decisions/0060).
+The tenant is a function of a principal's id under the policy in force. Jobs, approvals, artifacts and audit events name
+their owner by that id, so that records from before tenants were configured belong to one from then on, on every hub,
+and nothing is stored twice (docs/decisions/0060).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from toolhub_service.policy.patterns import Patterns
 EVERY: Final = "*"
 """Not a tenant: its principals belong to none, and see all."""
 UNASSIGNED: Final = "-"
-"""Whom no entry names, where there are tenants: they see nothing of any tenant, and none sees anything of theirs."""
+"""Principals that no entry names, where there are tenants: they see nothing of any tenant, and no tenant sees anything
+of theirs."""
 PLACEHOLDER: Final = "{tenant}"
 # A tenant as a token's claim or a SPIFFE trust domain names it: it ends at any other character.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -70,13 +71,13 @@ class TenantRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def bounds(self) -> dict[str, int]:
-        """Those that it sets."""
+        """The limits that the entry sets."""
         found = {name: getattr(self, name) for name in TenantBounds._fields}
         return {name: bound for name, bound in found.items() if bound is not None}
 
 
 def unsound(rules: Sequence[TenantRule]) -> Iterator[tuple[str, str]]:
-    """Path and sentence of what is wrong with them."""
+    """Yield the path and a sentence for each error in the entries."""
     for index, rule in enumerate(rules):
         path = f"$.tenants[{index}]"
         is_open = rule.name == PLACEHOLDER
@@ -84,10 +85,10 @@ def unsound(rules: Sequence[TenantRule]) -> Iterator[tuple[str, str]]:
             before, found, after = text.partition(PLACEHOLDER)
             if not is_open and found:
                 yield f"{path}.principals[{place}]", f"`{PLACEHOLDER}` needs `name: '{PLACEHOLDER}'`"
-            # Behind a star nobody could say where the tenant begins, and a caller might choose it.
+            # After a star the beginning of the tenant would be ambiguous, and a caller might choose it.
             elif is_open and not (found and before and "*" not in before and PLACEHOLDER not in after):
                 yield f"{path}.principals[{place}]", f"needs `{PLACEHOLDER}` once, behind a text without stars"
-            # Such a letter could belong to the tenant as well: its end would be a guess.
+            # Such a character could belong to the tenant as well, so that its end would be ambiguous.
             elif is_open and after and re.match(r"[A-Za-z0-9._*-]", after):
                 yield f"{path}.principals[{place}]", f"`{PLACEHOLDER}` must end the id or stand before a sign such as /"
         if rule.sources and rule.name in (EVERY, PLACEHOLDER):
@@ -107,7 +108,7 @@ class Tenancy:
         self._tenants = tenants
 
     def __eq__(self, other: object) -> bool:
-        """Whether it lets see the same, whichever policy it is of."""
+        """Equal when both let see the same, whichever policy they belong to."""
         return isinstance(other, Tenancy) and (self.name, self._tenants.shown) == (other.name, other._tenants.shown)
 
     def __hash__(self) -> int:
@@ -124,37 +125,37 @@ class Tenancy:
 
 
 class Tenants:
-    """The entries of one policy."""
+    """The tenant entries of one policy."""
 
     def __init__(self, rules: Sequence[TenantRule]) -> None:
-        """`rules` are sound."""
+        """`rules` are valid."""
         self.rules = tuple(rules)
         self.shown = tuple((rule.name, rule.principals, rule.sources) for rule in rules)
-        """What says who sees what."""
+        """What defines who sees what."""
         self._fixed = [(rule.name, Patterns(rule.principals)) for rule in rules]
         self._sources = [(rule.name, Patterns(rule.sources)) for rule in rules if rule.sources]
-        # Tokens may name any number of principals: what is remembered of them has a bound.
+        # Tokens may name any number of principals, so the number of remembered ones is limited.
         self._of: dict[str, str] = {}
         self._owners: dict[str, frozenset[str]] = {}
         self._tenancies: dict[str, Tenancy] = {}
 
     def of(self, principal_id: str) -> str:
-        """The name of its tenant, UNASSIGNED, or EVERY; empty for nobody's id."""
+        """Return the name of the principal's tenant, UNASSIGNED, or EVERY; empty for an id of nobody."""
         known = self._of.get(principal_id)
         if known is None:
             known = "" if principal_id in _NOBODY else self._find(principal_id)
             if len(self._of) >= _REMEMBERED_MAX:
-                self._of.clear()  # whole, for threads that read the audit log ask, too
+                self._of.clear()  # cleared as a whole, because threads that read the audit log call this, too
             self._of[principal_id] = known
         return known
 
     def tenancy(self, principal_id: str) -> Tenancy | None:
-        """What it may see of others; None: all."""
+        """Return what the principal may see of others; None: all."""
         name = self.of(principal_id)
         return None if name == EVERY else self.named(name)
 
     def named(self, name: str) -> Tenancy:
-        """Of a tenant, whether or not there is anybody of it."""
+        """Return the tenancy of a tenant, whether or not it has principals."""
         known = self._tenancies.get(name)
         if known is None:
             if len(self._tenancies) >= _REMEMBERED_MAX:
@@ -163,7 +164,8 @@ class Tenants:
         return known
 
     def bounds(self, name: str) -> TenantBounds:
-        """Each bound is that of the first entry of the tenant's own name that sets it, else of `{tenant}`."""
+        """Return the tenant's limits, each from the first entry with the tenant's own name that sets it, else from
+        `{tenant}`."""
         if name in (EVERY, UNASSIGNED):
             return TenantBounds()
         set_by = [rule.bounds for rule in self.rules if rule.name == PLACEHOLDER][::-1]
@@ -171,7 +173,7 @@ class Tenants:
         return TenantBounds(**{bound: most for bounds in set_by for bound, most in bounds.items()})
 
     def entry_of(self, principal_id: str) -> tuple[int, str, str] | None:
-        """Which entry names it, by which glob, as which tenant; None: none does."""
+        """Return (index of the entry that names the principal, the glob, the tenant); None when no entry does."""
         for index, (rule, (name, patterns)) in enumerate(zip(self.rules, self._fixed, strict=True)):
             if name != PLACEHOLDER:
                 if (pattern := patterns.match(principal_id)) is not None:
@@ -183,11 +185,11 @@ class Tenants:
         return None
 
     def listing(self, source: str) -> list[int]:
-        """The entries that list the source."""
+        """Return the indexes of the entries that list the source."""
         return [index for index, rule in enumerate(self.rules) if Patterns(rule.sources).match(source)]
 
     def owners(self, source: str) -> frozenset[str]:
-        """The tenants whose source it is; empty: everybody's."""
+        """Return the tenants that own the source; empty: it is everybody's."""
         known = self._owners.get(source)
         if known is None:
             known = frozenset(name for name, patterns in self._sources if patterns.match(source))
@@ -197,7 +199,7 @@ class Tenants:
         return known
 
     def shows(self, tenant: str, source: str) -> bool:
-        """Whether principals of that tenant see what the source offers."""
+        """Return whether principals of that tenant see the tools of the source."""
         owners = self.owners(source)
         return not owners or tenant in owners or tenant == EVERY
 
@@ -207,7 +209,7 @@ class Tenants:
 
 
 def _named_in(pattern: str, principal_id: str) -> str:
-    """What stands in the place of `{tenant}`; empty where the pattern does not match."""
+    """Return the text in place of `{tenant}`; empty where the pattern does not match."""
     before, _, after = pattern.partition(PLACEHOLDER)
     if not principal_id.startswith(before):
         return ""
