@@ -1,7 +1,7 @@
 """A circuit breaker over the calls of one upstream (Nygard, Release It!; Fowler, CircuitBreaker).
 
     CLOSED     every call passes; outcomes are counted over the present window and the one before
-    OPEN       nothing passes until the rest is over; each failed probe doubles the rest, up to a maximum
+    OPEN       nothing passes until the pause is over; each failed probe doubles the pause, up to a maximum
     HALF_OPEN  a few probes pass; as many successes close it, one failure opens it again
 
 Each change of state begins a new generation, and an outcome counts only in the generation in which its call was
@@ -23,7 +23,7 @@ _FAILURES = frozenset(
     }
 )
 _TIMEOUTS = frozenset({ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT, ErrorKind.OUTCOME_UNKNOWN})
-# The hub's own refusals and defects: the upstream was not asked, or is not to blame.
+# The hub's own refusals and defects: the upstream was not called, or is not to blame.
 _OF_THIS_SIDE = frozenset(
     {
         *(ErrorKind.CANCELLED, ErrorKind.BUDGET_EXCEEDED, ErrorKind.RATE_LIMITED, ErrorKind.CIRCUIT_OPEN),
@@ -33,7 +33,7 @@ _OF_THIS_SIDE = frozenset(
 )
 # JSON-RPC 2.0 §5.1.
 _INTERNAL_ERROR = -32603
-# The cause of an unknown outcome that a defect left behind.
+# The cause of an unknown outcome that a defect has caused.
 _DEFECT = ErrorKind.INTERNAL.value
 
 
@@ -49,15 +49,15 @@ class Health(Enum):
     HEALTHY = "healthy"
     FAILING = "failing"
     NO_EVIDENCE = "no evidence"
-    """Nothing: the call was cancelled, or refused on this side."""
+    """Nothing: the call was cancelled, or refused by this hub."""
 
 
 def health(outcome: ErrorKind | ToolError | None, had_fair_time: bool = True) -> Health:
-    """What the outcome of a call says about its upstream; None is success.
+    """Return what the outcome of a call says about its upstream; None is success.
 
-    An upstream that answers is well (the request was wrong), except with HTTP 5xx and 408 and JSON-RPC's internal
-    error; a timeout says nothing when the caller gave it no fair time, which the error itself may know better than
-    `had_fair_time`; and a defect on this side, however it is reported, nothing at all.
+    An upstream that answers is healthy (the request was wrong), except with HTTP 5xx and 408 and JSON-RPC's internal
+    error. A timeout says nothing when the caller did not allow enough time, which the error itself may know better than
+    `had_fair_time`. A defect of this hub, however it is reported, says nothing.
     """
     if outcome is None:
         return Health.HEALTHY
@@ -76,7 +76,7 @@ def health(outcome: ErrorKind | ToolError | None, had_fair_time: bool = True) ->
 
 
 def is_failing_status(status: int) -> bool:
-    """Whether an answer's status says that the upstream itself fails: HTTP 5xx and 408, JSON-RPC's internal error."""
+    """Return whether a status shows that the upstream itself fails: HTTP 5xx and 408, JSON-RPC's internal error."""
     return status >= 500 or status in (408, _INTERNAL_ERROR)
 
 
@@ -99,21 +99,22 @@ class Breaker:
     def __init__(self, terms: BreakerTerms) -> None:
         self._terms = terms
         self.generation = 0
-        """What `admit` answered last, and what an outcome must name to count."""
+        """The latest ticket of `admit`; an outcome counts only with this generation."""
         self._cooldown_s = terms.cooldown_s
         self._open_until_s = self._window_from_s = 0.0
         self._calls = self._failures = self._past_calls = self._past_failures = 0
         self.state = BreakerState.CLOSED
-        """As of the last call: an OPEN one becomes HALF_OPEN when the next call asks."""
+        """State as of the last call: OPEN becomes HALF_OPEN when the next call asks."""
         self._close()
 
     def state_at(self, now_s: float) -> BreakerState:
-        """What the next call will meet: one that was open for long enough is HALF_OPEN, though nobody has called."""
+        """Return the state that the next call will meet: after its pause an OPEN breaker is HALF_OPEN, even before that
+        call."""
         is_cool = self.state is BreakerState.OPEN and now_s >= self._open_until_s
         return BreakerState.HALF_OPEN if is_cool else self.state
 
     def is_blank(self, now_s: float) -> bool:
-        """Whether a new one would say the same."""
+        """Return whether it behaves like a new one."""
         is_past = now_s - self._window_from_s >= 2 * self._terms.window_s
         return self.state is BreakerState.CLOSED and (is_past or not self._failures + self._past_failures)
 
@@ -126,7 +127,7 @@ class Breaker:
         return 0.0 if self._probing < self._terms.probes else self._terms.cooldown_s
 
     def admit(self, now_s: float) -> int:
-        """Let a call pass, after `wait_s` returned 0. Returns its ticket."""
+        """Let a call pass, after `wait_s` returned 0, and return its ticket."""
         if self.state is BreakerState.OPEN:
             self._enter(BreakerState.HALF_OPEN)
             self._probing = self._successes = 0
@@ -135,7 +136,7 @@ class Breaker:
         return self.generation
 
     def settle(self, ticket: int, outcome: Health, now_s: float) -> None:
-        """Count how an admitted call ended; once a ticket."""
+        """Count how an admitted call ended, once per ticket."""
         if ticket != self.generation:
             return
         if self.state is BreakerState.HALF_OPEN:
@@ -144,7 +145,7 @@ class Breaker:
             self._count(outcome is Health.FAILING, now_s)
 
     def trip(self, now_s: float) -> None:
-        """Open it whatever was counted."""
+        """Open the breaker regardless of the counts."""
         if self.state is not BreakerState.OPEN:
             self._open(now_s)
 
@@ -196,29 +197,29 @@ class Breaker:
         self.generation += 1
 
 
-# The breakers of one upstream: one that all principals share, and one of its own for each that has met failures.
+# The breakers of one upstream: one shared by all principals, and one for each principal that has met failures.
 #
-# A principal's own breaker opens by its own calls alone. The shared one opens only when the calls of all others than
-# any single principal fail, too, and while it is half-open a principal has one probe at a time, of which a failed one
-# rests that principal: it takes the failed probes of two to open it again. Decision 0029.
+# A principal's own breaker opens because of its own calls only. The shared one opens only when the calls fail even
+# without those of any single principal. While it is half-open, each principal has one probe at a time; a failed probe
+# pauses that principal, and it takes the failed probes of two to open the breaker again. Decision 0029.
 
 Ticket = tuple[int, int]
 """Generations of the shared breaker and of the principal's own in which a call was admitted."""
 
 SPENT: Ticket = (-1, -1)
-"""A ticket of no generation: how this call ended has been reported."""
+"""A ticket of no generation: the call's outcome has been reported."""
 
 PRINCIPALS_MAX = 64
-"""Breakers of principals, and principals whose failures are counted apart, for each upstream."""
+"""Most breakers of principals, and principals whose failures are counted separately, for each upstream."""
 
-# Principals whose probes must fail before all rest again.
+# Principals whose probes must fail before the shared breaker opens again.
 _AGREEING = 2
 
 _NOTHING = (0, 0)
 
 _GRAVEST_FIRST = (BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED)
 
-# Of a breaker that is made while calls are under way: they count in it.
+# The generation of a breaker that is created while calls are under way: they count in it.
 _FIRST_GENERATION = 1
 
 
@@ -239,7 +240,7 @@ class UpstreamBreaker:
         return max(self._shared.wait_of(principal, now_s), own.wait_s(now_s) if own else 0.0)
 
     def admit(self, principal: str, now_s: float) -> Ticket:
-        """Let a call pass, after `wait_s` returned 0. Returns its ticket."""
+        """Let a call pass, after `wait_s` returned 0, and return its ticket."""
         shared = self._shared
         own = self._own.get(principal) if self._own else None
         generation = own.admit(now_s) if own else _FIRST_GENERATION
@@ -248,7 +249,7 @@ class UpstreamBreaker:
         return shared.admit_probe(principal, now_s), generation
 
     def settle(self, principal: str, ticket: Ticket, outcome: Health, now_s: float) -> None:
-        """Count how an admitted call ended; once a ticket."""
+        """Count how an admitted call ended, once per ticket."""
         if ticket is SPENT:
             return
         shared = self._shared
@@ -258,7 +259,7 @@ class UpstreamBreaker:
         shared.settle_of(principal, ticket[0], outcome, now_s)
 
     def state_at(self, now_s: float) -> BreakerState:
-        """The gravest that any principal's next call will meet."""
+        """Return the worst state that any principal's next call will meet."""
         states = {self._shared.state_at(now_s)}
         states.update(own.state_at(now_s) for own in self._own.values())
         return next(state for state in _GRAVEST_FIRST if state in states)
@@ -277,7 +278,7 @@ class UpstreamBreaker:
             del self._own[principal]
 
     def _make_room(self) -> None:
-        """One too many forgets a closed one, else the one that failed least recently: at worst it is asked again."""
+        """Drop a closed breaker, else the one that failed least recently: at worst its upstream is called again."""
         if len(self._own) > PRINCIPALS_MAX:
             closed = (name for name, own in self._own.items() if own.state is BreakerState.CLOSED)
             del self._own[next(closed, next(iter(self._own)))]
@@ -293,7 +294,7 @@ class _SharedBreaker(Breaker):
         self._tallies: dict[str, tuple[int, int]] = {}
         self._past_tallies: dict[str, tuple[int, int]] = {}
         self._probers: set[str] = set()
-        # Principals whose probes have failed in this half-open time.
+        # Principals whose probes have failed since the breaker became half-open.
         self._refuted: set[str] = set()
         super().__init__(terms)
 
@@ -332,11 +333,11 @@ class _SharedBreaker(Breaker):
         known = self._tallies.get(principal)
         if known is not None:
             self._tallies[principal] = (known[0] + 1, known[1] + failed)
-        elif failed and len(self._tallies) < PRINCIPALS_MAX:  # beyond, so many have failed that nobody is alone
+        elif failed and len(self._tallies) < PRINCIPALS_MAX:  # beyond, the cause is not one principal
             self._tallies[principal] = (1, 1)
 
     def _is_failing(self, calls: int, failures: int) -> bool:
-        """Whether enough fail, and still do when the calls of any one principal are left out."""
+        """Return whether enough calls fail, even when the calls of any one principal are left out."""
         return super()._is_failing(calls, failures) and all(
             self._agree_without(principal, calls, failures)
             for principal in self._tallies.keys() | self._past_tallies.keys()

@@ -1,8 +1,7 @@
-"""Slots for calls in flight: a count, and a queue of those who wait their turn, bounded in length and in time.
+"""Slots for calls in flight: a count, and a queue of waiting calls, bounded in length and in time.
 
-A call that could not get its slot before its deadline, by the present pace, is refused at once instead of made to wait
-for nothing (load shedding: Google SRE book, chapter 21). Slots are handed over to tenants in turn, and within a tenant,
-or where there are none, first come, first served.
+A call that would not get its slot before its deadline, at the present rate, is refused at once (load shedding: Google
+SRE book, chapter 21). Slots go to tenants in turn, and within a tenant, or without tenants, first come, first served.
 """
 
 from __future__ import annotations
@@ -10,19 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-# How much the newest call moves the average holding time.
+# Weight of the newest call in the average holding time.
 _PACE_WEIGHT = 0.1
 
 
 class Slots:
-    """`limit` calls at once."""
+    """Allows `limit` calls at once."""
 
     __slots__ = ("_held_s", "_waiting", "in_use", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.in_use = 0
-        # By tenant, in the order of their turns; none is empty. Where there are no tenants, all under the empty name.
+        # By tenant, in the order of their turns; no queue is empty. Without tenants, all are under the empty name.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._held_s = 0.0
 
@@ -41,17 +40,17 @@ class Slots:
         return self.in_use < self.limit and not self._waiting
 
     def expected_wait_s(self, tenant: str = "") -> float:
-        """How long one more would wait by the present pace; 0 while that is unknown."""
-        own = self.waiting_of(tenant) + 1  # in each round the others have one turn each, as long as they wait
+        """Return how long one more call would wait at the present rate; 0 while that is unknown."""
+        own = self.waiting_of(tenant) + 1  # in each round every other tenant has one turn while it waits
         before = sum(min(own, len(turns)) for name, turns in self._waiting.items() if name != tenant)
         return (own + before) * self._held_s / self.limit
 
     def take(self) -> None:
-        """Take a slot; only after `has_room`."""
+        """Take a slot; call only after `has_room`."""
         self.in_use += 1
 
     def try_take(self) -> bool:
-        """Whether a slot was free, and is taken now."""
+        """Take a slot if one is free, and return whether it was."""
         if self.in_use >= self.limit or self._waiting:
             return False
         self.in_use += 1
@@ -91,7 +90,7 @@ class Slots:
             turn = turns.popleft()
             del self._waiting[tenant]
             if turns:
-                self._waiting[tenant] = turns  # behind the others
+                self._waiting[tenant] = turns  # to the end of the order
             if not turn.done():
                 turn.set_result(None)
                 return

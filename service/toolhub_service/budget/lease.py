@@ -1,4 +1,4 @@
-"""A lease: what one call has taken of its budget, and the only way to give it back.
+"""A lease: what one call has taken of its budget, and the only way to return it.
 
 lease = budgets.take(planned, verdict, upstream)
 if lease.is_pending:
@@ -23,17 +23,17 @@ from toolhub_service.domain.ports import Clock, Randomness
 
 # Until when a call may run.
 #
-# The caller's deadline is the outer bound and its budget narrows it; where neither speaks, the tool's own timeout
-# applies; what the operator allows calls of a source, and the hub's maximum, bound all of them. A job comes with a
-# deadline.
+# The caller's deadline is the outer limit, and its budget narrows it; without either, the tool's own timeout applies.
+# The operator's limit for calls of a source, and the hub's maximum, bound all of them. A job already has a deadline.
 
 
 def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: float) -> float:
-    """Loop clock. Raises ToolFailure TIMEOUT or BUDGET_EXCEEDED when there is no time left to begin."""
+    """Return the deadline on the loop clock. Raises ToolFailure TIMEOUT or BUDGET_EXCEEDED when there is no time left
+    to begin."""
     outer_s = planned.call.deadline_s
     allowed_s = planned.call.context.budget.timeout_s
     if planned.call.job_id and outer_s is not None:
-        max_timeout_s = max(max_timeout_s, outer_s - now_s)  # jobs have a bound of their own, which made their deadline
+        max_timeout_s = max(max_timeout_s, outer_s - now_s)  # a job's deadline comes from the limit for jobs
     limits = planned.spec.limits
     if limits.call_max_s and not (planned.call.job_id and planned.spec.cost.is_async):
         max_timeout_s = min(max_timeout_s, limits.call_max_s)
@@ -59,18 +59,19 @@ def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: floa
     return deadline_s
 
 
-# Whether and when a call is tried again.
+# Whether and when a call is retried.
 #
-# Only what is retryable *and* safe: a read, or an idempotent tool. A key makes a call safe only where the upstream got
-# it, and policy says of that upstream that it honours keys.
-# The pause is exponential with full jitter (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog), after
-# whatever the upstream asked for, and never beyond the deadline.
+# Only what is retryable *and* safe: a read, or an idempotent tool. A key makes a call safe only where it was sent to
+# the upstream, and the policy says that this upstream honours keys. The pause is exponential with full jitter (Brooker,
+# "Exponential Backoff And Jitter", AWS Architecture Blog), after whatever the upstream requested, and never beyond the
+# deadline.
 
 _NEVER = frozenset({ErrorKind.OUTCOME_UNKNOWN, ErrorKind.CANCELLED})
 
 
 def max_attempts(planned: PlannedCall, terms: BudgetTerms, is_safe: bool) -> int:
-    """How often the adapter may be asked: the caller's wish or else the tool's, within the hub's bound; at least 1."""
+    """Return how often the adapter may be called: as the caller wants or else as the tool says, within the hub's limit;
+    at least 1."""
     if not is_safe:
         return 1
     wished = planned.call.context.budget.max_retries
@@ -81,7 +82,8 @@ def max_attempts(planned: PlannedCall, terms: BudgetTerms, is_safe: bool) -> int
 def pause_s(
     error: ToolError, attempt: int, time_left_s: float, terms: BudgetTerms, randomness: Randomness
 ) -> float | None:
-    """Seconds to wait after the `attempt`-th failure (from 1), or None when trying again cannot help in time."""
+    """Return the seconds to wait after the `attempt`-th failure (from 1), or None when a retry cannot succeed in
+    time."""
     if not error.is_retryable or error.kind in _NEVER:
         return None
     ceiling_s = min(terms.retry_cap_s, terms.retry_initial_s * 2.0 ** min(attempt - 1, 32))
@@ -89,12 +91,12 @@ def pause_s(
     return wait_s if wait_s < time_left_s else None
 
 
-# A time that is less by a tenth was shortened by the way here, not by a choice.
+# A timeout that is shorter by up to a tenth was shortened on the way here, not by choice.
 _ALMOST = 0.9
 
 
 class Upstream:
-    """What calls have in common: the slots, and the breaker where it is a remote system."""
+    """What calls share: the slots, and the breaker where it is a remote system."""
 
     __slots__ = ("breaker", "key", "slots")
 
@@ -105,7 +107,7 @@ class Upstream:
 
 
 class LeaseDeps(NamedTuple):
-    """What all leases of a hub have in common."""
+    """What all leases of a hub share."""
 
     clock: Clock
     randomness: Randomness
@@ -114,13 +116,13 @@ class LeaseDeps(NamedTuple):
 
 
 def _tenant(planned: PlannedCall) -> str:
-    """Whose turn it is for a slot; empty where there are no tenants."""
+    """Return whose turn for a slot the call uses; empty where there are no tenants."""
     tenancy = planned.call.principal.tenancy
     return "" if tenancy is None else tenancy.name
 
 
 class Lease(msgspec.Struct, eq=False):
-    """Made by `Budgets.take` only. Give it back exactly once; a second time does nothing."""
+    """Created by `Budgets.take` only. Return it exactly once; a second time does nothing."""
 
     _bank: LeaseDeps
     _upstream: Upstream
@@ -137,10 +139,11 @@ class Lease(msgspec.Struct, eq=False):
     _spent: list[tuple[Counter, float]] = []
     _is_over: bool = False
     is_pending: bool = False
-    """Whether a slot or the counts of all hubs must still be awaited before the call may run."""
+    """Whether the call must still wait for a slot or for the counters shared by all hubs."""
 
     def max_attempts(self, error: ToolError) -> int:
-        """How often the adapter may be asked, the first time included, where one has failed with this error."""
+        """Return how often the adapter may be called, the first time included, after one attempt failed with this
+        error."""
         is_safe = self._reads_only or self._planned.spec.annotations.safe_to_repeat
         return max_attempts(self._planned, self._bank.terms, is_safe or error.details.get(KEY_SENT) is True)
 
@@ -156,7 +159,7 @@ class Lease(msgspec.Struct, eq=False):
                 self.occupy(counter.slots)
 
     def occupy(self, slots: Slots) -> None:
-        """Take a slot, or queue for it and all after it: one order for all calls, so none waits in a circle."""
+        """Take a slot, or queue for it and all after it: all calls use one order, so that there is no deadlock."""
         if not self._awaited and slots.try_take():
             self._held.append(slots)
         else:
@@ -198,9 +201,10 @@ class Lease(msgspec.Struct, eq=False):
         return self.deadline_s - self._bank.clock.monotonic_s()
 
     def retry_pause_s(self, error: ToolError, attempt: int) -> float | None:
-        """Seconds to wait before trying again after the `attempt`-th failure (from 1), or None: it is final.
+        """Return the seconds to wait before retrying after the `attempt`-th failure (from 1), or None: the failure is
+        final.
 
-        Tells the breaker of the failure and asks it to let the next attempt pass.
+        Reports the failure to the breaker and asks it to admit the next attempt.
         """
         now_s = self._bank.clock.monotonic_s()
         self._report(error, now_s)
@@ -213,7 +217,7 @@ class Lease(msgspec.Struct, eq=False):
         return wait_s
 
     def release(self, outcome: ErrorKind | ToolError | None = None) -> None:
-        """The call is over: give back its slots and tell the breaker. None is success."""
+        """Return the slots of a call that is over, and report its outcome to the breaker. None is success."""
         if self._is_over:
             return
         self._is_over = True
@@ -224,9 +228,10 @@ class Lease(msgspec.Struct, eq=False):
             slots.give_back(now_s - self._started_s)
 
     def refund(self) -> None:
-        """The call never ran (a dry run, a refusal after this step): give everything back, rate and quota too.
+        """Return everything, rate and quota too: the call never ran (a dry run, a refusal after this step).
 
-        What hubs count together is not touched: `admitted` gives it back itself, and spends it only for calls that run.
+        Counters shared by hubs are not touched: `admitted` returns what it took itself, and spends it only for calls
+        that run.
         """
         if self._is_over:
             return
@@ -240,7 +245,7 @@ class Lease(msgspec.Struct, eq=False):
             self._bank.requests.give_back(self._request)
 
     def blame(self) -> None:
-        """The upstream answered, but as one that fails, though the tool hands its answer on as a success."""
+        """Count a failure of an upstream that answered with one, though the tool returns its answer as a success."""
         self._settle(Health.FAILING, self._bank.clock.monotonic_s())
 
     def _report(self, outcome: ErrorKind | ToolError | None, now_s: float) -> None:
@@ -249,7 +254,7 @@ class Lease(msgspec.Struct, eq=False):
             self._settle(reported, now_s)
 
     def _had_fair_time(self) -> bool:
-        """Whether the call had the time that tool and hub allow by themselves, not less by its caller's choice."""
+        """Return whether the call had the time that tool and hub allow, not less by its caller's choice."""
         fair_s = min(self._planned.spec.limits.timeout_s, self._bank.terms.max_timeout_s)
         return self.deadline_s - self._started_s >= _ALMOST * fair_s
 
@@ -270,7 +275,7 @@ class Lease(msgspec.Struct, eq=False):
         )
 
     def _readmit(self) -> None:
-        """After waiting: the upstream may have failed meanwhile."""
+        """Ask the breakers again after waiting: the upstream may have failed meanwhile."""
         now_s = self._bank.clock.monotonic_s()
         self._settle(Health.NO_EVIDENCE, now_s)
         if (wait_s := self._rest_s(now_s)) > 0:
@@ -280,7 +285,7 @@ class Lease(msgspec.Struct, eq=False):
 
 
 def too_many_calls(upstream: str, wait_s: float) -> ToolFailure:
-    """Too many calls at once."""
+    """The refusal of too many calls at once."""
     wait_s = max(wait_s, 0.1)
     return refuse(
         ErrorKind.RATE_LIMITED,
@@ -292,7 +297,7 @@ def too_many_calls(upstream: str, wait_s: float) -> ToolFailure:
 
 
 def breaker_open(upstream: str, wait_s: float) -> ToolFailure:
-    """The breaker is open."""
+    """The refusal by an open breaker."""
     return refuse(
         ErrorKind.CIRCUIT_OPEN,
         f"{upstream} failed repeatedly, so calls to it are paused. "

@@ -1,8 +1,8 @@
-"""Step 5's books: everything a call must be given before it may run, taken whole or not at all.
+"""Step 5: everything a call needs before it may run, taken completely or not at all.
 
-`take` asks first and spends afterwards, without awaiting in between, so that a refused call costs nobody anything. Only
-when a slot must be awaited, or the counts that hubs share must be asked, is the lease pending. All other
-counts are this process's own; their number is bounded.
+`take` checks first and spends afterwards, without awaiting in between, so that a refused call costs nothing. The lease
+is pending only when a slot must be awaited or the counters shared by hubs must be asked. All other counters are this
+process's own; their number is bounded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Budgets:
         terms: BudgetTerms | None = None,
         shared: SharedCounts | None = None,
     ) -> None:
-        """`shared`: where all hubs count rate, quota and the calls of requests together; None: this one by itself."""
+        """`shared` is where all hubs count rate, quota and the calls of requests together; None: this hub counts by
+        itself."""
         self._clock = clock
         self._shared = shared
         self._terms = terms or BudgetTerms()
@@ -46,10 +47,12 @@ class Budgets:
         reads_only: bool = False,
         is_followed: bool = False,
     ) -> Lease:
-        """All it needs to run. Raises ToolFailure TIMEOUT, BUDGET_EXCEEDED, RATE_LIMITED or CIRCUIT_OPEN, and
-        has spent nothing then. `upstream` is the adapter's key of breaker and concurrency; of the tool's name there
-        is no breaker. `reads_only`: this call changes nothing, which makes it safe to try again.
-        `is_followed`: the work waits in the upstream's own queue, and takes a slot only of a tool that bounds them.
+        """Take everything the call needs. Raises ToolFailure TIMEOUT, BUDGET_EXCEEDED, RATE_LIMITED or CIRCUIT_OPEN,
+        and has spent nothing then.
+
+        `upstream` is the adapter's key of breaker and concurrency; a tool's name has no breaker. `reads_only`: this
+        call changes nothing, which makes it safe to retry. `is_followed`: the work waits in the upstream's own queue,
+        and takes a slot only if its tool limits them.
         """
         now_s = self._clock.monotonic_s()
         deadline_s = effective_deadline_s(planned, now_s, self._terms.max_timeout_s)
@@ -61,7 +64,7 @@ class Budgets:
         breaker, context = remote.breaker, planned.call.context
         if breaker is not None and (wait_s := breaker.wait_s(planned.call.principal.id, now_s)) > 0:
             raise breaker_open(remote.key, wait_s)
-        request_id = context.request_id  # one that the hub minted is the call's own, and no other call belongs to it
+        request_id = context.request_id  # an id made by the hub belongs to this call only
         request = (planned.call.principal.id, request_id) if request_id not in ("", planned.call.call_id) else None
         if request and context.budget.max_tool_calls is not None:
             self._check_request(request, context.budget.max_tool_calls)
@@ -86,23 +89,24 @@ class Budgets:
         return lease
 
     def check_rate(self, limits: tuple[Limit, ...]) -> None:
-        """Spends nothing. Raises ToolFailure RATE_LIMITED where a call could not pass these limits now."""
+        """Raises ToolFailure RATE_LIMITED where a call could not pass these limits now. Spends nothing."""
         now_s = self._clock.monotonic_s()
         for counter in self._counters.of(limits, now_s):
             counter.check(now_s)
 
     def breaker_states(self) -> Iterator[tuple[str, BreakerState]]:
-        """Every remembered upstream and the gravest that a principal's next call will meet; for metrics."""
+        """Return every remembered upstream with the worst state that a principal's next call will meet; for metrics."""
         now_s = self._clock.monotonic_s()
         known = ((upstream.key, upstream.breaker) for upstream in self._upstreams.values())
         return ((key, breaker.state_at(now_s)) for key, breaker in known if breaker is not None)
 
     def forget(self, upstream: str) -> None:
-        """It is another one from now on, with a breaker and bounds of its own; calls under way end with the old."""
+        """Forget an upstream that was replaced: the new one has its own breaker and limits; calls under way end with
+        the old ones."""
         self._upstreams.pop(upstream, None)
 
     def in_flight(self, upstream: str) -> int:
-        """Calls that hold a slot of the upstream."""
+        """Return the number of calls that hold a slot of the upstream."""
         known = self._upstreams.get(upstream)
         return known.slots.in_use if known else 0
 
@@ -115,7 +119,7 @@ class Budgets:
             if not self._upstreams.add(key, known, now_s):
                 raise too_many_calls(key, 1.0)
         elif own_limit and own_limit < known.slots.limit:
-            known.slots.limit = own_limit  # tools that share an upstream share its smallest bound
+            known.slots.limit = own_limit  # tools that share an upstream share its smallest limit
         return known
 
     def _check_request(self, request: RequestKey, max_tool_calls: int) -> None:
@@ -130,7 +134,8 @@ class Budgets:
                 self._check_queue(counter.slots, counter.limit.id, deadline_s - now_s, tenancy)
 
     def _check_queue(self, slots: Slots, name: str, time_left_s: float, tenancy: Tenancy | None) -> None:
-        """Whether one more may wait for a slot: there is none free. Of the places to wait a tenant has a share."""
+        """Check whether one more call may wait for a slot, as none is free. A tenant has a share of the waiting
+        places."""
         tenant, waiting, most = "" if tenancy is None else tenancy.name, slots.waiting, self._terms.max_waiting
         wait_s = slots.expected_wait_s(tenant)
         is_full = waiting >= most if tenancy is None else not may_take(slots.waiting_of(tenant), waiting, most)

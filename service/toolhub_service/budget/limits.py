@@ -1,6 +1,6 @@
 """The counters behind a verdict's limits: a bucket, a quota and slots for each limit id, shared by equal ids.
 
-Where hubs count rate and quota together, only the slots are kept here.
+Where hubs count rate and quota together, only the slots are counted here.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from toolhub_service.domain.call import Call, Mode
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.verdict import ExhaustedLimit, Limit, SharedCounts, Taken
 
-# A bounded memory of counters: at its bound, the least recently used one that means nothing any more makes room.
+# A bounded memory of counters: when it is full, the least recently used idle one is dropped.
 
 Value = TypeVar("Value")
 
-# Entries considered for one that makes room, oldest first.
+# Entries examined for one to drop, oldest first.
 _EVICTION_SCAN = 64
 
 
 class Recent(OrderedDict[str, Value]):
-    """Least recently used first: whoever uses an entry moves it to the end."""
+    """Least recently used first: a user of an entry moves it to the end."""
 
-    # A dictionary by itself, for every call looks up its upstream: a method in between would be one function more.
+    # A dictionary itself, because every call looks up its upstream: a method in between would be one more function
+    # call.
 
     def __init__(self, max_entries: int, is_idle: Callable[[Value, float], bool]) -> None:
-        """`is_idle(value, now_s)`: whether forgetting the value changes no later answer."""
+        """`is_idle(value, now_s)` returns whether dropping the value changes no later answer."""
         super().__init__()
         self._max_entries = max_entries
         self._is_idle = is_idle
 
     def add(self, key: str, value: Value, now_s: float) -> bool:
-        """Remember a new entry; False when there is no room for it."""
+        """Add a new entry; return False when there is no room for it."""
         if len(self) >= self._max_entries and not self._make_room(now_s):
             return False
         self[key] = value
@@ -54,7 +55,7 @@ class Recent(OrderedDict[str, Value]):
 #
 # Refill is lazy, nothing ticks. In any span of t seconds at most `burst + rate_per_s * t` calls pass.
 
-# Less than this is no wait: a token given back leaves a rounding error behind.
+# A shorter wait counts as none: returning a token leaves a rounding error.
 _ROUNDING_S = 1e-6
 
 
@@ -66,7 +67,7 @@ class TokenBucket:
         self.retune(rate_per_s, burst)
 
     def retune(self, rate_per_s: float, burst: int) -> None:
-        """New terms from now on; what has been spent stays spent."""
+        """Change the terms; what has been spent stays spent."""
         self._interval_s = 1.0 / rate_per_s
         self._slack_s = (burst - 1) * self._interval_s
 
@@ -76,7 +77,7 @@ class TokenBucket:
         return wait_s if wait_s > _ROUNDING_S else 0.0
 
     def take(self, now_s: float) -> None:
-        """Spend a token; only after `wait_s` returned 0."""
+        """Spend a token; call only after `wait_s` returned 0."""
         self._full_at_s = max(now_s, self._full_at_s) + self._interval_s
 
     def give_back(self) -> None:
@@ -87,7 +88,7 @@ class TokenBucket:
         return self._full_at_s <= now_s
 
 
-# Calls that may be made in all: within a limit's window, and under one request id.
+# Limits on the total number of calls: within a limit's window, and under one request id.
 
 RequestKey = tuple[str, str]
 """Principal and request id."""
@@ -105,13 +106,14 @@ class WindowQuota:
         self._used = 0
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until a call may pass; 0 when it may now. A quota of 0 lets none pass: the window is answered."""
+        """Return the seconds until a call may pass, 0 when it may now. A quota of 0 lets none pass: the window is
+        returned."""
         if now_s - self._opened_at_s >= self.window_s:
             return 0.0 if self.quota > 0 else self.window_s
         return 0.0 if self._used < self.quota else self._opened_at_s + self.window_s - now_s
 
     def take(self, now_s: float) -> float:
-        """Count a call. Returns when its window opened, for `give_back`."""
+        """Count a call, and return when its window opened, for `give_back`."""
         if now_s - self._opened_at_s >= self.window_s:
             self._opened_at_s = now_s
             self._used = 0
@@ -119,7 +121,7 @@ class WindowQuota:
         return self._opened_at_s
 
     def give_back(self, opened_at_s: float) -> None:
-        """Uncount a call, unless its window has closed since."""
+        """Subtract a call, unless its window has closed since."""
         if self._opened_at_s == opened_at_s:
             self._used -= 1
 
@@ -158,7 +160,7 @@ class RequestCalls:
 
 
 def all_used(max_tool_calls: int, used: int) -> ToolFailure:
-    """The request has no call left."""
+    """The request has no calls left."""
     return refuse(
         ErrorKind.BUDGET_EXCEEDED,
         f"All {max_tool_calls} tool calls of this request are used. Answer with what you have, or start a new "
@@ -186,7 +188,7 @@ class Counter:
         self.slots = Slots(limit.concurrency) if limit.concurrency else None
 
     def retune(self, limit: Limit) -> None:
-        """Follow a changed policy; what has been spent stays spent where the limit still has that part."""
+        """Apply a changed policy; what has been spent stays spent where the limit still has that part."""
         fresh = Counter(limit, only_slots=self._only_slots)
         if self.bucket and fresh.bucket and limit.rate_per_s:
             self.bucket.retune(limit.rate_per_s, limit.burst)
@@ -210,7 +212,7 @@ class Counter:
             raise limited(self.limit, ExhaustedLimit.QUOTA, wait_s)
 
     def take(self, now_s: float) -> float:
-        """Spend rate and quota, after `check`. Returns what `give_back` wants."""
+        """Spend rate and quota, after `check`; return the argument for `give_back`."""
         if self.bucket:
             self.bucket.take(now_s)
         return self.quota.take(now_s) if self.quota else 0.0
@@ -222,7 +224,7 @@ class Counter:
             self.quota.give_back(opened_at_s)
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether a new counter would say the same."""
+        """Return whether it behaves like a new counter."""
         return (
             (self.bucket is None or self.bucket.is_full(now_s))
             and (self.quota is None or self.quota.is_unused(now_s))
@@ -231,7 +233,7 @@ class Counter:
 
 
 class Counters:
-    """Every limit that was asked for lately."""
+    """The recently used limits."""
 
     __slots__ = ("_only_slots", "_recent")
 
@@ -243,7 +245,8 @@ class Counters:
         return len(self._recent)
 
     def of(self, limits: tuple[Limit, ...], now_s: float) -> tuple[Counter, ...]:
-        """The counters of a verdict's limits, in their order. Raises ToolFailure RATE_LIMITED when memory is full."""
+        """Return the counters of a verdict's limits, in their order. Raises ToolFailure RATE_LIMITED when memory is
+        full."""
         return tuple([self._of(limit, now_s) for limit in limits])
 
     def _of(self, limit: Limit, now_s: float) -> Counter:
@@ -260,7 +263,7 @@ class Counters:
 
 
 def limited(limit: Limit, scarce: ExhaustedLimit, wait_s: float) -> ToolFailure:
-    """Rate or quota is used up."""
+    """The refusal when rate or quota is used up."""
     if scarce is ExhaustedLimit.RATE:
         return _refusal(limit, "the calls come too fast", wait_s, rate_per_s=limit.rate_per_s)
     return _refusal(limit, "the quota is used up", wait_s, quota=limit.quota)
@@ -278,30 +281,30 @@ def _refusal(limit: Limit, why: str, wait_s: float, **details: float | None) -> 
 
 
 def _shown(wait_s: float) -> str:
-    """Such as `0.25 seconds`, `10 seconds`, `60 minutes`; never less than it is."""
+    """Return a text such as `0.25 seconds`, `10 seconds`, `60 minutes`; minutes are rounded up."""
     return f"{wait_s:.3g} seconds" if wait_s < _MINUTES_FROM_S else f"{math.ceil(wait_s / 60)} minutes"
 
 
-# Counts that all hubs spend together, where the hubs share a store: rate, quota and the calls of a request.
+# Counters shared by all hubs that use one store: rate, quota and the calls of a request.
 #
-# A hub that shares nothing never comes here. One that does asks the store once a call, and only for calls that have
-# such a limit: all of them in one question, taken whole or not at all. A call that is not to run now (a dry run, a
-# submission) is only looked at, so that it has nothing to give back. A store that does not answer refuses the call:
-# nobody else knows what has been spent.
+# A hub without a shared store never uses these. One with it asks the store once per call, and only for calls with such
+# a limit: all counters in one request, taken completely or not at all. A call that does not run now (a dry run, a
+# submission) is only checked, so that it has nothing to return. A store that does not answer refuses the call: nobody
+# else knows what has been spent.
 
 REQUEST_WINDOW_S = 86_400.0
-"""How long the calls of a request are counted, from its first one: as long as a budget may last."""
+"""Seconds for which the calls of a request are counted, from its first one: as long as a budget may last."""
 
 
 class Due:
-    """What one call owes to the counts of all hubs. `pay` once, then at most `give_back`."""
+    """What one call takes of the shared counters. Call `pay` once, then `give_back` at most once."""
 
     __slots__ = ("_counts", "_limits", "_max_tool_calls", "_spend", "_taken")
 
     def __init__(
         self, counts: SharedCounts, limits: tuple[Limit, ...], max_tool_calls: int | None, spend: bool
     ) -> None:
-        """`max_tool_calls`: set when the first limit is the request's."""
+        """`max_tool_calls` is set when the first limit is the request's."""
         self._counts = counts
         self._limits = limits
         self._max_tool_calls = max_tool_calls
@@ -309,7 +312,7 @@ class Due:
         self._taken = Taken()
 
     async def pay(self, timeout_s: float) -> None:
-        """Raises ToolFailure RATE_LIMITED, BUDGET_EXCEEDED or TOOL_UNAVAILABLE; nothing is owed then."""
+        """Raises ToolFailure RATE_LIMITED, BUDGET_EXCEEDED or TOOL_UNAVAILABLE, and has taken nothing then."""
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await self._counts.take(self._limits, spend=self._spend)
@@ -327,7 +330,8 @@ class Due:
             raise limited(answer.limit, answer.scarce, answer.wait_s)
 
     async def give_back(self) -> None:
-        """After all the call does not run. Where the store has gone meanwhile it stays counted: never too few."""
+        """Return what was taken when the call does not run. If the store has become unreachable it stays counted: never
+        too few."""
         taken, self._taken = self._taken, Taken()
         if taken.limits and self._spend:
             try:
@@ -337,7 +341,7 @@ class Due:
 
 
 def due_of(counts: SharedCounts, call: Call, request: RequestKey | None, limits: tuple[Limit, ...]) -> Due | None:
-    """None when the call has no limit that hubs count together."""
+    """Return None when the call has no limit that hubs count together."""
     shared = tuple([limit for limit in limits if limit.rate_per_s or limit.quota is not None])
     max_tool_calls = call.context.budget.max_tool_calls if request else None
     if request and max_tool_calls is not None:
@@ -346,7 +350,7 @@ def due_of(counts: SharedCounts, call: Call, request: RequestKey | None, limits:
 
 
 def _of_request(request: RequestKey, max_tool_calls: int) -> Limit:
-    """No limit of a policy has such an id: those begin with a name."""
+    """Return the id of a request's limit; no limit of a policy has such an id, because those begin with a name."""
     principal, request_id = request
     return Limit(
         f"|request|{len(principal)}|{principal}|{request_id}", quota=max_tool_calls, quota_window_s=REQUEST_WINDOW_S

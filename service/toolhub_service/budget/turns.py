@@ -1,11 +1,11 @@
-"""Turns on the event loop: of many calls that are ready at once one begins, and then another tenant's.
+"""Turns on the event loop: when many calls are ready at once, one begins, and then another tenant's.
 
-A turn is the time from the beginning of a call to its first wait; a call that waits for an upstream holds none. gRPC
-hands a server one call after the other, in the order in which they came, whosesoever they are: while each begins as
-soon as it is there, a flood waits where nobody can tell whose it is, and all others wait behind it. So the next turn
-begins when the loop is quiet, for then what has arrived has been let in and is known. Who waits is served by start-time
-fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996), by tenant, or by principal where there are no tenants: one that has had
-less than the others goes first, and of two that always wait each gets half.
+A turn is the time from the start of a call to its first wait; a call that waits for an upstream holds none. gRPC passes
+calls to a server in order of arrival, whoever sends them: if each began at once, a flood would wait where its tenant is
+not known yet, and all others behind it. So the next turn begins when the loop is quiet, because then everything that
+has arrived has been admitted and is known. Waiting calls are served by start-time fair queueing (Goyal, Vin, Cheng:
+SIGCOMM 1996), by tenant, or by principal where there are no tenants: one that has had less than the others goes first,
+and of two that always wait each gets half.
 """
 
 from __future__ import annotations
@@ -20,56 +20,59 @@ from typing import Final
 
 from toolhub_service.domain.verdict import may_take
 
-# Rounds of the loop in which nothing arrives, after which it is quiet: an RPC takes four from gRPC's thread to the
-# front, and while others wait that thread is given time to come with the next.
+# Rounds of the loop without an arrival after which it is quiet: an RPC takes four from gRPC's thread to the front, and
+# while others wait that thread gets time to deliver the next one.
 _IDLE_ROUNDS: Final = 4
 _QUIET_ROUNDS: Final = 15
-# Rounds in which something arrives, after which a turn begins nevertheless: arrivals alone serve nobody.
+# Rounds with arrivals after which a turn begins all the same: arrivals alone serve nobody.
 _BUSY_ROUNDS_MAX: Final = 64
 REMEMBERED_MAX: Final = 4_096
-"""Tenants, or principals, whose last turn is remembered: tokens may name any number, which call once each."""
+"""Tenants, or principals, whose last turn is remembered: tokens may name any number that call only once."""
 
 
 class Turns:
-    """Of one loop, for all entrances."""
+    """The turns of one loop, for all interfaces."""
 
     def __init__(self, most: int = 1_000, on_wait: Callable[[float], None] = lambda _: None) -> None:
-        """`most`: bound on those who wait, see `may_wait`. `on_wait` is told the seconds that each has waited."""
+        """`most` limits the waiting calls, see `may_wait`. `on_wait` is called with the seconds that each has
+        waited."""
         self.most = most
         self._on_wait = on_wait
         self.waiting = 0
         self.arrivals = 0
-        """RPCs that were let in since the start."""
+        """RPCs admitted since the start."""
         self.is_shared = False
-        """Whether there has been more than one tenant. Before, there is nobody to be fair to: all begin at once."""
+        """Whether there has been more than one tenant. Until then all calls begin at once, because there is nobody to
+        be fair to."""
         self.first = ""
         """The tenant that called first."""
         self._is_taken = False
-        # By tenant, those who wait and how many calls each will make in its turn; none is empty but by cancellation.
+        # Waiting calls by tenant, with the number of calls that each makes in its turn; a queue is empty only after
+        # cancellation.
         self._waiting: dict[str, OrderedDict[asyncio.Future[None], int]] = {}
         # Heap of (virtual time at which the tenant's next turn may start, order of entry, tenant).
         self._starts: list[tuple[int, int, str]] = []
         self._order = count()
         # Virtual time: the start of the newest turn, counted in calls of a tenant that always waits.
         self._now = 0
-        # When the newest turn of a tenant ends, where that is to come; oldest first.
+        # When the newest turn of a tenant ends, if in the future; oldest first.
         self._ends: dict[str, int] = {}
         self._seen = self._quiet_rounds = self._busy_rounds = 0
 
     @property
     def remembered(self) -> int:
-        """Of how many it is known when their newest turn ends."""
+        """Return the number of tenants whose newest turn's end is remembered."""
         return len(self._ends)
 
     def waiting_of(self, share: str) -> int:
         return len(self._waiting.get(share, ()))
 
     def may_wait(self, share: str) -> bool:
-        """Whether one more of the tenant may wait: each takes at most half of the places that it leaves free."""
+        """Return whether one more of the tenant may wait: each uses at most half of the places that it leaves free."""
         return may_take(self.waiting_of(share), self.waiting, self.most)
 
     async def take(self, share: str, calls: int = 1) -> None:
-        """Return when so many calls of the tenant may begin: at once, if nobody has begun since the loop was quiet."""
+        """Return when this many calls of the tenant may begin: at once, if none has begun since the loop was quiet."""
         if not self.is_shared:
             self.first = self.first or share
             self.is_shared = self.first != share
@@ -98,7 +101,7 @@ class Turns:
             raise
 
     def _check_round(self) -> None:
-        """Called in each round of the event loop while a turn is taken: begins the next one when it is time."""
+        """Called in each round of the event loop while a turn is taken: begins the next one when it is due."""
         if self.arrivals != self._seen and self._busy_rounds < _BUSY_ROUNDS_MAX:
             self._seen = self.arrivals
             self._busy_rounds += 1
@@ -112,7 +115,7 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._check_round)
 
     def _next(self) -> bool:
-        """Whether there was anybody to begin."""
+        """Begin the next turn, and return whether there was one."""
         while self._starts:
             start, _, share = heappop(self._starts)
             waiting = self._waiting[share]
