@@ -127,9 +127,7 @@ class Recorder:
                 await self.ready()
                 self._audit.append(event)
         except asyncio.CancelledError:
-            state.is_recorded = (
-                granted.has_side_effects
-            )  # the event is chained; only the wait for the disk was cut short
+            state.is_recorded = granted.has_side_effects  # the event is chained; only the wait for the disk ended
             raise
         state.is_recorded = True
 
