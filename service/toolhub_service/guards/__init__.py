@@ -1,1 +1,1 @@
-"""Pure judgements on dangerous arguments. Policy decides with the very functions with which tools enforce."""
+"""Pure checks of dangerous arguments. Policy decides with the same functions with which tools enforce."""

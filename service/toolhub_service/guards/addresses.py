@@ -1,13 +1,13 @@
-"""Which addresses may be dialled: our own table, since `ipaddress.is_global` changes with the patch level of Python.
+"""Which addresses may be dialled: a table of our own, because `ipaddress.is_global` changes with Python's patch level.
 
-An address has one or more faces: itself and every IPv4 address that it carries inside (6to4, Teredo, NAT64, ISATAP,
-IPv4-compatible). It is allowed when every face is. An IPv4-mapped address has one face, the IPv4 address, since that is
-what the kernel dials. A face is allowed when it is public, or when a network of the rule opens it. Metadata services
+An address has one or more faces: itself and every IPv4 address that it embeds (6to4, Teredo, NAT64, ISATAP,
+IPv4-compatible). It is allowed when every face is. An IPv4-mapped address has one face, the IPv4 address, because that
+is what the kernel dials. A face is allowed when it is public, or when a network of the rule opens it. Metadata services
 are opened only by a network that names exactly their address: `100.64.0.0/10` does not open 100.100.100.200. A face in
 a blocked network is never allowed, public or opened.
 
 Sources: IANA special-purpose registries (RFC 6890), microsoft/AntiSSRF `recommendedV1`, RFC 3056, 4291, 4380, 5214,
-6052, 8215. IPv6 is a list of what exists (2000::/3) less what is special in it, so a range assigned later stays shut.
+6052, 8215. IPv6 is a list of what exists (2000::/3) without its special ranges, so a range assigned later stays closed.
 """
 
 from __future__ import annotations
@@ -77,25 +77,26 @@ Address = IPv4Address | IPv6Address
 
 
 class Networks(NamedTuple):
-    """What a connection may reach besides the public addresses, and what it may not although it is public."""
+    """Addresses that a connection may reach besides the public ones, and public ones that it may not reach."""
 
     opened: tuple[str, ...] = ()
     """CIDRs, such as `10.0.0.0/8`."""
     blocked: tuple[str, ...] = ()
-    """CIDRs that nothing opens."""
+    """CIDRs that are always refused."""
 
 
 PUBLIC = Networks()
 
 
 def is_public(address: str) -> bool:
-    """Whether the literal address, without scope, is an ordinary address of the public Internet."""
+    """Return whether the literal address, without scope, is an ordinary address of the public Internet."""
     return is_allowed(address, PUBLIC)
 
 
 @lru_cache(maxsize=8192)
 def is_allowed(address: str, networks: Networks) -> bool:
-    """Whether the literal address is public or opened, and not blocked. Anything that is not an address is not."""
+    """Return whether the literal address is public or opened, and not blocked; False for anything that is not an
+    address."""
     try:
         parsed = ip_address(address)
     except ValueError:

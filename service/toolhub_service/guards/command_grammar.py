@@ -1,7 +1,8 @@
-"""The grammar of one command: which flags, which values, which arguments a rule lets through.
+"""The grammar of one command: which flags, values and positionals a rule allows.
 
-What a rule does not name is refused, and so is a positional that starts with `-` (argument injection, CWE-88). Patterns
-are RE2 and match whole values in linear time. Options keep their order and come first, then `--`, then positionals.
+Anything that a rule does not name is refused, and so is a positional that starts with `-` (argument injection, CWE-88).
+Patterns are RE2 and match whole values in linear time. Options keep their order and come first, then `--`, then
+positionals.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import re2
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.verdict import CommandRule, FlagRule
 
-# Commands that read or compute and nothing else, as rules that a policy may switch on.
+# Commands that only read or compute, as rules that a policy may enable.
 #
-# Each grammar names only flags that neither run a program nor write a file; `sort`, `grep`, `find`, `env` and the like
-# are left out although their flags could be fenced in: file tools do their work. Binaries are looked up once, in fixed
-# system folders and never on the caller's or the hub's PATH.
+# Each grammar names only flags that neither run a program nor write a file. `sort`, `grep`, `find`, `env` and similar
+# commands are left out although their flags could be restricted: file tools do their work. Binaries are looked up once,
+# in fixed system folders and never on the caller's or the hub's PATH.
 
 SYSTEM_FOLDERS = "/usr/bin:/bin"
 
@@ -93,7 +94,7 @@ _GRAMMARS = (
 
 
 def safe_commands(folders: str = SYSTEM_FOLDERS) -> tuple[CommandRule, ...]:
-    """The rules whose binary exists in one of the folders (`:`-separated, absolute)."""
+    """Return the rules whose binary exists in one of the folders (`:`-separated, absolute)."""
     found = ((grammar, shutil.which(grammar.name, path=folders)) for grammar in _GRAMMARS)
     return tuple(msgspec.structs.replace(grammar, path=path) for grammar, path in found if path is not None)
 
@@ -102,14 +103,14 @@ SAFE_COMMANDS = safe_commands()
 
 
 class JudgedCommand(msgspec.Struct, frozen=True):
-    """A command that may run, exactly as it will run."""
+    """An allowed command, exactly as it will run."""
 
     rule: str
     """Name of the rule that allowed it."""
     argv: tuple[str, ...]
     """argv[0] is the absolute path of the binary."""
     environment: Mapping[str, str]
-    """What the rule adds to the empty environment."""
+    """Variables that the rule adds to the empty environment."""
     paths: tuple[str, ...] = ()
     """Positionals that are workspace paths, for the path guard; relative to the working directory."""
 
@@ -148,7 +149,8 @@ class Grammar:
         return (arguments[0],), arguments[1:]
 
     def _parse(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Options as they will be passed, and positionals. `--` ends the options; a lone `-` is a positional."""
+        """Return the options as they will be passed, and the positionals. `--` ends the options; a lone `-` is a
+        positional."""
         options: list[str] = []
         positionals: list[str] = []
         at = 0
@@ -166,7 +168,7 @@ class Grammar:
         return options, positionals
 
     def _option(self, arguments: Sequence[str], at: int) -> Sequence[str]:
-        """The option at `at`, with its value when that is the next argument."""
+        """Return the option at `at`, with its value when that is the next argument."""
         argument = arguments[at]
         exact = self._flags.get(argument)
         if exact is not None:
@@ -181,7 +183,7 @@ class Grammar:
         return (argument,)
 
     def _attached(self, argument: str) -> tuple[FlagRule, str] | None:
-        """`--flag=value` or `-n5` as its flag and value; None when it is neither."""
+        """Return `--flag=value` or `-n5` as flag and value; None when it is neither."""
         name, equals, value = argument.partition("=")
         flag = self._flags.get(name) if equals and len(name) > 2 else None
         if flag is None and not argument.startswith("--"):
@@ -194,14 +196,14 @@ class Grammar:
         if at + 1 >= len(arguments):
             self._deny(f"needs a value after {flag.flag}")
         value = arguments[at + 1]
-        # A binary whose flag takes an optional value would read the next word as a flag of its own.
+        # A binary whose flag takes an optional value would read the next word as another flag.
         if value.startswith("-"):
             self._deny(f"was given {value[:64]!r} as the value of {flag.flag}: a value may not start with '-' there")
         self._check_value(flag, value)
         return value
 
     def _is_bundle(self, argument: str) -> bool:
-        """`-la`, where each letter is a flag without a value."""
+        """Return whether it is like `-la`, where each letter is a flag without a value."""
         if argument.startswith("--"):
             return False
         flags = [self._flags.get(f"-{letter}") for letter in argument[1:]]

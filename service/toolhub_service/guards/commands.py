@@ -1,8 +1,8 @@
-"""Judges a command: which binary may run, with which flags and which arguments.
+"""Checks a command: which binary may run, with which flags and which arguments.
 
-A list of allowed names is no boundary: half of the harmless-looking Unix binaries can be talked into running another
-program by a flag (GTFOBins; `sort --compress-program`, `tar --to-command`, `git -c core.pager`). So every binary has
-a grammar (command_grammar.py). No shell is ever involved: a command line is split here, without one.
+A list of allowed names is no boundary: half of the harmless-looking Unix binaries can be made to run another program by
+a flag (GTFOBins; `sort --compress-program`, `tar --to-command`, `git -c core.pager`). So every binary has a grammar
+(command_grammar.py). No shell is ever involved: a command line is split here, without one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from toolhub_service.domain.verdict import CommandRule, DeniedCommand
 from toolhub_service.guards.command_grammar import Grammar, JudgedCommand, compiles
 from toolhub_service.guards.dangerous_commands import danger_of
 
-# Splits a command line into words the way a shell would, where a shell would do nothing but split.
+# Splits a command line into words as a shell would, if the shell would only split.
 #
-# Quotes and backslashes mean what POSIX (XCU 2.2) says. Whatever would make a shell act (operators, expansions,
-# globs, comments) is refused instead of being passed on as text: the caller believed that a shell runs, and a
-# silently different meaning is worse than an error. One pass, linear time.
+# Quotes and backslashes mean what POSIX (XCU 2.2) says. Whatever would make a shell act (operators, expansions, globs,
+# comments) is refused instead of being passed on as text: the caller assumed a shell, and a silently different meaning
+# is worse than an error. One pass, linear time.
 
 MAX_COMMAND_CHARS = 32_768
 
@@ -32,7 +32,7 @@ _ESCAPABLE_IN_DOUBLE_QUOTES = frozenset('$`"\\')
 
 
 def split_command(text: str) -> list[str]:
-    """The words of a command line. Raises ToolFailure INVALID_INPUT, naming what only a shell understands."""
+    """Return the words of a command line. Raises ToolFailure INVALID_INPUT that names what only a shell understands."""
     if len(text) > MAX_COMMAND_CHARS:
         raise refuse(
             ErrorKind.INVALID_INPUT,
@@ -147,7 +147,8 @@ class _Splitter:
 
 
 def _is_control(char: str) -> bool:
-    """C0 (but the tab, which is a blank), DEL, C1 and lone surrogates, which no argument can carry."""
+    """Return whether it is a C0 character (except the tab, which is a blank), DEL, C1 or a lone surrogate: no argument
+    may contain these."""
     return (char < " " and char != "\t") or "\x7f" <= char <= "\x9f" or "\ud800" <= char <= "\udfff"
 
 
@@ -158,7 +159,7 @@ _MAX_ENVIRONMENT_VALUE_CHARS = 1024
 
 
 def argv_of(command: str | Sequence[str]) -> list[str]:
-    """The argument of role COMMAND as words: an array as it is, a string split without a shell."""
+    """Return the argument of role COMMAND as words: an array unchanged, a string split without a shell."""
     return split_command(command) if isinstance(command, str) else list(command)
 
 
@@ -190,9 +191,9 @@ def judge_command(
 
 
 def judge_environment(requested: Mapping[str, str], judged: JudgedCommand) -> dict[str, str]:
-    """The environment that the command gets besides the hub's own.
+    """Return the environment that the command gets besides the hub's own.
 
-    A name to which the rule gives a value is fixed; a name that it lists with an empty value is the caller's to set.
+    A name to which the rule gives a value is fixed; a name that it lists with an empty value may be set by the caller.
     Raises ToolFailure POLICY_DENIED for any other name.
     """
     settable = sorted(name for name, value in judged.environment.items() if not value)
@@ -213,7 +214,7 @@ def judge_environment(requested: Mapping[str, str], judged: JudgedCommand) -> di
 
 
 def rule_faults(rule: CommandRule) -> list[str]:
-    """What is wrong with a rule, one sentence each; for the loader of a policy."""
+    """Return what is wrong with a rule, one sentence each; for the loader of a policy."""
     faults: list[str] = []
     if not rule.name or "/" in rule.name:
         faults.append(f"commands: {rule.name!r} must be a bare name, not a path")
@@ -265,5 +266,6 @@ def _unknown_command(name: str, rules: tuple[CommandRule, ...]) -> NoReturn:
 
 
 def _is_clean(text: str) -> bool:
-    """Whether no character is a control character or a lone surrogate. `isprintable` settles the usual case in C."""
+    """Return whether no character is a control character or a lone surrogate. `isprintable` decides the usual case in
+    C."""
     return text.isprintable() or not any(char == "\t" or _is_control(char) for char in text)

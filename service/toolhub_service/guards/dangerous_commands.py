@@ -1,4 +1,4 @@
-"""Commands that no rule of a policy can allow: they destroy a machine, stop it, or hand it to somebody else.
+"""Commands that no rule of a policy can allow: they destroy a machine, stop it, or give others control of it.
 
 A grammar (command_grammar.py) says what a binary may be given; an operator who writes one too wide, for a shell, `find`
 or `git`, must not thereby have allowed `rm -rf /`. So every command that a grammar accepts is held against this list as
@@ -25,7 +25,7 @@ _SHELLS: Final = frozenset("sh bash dash zsh ksh mksh ash fish csh tcsh rbash el
 _INTERPRETERS: Final = frozenset(
     "python pypy perl ruby node nodejs deno bun php lua luajit tclsh expect awk gawk".split()
 )
-# Programs whose arguments hold another command.
+# Programs whose arguments contain another command.
 _STARTERS: Final = frozenset(
     {
         *"sudo doas su env nice nohup timeout setsid stdbuf time ionice chrt taskset unshare nsenter chroot".split(),
@@ -45,7 +45,7 @@ _STOPPERS: Final = frozenset("shutdown reboot halt poweroff telinit killall5 kex
 _SYSTEMCTL_STOPS: Final = frozenset("poweroff reboot halt kexec suspend hibernate rescue emergency isolate".split())
 _KERNEL: Final = frozenset("insmod rmmod modprobe".split())
 
-# A whole file system, a home, or a folder that the system needs.
+# A whole file system, a home directory, or a folder that the system needs.
 _EVERYTHING: Final = re.compile(
     r"(?:/+(?:\.{1,2}/*)*\*?|(?:\.\./+)*\.\./*|~[\w-]*/*\*?|\$\{?HOME\}?/*\*?|/+(?:bin|boot|dev|etc|home|lib|lib64|opt|proc|root|sbin|srv|sys"
     r"|usr|var)(?:/+\.?)*\*?)"
@@ -72,15 +72,15 @@ _TEXT_RULES: Final = tuple(
 _SEPARATORS: Final = re.compile(r"[;&|\n(){}`]+|\$\(|[<>]\(")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
 _VERSION: Final = re.compile(r"(?:[\d.]+|\.exe)$")
-# Stands for the program where the next word is a whole text to be run.
+# Stands for the program where the next word is a complete text to be run.
 _TEXT: Final = ""
-# Commands checked within one call; the length of an argument bounds what each costs.
+# Most commands checked within one call; the length of an argument bounds what each costs.
 _SCRIPTS_MAX: Final = 64
 
 
 class Danger(NamedTuple):
     rule: str
-    """Names the rule, such as `delete-everything`."""
+    """Name of the rule, such as `delete-everything`."""
     why: str
     """Clause that follows a colon: what the command would do."""
 
@@ -100,9 +100,9 @@ _WOULD: Final = {
 
 
 def danger_of(argv: Words, denied: Sequence[DeniedCommand] = ()) -> Danger | None:
-    """Why a command is never run, whatever a grammar allows; None when no rule knows it. Linear in its length.
+    """Return why a command is never run, whatever a grammar allows; None when no rule matches. Linear in its length.
 
-    `denied`: an operator's own patterns, which add to the built-in list and take nothing from it.
+    `denied` are an operator's own patterns, which extend the built-in list.
     """
     for words in _commands(argv):
         if rule := next((rule for rule, applies in _RULES if applies(words)), ""):
@@ -114,17 +114,18 @@ def danger_of(argv: Words, denied: Sequence[DeniedCommand] = ()) -> Danger | Non
 
 
 def program_of(word: str) -> str:
-    """The program that a word names, without folder and version: `/usr/bin/python3.11` is `python`."""
+    """Return the program that a word names, without folder and version: `/usr/bin/python3.11` is `python`."""
     return _VERSION.sub("", word.rsplit("/", 1)[-1]).lower() or word
 
 
 def runs_others(word: str) -> bool:
-    """Whether a program can run any other: a refusal does not say how to allow it."""
+    """Return whether a program can run any other one: a refusal then does not say how to allow it."""
     return program_of(word) in _SCRIPTED
 
 
 def _commands(argv: Words) -> Iterator[Words]:
-    """The command itself and those that it starts; texts that a shell or an interpreter runs, whole and as words."""
+    """Yield the command itself and those that it starts; a text that a shell or an interpreter runs, whole and as
+    words."""
     waiting: list[Words] = [argv]
     for _ in range(_SCRIPTS_MAX):
         if not waiting:
@@ -200,7 +201,7 @@ def _gives_shell(words: Words) -> bool:
 
 
 def _text_matches(rule: str) -> Callable[[Words], bool]:
-    """Whether a text that a shell or an interpreter is to run fits one of the patterns of a rule."""
+    """Return whether a text to be run by a shell or an interpreter matches one of the rule's patterns."""
     patterns = [pattern for name, pattern in _TEXT_RULES if name == rule]
     return lambda words: words[0] == _TEXT and any(pattern.search(" ".join(words)) is not None for pattern in patterns)
 

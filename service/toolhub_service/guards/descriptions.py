@@ -24,7 +24,7 @@ import re2
 
 from toolhub_service.domain.json import JsonObject, JsonValue
 
-# Characters that a person does not see: they are named wherever a definition is put before somebody who decides.
+# Invisible characters: they are made visible wherever a person decides about a definition.
 #
 # Format characters turn the reading direction or hide text between others, variation selectors and tags carry whole
 # messages that only a model reads (Unicode TR36; "ASCII smuggling"), and some letters are drawn as blanks.
@@ -35,7 +35,7 @@ _SUSPECTS = re.compile(r"[^\n -~]")
 
 
 def is_hidden(character: str) -> bool:
-    """Whether it shows nothing of itself; line ends and white space of plain text are no such characters."""
+    """Return whether the character is invisible; line ends and white space of plain text do not count."""
     if character in "\n\t":
         return False
     if unicodedata.category(character) in _NOT_SHOWN or character in _DRAWN_AS_NOTHING:
@@ -44,7 +44,7 @@ def is_hidden(character: str) -> bool:
 
 
 def escaped(text: str) -> str:
-    """The text with every hidden character written as JSON writes it, `\\u202e`."""
+    """Return the text with every hidden character written as JSON writes it, `\\u202e`."""
     return _SUSPECTS.sub(lambda found: _escape(found.group()), text)
 
 
@@ -56,31 +56,31 @@ def _escape(character: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-# All text of a remote definition, laid out for pattern search: each text on lines of its own, each sentence on one.
+# All text of a remote definition, prepared for pattern search: each text on its own lines, each sentence on one line.
 #
 # Poison can be anywhere that a model reads: descriptions, titles, names of parameters, enum values, defaults, comments
-# of a schema ("full-schema poisoning"). So every text is read, keys too, without recursion and up to a bound.
-# Sentences that were wrapped are put together, and characters that hide between others are taken out, so that a pattern
-# need not think of them.
+# of a schema ("full-schema poisoning"). So every text is read, keys too, without recursion and up to a limit. Wrapped
+# sentences are joined and hidden characters removed, so that patterns can ignore both.
 
 TEXT_MAX_CHARS: Final = 64 * 1024
-"""Of one definition. The largest of 872 published ones has 7,534."""
+"""Limit for one definition. The largest of 872 published ones has 7,534."""
 PLACE_MAX_CHARS: Final = 120
 
 _SPACES: Final = re.compile(r"\s+")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?;])\s+|\s*\n(?:\s*\n|\s*(?:[-*•>#]|\d+[.)])\s)\s*")
 _BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
-# Latin letters drawn otherwise: wide, circled, bold … Only these are made plain: others can stand for 18 letters.
+# Latin letters in other forms: wide, circled, bold … Only these are replaced by plain ones; folding other characters
+# can yield 18 letters each.
 _STYLED: Final = re.compile("[\u2100-\u214f\u2460-\u24ff\uff01-\uff5e\U0001d400-\U0001d7ff]+")
 _NAME_SEPARATORS: Final = re.compile(r"[_\-.]+|(?<=[a-z])(?=[A-Z])")
 
 
 class Text(msgspec.Struct, frozen=True):
     place: str
-    """Such as `inputSchema.properties.path.description`; untrusted, cut."""
+    """A path such as `inputSchema.properties.path.description`; untrusted, cut."""
     raw: str
     is_name: bool = False
-    """A key of an object, such as a parameter's name."""
+    """Whether it is a key of an object, such as a parameter's name."""
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def document_of(definition: JsonObject) -> Document:
-    """Linear in the text read, which is at most `TEXT_MAX_CHARS`."""
+    """Return the texts of a definition; linear in the text read, which is at most `TEXT_MAX_CHARS`."""
     texts: list[Text] = []
     left = TEXT_MAX_CHARS
     for text in _texts(definition):
@@ -132,7 +132,8 @@ def _sentences(text: Text) -> str:
 
 
 def _texts(definition: JsonObject) -> Iterator[Text]:
-    """In document order as far as a stack gives it: a value's own texts before those of what follows it."""
+    """Yield texts in document order as far as a stack allows: a value's own texts before those of the values after
+    it."""
     waiting: list[tuple[str, JsonValue]] = [("", definition)]
     while waiting:
         place, value = waiting.pop()
@@ -151,15 +152,16 @@ def _below(place: str, key: str) -> str:
     return below if len(below) <= PLACE_MAX_CHARS else "…" + below[-(PLACE_MAX_CHARS - 1) :]
 
 
-# What must not stand in the description of a tool: patterns of tool poisoning, each with what it means to a person.
+# Texts that must not be in the description of a tool: patterns of tool poisoning, each with its meaning for a person.
 #
-# A description says what a tool does; text that tells the model what to keep from the user, which files to read first
-# or how to treat another tool is an attack, or so badly put that somebody must look. Sources: Invariant Labs, "MCP
+# A description says what a tool does; text that tells the model what to hide from the user, which files to read first
+# or how to treat another tool is an attack, or so badly worded that somebody must look. Sources: Invariant Labs, "MCP
 # Security Notification: Tool Poisoning Attacks" (2025) and its experiments; CyberArk, "Poison everywhere" (2025); the
-# Damn Vulnerable MCP Server; OWASP LLM01. Serious is what no honest catalogue needs; the rest is only reported.
+# Damn Vulnerable MCP Server; OWASP LLM01. A finding is serious when no honest catalogue needs such text; others are
+# only reported.
 #
-# RE2, so linear time; a pattern sees one sentence at a time, for `.` ends at a line's end. No counted gaps: they make
-# the automaton large.
+# RE2, so linear time; a pattern sees one sentence at a time, because `.` ends at a line's end. No counted gaps: they
+# make the automaton large.
 
 _MODEL_TAGS: Final = "important|hidden|system|system[_-]?prompt|instructions?|critical|admin|secret[_-]?instructions?"
 _PLACEHOLDERS: Final = "secret|assistant|developer|human|prompt|override|rules?|hint|note|warning|attention|thinking"
@@ -190,7 +192,7 @@ class Rule(NamedTuple):
     pattern: Any
     """Compiled by RE2, which has no types."""
     message: str
-    """What was found, to be read after the place: `description: it tells …`."""
+    """What was found, as it reads after the place: `description: it tells …`."""
     is_serious: bool
 
 
@@ -284,7 +286,7 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 NAME_RULE: Final = _rule("a name that asks for secrets", _KEPT_AT, r"\bcontents? from reading\b|\bssh id\b")
-"""Looked for in names of parameters, where a path or an order has no business."""
+"""Matched against names of parameters, which should contain neither paths nor instructions."""
 
 
 LONG_CHARS: Final = 4_000
@@ -298,20 +300,20 @@ _JOINERS: Final = "\u200c\u200d"
 _SELECTORS: Final = "\ufe0e\ufe0f"
 _MARKS: Final = "\u200e\u200f\u061c"
 _KEYCAPS: Final = frozenset("0123456789#*")
-# Blanks of a width of their own, and runs of those that honest texts use one at a time: both can carry a message.
+# Blanks of unusual width, and runs of those that honest texts use singly: both can carry a message.
 _ODD_SPACES: Final = re.compile("[\u1680\u2000-\u200a\u205f]|[\u00a0\u202f\u3000]{2}")
 _ODD_SPACES_MAX: Final = 8
 
 
 class Finding(msgspec.Struct, frozen=True):
     message: str
-    """One sentence for a person, hidden characters in it escaped; quotes what was found."""
+    """One sentence for a person, with hidden characters escaped; quotes what was found."""
     is_serious: bool
     """A definition with such a finding is not trusted on first use."""
 
 
 def judge_definition(definition: JsonObject) -> tuple[Finding, ...]:
-    """What looks wrong with a definition in its source's own words, serious findings first; at most twenty.
+    """Return what looks wrong with a definition in its source's own words, serious findings first; at most twenty.
 
     Linear in the text, of which 64 Ki characters are checked; more is a serious finding of its own.
     """
@@ -358,7 +360,8 @@ def _sized(document: Document) -> Iterator[Finding]:
 
 
 def _first_hidden(text: str) -> int | None:
-    """Where; joiners and selectors count only where no script and no picture needs them."""
+    """Return the position of the first hidden character; joiners and selectors count only where no script and no symbol
+    needs them."""
     for found in _NOT_PLAIN.finditer(text):
         at = found.start()
         if is_hidden(text[at]) and not _is_needed(text, at):
@@ -379,7 +382,8 @@ def _is_needed(text: str, at: int) -> bool:
 
 
 def _is_pictured(char: str) -> bool:
-    """Whether a variation selector can choose how it is drawn: symbols and marks beyond ASCII, such as ☎ or ‼."""
+    """Return whether a variation selector can choose how the character is drawn: symbols and marks beyond ASCII, such
+    as ☎ or ‼."""
     return bool(char) and not char.isascii() and unicodedata.category(char)[0] in "SP"
 
 

@@ -1,8 +1,8 @@
-"""Which header fields a caller may send, which survive a redirect to another origin, and which it is shown.
+"""Which header fields a caller may send, which are kept on a redirect to another origin, and which are shown to it.
 
 Refused are the fields that frame a message (request smuggling), that speak for a hop or a proxy, that open metadata
-services, or that override the method or host that policy judged. Underscores count as hyphens, because some servers
-read them so. Across origins only a short list of harmless fields survives: an unknown field may be a credential.
+services, or that override the method or host that policy has checked. Underscores count as hyphens, because some
+servers read them so. Across origins only a short list of harmless fields is kept: an unknown field may be a credential.
 
 Sources: RFC 9110 §5.1, §5.5, §7.6.1, §15.4; AWS IMDSv2, Google and Azure metadata documentation.
 """
@@ -43,9 +43,9 @@ SURVIVES_REDIRECT = frozenset(
 
 
 def judge_request_headers(headers: Mapping[str, str]) -> Headers:
-    """The fields as they may be sent: names in lower case, values without surrounding blanks.
+    """Return the fields as they may be sent: names in lower case, values without surrounding blanks.
 
-    Raises ToolFailure INVALID_INPUT naming the field that must be left out or corrected; never its value.
+    Raises ToolFailure INVALID_INPUT that names the field to leave out or correct; never its value.
     """
     if not headers:
         return ()
@@ -63,17 +63,17 @@ def judge_request_headers(headers: Mapping[str, str]) -> Headers:
 
 
 def cross_origin_headers(headers: Headers) -> Headers:
-    """What of the fields may follow a redirect to another origin."""
+    """Return the fields that may follow a redirect to another origin."""
     return tuple(field for field in headers if field[0] in SURVIVES_REDIRECT)
 
 
 def bodiless_headers(headers: Headers) -> Headers:
-    """The fields without those that describe a body, for a redirect that became GET (RFC 9110 §15.4)."""
+    """Return the fields without those that describe a body, for a redirect that became GET (RFC 9110 §15.4)."""
     return tuple(field for field in headers if not field[0].startswith("content-"))
 
 
 def shown_response_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """What a caller is shown of a response: at most 64 fields, values cut at 1,024 characters, secrets redacted."""
+    """Return the response fields shown to a caller: at most 64, values cut at 1,024 characters, secrets redacted."""
     shown: dict[str, str] = {}
     for raw_name, raw_value in headers:
         name = raw_name.decode("latin-1").lower()

@@ -1,11 +1,11 @@
-"""The lexical judgement of a workspace path.
+"""The lexical check of a workspace path.
 
-The judgement is pure: it reads no disk, so policy decides with it (step 4) and the workspace enforces it again
-before every I/O. It is not the boundary: links and races are held off at I/O time, where a path is opened beneath
-the workspace's descriptor. Nothing is decoded here: `%2e%2e` is a name like any other.
+The check is pure: it reads no disk, so policy decides with it (step 4) and the workspace enforces it again before every
+I/O. It is not the boundary: links and races are prevented at I/O time, where a path is opened beneath the workspace's
+descriptor. Nothing is decoded here: `%2e%2e` is a name like any other.
 
 Limits: path_resolution(7), `NAME_MAX` and `PATH_MAX`. Refused invisible characters: Unicode categories Cc and Zl/Zp and
-the bidirectional controls that let one path read as another (CVE-2021-42574).
+the bidirectional controls that make one path look like another (CVE-2021-42574).
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import re
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 
-# A folder name for every id: ids that differ never share a folder, whatever characters they are made of.
+# A folder name for every id: different ids never share a folder, whatever characters they consist of.
 
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 _SPELLED = [chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256)]
 _EMPTY = "%"
-# Neither is written by escaping, so no id can take the name of another one.
+# Escaping never produces either name, so no id can take the name of another one.
 _LONG = "%~"
 _FOLDER_BYTES = 200
 _KEPT_BYTES = 100
 
 
 def workspace_folder_name(id: str) -> str:
-    """A folder name for a principal or request id of any characters: ids that differ get names that differ.
+    """Return a folder name for a principal or request id of any characters: different ids get different names.
 
-    Percent-encoded, without a leading `.` or `-`, so that people can read it back. Ids whose name would pass 200 bytes
-    keep their beginning and end in the id's sha256: still unlike any other, but not to be read back.
+    Percent-encoded, without a leading `.` or `-`, so that people can read it. Ids whose name would exceed 200 bytes
+    keep their beginning and end in the id's sha256: still unique, but not readable.
     """
     raw = id.encode("utf-8", "surrogatepass")
     name = "".join(_SPELLED[byte] for byte in raw)
@@ -47,7 +47,7 @@ PATH_BYTES = 4095
 """`PATH_MAX` counts the closing NUL."""
 NAME_BYTES = 255
 DEPTH = 255
-"""Components of one path."""
+"""Most components of one path."""
 
 _EXAMPLE = 'Use a path relative to the workspace, such as "notes/today.md"'
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -55,10 +55,10 @@ _ABSOLUTE = re.compile(r"/|[A-Za-z]:[/\\]")
 
 
 def judge_path(path: str) -> str:
-    """The path in its one spelling: relative, without `.`, `..` and doubled slashes; `.` is the workspace itself.
+    """Return the path in normal form: relative, without `.`, `..` and doubled slashes; `.` is the workspace itself.
 
-    Raises ToolFailure PATH_OUTSIDE_SANDBOX for an absolute path or one that climbs out, INVALID_INPUT for one that
-    cannot name a file: empty, too long, with control characters, lone surrogates or backslashes.
+    Raises ToolFailure PATH_OUTSIDE_SANDBOX for an absolute path or one that leaves the workspace, INVALID_INPUT for one
+    that cannot name a file: empty, too long, with control characters, lone surrogates or backslashes.
     """
     if not path:
         raise refuse(ErrorKind.INVALID_INPUT, f'The path is empty. {_EXAMPLE}, or "." for the workspace itself.')
@@ -95,6 +95,6 @@ def _components(path: str) -> list[str]:
 
 
 def _bytes_exceed(text: str, limit_bytes: int) -> bool:
-    """Whether the UTF-8 form is longer; a character takes four bytes at most, so most texts need no encoding."""
+    """Return whether the UTF-8 form is longer; a character has at most four bytes, so most texts need no encoding."""
     length = len(text)
     return length > limit_bytes or (length * 4 > limit_bytes and len(text.encode("utf-8", "replace")) > limit_bytes)

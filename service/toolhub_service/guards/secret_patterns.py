@@ -1,7 +1,7 @@
-"""Which names announce a secret: `password`, `apiKey`, `X-Auth-Token`, `client-secret`, however they are spelt.
+"""Which names indicate a secret: `password`, `apiKey`, `X-Auth-Token`, `client-secret`, in any spelling.
 
-A name is split into words at case changes and at anything that is no letter; its last words decide, so that
-`access_token` is one and `token_type`, `max_tokens_per_min` or `secret_name` is not.
+A name is split into words at case changes and at anything that is not a letter; its last words decide, so
+`access_token` does and `token_type`, `max_tokens_per_min` or `secret_name` do not.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from urllib.parse import quote, quote_plus
 import orjson
 import re2
 
-# How secrets are recognised by their shape alone: token families, keys in armour, credentials in URLs.
+# Recognition of secrets by their form alone: token families, armoured keys, credentials in URLs.
 #
-# Families are (prefix, rest): the prefix alone is the cheap sign that a text must be searched in full, prefix and
-# rest together are what is taken out. Shapes follow the public rules of gitleaks and of the issuers' own documentation;
-# lengths are lower bounds, because a token that was cut is still worth hiding. All patterns are RE2 (linear time) over
-# bytes, so that text of any kind, broken UTF-8 included, can be searched.
+# Families are (prefix, rest): the prefix alone is the cheap sign that a text must be searched in full, prefix and rest
+# together are removed. Forms follow the public rules of gitleaks and of the issuers' own documentation; lengths are
+# lower bounds, because a token that was cut is still worth hiding. All patterns are RE2 (linear time) over bytes, so
+# that text of any kind, invalid UTF-8 included, can be searched.
 
 EDGE: Final = r"(?:\b|\\[bfnrt])"
-"""A word's beginning, also in JSON text, where a line break before it is written `\\n` and ends in a letter."""
+"""The start of a word, also in JSON text, where a line break before it is written `\\n` and ends in a letter."""
 
 FAMILIES: Final[tuple[tuple[str, str], ...]] = (
     (r"thk_", r"[0-9a-f]{8}_[A-Za-z0-9_\-]{16,}"),  # this hub's own API keys
@@ -134,9 +134,9 @@ PRIVATE_KEY: Final = r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?s:.*?)(
 PRIVATE_KEY_SIGN: Final = r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY"
 
 URL_USERINFO: Final = r"""(://)([^/\s?#"'<>\\]+)@"""
-"""RFC 3986 §3.2.1, the whole userinfo: a token is often put where the user name goes."""
+"""RFC 3986 §3.2.1, the whole userinfo: tokens are often used in place of the user name."""
 URL_SECOND: Final = r"""(://[^/\s:@"'<>\\]*:)([^\s"'<>@\\]+)@"""
-"""A password with `/`, `?` or `#` in it, which a strict parser would take for a path."""
+"""A password that contains `/`, `?` or `#`, which a strict parser would take for a path."""
 URL_SIGN: Final = r"""://[^\s"'<>@\\]*@"""
 
 QUERY_NAMES: Final = r"(?i:sig|signature|x-amz-signature|x-goog-signature|x-amz-credential|key|assertion|samlresponse)"
@@ -154,28 +154,28 @@ CURL_SIGN: Final = r"""[\s"](?:-u|--user|--proxy-user)[\s=",]"""
 CURL_USER_FLAGS: Final = frozenset({"-u", "--user", "--proxy-user"})
 
 
-# The spellings under which a known secret can turn up: plain, in JSON (also twice), in a repr, HTML, a URL, in hex,
-# and inside base64 at any of its three offsets (so that `Basic base64(user:secret)` is found without decoding).
+# The forms in which a known secret can occur: plain, in JSON (also twice), in a repr, HTML, a URL, in hex, and inside
+# base64 at any of its three offsets (so that `Basic base64(user:secret)` is found without decoding).
 
-# Hiding shorter values would blank the text and protect nothing.
+# Hiding shorter values would make the text unreadable and protect nothing.
 _MIN_CHARS: Final = 4
 _MIN_ENCODED_CHARS: Final = 6
 _PERCENT_RE: Final = re.compile("%[0-9A-F]{2}")
 
 
 def known_pattern(secrets: Iterable[str]) -> bytes:
-    """An RE2 alternation of every spelling of the known values, the longest first."""
+    """Return an RE2 alternation of every form of the known values, the longest first."""
     return b"|".join(map(re2.escape, known_spellings(secrets)))
 
 
 def known_spellings(secrets: Iterable[str]) -> list[bytes]:
-    """Every spelling of the known values, the longest first."""
+    """Return every form of the known values, the longest first."""
     spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
     return sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
 
 
 def _spellings(secret: str) -> set[bytes]:
-    """The value plain and after each of the encodings in which text is usually wrapped."""
+    """Yield the value plain and in each of the usual encodings."""
     if len(secret.strip()) < _MIN_CHARS:
         return set()
     raw = secret.encode("utf-8", "surrogatepass")
@@ -196,7 +196,7 @@ def _spellings(secret: str) -> set[bytes]:
 
 
 def _base64_core(raw: bytes, skip: int, encode: Any) -> bytes:
-    """The characters that do not depend on what is before or after the value."""
+    """Return the characters that do not depend on what precedes or follows the value."""
     encoded = encode(b"\0" * skip + raw).rstrip(b"=")
     start = (0, 2, 3)[skip]
     stable = (skip + len(raw)) * 8 // 6
@@ -241,12 +241,12 @@ NAME_SIGN: Final = (
     r"|bearer|jwt|cookie|cred|(?:\b|\\[bfnrt])sas\b|otp\b|psk\b|pin\b|cvv\b|ssn\b|[_\-]pw\b|sessionid"
     r"|mnemonic|kube[ _\-]?config|seed[ _\-]?phrase|conn(?:ection)?[ _\-]?str)"
 )
-"""RE2: occurs in every text that holds a name `is_secret_name` accepts (and in some others)."""
+"""RE2: occurs in every text that contains a name accepted by `is_secret_name` (and in some others)."""
 
 
 @lru_cache(maxsize=8192)
 def is_secret_name(name: str) -> bool:
-    """Whether a value under this name must not be shown."""
+    """Return whether a value under this name must not be shown."""
     words = [word.lower() for word in _WORD.findall(name[-200:])]
     if tuple(words[-2:]) in _PHRASES:
         return True

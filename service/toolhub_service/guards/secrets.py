@@ -1,8 +1,8 @@
-"""The one redactor that every sink shares: logs, spans, labels, errors, evidence, audit events, job events.
+"""The redactor that every sink shares: logs, spans, labels, errors, evidence, audit events, job events.
 
-Three sources of knowledge, in this order: known secret values (also URL-encoded, JSON-escaped or inside base64), names
-that announce a secret, and the shape of the text itself (`secret_patterns`). Most text holds no secret, so one RE2
-search for any sign of one comes first and returns in about a microsecond. Redaction is idempotent and never raises:
+It knows secrets in three ways, in this order: known secret values (also URL-encoded, JSON-escaped or inside base64),
+names that indicate a secret, and the form of the text itself (`secret_patterns`). Most text contains no secret, so one
+RE2 search for any sign of one comes first and returns in about a microsecond. Redaction is idempotent and never raises:
 when in doubt it hides more.
 """
 
@@ -37,13 +37,14 @@ from toolhub_service.guards.secret_patterns import (
 )
 
 Redact: TypeAlias = Callable[[str], str]
-"""The text without the secrets that the hub knows or recognises: for whoever needs no more of the redactor."""
+"""Returns the text without the secrets that the hub knows or recognises: for users that need only this of the
+redactor."""
 
 
 MARK: Final = "***"
 _MARK: Final = MARK.encode()
 _MAX_DEPTH: Final = 200
-# Hiding one secret can bare the edge of another; two passes settle nearly everything.
+# Hiding one secret can expose the edge of another; two passes suffice for nearly everything.
 _MAX_PASSES: Final = 4
 
 _NAME: Final = (
@@ -82,7 +83,7 @@ _CURL_RE = _compile(CURL_USER)
 _HEADER_RE = _compile(_HEADER)
 _NAMED_RE = _compile(_NAMED)
 _FLAG_RE = _compile(_FLAG)
-# A quote, as it is in JSON within JSON too, or of a `repr` of bytes: `"`, `\"`, `b'`.
+# A quote, possibly within nested JSON, or of a `repr` of bytes: `"`, `\"`, `b'`.
 _OPENING_RE = _compile(rb"""b?\\*["']""")
 _SIGNS: Final = "|".join(
     (
@@ -103,7 +104,7 @@ class Redactor:
         self.learn(known_secrets)
 
     def learn(self, secrets: Iterable[str]) -> None:
-        """Hide these from now on, too: values that came with a configuration read later."""
+        """Hide these values from now on, too; they come from configuration that is read later."""
         values = self._values.union(secrets)
         if values == self._values:
             return
@@ -113,11 +114,11 @@ class Redactor:
         self._values = values
 
     def suspects(self, data: bytes) -> bool:
-        """Whether the bytes show any sign of a secret; False is final."""
+        """Return whether the bytes show any sign of a secret; False is certain."""
         return self._signs.search(data) is not None
 
     def text(self, text: str) -> str:
-        """The text with every secret replaced by `***`."""
+        """Return the text with every secret replaced by `***`."""
         data = text.encode("utf-8", "surrogatepass")
         if self._signs.search(data) is None:
             return text
@@ -128,14 +129,14 @@ class Redactor:
         return data.decode("utf-8", "surrogatepass")
 
     def known(self, text: str) -> str:
-        """The text with known secret values alone replaced, by how long each is."""
+        """Return the text with only known secret values replaced, by their length."""
         if self._known is None:
             return text
         data = self._known.sub(_length_mark, text.encode("utf-8", "surrogatepass"))
         return bytes(data).decode("utf-8", "surrogatepass")
 
     def value(self, value: object) -> Any:
-        """The JSON value with secrets hidden; the very same object when there is no sign of one."""
+        """Return the JSON value with secrets hidden; the same object when there is no sign of one."""
         try:
             if self._signs.search(orjson.dumps(value)) is None:
                 return value
@@ -144,7 +145,7 @@ class Redactor:
         return self._redact_value(value, 0)
 
     def json_text(self, value: object) -> str:
-        """Compact JSON of the value, redacted: what summaries are made of."""
+        """Return compact redacted JSON of the value, for summaries."""
         try:
             data = orjson.dumps(value)
             if self._signs.search(data) is None:
@@ -181,7 +182,7 @@ class Redactor:
         return self.text(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
 
     def _redact_object(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        """An object by its names; `{"name": "Authorization", "value": …}` counts as a name too."""
+        """Redact an object by its names; `{"name": "Authorization", "value": …}` counts as a name too."""
         label = value.get("name", value.get("key"))
         labelled = isinstance(label, str) and is_secret_name(label)
         shown: dict[str, Any] = {}
@@ -192,7 +193,8 @@ class Redactor:
         return shown
 
     def _redact_array(self, items: list[Any], depth: int) -> list[Any]:
-        """An array by its items; `["authorization", …]` counts as a name with its value, and so does a flag in argv."""
+        """Redact an array by its items; `["authorization", …]` counts as a name with its value, and so does a flag in
+        argv."""
         if len(items) == 2 and isinstance(items[0], str) and is_secret_name(items[0]):
             return [self.text(items[0]), _hidden(items[0], items[1])]
         before = ["", *items]
@@ -208,7 +210,7 @@ def _length_mark(match: Any) -> bytes:
 
 
 def _flag_announces(flag: Any, item: Any) -> bool:
-    """`["--token", "abc"]` and `["-u", "user:password"]`, as an argv has them."""
+    """Return whether items are like `["--token", "abc"]` or `["-u", "user:password"]` in an argv."""
     if not (isinstance(flag, str) and isinstance(item, str) and flag.startswith("-")):
         return False
     if flag in CURL_USER_FLAGS:
@@ -243,12 +245,12 @@ def _hide_last(match: Any) -> bytes:
 
 
 def _hide_curl_user(match: Any) -> Any:
-    """`-u user` asks for the password later; `-u user:password` shows it."""
+    """Hide the password in `-u user:password`; `-u user` contains none, because curl asks for it later."""
     return match.group(1) + _MARK if b":" in match.group(2) else match.group(0)
 
 
 def _hide_scheme(match: Any) -> bytes:
-    """`Bearer abc123…`, but not `basic knowledge` nor `Bearer authentication`."""
+    """Hide `Bearer abc123…`, but not `basic knowledge` nor `Bearer authentication`."""
     credential = match.group(3)
     if credential.isalpha() and (credential.islower() or credential.istitle()):
         return bytes(match.group(0))
@@ -263,7 +265,7 @@ def _hide_named(match: Any) -> bytes:
 
 
 def _is_secret_after_escape(match: Any) -> bool:
-    """In JSON text a line break before a name gives it one more letter: `\\npwd=…`."""
+    """In JSON text a line break before a name adds one letter to it: `\\npwd=…`."""
     start, name = match.start(), match.group(1)
     is_escaped = start > 0 and match.string[start - 1 : start] == b"\\" and name[:1] in b"bfnrt"
     return is_escaped and is_secret_name(name[1:].decode("latin-1"))
@@ -277,7 +279,7 @@ def _hide_flag(match: Any) -> bytes:
 
 
 def _hide_value(name: bytes, value: bytes) -> bytes:
-    """The mark in the value's own quotes; an object or an array is hidden as a whole."""
+    """Return the mark in the value's own quotes; an object or an array is hidden as a whole."""
     if value[:1] in (b"{", b"["):
         return _MARK
     quotes = _OPENING_RE.match(value)
@@ -289,11 +291,11 @@ def _hide_value(name: bytes, value: bytes) -> bytes:
     return opening + _MARK + bare[len(content) :]
 
 
-# Known values taken out of what was read, and nothing else: for text whose wording counts, such as a definition.
+# Removes known values and nothing else, for text whose exact wording matters, such as a definition.
 #
-# The redactor also judges by names and shapes, and by what the whole hub knows; a schema with a property `password`
-# would lose it, and a digest over the text would change whenever the hub learnt something. A mask hides the values that
-# it was made with, in every usual spelling, wherever they stand.
+# The redactor also uses names and forms, and everything that the hub knows: it would remove a property `password` from
+# a schema, and a digest over the text would change whenever the hub learned a secret. A mask hides only the values that
+# it was created with, in every usual form, wherever they occur.
 
 
 _CUT_MIN_BYTES: Final = 4
@@ -310,10 +312,10 @@ class Mask:
         options.log_errors = False
         self._known = re2.compile(pattern, options) if pattern else None
         self.longest_bytes = len(pattern)
-        """No spelling of a value is longer."""
+        """Length of the longest form of a value."""
 
     def finds(self, data: bytes) -> bool:
-        """Whether one of the values occurs in the text (UTF-8, or JSON)."""
+        """Return whether one of the values occurs in the text (UTF-8, or JSON)."""
         return self._known is not None and self._known.search(data) is not None
 
     def text(self, text: str) -> str:
@@ -326,15 +328,16 @@ class Mask:
         return data if self._known is None else cast(bytes, self._known.sub(_MARK, data))
 
     def cut(self, data: bytes) -> bytes:
-        """As `data`, of what was cut: the beginning of a value at its end is hidden, too. Whoever chooses where it is
-        cut would read all but the last letter."""
+        """As `data`, for text that was cut: the beginning of a value at its end is hidden, too. Otherwise whoever
+        chooses the place of the cut could read all but the last letter."""
         data = self.data(data)
         cuts = filter(None, (_beginning_at_end(spelling, data) for spelling in self._spellings))
         longest = max(cuts, default=0)
         return data[:-longest] + _MARK if longest else data
 
     def object(self, value: JsonObject) -> JsonObject:
-        """Names and values of all levels; no deeper than the interpreter recurses, which is the caller's to know."""
+        """Mask names and values at all levels; the caller ensures that the depth stays within the interpreter's
+        recursion limit."""
         return {self.text(name): self.value(member) for name, member in value.items()}
 
     def value(self, value: JsonValue) -> JsonValue:
@@ -349,7 +352,7 @@ class Mask:
 
 
 def _beginning_at_end(spelling: bytes, data: bytes) -> int:
-    """How many bytes of the spelling's beginning the data ends with; 0: too few to tell anything."""
+    """Return how many bytes of the form's beginning the data ends with; 0 when too few to reveal anything."""
     tail = data[-len(spelling) :]
     place = tail.find(spelling[:_CUT_MIN_BYTES])
     while place >= 0:

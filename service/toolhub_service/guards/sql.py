@@ -1,7 +1,8 @@
-"""Judges one SQL statement by what its connection allows: policy before a tool runs, and the tool before it connects.
+"""Checks one SQL statement against what its connection allows: policy before a tool runs, and the tool before it
+connects.
 
-The parser explains; the database is the boundary. Behind this stand a role that may only read, a read-only transaction
-and, in SQLite, an authorizer. So what is allowed here is small, and everything that is not known is refused.
+The parser explains; the database is the boundary. Behind this check are a role that may only read, a read-only
+transaction and, in SQLite, an authorizer. So little is allowed here, and everything unknown is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from toolhub_service.guards.sql_sqlite import read_sqlite
 from toolhub_service.guards.sql_statement import POSTGRES_FUNCTIONS, QUERY, SQLITE_FUNCTIONS, WRITES, Statement
 
 MAX_CHARS: Final = 20_000
-_MAX_TOKENS: Final = 4_000  # Parsing takes some 20 µs a token, on the event loop
+_MAX_TOKENS: Final = 4_000  # Parsing takes some 20 µs per token, on the event loop
 _TOKEN: Final = re.compile(r"\w+|[^\w\s]")
 _CATALOGS: Final = ("pg_catalog.*", "pg_toast.*", "sqlite_*", "pragma_*", "dbstat", "bytecode", "tables_used")
 _PARSERS: Final = {"postgres": "pglast", "sqlite": "sqlglot"}
@@ -29,7 +30,7 @@ _SHOWN: Final = 12
 
 
 def database_named(name: object, databases: Sequence[DatabaseTerms]) -> DatabaseTerms:
-    """Raises ToolFailure INVALID_INPUT, which names those that there are."""
+    """Return the named connection. Raises ToolFailure INVALID_INPUT that lists the existing ones."""
     for terms in databases:
         if terms.name == name:
             return terms
@@ -38,7 +39,8 @@ def database_named(name: object, databases: Sequence[DatabaseTerms]) -> Database
 
 
 def read_sql(sql: str, terms: DatabaseTerms) -> Statement:
-    """What the statement is, judged or not. Raises ToolFailure INVALID_INPUT, TOOL_UNAVAILABLE without its parser."""
+    """Return the parsed statement, allowed or not. Raises ToolFailure INVALID_INPUT, TOOL_UNAVAILABLE without its
+    parser."""
     if len(sql) > MAX_CHARS:
         message = f"The statement has more than {MAX_CHARS} characters. Shorten it; pass values in `params`."
         raise refuse(ErrorKind.INVALID_INPUT, message, max_chars=MAX_CHARS)
@@ -59,8 +61,8 @@ def _is_utf8(sql: str) -> bool:
 
 
 def load_parsers(databases: Iterable[DatabaseTerms]) -> None:
-    """Have the parsers of these databases read a statement: their import takes 0.1 s, for a thread to wait for and not
-    for the first call. One that is not installed is told to its calls."""
+    """Import the parsers of these databases: this takes 0.1 s, which a thread should spend before the first call. A
+    parser that is not installed is reported to its calls."""
     for dialect in sorted({terms.dialect for terms in databases}):
         with suppress(ToolFailure):  # not installed: each call says so
             _read("SELECT 1", dialect, "public")
@@ -68,7 +70,7 @@ def load_parsers(databases: Iterable[DatabaseTerms]) -> None:
 
 @lru_cache(maxsize=128)
 def _read(sql: str, dialect: str, schema: str) -> Statement:
-    """Kept, for policy, its conditions and the tool ask one after the other."""
+    """Cached, because policy, its conditions and the tool parse the same statement one after the other."""
     if find_spec(_PARSERS[dialect]) is None:
         raise refuse(
             ErrorKind.TOOL_UNAVAILABLE,
@@ -80,9 +82,10 @@ def _read(sql: str, dialect: str, schema: str) -> Statement:
 
 
 def judge_sql(sql: str, terms: DatabaseTerms, *, writes: bool) -> Statement:
-    """The statement, which the connection allows; `writes`: to core/db.execute, else to core/db.query.
+    """Return the statement if the connection allows it; `writes` is true for core/db.execute and false for
+    core/db.query.
 
-    Raises ToolFailure INVALID_INPUT for what is no statement, POLICY_DENIED for what is not allowed.
+    Raises ToolFailure INVALID_INPUT for an invalid statement, POLICY_DENIED for one that is not allowed.
     """
     statement = read_sql(sql, terms)
     if problem := _problem(statement, terms, writes=writes):
@@ -112,7 +115,8 @@ def _problem(statement: Statement, terms: DatabaseTerms, *, writes: bool) -> str
 
 
 def may_use_table(table: str, terms: DatabaseTerms) -> bool:
-    """By the connection's list; without one, all but what the database keeps about itself."""
+    """Return whether the connection's list has the table; without a list, all but the database's internal tables are
+    allowed."""
     if terms.tables:
         patterns = terms.tables if terms.dialect == "postgres" else [pattern.lower() for pattern in terms.tables]
         return any(fnmatchcase(table, pattern) for pattern in patterns)

@@ -1,7 +1,8 @@
-"""Reads a statement of PostgreSQL with PostgreSQL's own parser (pglast). What it does not know is a problem.
+"""Parses a statement of PostgreSQL with PostgreSQL's own parser (pglast). Anything that this code does not know is a
+problem.
 
 Two notations call a function without looking like it: `(x).f` and `t.f` are `f(x)` and `f(t)` where no column has the
-name, so that `('/etc/passwd'::text).pg_read_file` reads the file. Names behind a dot are therefore judged as well.
+name, so that `('/etc/passwd'::text).pg_read_file` reads the file. So names after a dot are checked as well.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _PROBLEMS: Final = {
     "CurrentOfExpr": "uses a cursor",
     "ReturningClause": "has RETURNING, whose rows no tool returns: leave it out",
 }
-# Behind a dot: a column's name, or that of a function that is called with what stands before it.
+# After a dot: the name of a column, or of a function that is called with what precedes it.
 _CALLED: Final = re.compile(
     r"pg_|lo_|dblink|txid_|inet_(client|server)|has_\w*privilege|\w*_to_xml|set_config|current_setting|nextval|setval|"
     r"currval|lastval|ts_stat|ts_rewrite|crosstab|xpath|version$"
@@ -52,13 +53,14 @@ class _Found:
     functions: set[str] = field(default_factory=set)
     problems: dict[str, None] = field(default_factory=dict)
     scanned: dict[str, set[str]] = field(default_factory=dict)
-    """By alias of a function in FROM: the columns that it declares."""
+    """Columns that a function in FROM declares, by its alias."""
     dotted: list[tuple[str, str]] = field(default_factory=list)
-    """What stands before and behind a dot."""
+    """Names before and after a dot."""
 
 
 def read_postgres(sql: str, schema: str) -> Statement:
-    """`schema`: where names without one are looked up. Raises ToolFailure INVALID_INPUT when it cannot be parsed."""
+    """Return the statement; names without a schema are looked up in `schema`. Raises ToolFailure INVALID_INPUT when it
+    cannot be parsed."""
     from pglast import parse_sql
     from pglast.parser import ParseError
 
@@ -88,7 +90,8 @@ def read_postgres(sql: str, schema: str) -> Statement:
 
 
 def _walked(root: Any, schema: str, allowed: frozenset[str]) -> _Found:
-    """Each node with the names of the WITH queries that it sees; a stack, for expressions may be deep."""
+    """Yield each node with the names of the WITH queries visible to it; uses a stack, because expressions may be
+    deep."""
     found = _Found(schema)
     stack: list[tuple[Any, frozenset[str]]] = [(root, frozenset())]
     while stack:
@@ -111,7 +114,8 @@ def _walked(root: Any, schema: str, allowed: frozenset[str]) -> _Found:
 
 
 def _scoped(with_clause: Any, outer: frozenset[str], stack: list[tuple[Any, frozenset[str]]]) -> frozenset[str]:
-    """The names that the statement of a WITH sees; its queries are put on the stack with those that they see."""
+    """Return the names visible to the statement of a WITH; its queries are pushed on the stack with those visible to
+    them."""
     names = [query.ctename for query in with_clause.ctes]
     for number, query in enumerate(with_clause.ctes):
         seen = names if with_clause.recursive else names[:number]
@@ -150,7 +154,7 @@ def _function_name(parts: Any) -> str:
 
 
 def _range_function(node: Any, found: _Found) -> None:
-    """A function in FROM: its alias stands for a single value, so that `alias.f` may be `f(value)`."""
+    """Note a function in FROM: its alias stands for a single value, so that `alias.f` may be `f(value)`."""
     calls = [pair[0] for pair in node.functions]
     called = [call for call in calls if type(call).__name__ == "FuncCall"]
     if node.alias is None and len(called) < len(calls):

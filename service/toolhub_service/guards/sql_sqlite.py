@@ -1,6 +1,7 @@
-"""Reads a statement of SQLite with sqlglot, which knows less than SQLite: what it does not know is a problem.
+"""Parses a statement of SQLite with sqlglot, which knows less than SQLite: anything that it does not know is a problem.
 
-The connection's authorizer (tools/database/sqlite.py) holds SQLite itself to the same lists, whatever was read here.
+The connection's authorizer (tools/database/sqlite.py) makes SQLite itself enforce the same lists, whatever was parsed
+here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _KINDS: Final = {
     "Update": "UPDATE",
     "Delete": "DELETE",
 }
-# What may stand anywhere in a statement besides conditions and functions, by the class of sqlglot.
+# What may occur in a statement besides conditions and functions, by the class of sqlglot.
 _PARTS: Final = frozenset(
     """
 Alias Aliases Boolean CTE Case Cast Collate Column ColumnDef Cube DataType DataTypeParam Distinct EQ Except Exists
@@ -35,11 +36,11 @@ _WRITING: Final = frozenset({"Insert", "Update", "Delete", "OnConflict"})
 
 
 def read_sqlite(sql: str) -> Statement:
-    """Raises ToolFailure INVALID_INPUT when it cannot be parsed."""
+    """Return the statement. Raises ToolFailure INVALID_INPUT when it cannot be parsed."""
     import sqlglot
     from sqlglot.errors import SqlglotError
 
-    # It warns of each statement that it keeps as an unread `Command`, which is refused here.
+    # sqlglot warns of each statement that it keeps as an unparsed `Command`, which is refused here.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     try:
         parsed = [each for each in sqlglot.parse(sql, read="sqlite") if each is not None]
@@ -69,7 +70,8 @@ def read_sqlite(sql: str) -> Statement:
 
 
 def _walked(root: Any, kind: str) -> tuple[set[str], set[str], dict[str, None]]:
-    """Each part with the names of the WITH queries that it sees for certain; a name that it may not see is a table."""
+    """Yield each part with the names of the WITH queries that are certainly visible to it; any other name is a
+    table."""
     tables: set[str] = set()
     functions: set[str] = set()
     problems: dict[str, None] = {}
@@ -121,7 +123,7 @@ def _table(node: Any, queries: frozenset[str], tables: set[str], problems: dict[
     if node.catalog or node.db.lower() not in ("", "main"):
         problems["names another database than main"] = None
     if isinstance(node.this, exp.Func):
-        return  # In FROM, and looked at by itself
+        return  # In FROM, and checked by itself
     if not isinstance(node.this, exp.Identifier):
         problems["names a table in an unusual way: write its name plainly or in double quotes"] = None
     name = node.name.lower()
@@ -130,7 +132,7 @@ def _table(node: Any, queries: frozenset[str], tables: set[str], problems: dict[
 
 
 def _function_name(node: Any) -> str:
-    """As SQLite knows it; empty for what is no function."""
+    """Return the name that SQLite knows; empty for what is not a function."""
     from sqlglot import exp
 
     if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
@@ -148,7 +150,7 @@ def _names(kind: type[exp.Func]) -> Iterator[str]:
     yield from _SPELLINGS.get(kind.__name__, ())
 
 
-# Functions of SQLite that sqlglot files under the name of another dialect.
+# Functions of SQLite that sqlglot lists under the name of another dialect.
 _SPELLINGS: Final = {
     "TimeToStr": ("strftime",),
     "StrToTime": ("strftime",),

@@ -1,4 +1,4 @@
-"""What a parser found in one SQL statement, in the words that policy, plans and refusals use for every dialect."""
+"""The contents of one parsed SQL statement, in the terms that policy, plans and refusals use for every dialect."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ WRITES: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """One statement, read but not yet judged."""
+    """One statement, parsed but not yet checked."""
 
     kind: str
     """SELECT, INSERT, UPDATE, DELETE, MERGE, or the first word of another one, such as DROP."""
     text: str = ""
-    """As it was written, without what stands before and behind it; empty where it can never run."""
+    """The statement as written, without surrounding text; empty where it can never run."""
     tables: tuple[str, ...] = ()
-    """What it reads or writes, sorted: `schema.table` in PostgreSQL, `table` in SQLite, in the case of the database."""
+    """Tables that it reads or writes, sorted: `schema.table` in PostgreSQL, `table` in SQLite, in the database's
+    case."""
     functions: tuple[str, ...] = ()
-    """What it calls, sorted: `name`, or `schema.name` for another schema than the database's own."""
+    """Functions that it calls, sorted: `name`, or `schema.name` for a schema other than the database's own."""
     problems: tuple[str, ...] = ()
     """Why no configuration allows it: each completes "The statement …"."""
     has_condition: bool = True
     """False: an UPDATE or DELETE of every row."""
 
 
-# Functions that neither change anything nor read anything but their arguments. A name that is not here is refused,
-# whatever it does: a database has thousands, extensions add more, and some read files, dial hosts or run other SQL.
+# Functions that neither change anything nor read anything but their arguments. Any other name is refused: a database
+# has thousands of functions, extensions add more, and some read files, connect to hosts or run other SQL.
 
 _AGGREGATES: Final = """
 array_agg avg bit_and bit_or bit_xor bool_and bool_or count every json_agg json_object_agg json_agg_strict

@@ -1,12 +1,12 @@
-"""May this URL be requested? The one parser and the one judgement, for policy (step 4) and for the tool at I/O time.
+"""Whether a URL may be requested: the one parser and check, for policy (step 4) and for the tool at I/O time.
 
-What was judged is what is dialled: the result carries scheme, host, port and request target, and nothing parses the
-URL again. A URL passes when one egress rule matches it whole (host, scheme, port, path, method); the networks that the
-matching rules open travel with it to the dialler, which judges every resolved address by them.
+The checked URL is the one that is dialled: the result contains scheme, host, port and request target, and nothing
+parses the URL again. A URL passes when one egress rule matches it whole (host, scheme, port, path, method); the
+networks that the matching rules open are passed to the dialler, which checks every resolved address against them.
 
 Path and query are written in the normal form of RFC 3986 §6.2.2: dot segments removed, escapes of unreserved characters
-undone, the others in upper case. `%2F` and `%5C` stay what they are, for many APIs have names with a slash in a
-segment; a path that climbs by them (`..%2F`) or by a dot segment with parameters (`..;`) is refused: servers differ.
+undone, the others in upper case. `%2F` and `%5C` are kept, because many APIs have names with a slash in a segment; a
+path that climbs by them (`..%2F`) or by a dot segment with parameters (`..;`) is refused: servers differ.
 
 Sources: RFC 3986, RFC 9110 §4.2; refused besides: userinfo, backslashes, raw control characters, other schemes.
 """
@@ -28,12 +28,12 @@ from toolhub_service.guards.addresses import Networks, is_allowed
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.guards.secrets import MARK
 
-# One spelling for every host: what a URL may name, and how it is written from then on.
+# One form for every host: what a URL may name, and how it is written from then on.
 #
 # The result is either a canonical address (`127.0.0.1`, `::1`) or an ASCII name in lower case without a trailing dot.
-# Whatever a resolver or a C library could read as an address in another spelling (`127.1`, `0x7f000001`,
-# `017700000001`, `2130706433`) is refused, by the rule of the URL standard: a host whose last label is a number is an
-# address or nothing.
+# Whatever a resolver or a C library could read as an address in another form (`127.1`, `0x7f000001`, `017700000001`,
+# `2130706433`) is refused, by the rule of the URL standard: a host whose last label is a number is an address or
+# invalid.
 #
 # Sources: RFC 1123 §2.1, RFC 3986 §3.2.2, RFC 5891 (IDNA2008, mapped by UTS 46), WHATWG URL "ends in a number".
 
@@ -53,7 +53,8 @@ class Host(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def canonical_host(written: str) -> Host:
-    """The host of a URL, in its one spelling. Raises ToolFailure INVALID_INPUT when it is no host we dial."""
+    """Return the host of a URL in canonical form. Raises ToolFailure INVALID_INPUT for a host that the hub does not
+    dial."""
     if written.startswith("["):
         return _ipv6(written)
     name = written if written.isascii() else _ascii(written)
@@ -116,13 +117,13 @@ _TARGET = re.compile(r"[A-Za-z0-9\-._~:/?@!$&'()*+,;=%\[\]]*", re.ASCII)
 _TARGET_SAFE = "-._~:/?@!$&'()*+,;=%[]"
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-# A dot segment that is left when dot segments are removed: a server may read one in it.
+# A dot segment that remains after removal: a server may still interpret it.
 _CLIMBS = re.compile(r"(?:^|/|%2F|%5C)\.\.?(?:;[^/]*)?(?:/|%2F|%5C|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedUrl:
-    """An http(s) URL in the one spelling in which it is compared and sent."""
+    """An http(s) URL in the form in which it is compared and sent."""
 
     scheme: str
     """`http` or `https`."""
@@ -131,7 +132,7 @@ class ParsedUrl:
     port: int
     """1 to 65535; the scheme's default when the URL names none."""
     target: str
-    """Path and query in ASCII and normal form, beginning with `/`; what the request line carries."""
+    """Path and query in ASCII and normal form, beginning with `/`, as in the request line."""
     is_address: bool
     """Whether `host` is a literal address."""
 
@@ -156,7 +157,7 @@ class JudgedUrl(ParsedUrl):
     """A URL that egress rules allow. Only `judge_url` makes one."""
 
     networks: Networks
-    """Where the host may lead: what the matching rules open, sorted, less what is blocked."""
+    """Networks that the matching rules open for the host, sorted, without blocked ones."""
     retry_with_key: bool = False
     """Whether a matching rule says that the host honours the header Idempotency-Key."""
 
@@ -186,16 +187,17 @@ def judge_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> JudgedUr
 
 
 def join_url(origin: ParsedUrl, reference: str) -> str:
-    """The target of a redirect, to be judged anew. Raises ToolFailure INVALID_INPUT for what cannot be one."""
+    """Return the target of a redirect, which must be checked again. Raises ToolFailure INVALID_INPUT for an invalid
+    one."""
     _check_characters(reference)
     try:
         return urljoin(str(origin), reference)
-    except ValueError:  # a bracket that is not closed
+    except ValueError:  # an unclosed bracket
         raise _not_a_url("close the bracket of an IPv6 address") from None
 
 
 def parse_url(url: str) -> ParsedUrl:
-    """The parts of an http(s) URL. Raises ToolFailure INVALID_INPUT with what to write instead."""
+    """Return the parts of an http(s) URL. Raises ToolFailure INVALID_INPUT with what to write instead."""
     _check_characters(url)
     match = _URL.fullmatch(url.strip(" "))
     if match is None:
@@ -226,7 +228,8 @@ def _port(written: str | None, scheme: str) -> int:
 
 
 def canonical_path(path: str) -> str:
-    """A path in its normal form (RFC 3986 §6.2.2). Raises ToolFailure INVALID_INPUT where servers would differ."""
+    """Return a path in its normal form (RFC 3986 §6.2.2). Raises ToolFailure INVALID_INPUT where servers would
+    differ."""
     path = _spelt(path or "/")
     if "/." in path:
         path = _without_dot_segments(path)
@@ -236,7 +239,7 @@ def canonical_path(path: str) -> str:
 
 
 def _spelt(text: str) -> str:
-    """ASCII, with no escape that need not be."""
+    """Return ASCII without unnecessary escapes."""
     if not _TARGET.fullmatch(text):
         text = quote(text, safe=_TARGET_SAFE)
     return _ESCAPE.sub(_unescaped, text) if "%" in text else text
@@ -248,7 +251,7 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def _without_dot_segments(path: str) -> str:
-    """RFC 3986 §5.2.4, of a path that begins with a slash."""
+    """Apply RFC 3986 §5.2.4 to a path that begins with a slash."""
     kept: list[str] = []
     *segments, last = path.split("/")[1:]
     for segment in segments:
@@ -278,7 +281,7 @@ def _fits(rule: EgressRule, url: ParsedUrl, method: str) -> bool:
 
 
 def _is_under(prefixes: tuple[str, ...], url: ParsedUrl) -> bool:
-    """Whether the path is one of the prefixes, or continues one at the border of a segment."""
+    """Return whether the path is one of the prefixes, or continues one after a whole segment."""
     if not prefixes:
         return True
     path = url.target.partition("?")[0]
@@ -339,14 +342,14 @@ def _not_a_url(what_to_do: str) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, f"The URL is invalid: {what_to_do}.")
 
 
-# A URL as it may stand in evidence and messages: no user name, no password, no fragment, no secret in its query.
+# A URL as it may occur in evidence and messages: no user name, no password, no fragment, no secret in its query.
 
 _SHOWN_MAX_CHARS = 2_000
 _SECRET_NAMES = frozenset({"assertion", "code", "key", "pin", "samlresponse", "sid", "sig", "signature", "state"})
 
 
 def shown_url(url: ParsedUrl) -> str:
-    """The URL with the values of query parameters redacted whose names look secret; at most 2,000 characters."""
+    """Return the URL with the values of secret-looking query parameters redacted; at most 2,000 characters."""
     target, question, query = url.target.partition("?")
     values = "&".join(map(_shown_parameter, query.split("&")))
     shown = f"{url.scheme}://{url.authority}{target}{question}{values if query else ''}"

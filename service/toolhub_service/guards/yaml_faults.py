@@ -1,5 +1,5 @@
-"""What is wrong with a YAML file, in plain words and without any of its text: PyYAML quotes the line, where a password
-may stand, and names tokens of its grammar, which nobody who edits a file knows."""
+"""Describes errors in a YAML file in plain words and without any of its text: PyYAML quotes the line, which may contain
+a password, and names grammar tokens that authors of a file do not know."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _QUOTED: Final = re.compile(r"'[^'<]{4,}'")
 
 
 def yaml_fault(broken: yaml.MarkedYAMLError) -> tuple[str, int, int]:
-    """(what is wrong, line, column), both from 1 and 0 where PyYAML gives no place."""
+    """Return (what is wrong, line, column), both from 1, and 0 where PyYAML gives no place."""
     problem = broken.problem or broken.context or "it cannot be read"
     what = _QUOTED.sub("'…'", problem)
     for pattern, words in _PROBLEMS:
@@ -53,7 +53,7 @@ def yaml_fault(broken: yaml.MarkedYAMLError) -> tuple[str, int, int]:
 
 
 def yaml_problem(broken: Exception) -> str:
-    """One line: what is wrong with a YAML file, and where."""
+    """Return one line: what is wrong with a YAML file, and where."""
     if not isinstance(broken, yaml.MarkedYAMLError):
         return "it is not UTF-8" if isinstance(broken, UnicodeDecodeError) else type(broken).__name__
     what, line, column = yaml_fault(broken)
