@@ -1,10 +1,10 @@
-"""One way to write a JSON value: for digests, for the wire, for comparing.
+"""The one way to write a JSON value: for digests, for the wire, for comparing.
 
-Keys sorted by code point, no whitespace, UTF-8, shortest escapes, integers exact at any size, doubles in their
-shortest round-trip form. The bytes equal RFC 8785 (JCS) for every value whose integers are below 2^53 in size,
-whose doubles are neither integral nor written with an exponent, and whose keys do not mix astral characters with
-U+E000 to U+FFFF (JCS sorts by UTF-16 unit). It departs from JCS on purpose: JCS would turn 2^53 + 1 into a double
-and lose the digit; here 1 and 1.0 stay two different texts.
+Keys sorted by code point, no whitespace, UTF-8, shortest escapes, integers exact at any size, doubles in their shortest
+round-trip form. The bytes equal RFC 8785 (JCS) for every value whose integers are below 2^53 in size, whose doubles are
+neither integral nor written with an exponent, and whose keys do not mix astral characters with U+E000 to U+FFFF (JCS
+sorts by UTF-16 unit). It departs from JCS on purpose: JCS would turn 2^53 + 1 into a double and lose the digit; here 1
+and 1.0 stay two different texts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _CONTAINERS: Final = (dict, list, tuple)
 
 
 def measure(root: JsonValue, max_depth: int) -> tuple[int, int]:
-    """(values in it, depth). Stops at the first level beyond `max_depth`; `[]` and `{}` have depth 1, scalars 0."""
+    """Return (number of values, depth). Stops at the first level beyond `max_depth`; `[]` and `{}` have depth 1,
+    scalars 0."""
     values = 1
     depth = 0
     level: list[Any] = [root] if isinstance(root, _CONTAINERS) else []
@@ -47,33 +48,33 @@ _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_
 
 
 class NotJson(ValueError):
-    """A value cannot be written as JSON: NaN, infinity, a lone surrogate, a key that is no string, another type."""
+    """A value cannot be written as JSON: NaN, infinity, a lone surrogate, a key that is not a string, another type."""
 
 
 def dumps(value: JsonValue) -> bytes:
-    """Canonical JSON. Raises NotJson; a value nested beyond 254 levels is refused too."""
+    """Return canonical JSON. Raises NotJson, also for a value nested beyond 254 levels."""
     try:
         text = orjson.dumps(value, _plain, _OPTIONS)
     except orjson.JSONEncodeError:
         text = _dump_large_integers(value)
     if text.find(b"null") >= 0 and _has_non_finite(value):  # `in` would raise and drop a TypeError first
         raise NotJson("NaN and infinity are not JSON numbers")
-    # orjson reserves up to sixteen times the length of a long text and keeps it with the bytes: 66 MiB for 4.
+    # orjson allocates up to sixteen times the length of a long text and keeps that with the bytes: 66 MiB for 4.
     return text if len(text) < _LONG_BYTES else bytes(memoryview(text))
 
 
 def digest(value: JsonValue) -> str:
-    """sha256 (hex) over the canonical JSON. Raises NotJson."""
+    """Return the sha256 (hex) over the canonical JSON. Raises NotJson."""
     return digest_of(dumps(value))
 
 
 def digest_of(text: bytes) -> str:
-    """The same of a value whose canonical JSON is at hand."""
+    """Return the same for a value whose canonical JSON is known."""
     return hashlib.sha256(text).hexdigest()
 
 
 def _dump_large_integers(value: JsonValue) -> bytes:
-    """orjson stops at 64 bits: integers beyond are handed to it already written."""
+    """Write a value with integers beyond 64 bits, where orjson stops: they are passed to it already written."""
     try:
         return orjson.dumps(_with_large_integers_written(value), _plain, _OPTIONS)
     except (orjson.JSONEncodeError, RecursionError):
@@ -98,7 +99,7 @@ def _decimal(value: int) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """What orjson does not know: read-only mappings and sequences; nothing else becomes JSON."""
+    """Convert what orjson does not know: read-only mappings and sequences; nothing else becomes JSON."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
@@ -107,7 +108,8 @@ def _plain(value: Any) -> Any:
 
 
 def _has_non_finite(value: JsonValue) -> bool:
-    """orjson writes NaN as null; only a text that holds a null is searched."""
+    """Return whether the value has NaN or infinity, which orjson writes as null; only a text with a null is
+    searched."""
     pending: list[Any] = [value]
     while pending:
         item = pending.pop()

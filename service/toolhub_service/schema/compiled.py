@@ -1,8 +1,8 @@
-"""A schema compiled once and run many times: bounded before, offline always, linear patterns only.
+"""A schema compiled once and run many times: bounded before, always offline, linear patterns only.
 
 Engine: jsonschema_rs (Rust) with retrieval off and a linear regex engine. The declared draft is honoured (4, 6, 7,
 2019-09, 2020-12; default 2020-12, as in MCP). `format` is an annotation, as drafts 2019-09 and later say, and is not
-asserted in any draft: what must hold (paths, hosts, addresses) is judged by guards, not by a format.
+asserted in any draft: guards, not formats, check paths, hosts and addresses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from toolhub_service.schema.rules import pointer
 from toolhub_service.schema.strict_json import loads
 from toolhub_service.schema.work_bound import LINEAR_PATTERNS, WorkBound, bound_patterns, bound_work
 
-# A bounded map that forgets what was used least recently.
+# A bounded map that drops what was used least recently.
 
 Value = TypeVar("Value")
 
@@ -38,7 +38,7 @@ class BoundedCache(Generic[Value]):
     """Values by digest. A look-up costs two dictionary operations."""
 
     def __init__(self, capacity: int, max_weight: int = sys.maxsize) -> None:
-        """At most so many values, and at most so much of what `put` says that they weigh."""
+        """Limits for the number of values, and for the sum of the weights given to `put`."""
         self._capacity = capacity
         self._max_weight = max_weight
         self._values: OrderedDict[str, Value] = OrderedDict()
@@ -53,7 +53,7 @@ class BoundedCache(Generic[Value]):
         if value is not None:
             try:
                 self._values.move_to_end(digest)
-            except KeyError:  # another thread has just forgotten it; the value is as good as before
+            except KeyError:  # another thread has just dropped it; the value is still valid
                 return value
         return value
 
@@ -67,15 +67,16 @@ class BoundedCache(Generic[Value]):
 
 
 _CACHED_SCHEMAS: Final = 4096
-# Of JSON; compiled it takes about ten times as much. A source that sends ever new large schemas fills no memory.
+# Bytes of JSON; compiled it takes about ten times as much. A source that sends ever new large schemas cannot fill
+# memory.
 _CACHED_BYTES: Final = 32 * 1024 * 1024
 _KNOWN_GOOD: Final = 65_536
-# The engine collects every error before it shows the first: beyond this much work it is shown a part of the value.
+# The engine collects every error before it returns the first: beyond this much work it gets a part of the value.
 _MAX_DETAILED_WORK: Final = 20_000
 
 
 class CompiledSchema:
-    """One schema, ready to judge values. Immutable; safe to share between tasks and threads."""
+    """One compiled schema. Immutable; safe to share between tasks and threads."""
 
     __slots__ = ("_accepts_all", "_engine", "_hints", "bound", "document")
 
@@ -86,13 +87,13 @@ class CompiledSchema:
         self.bound: WorkBound = bound_work(references)
         bound_patterns(references.nodes)
         self.document = document
-        """The schema itself: read, never change."""
+        """The schema itself: to be read, never changed."""
         self._engine = _engine(text)
         self._accepts_all = document is True or document == {}
         self._hints = {} if references.has_embedded_resources else references.document
 
     def is_valid(self, value: JsonValue) -> bool:
-        """Whether `value` fits and is within the bounds of the schema."""
+        """Return whether `value` is valid and within the bounds of the schema."""
         if self._accepts_all:
             return True
         values, depth = measure(value, self.bound.max_depth)
@@ -104,14 +105,14 @@ class CompiledSchema:
             return False
 
     def validate(self, value: JsonValue) -> tuple[Violation, ...]:
-        """At most five broken rules, in words for repair; empty when `value` fits."""
+        """Return at most five violations, worded for repair; empty when `value` is valid."""
         if self._accepts_all:
             return ()
         values, depth = measure(value, self.bound.max_depth)
         if depth > self.bound.max_depth or values * self.bound.chain_work > MAX_TOTAL_WORK:
             return (self._beyond_bounds(values, depth),)
         try:
-            # Nearly all values fit, and a verdict costs far less than the list of errors.
+            # Nearly all values are valid, and that check costs far less than the list of errors.
             return () if self._engine.is_valid(value) else self._explain(value)
         except ValueError:
             return (violations.not_json(),)
@@ -126,7 +127,7 @@ class CompiledSchema:
 
 
 def compile_schema(schema: JsonObject | bool) -> CompiledSchema:
-    """The compiled form of `schema`, made once per canonical digest. Raises SchemaRefused."""
+    """Return the compiled form of `schema`, created once per canonical digest. Raises SchemaRefused."""
     text = _text(schema)
     digest = hashlib.sha256(text).hexdigest()
     compiled = _cache.get(digest)
@@ -138,7 +139,8 @@ def compile_schema(schema: JsonObject | bool) -> CompiledSchema:
 
 
 def check_schema(schema: JsonObject | bool) -> None:
-    """Whether it can be compiled, remembered for longer than the compiled forms of many large ones can be kept.
+    """Check that the schema can be compiled; the result is kept longer than the compiled forms of many large ones could
+    be.
 
     Raises SchemaRefused.
     """
@@ -158,7 +160,7 @@ def _engine(text: bytes) -> jsonschema_rs.Validator:
 
 
 def _document(text: bytes, max_depth: int) -> dict[str, Any] | bool:
-    """The schema as containers of its own, its depth bounded before anything reads it recursively."""
+    """Return a copy of the schema, its depth checked before anything reads it recursively."""
     try:
         return cast("dict[str, Any] | bool", loads(text, max_bytes=len(text), max_depth=max_depth))
     except ToolFailure:

@@ -1,4 +1,4 @@
-"""What a defaults plan is made of, and how it is laid over arguments: copy on write, nothing else touched."""
+"""The parts of a defaults plan, and how it is applied to arguments: copy on write, nothing else changed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Fill(msgspec.Struct, frozen=True):
 
     name: str
     step: str
-    """`/name`, escaped as RFC 6901 wants it."""
+    """`/name`, escaped as RFC 6901 requires."""
     value: Any
     schema: int
-    """Identity of the subschema that declared it."""
+    """Identity of the subschema that declared the default."""
     size_bytes: int
-    """What it adds to the canonical JSON of the arguments."""
+    """Bytes that it adds to the canonical JSON of the arguments."""
 
 
 class Pick(msgspec.Struct, frozen=True):
@@ -37,16 +37,16 @@ class Pick(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class PlanNode:
-    """What holds at one place of the arguments. Nodes form a graph that may be cyclic."""
+    """The defaults for one place of the arguments. Nodes form a graph that may be cyclic."""
 
     fills: tuple[Fill, ...] = ()
     children: tuple[tuple[str, str, PlanNode], ...] = ()
-    """(name, step, node) of properties inside which something may be filled."""
+    """(name, pointer step, node) of properties inside which something may be filled."""
     first_items: tuple[PlanNode | None, ...] = ()
     items: PlanNode | None = None
     picks: tuple[Pick, ...] = ()
     useful: bool = field(default=False)
-    """Whether anything can be filled here or further in."""
+    """Return whether anything can be filled here or below."""
 
     def successors(self) -> list[PlanNode]:
         inner = [node for _, _, node in self.children]
@@ -68,7 +68,7 @@ class Filling:
         self._left_bytes = MAX_FILLED_BYTES
 
     def over(self, node: PlanNode, value: Any, path: str) -> Any:
-        """`value` with defaults, or `value` itself when nothing was absent. Depth is the caller's bound."""
+        """Return `value` with defaults, or `value` itself when nothing was absent. The caller bounds the depth."""
         if isinstance(value, dict):
             return self._over_object(node, value, path)
         if isinstance(value, list):
@@ -98,7 +98,8 @@ class Filling:
         return result
 
     def _taken(self, fill: Fill) -> Any:
-        """A few bytes of arguments could ask for gigabytes of defaults: `[{}, {}, …]`."""
+        """Return a copy of the default, its bytes counted: a few bytes of arguments could request gigabytes of
+        defaults: `[{}, {}, …]`."""
         self._left_bytes -= fill.size_bytes
         if self._left_bytes < 0:
             raise refuse(
@@ -124,7 +125,7 @@ class Filling:
 
 
 def copied(value: Any) -> Any:
-    """A JSON value that shares no array or object with `value`."""
+    """Return a JSON value that shares no array or object with `value`."""
     if isinstance(value, dict):
         return {name: copied(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -138,11 +139,10 @@ def fill_bytes(name: str, value: Any) -> int:
 
 # From a schema to the graph of a defaults plan.
 #
-# A place in the arguments is described by all subschemas that surely apply there: `properties`, `items`, and what
+# A place in the arguments is described by all subschemas that certainly apply there: `properties`, `items`, and what
 # `$ref` and `allOf` add, in the order written, so that the first definition of a default wins. anyOf and oneOf count
-# only where a tag (a property with a text `const` or `enum` in every branch) picks exactly one branch. `not`, `if` and
-# the dependent keywords never count. Places are memoised by their subschemas, which is what makes cyclic references
-# end.
+# only where a tag (a property with a text `const` or `enum` in every branch) selects exactly one branch. `not`, `if`
+# and the dependent keywords never count. Places are memoised by their subschemas, which makes cyclic references end.
 
 _MAX_NODES: Final = 4000
 _MISSING: Final = object()
@@ -150,7 +150,7 @@ _Place = tuple[int, ...]
 
 
 class PlanBuilder:
-    """Builds the graph with every declared default in it; `nodes` holds all of them."""
+    """Builds the graph with every declared default; `nodes` contains all of them."""
 
     def __init__(self, references: References) -> None:
         self.nodes: dict[_Place, PlanNode] = {}
@@ -165,7 +165,7 @@ class PlanBuilder:
         return root or PlanNode()
 
     def _place(self, schemas: list[Any]) -> PlanNode | None:
-        """The node where all of `schemas` apply; None when none is an object or the plan has grown too large."""
+        """Return the node where all of `schemas` apply; None when none is an object or the plan has grown too large."""
         objects = [schema for schema in schemas if isinstance(schema, dict)]
         key = tuple(dict.fromkeys(id(schema) for schema in objects))
         if key not in self.nodes:
@@ -202,7 +202,7 @@ class PlanBuilder:
         return tuple(self._place([item]) for item in first)
 
     def _applying(self, schema: Node) -> Iterator[Node]:
-        """The schema itself and, in order, what `$ref` and `allOf` apply to the same value; each once."""
+        """Yield the schema itself and, in order, what `$ref` and `allOf` apply to the same value; each once."""
         seen: set[int] = set()
         pending: list[Any] = [schema]
         while pending:
@@ -237,7 +237,7 @@ class PlanBuilder:
         return None
 
     def _tags(self, branch: Node) -> dict[str, list[str]]:
-        """Properties of a branch that accept only certain texts."""
+        """Return the properties of a branch that accept only certain texts."""
         tags: dict[str, list[str]] = {}
         for part in self._applying(branch):
             for name, schema in _mapped(part.get("properties")).items():
@@ -248,14 +248,14 @@ class PlanBuilder:
 
 
 def prune(nodes: list[PlanNode]) -> None:
-    """Keep only the ways that lead to something to fill; `useful` says whether a node is on one."""
+    """Keep only edges that lead to something to fill; `useful` returns whether a node is on such a path."""
     _mark_useful(nodes)
     for node in nodes:
         _prune(node)
 
 
 def _mark_useful(nodes: list[PlanNode]) -> None:
-    """Backwards from the nodes that fill something to all from which one of them can be reached."""
+    """Mark, backwards from the nodes that fill something, all nodes from which one of them can be reached."""
     predecessors: dict[int, list[PlanNode]] = {}
     for node in nodes:
         for successor in node.successors():

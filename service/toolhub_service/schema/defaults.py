@@ -1,11 +1,11 @@
-"""What was left out of a call is filled in by code, never by the model.
+"""Defaults: code, never the model, fills in what was left out of a call.
 
-A plan is compiled once per schema and laid over arguments that are already valid:
+A plan is compiled once per schema and applied to arguments that are already valid:
 - only what is absent is filled; an explicit null is present;
 - a missing parent is never created for the sake of a child's default; a parent that is itself filled by a default
   object is completed inside;
 - arrays are completed item by item; local `$ref` is followed, cyclic ones too; the first definition in allOf wins;
-- nothing comes from anyOf, oneOf, not, if or the dependent keywords, but for a tag that picks exactly one branch;
+- nothing comes from anyOf, oneOf, not, if or the dependent keywords, except for a tag that selects exactly one branch;
 - a default that its own subschema rejects is dropped; arrays and objects are copied for every call.
 Keywords that constrain a whole object (oneOf over `required`, maxProperties, dependentRequired, …) can still reject the
 completed arguments: `ToolSchemas.complete` checks and gives such defaults up.
@@ -35,10 +35,10 @@ from toolhub_service.schema.default_plan import (
 )
 from toolhub_service.schema.references import MAX_INSTANCE_DEPTH, MAX_SCHEMA_DEPTH, References, SchemaRefused, step_of
 
-# What steps 2, 3 and 7 need of a tool's contract, made once per definition digest.
+# The parts of a tool's contract that steps 2, 3 and 7 need, created once per definition digest.
 
 _CACHED_TOOLS: Final = 16_384
-# Keywords of a schema that judge each property by itself, ask for some, or annotate.
+# Keywords of a schema that constrain each property by itself, require some, or annotate.
 _OF_SINGLE_PROPERTIES: Final = frozenset(
     "$schema $comment $defs definitions title description examples default type properties required "
     "additionalProperties".split()
@@ -56,11 +56,11 @@ class ToolSchemas:
         self.input: CompiledSchema = compile_schema(spec.input_schema)
         self.output: CompiledSchema = compile_schema(spec.output_schema)
         self.validate_input: Callable[[JsonValue], tuple[Violation, ...]] = self.input.validate
-        """Step 2: broken rules of the raw arguments; empty when they fit."""
+        """Step 2: returns violations of the raw arguments; empty when they are valid."""
         self.validate_output: Callable[[JsonValue], tuple[Violation, ...]] = self.output.validate
-        """Step 7: broken rules of a result; empty when it fits."""
+        """Step 7: returns violations of a result; empty when it is valid."""
         self.defaults: DefaultsPlan = compile_defaults(self.input)
-        # Defaults that each fit their property, where no rule looks at two properties: nothing has to be tried.
+        # Defaults that each fit their property, where no rule concerns two properties: nothing has to be tried.
         self._scalars = self.defaults.scalars() if _judges_properties_alone(self.input.document) else None
 
     def complete(self, args: JsonObject) -> tuple[JsonObject, tuple[str, ...]]:
@@ -75,7 +75,7 @@ class ToolSchemas:
         if self._scalars is not None:
             added: dict[str, JsonValue] = {}
             steps: list[str] = []
-            for fill in self._scalars:  # a loop: a comprehension is a call
+            for fill in self._scalars:  # a loop, because a comprehension costs a call
                 if fill.name not in args:
                     added[fill.name] = fill.value
                     steps.append(fill.step)
@@ -103,7 +103,7 @@ class ToolSchemas:
 
 
 def _judges_properties_alone(document: JsonValue) -> bool:
-    """Whether an object that fits goes on to fit with one more declared property, if that fits by itself."""
+    """Return whether a valid object stays valid with one more declared property that is valid by itself."""
     return isinstance(document, Mapping) and document.keys() <= _OF_SINGLE_PROPERTIES
 
 
@@ -125,15 +125,15 @@ _cache: BoundedCache[ToolSchemas] = BoundedCache(_CACHED_TOOLS)
 
 # Which declared defaults fit their own subschema: one in seven of public tool schemas' defaults does not.
 #
-# All are judged by one compiled schema: `{"properties": {"0": {"$ref": "<document>#/pointer/0"}, …}}` with the document
-# embedded under an id of its own, so that the document's references mean there what they meant before. It is bounded
-# like any schema: a hostile default is not run against a hostile schema.
+# All are validated by one compiled schema: `{"properties": {"0": {"$ref": "<document>#/pointer/0"}, …}}` with the
+# document embedded under an id of its own, so that its references keep their meaning. It is bounded like any schema: a
+# hostile default is not run against a hostile schema.
 
 _EMBEDDED_ID: Final = "urn:toolhub:schema"
 
 
 class DefaultChecks:
-    """Judges values against subschemas of one document, named by the identity of their dict."""
+    """Validates values against subschemas of one document, named by the identity of their dict."""
 
     def __init__(self, document: dict[str, Any], schemas: list[int]) -> None:
         self._names = {schema: str(position) for position, schema in enumerate(dict.fromkeys(schemas))}
@@ -145,7 +145,7 @@ class DefaultChecks:
             self._names = {}
 
     def fits(self, schema: int, value: Any) -> bool:
-        """Whether `value` is valid against the subschema; False where that is unknown."""
+        """Return whether `value` is valid against the subschema; False where that is unknown."""
         name = self._names.get(schema)
         return name is not None and self._schema.is_valid({name: value})
 
@@ -163,7 +163,7 @@ def _wrapped(document: dict[str, Any], pointers: dict[str, str]) -> dict[str, An
 
 
 def _pointers(document: dict[str, Any], wanted: set[int]) -> dict[int, str]:
-    """JSON Pointers of the containers whose identity is wanted."""
+    """Return JSON Pointers of the containers with these identities."""
     found: dict[int, str] = {}
     pending: list[tuple[Any, str]] = [(document, "")]
     while pending:
@@ -191,7 +191,7 @@ class DefaultsPlan:
         self.is_empty = not root.useful
 
     def scalars(self) -> tuple[Fill, ...] | None:
-        """All that can be filled, where that is a few scalars at the top and nothing further in; else None."""
+        """All defaults of the plan if they are a few scalars at the top level and nothing below; else None."""
         root = self._root
         is_flat = not (root.children or root.picks or root.items or root.first_items)
         are_small = sum(fill.size_bytes for fill in root.fills) <= MAX_FILLED_BYTES
@@ -215,7 +215,7 @@ class DefaultsPlan:
 
 
 def compile_defaults(schema: CompiledSchema) -> DefaultsPlan:
-    """The defaults plan of an accepted schema."""
+    """Return the defaults plan of an accepted schema."""
     if not isinstance(schema.document, dict) or not _mentions_default(schema.document):
         return DefaultsPlan(PlanNode())
     references = References(schema.document)
@@ -233,9 +233,10 @@ def compile_defaults(schema: CompiledSchema) -> DefaultsPlan:
 
 
 class _Completion:
-    """Completes default objects and arrays inside, once, with what their own subschemas default to.
+    """Completes default objects and arrays once with the defaults of their own subschemas.
 
-    While the defaults of a place are being completed, its own default objects stay out: a default never holds itself.
+    While the defaults of a place are being completed, its own default objects are left out: a default never contains
+    itself.
     """
 
     def __init__(self, checks: DefaultChecks) -> None:

@@ -1,9 +1,9 @@
-"""Where a reference inside a schema leads, without ever leaving the document.
+"""Where a reference inside a schema leads, without leaving the document.
 
-Every subschema below a known keyword is visited once, with its base URI, and its `$id` and anchors are
-noted. A reference is then a look-up; what is not found in the document is refused, whatever its scheme.
-Drafts differ in two points that matter here: up to draft 7 `$ref` hides its siblings, and an anchor is an `$id`
-that begins with `#` (JSON Schema core, sections 8.2 and 9).
+Every subschema below a known keyword is visited once, with its base URI, and its `$id` and anchors are noted. A
+reference is then a look-up; a reference that is not found in the document is refused, whatever its scheme. Drafts
+differ in two relevant points: up to draft 7 `$ref` hides its siblings, and an anchor is an `$id` that begins with `#`
+(JSON Schema core, sections 8.2 and 9).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
-# What the hub does not accept as a schema, and how much of one it accepts.
+# Limits for a schema, and the error of one that exceeds them.
 
 
 class SchemaRefused(ValueError):
-    """A schema is invalid, hostile or beyond the bounds; the tool that brings it is not callable.
+    """A schema is invalid, hostile or beyond the limits; its tool cannot be called.
 
-    `reason` is one of `invalid`, `too_large`, `too_deep`, `too_complex`, `reference`, `endless`, `pattern`,
-    `dialect`; `advice` is one sentence for the tool's author.
+    `reason` is one of `invalid`, `too_large`, `too_deep`, `too_complex`, `reference`, `endless`, `pattern`, `dialect`;
+    `advice` is one sentence for the tool's author.
     """
 
     def __init__(self, reason: str, advice: str) -> None:
@@ -31,7 +31,7 @@ class SchemaRefused(ValueError):
 MAX_SCHEMA_BYTES: Final = 256 * 1024
 """Canonical JSON bytes."""
 MAX_SCHEMA_DEPTH: Final = 64
-"""Arrays and objects inside one another, in the schema's own text."""
+"""Nested arrays and objects in the schema's own text."""
 MAX_SUBSCHEMAS: Final = 20_000
 MAX_REFERENCE_CHAIN: Final = 64
 """Applicators and references that may follow one another on the same value."""
@@ -39,25 +39,25 @@ MAX_INSTANCE_DEPTH: Final = 64
 MAX_CHAIN_WORK: Final = 20_000
 """Subschema evaluations on the way from the root of an instance to any one of its leaves."""
 MAX_TOTAL_WORK: Final = 5_000_000
-"""Values in an instance times the chain work of the schema: about half a second of one core at the very worst."""
+"""Values in an instance times the chain work of the schema: about half a second of one core in the worst case."""
 MIN_USEFUL_DEPTH: Final = 3
-"""A schema that cannot be followed three levels down within MAX_CHAIN_WORK is refused instead of narrowed."""
+"""A schema that cannot be followed three levels down within MAX_CHAIN_WORK is refused instead of limited in depth."""
 
 
 # Steps of a JSON Pointer (RFC 6901), in which `~` and `/` are written `~0` and `~1`.
 
 
 def step_of(name: str) -> str:
-    """A property's name as it is written in a pointer, with the slash before it."""
+    """Return a property's name as a step of a pointer, with the slash before it."""
     return "/" + name.replace("~", "~0").replace("/", "~1")
 
 
 def names_of(pointer: str) -> list[str]:
-    """The names that a pointer such as `/a/b~1c` leads through; it begins with a slash."""
+    """Return the names in a pointer such as `/a/b~1c`, which begins with a slash."""
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
 
 
-# The schema objects that an error or a local pointer names; used for hints only, so what is unclear is just empty.
+# The schema objects that an error or a local pointer names; for hints only, so an unclear one is just empty.
 
 
 def schema_at(root: Any, path: Iterable[str | int]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def schema_at(root: Any, path: Iterable[str | int]) -> dict[str, Any]:
 
 
 def beside_references(root: Any, found: Any) -> dict[str, Any]:
-    """The schema behind a chain of local pointers, with their sibling keywords."""
+    """Return the schema behind a chain of local pointers, with their sibling keywords."""
     merged: dict[str, Any] = {}
     for _ in range(8):
         if not isinstance(found, dict):
@@ -114,9 +114,9 @@ class References:
         self.document = document
         self.legacy = any(draft in str(document.get("$schema", "")) for draft in _LEGACY)
         self.dynamic: list[tuple[str, Node]] = []
-        """Every `$dynamicAnchor` (and `$recursiveAnchor` as the empty name) with its subschema."""
+        """Every `$dynamicAnchor` (and `$recursiveAnchor` under the empty name) with its subschema."""
         self.nodes: list[Node] = []
-        """Every subschema visited so far; references to unusual places add to it."""
+        """Every visited subschema; references to unusual places add to it."""
         self._resources: dict[str, Node] = {"": document}
         self._anchors: dict[tuple[str, str], Node] = {}
         self._bases: dict[int, str] = {}
@@ -142,11 +142,11 @@ class References:
 
     @property
     def has_embedded_resources(self) -> bool:
-        """Whether subschemas have an `$id` of their own: places in errors are then relative to it."""
+        """Return whether subschemas have an `$id` of their own: places in errors are then relative to it."""
         return any(resource is not self.document for resource in self._resources.values())
 
     def is_embedded(self, node: Node) -> bool:
-        """Whether `node` belongs to a resource of its own, where pointers from the root do not reach it for sure."""
+        """Return whether `node` belongs to an embedded resource, which pointers from the root may not reach."""
         return self._bases.get(id(node)) != self._bases[id(self.document)]
 
     def _follow(self, start: Node, pointer: str, base: str, reference: str) -> Any:
@@ -157,7 +157,7 @@ class References:
                 raise _unresolved(reference)
             if isinstance(found, dict):
                 base = self._bases.get(id(found)) or base
-        # A pointer may lead where no keyword does (`#/x-shared/a`): what lies there is a schema by being referred to.
+        # A pointer may lead to a place that no keyword reaches (`#/x-shared/a`): the reference makes it a schema.
         if isinstance(found, dict) and id(found) not in self._bases:
             self._visit(found, base)
         return found
@@ -174,9 +174,9 @@ class References:
             pending.extend((child, base) for child in subschemas(node))
 
     def _note(self, node: Node, base: str) -> str:
-        """Remember the node's id and anchors; the base URI that holds inside it."""
+        """Store the node's id and anchors, and return the base URI inside it."""
         identifier = node.get("$id", node.get("id") if self.legacy else None)
-        # Before 2019-09 a `$ref` makes everything beside it void, `$id` included.
+        # Before 2019-09 a `$ref` hides all its siblings, `$id` included.
         if isinstance(identifier, str) and not (self.legacy and "$ref" in node):
             url, fragment = _absolute(base, identifier)
             if not identifier.startswith("#"):
@@ -197,7 +197,7 @@ class References:
 
 
 def subschemas(node: Node) -> Iterator[Node]:
-    """The object subschemas directly behind known keywords."""
+    """Yield the object subschemas directly below known keywords."""
     for keyword in _SINGLES:
         value = node.get(keyword)
         if isinstance(value, dict):
@@ -211,9 +211,9 @@ def subschemas(node: Node) -> Iterator[Node]:
 
 
 def _absolute(base: str, reference: str) -> tuple[str, str]:
-    """(URL without fragment, fragment). `urljoin` knows no URNs, so a bare fragment is put to its base by hand."""
+    """Return (URL without fragment, fragment). `urljoin` knows no URNs, so a bare fragment is joined by hand."""
     try:
-        # urljoin drops the base where it does not know its scheme, such as `urn:`.
+        # urljoin drops a base whose scheme it does not know, such as `urn:`.
         url, fragment = urldefrag(base + reference if reference.startswith("#") else urljoin(base, reference))
     except ValueError:
         raise _unresolved(reference) from None

@@ -1,4 +1,4 @@
-"""One broken rule in one sentence, with what would have been accepted and the likeliest repair."""
+"""Describes one violated rule in one sentence, with what would have been accepted and the likeliest repair."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPE_NAMES: Final = {dict: "object", list: "array", str: "string", bool: "boole
 
 
 def pointer(path: Iterable[str | int]) -> str:
-    """RFC 6901, cut at 256 characters."""
+    """Return an RFC 6901 pointer, cut at 256 characters."""
     text = "".join(step_of(str(token)) for token in path)
     return text if len(text) <= _MAX_POINTER else text[: _MAX_POINTER - 1] + "…"
 
@@ -38,22 +38,22 @@ def shorten(text: str, limit: int = _MAX_SHOWN) -> str:
 
 
 def readable(text: str) -> str:
-    """Line breaks, control and invisible characters as escapes: names in messages may come from strangers."""
+    """Escape line breaks, control and invisible characters: names in messages may be untrusted."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def nearest(wanted: object, known: Iterable[object]) -> Any:
-    """The known name or value closest to `wanted`, ignoring case; None when nothing is close."""
-    # difflib compares with each of them: an enum of thousands would take seconds.
+    """Return the known name or value closest to `wanted`, ignoring case; None when nothing is close."""
+    # difflib compares with each of them: an enum with thousands would take seconds.
     names = {str(name).casefold(): name for name in list(known)[:_MAX_NAMES]}
     found = difflib.get_close_matches(shorten(str(wanted)).casefold(), names, n=1, cutoff=0.6)
     return names[found[0]] if found else None
 
 
 def listing(values: list[Any]) -> str:
-    """JSON texts, each at most 64 characters, joined by commas."""
+    """Return JSON texts, each at most 64 characters, joined by commas."""
     return ", ".join(shorten(json.dumps(value, ensure_ascii=False)) for value in values)
 
 
@@ -65,11 +65,11 @@ _MAX_OPTIONS: Final = 20
 _MAX_EXPECTED: Final = 2000
 _NO_PROPERTY: Final = "has no property"
 Wording = tuple[str, JsonValue, str]
-"""What the value must be or must not do (continues "<subject> …"), expected, hint."""
+"""(what the value must be or must not do, which continues "<subject> …"; expected; hint)."""
 
 
 class Rule:
-    """An engine error with what the hub may say about it."""
+    """An error of the engine with what the hub may say about it."""
 
     __slots__ = ("error", "facts", "path", "root", "secret")
 
@@ -85,21 +85,21 @@ class Rule:
         return self.error.instance
 
     def got(self) -> str:
-        """The value as it may be shown: its type, and itself when it is a short public scalar."""
+        """Return the value as it may be shown: its type, and the value itself when it is a short public scalar."""
         value = self.value
         name = type_name(value)
-        # The value is left out of the message, which goes to models and logs.
+        # The message omits the value, because it goes to models and logs.
         if value is None or self.secret or isinstance(value, dict | list):
             return name
         return f"{name} {listing([value])}"
 
     def parent_schema(self) -> dict[str, Any]:
-        """The schema object that holds the broken keyword; empty when it is unknown."""
+        """Return the schema object with the violated keyword; empty when it is unknown."""
         return schema_at(self.root, self.error.schema_path[:-1])
 
 
 def describe_rule(rule: Rule, name_error: jsonschema_rs.ValidationError | None = None) -> Violation:
-    """The violation that `rule` is; `name_error` is what was wrong with a property's name."""
+    """Return the violation of the rule; `name_error` is what was wrong with a property's name."""
     keyword = rule.error.kind.name
     if name_error is not None:
         wording = _property_name(name_error)
@@ -119,13 +119,13 @@ def _type(rule: Rule) -> Wording:
 
 
 def null_last(types: list[str]) -> list[str]:
-    """The engine sorts types by name; null is the one that is rarely meant."""
-    # "string or null" reads better than the reverse, and null is seldom what was meant.
+    """Return the types with null last; the engine sorts them by name."""
+    # "string or null" reads better than the reverse, and null is rarely meant.
     return sorted(types, key=lambda name: name == "null")
 
 
 def type_hint(rule: Rule, types: list[str]) -> str:
-    """The usual repair of a value of another type than `types`."""
+    """Return the usual repair for a value that is not one of `types`."""
     value = rule.value
     if isinstance(value, str):
         text = value.strip()
@@ -264,7 +264,7 @@ _FIXED: Final[dict[str, Wording]] = {
 
 
 def _bounded(expected: JsonValue) -> JsonValue:
-    """Facts from a schema of up to 256 KiB, as far as they are short enough to be read."""
+    """Return facts from a schema of up to 256 KiB, where they are short enough to be read."""
     if len(json.dumps(expected)) <= _MAX_EXPECTED:
         return expected
     if isinstance(expected, dict):
@@ -296,5 +296,5 @@ def _is_number(text: str) -> bool:
 
 
 def _has_secret_name(path: Iterable[str | int]) -> bool:
-    """Whether any name on the way to a value announces a secret."""
+    """Return whether any name on the path to a value indicates a secret."""
     return any(isinstance(name, str) and is_secret_name(name) for name in path)

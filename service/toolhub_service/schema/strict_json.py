@@ -1,13 +1,13 @@
-"""JSON read strictly (RFC 8259): what two parsers could read differently is refused, and no digit is lost.
+"""Strict JSON (RFC 8259): text that two parsers could read differently is refused, and no digit is lost.
 
 Refused: NaN and infinities, duplicate keys, a byte order mark, invalid UTF-8, lone surrogates, doubles out of range,
 integers of more than 4,300 digits, more bytes or levels than allowed. Integers are exact at any size.
 
 Fast path: orjson parses, one level-by-level traversal counts object members and depth. A duplicate key leaves fewer
-members than the text has colons outside strings, so equal counts prove that there is none; colons inside strings
-are discounted by a linear pattern. Only then, or when an integer may have left 64 bits (orjson reads it as a
-double), the standard parser reads the text again, exactly, and names what is wrong.
-JSONTestSuite (github.com/nst/JSONTestSuite) is the test.
+members than the text has colons outside strings, so equal counts prove that there is none; colons inside strings are
+excluded by a linear pattern. Only if the counts differ, or when an integer may have exceeded 64 bits (orjson reads it
+as a double), the standard parser reads the text again, exactly, and names what is wrong. JSONTestSuite
+(github.com/nst/JSONTestSuite) is the test.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ import orjson
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonValue
 
-# How much structure a JSON text has, counted before any parser makes an object of it.
+# The amount of structure in a JSON text, counted before a parser creates objects from it.
 #
-# A parser makes its objects in one step that nothing interrupts: 4 MiB can be two million arrays, for which every other
-# call would wait a second. Counting costs a few milliseconds: first all signs, strings included, each in one scan; only
-# a text that has too many of them is counted again without its strings, slice by slice, until it has too many.
+# A parser creates its objects in one step that nothing interrupts: 4 MiB can be two million arrays, for which every
+# other call would wait a second. Counting takes a few milliseconds: first all signs, strings included, each in one
+# scan; only a text with too many of them is counted again without its strings, slice by slice, until the limit is
+# exceeded.
 
 _SLICE_BYTES: Final = 64 * 1024
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 class Structure(NamedTuple):
-    """Signs outside of strings."""
+    """Number of signs outside of strings."""
 
     containers: int
     """Arrays and objects."""
     members: int
-    """Of all objects."""
+    """Members of all objects."""
     separators: int
-    """Commas: there are at most so many values and one for each container."""
+    """Commas: the number of values is at most this plus one per container."""
 
     def is_within(self, most: Structure) -> bool:
         return (
@@ -50,18 +51,18 @@ class Structure(NamedTuple):
 
 
 MOST: Final = Structure(containers=100_000, members=250_000, separators=500_000)
-"""Of one call's arguments: what an orjson parse makes in about 50 ms, and a table of 4 MiB does not come to."""
+"""Values in one call's arguments: what orjson parses in about 50 ms, and more than a table of 4 MiB has."""
 LITTLE: Final = Structure(containers=1_000, members=4_000, separators=8_000)
-"""What is parsed, checked and written in about 5 ms, however long its texts are."""
+"""Values that are parsed, checked and written in about 5 ms, however long the texts are."""
 
 
 def has_little(data: bytes) -> bool:
-    """Whether the text has so little structure that it can be read at once; False says nothing."""
+    """Return whether the text certainly has so little structure that it can be read at once; False is inconclusive."""
     return _signs(data).is_within(LITTLE)
 
 
 def has_many_values(value: JsonValue, most: int = LITTLE.separators) -> bool:
-    """Whether there are more than `most` values in the value; counts no further than that."""
+    """Return whether the value contains more than `most` values; stops counting there."""
     pending, values = [value], 0
     while pending:
         container = pending.pop()
@@ -79,7 +80,7 @@ def has_many_values(value: JsonValue, most: int = LITTLE.separators) -> bool:
 
 
 def bound_structure(data: bytes, most: Structure = MOST) -> None:
-    """Raises ToolFailure INVALID_INPUT, reason `too_many_values`, for a text that has more than `most`."""
+    """Raises ToolFailure INVALID_INPUT, reason `too_many_values`, for a text with more than `most` values."""
     if _signs(data).is_within(most):
         return
     containers = members = separators = 0
@@ -93,7 +94,7 @@ def bound_structure(data: bytes, most: Structure = MOST) -> None:
 
 
 def lexical_depth(data: bytes, enough: int) -> int:
-    """The deepest nesting of brackets outside strings; stops once it is more than `enough`."""
+    """Return the deepest nesting of brackets outside strings; stops once it exceeds `enough`."""
     depth = deepest = 0
     for outside in outside_strings(data):
         for bracket in outside.translate(None, _NOT_BRACKETS):
@@ -109,11 +110,11 @@ def lexical_depth(data: bytes, enough: int) -> int:
 
 
 def outside_strings(data: bytes) -> Iterator[bytes]:
-    """The text without its strings, in pieces made of at most 64 KiB."""
+    """Yield the text without its strings, in pieces from at most 64 KiB of it."""
     at, is_inside = 0, 0
     while at < len(data):
         piece = data[at : at + _SLICE_BYTES]
-        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # an escape is not torn in two
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # so that no escape is split
             piece = data[at : at + len(piece) + 1]
         at += len(piece)
         parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
@@ -141,7 +142,7 @@ MAX_INTEGER_DIGITS: Final = 4300
 _DOUBLE_MAY_HIDE_INTEGER: Final = float(2**63)
 _EXACT_IN_DOUBLE: Final = 2**53
 _SUSPECT_NUMBERS: Final = -1
-# Of a text, in which most that are too deep show it.
+# Length of a prefix in which most texts that are too deep show it.
 _BEGINNING_BYTES: Final = 4 * 1024
 
 
@@ -166,7 +167,7 @@ def loads(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH
 
 
 def loads_bounded(data: bytes) -> JsonValue:
-    """As `loads`, of a text from a stranger that is long: its structure is counted before it is parsed."""
+    """As `loads`, for a long untrusted text: its structure is counted before it is parsed."""
     if lexical_depth(data[:_BEGINNING_BYTES], MAX_DEPTH) > MAX_DEPTH:
         _refuse_depth(MAX_DEPTH)
     bound_structure(data)
@@ -202,7 +203,7 @@ def _from_double(number: float) -> int | float:
 
 
 def _survey(root: Any, max_depth: int) -> int:
-    """The number of object members, or _SUSPECT_NUMBERS; refuses what is too deep. Never recurses."""
+    """Return the number of object members, or _SUSPECT_NUMBERS; refuses values that are too deep. Not recursive."""
     members = 0
     depth = 0
     suspect = False
@@ -226,7 +227,8 @@ def _survey(root: Any, max_depth: int) -> int:
 
 
 def _read_again(data: bytes, error: json.JSONDecodeError, max_depth: int) -> JsonValue:
-    """orjson refused: either a number beyond its range, which may be an exact integer, or a real fault."""
+    """Read a text again that orjson refused: for a number beyond its range, which may be an exact integer, or a real
+    error."""
     text = _decode(data)
     if not text[error.pos :].startswith(("-", *digits)) and lexical_depth(data, max_depth) <= max_depth:
         _refuse_syntax(text, error)
@@ -234,7 +236,7 @@ def _read_again(data: bytes, error: json.JSONDecodeError, max_depth: int) -> Jso
 
 
 def _read_exactly(data: bytes, max_depth: int) -> JsonValue:
-    """The standard parser with every hook set: names duplicates, keeps integers, refuses infinite doubles."""
+    """Read with the standard parser and all its hooks: names duplicates, keeps integers, refuses infinite doubles."""
     if lexical_depth(data, max_depth) > max_depth:
         _refuse_depth(max_depth)
     text = _decode(data)
@@ -297,7 +299,7 @@ def _refuse_syntax(text: str, error: json.JSONDecodeError) -> NoReturn:
 
 
 def _advice(text: str, rest: str) -> str:
-    """What is most likely meant at the place where reading stopped."""
+    """Return what was probably meant at the place where reading stopped."""
     if not text.strip(" \t\r\n"):
         return "it is empty. Send a value, such as {}."
     if text.startswith("\ufeff"):

@@ -1,9 +1,9 @@
-"""What is wrong with a value, in words from which a model can repair it: at most five rules, in the hub's own words.
+"""Describes errors in a value in words from which a model can repair it: at most five, in the hub's own words.
 
-The engine's errors carry values and library text; from them come only places, keywords and structured facts. A value
-is shown when it is a scalar and its name is none of a secret, at most 64 characters of it. Of anyOf and oneOf the
-branch that was most likely meant is explained, of items that break the same rule the first. A large
-value is cut before the engine lists its errors, for it lists them all; what the cutting may have caused is dropped.
+The engine's errors contain values and library text; only places, keywords and structured facts are used. A value is
+shown when it is a scalar and its name does not indicate a secret, at most 64 characters of it. Of anyOf and oneOf the
+branch that was most likely meant is explained, of items with the same error the first. A large value is cut before the
+engine validates it, because the engine lists all errors; errors that the cut may have caused are dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toolhub_service.schema.canonical_json import measure
 from toolhub_service.schema.references import MAX_INSTANCE_DEPTH
 from toolhub_service.schema.rules import Rule, describe_rule, listing, nearest, null_last, pointer, subject, type_hint
 
-# A part of a large value that can be judged like the whole, with a note of every place that was cut.
+# A part of a large value that can be validated like the whole, with every place that was cut.
 
 Path = tuple[str | int, ...]
 
@@ -33,15 +33,16 @@ _MAX_MEMBERS: Final = 256
 class Excerpt:
     value: JsonValue
     cuts: set[Path] = field(default_factory=set)
-    """Paths of the arrays and objects that are not whole, and of all that contain them."""
+    """Paths of the arrays and objects that are incomplete, and of all that contain them."""
 
     def is_cut_at(self, path: Path) -> bool:
-        """Whether the value at `path` is not whole."""
+        """Return whether the value at `path` is incomplete."""
         return path in self.cuts
 
 
 def cut(value: JsonValue, max_values: int) -> Excerpt:
-    """`value` itself when it has at most `max_values` values, otherwise about the first of them, every level cut."""
+    """Return `value` itself when it has at most `max_values` values, otherwise about that many of it, every level
+    cut."""
     excerpt = Excerpt(value)
     if measure(value, MAX_INSTANCE_DEPTH)[0] > max_values:
         excerpt.value = _Cutter(max_values, excerpt.cuts).part(value, ())
@@ -80,7 +81,7 @@ _TAGS: Final = (jsonschema_rs.ValidationErrorKind.Constant, jsonschema_rs.Valida
 
 
 class LikeliestBranch(msgspec.Struct, frozen=True):
-    """The errors of the branch that was meant."""
+    """The errors of the branch that was most likely meant."""
 
     errors: _Errors
 
@@ -108,7 +109,8 @@ class Branches:
         return [error for error in branch if len(error.instance_path) == depth and isinstance(error.kind, _TAGS)]
 
     def _wrong_tag(self) -> LikeliestBranch | Violation:
-        """No tag fits. One property carries the tag in every branch: that property is wrong."""
+        """Return the violation of the one tag property when no branch's tag fits; the likeliest branch when tags
+        differ."""
         first = [self._tag_errors(branch)[0] for branch in self._branches]
         if len({tuple(error.instance_path) for error in first}) != 1:
             return LikeliestBranch(min(self._branches, key=lambda branch: (len(branch), -_reach(branch))))
@@ -159,9 +161,9 @@ _MAX_NESTING: Final = 8
 def explain(
     engine: jsonschema_rs.Validator, document: dict[str, Any], value: JsonValue, max_values: int
 ) -> tuple[Violation, ...]:
-    """At most five violations of an invalid `value`, outermost first; never empty.
+    """Return at most five violations of an invalid `value`, outermost first; never empty.
 
-    `document` is the schema, for hints; empty when places in it cannot be trusted. `max_values`: how much of `value`
+    `document` is the schema, for hints; empty when places in it are unreliable. `max_values` limits how much of `value`
     is checked.
     """
     excerpt = cut(value, max(max_values, 8))
@@ -235,7 +237,7 @@ _ALTERNATIVES: Final = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.V
 
 
 def _rule_and_place(error: jsonschema_rs.ValidationError) -> tuple[object, ...]:
-    """The same for all items of an array that break the same rule: one of them is reported."""
+    """Return a key that is equal for all items of an array with the same error: one of them is reported."""
     place = ("*" if isinstance(token, int) else token for token in error.instance_path)
     own = error.kind.as_dict().get("property") if error.kind.name == "required" else None
     return (*error.schema_path, None, own, *place)

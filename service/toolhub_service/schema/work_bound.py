@@ -1,4 +1,4 @@
-"""How much work a schema can cause, counted before it is ever run.
+"""How much work a schema can cause, counted before it is run.
 
 Validators evaluate every subschema that applies to a value once for each path of applicators that leads to it, so
 thirty definitions that name each other twice cost 2^30 evaluations. Counted here, with each definition expanded
@@ -39,8 +39,8 @@ from toolhub_service.schema.references import (
 # How much memory the patterns of a schema may take: `a{1,100000}` is ten bytes of schema and megabytes of program.
 #
 # Patterns run on the `regex` crate, which has neither look-around nor back-references and is linear in the text, but
-# whose programs grow with counted repetitions. Each distinct pattern is compiled alone under rising limits to learn its
-# size, and the sizes of all are bounded together.
+# whose programs grow with counted repetitions. Each distinct pattern is compiled alone under rising limits to find its
+# size, and the total of all is limited.
 
 _SIZES_BYTES: Final = (4 * 1024, 64 * 1024, 1024 * 1024, 4 * 1024 * 1024)
 _MAX_ALL_BYTES: Final = 16 * 1024 * 1024
@@ -50,7 +50,7 @@ LINEAR_PATTERNS: Final = jsonschema_rs.RegexOptions(size_limit=_SIZES_BYTES[-1],
 
 
 def bound_patterns(nodes: Iterable[dict[str, Any]]) -> None:
-    """Raises SchemaRefused: `pattern`, when one is broken, not linear or too large, or all together are."""
+    """Raises SchemaRefused `pattern` when one is invalid, not linear or too large, or all together are too large."""
     left_bytes = _MAX_ALL_BYTES
     for pattern in _patterns(nodes):
         left_bytes -= _size_bytes(pattern)
@@ -69,12 +69,12 @@ def _patterns(nodes: Iterable[dict[str, Any]]) -> set[str]:
 
 
 def _size_bytes(pattern: str) -> int:
-    """The first limit under which the pattern compiles."""
+    """Return the first limit under which the pattern compiles."""
     for size, limit in _LIMITS:
         try:
             jsonschema_rs.validator_for({"pattern": pattern}, offline=True, pattern_options=limit)
         except jsonschema_rs.ValidationError:
-            continue  # too large for this limit, or broken: then no limit takes it, and it is refused below
+            continue  # too large for this limit, or invalid: then no limit suffices, and it is refused below
         return size
     shown = pattern if len(pattern) <= 80 else pattern[:79] + "…"
     raise SchemaRefused("pattern", f"{shown!r} is broken, too large or not linear (look-around, back-references).")
@@ -89,7 +89,7 @@ _NAMES: Final[_Child] = ("names", "")
 
 
 class WorkBound(msgspec.Struct, frozen=True):
-    """What an instance may be so that the schema stays cheap."""
+    """Limits for an instance that keep the schema cheap."""
 
     max_depth: int
     """Levels of arrays and objects, at most MAX_INSTANCE_DEPTH."""
@@ -98,7 +98,7 @@ class WorkBound(msgspec.Struct, frozen=True):
 
 
 def bound_work(references: References) -> WorkBound:
-    """Raises SchemaRefused: `endless`, `too_complex` or `reference`."""
+    """Return the limits for instances. Raises SchemaRefused `endless`, `too_complex` or `reference`."""
     count = _Count(references)
     root = id(references.document)
     count.expand(references.document, 0)
@@ -132,7 +132,7 @@ class _Count:
         self._steps = 0
 
     def expand(self, node: Node, chain: int) -> None:
-        """Fill `here` and `below` for `node` and everything that applies to the same value."""
+        """Compute `here` and `below` for `node` and everything that applies to the same value."""
         key = id(node)
         if chain > MAX_REFERENCE_CHAIN:
             raise SchemaRefused("too_complex", f"More than {MAX_REFERENCE_CHAIN} references follow one another.")
@@ -171,7 +171,7 @@ class _Count:
         return worst
 
     def _applied_here(self, node: Node) -> list[tuple[Node, bool]]:
-        """Subschemas for the same value; the flag says that the target is only a possible one (dynamic scope)."""
+        """Yield subschemas for the same value; the flag says that the target is only a possible one (dynamic scope)."""
         found: list[tuple[Any, bool]] = []
         if isinstance(reference := node.get("$ref"), str):
             found.append((self._references.resolve(node, reference), False))
@@ -192,7 +192,8 @@ class _Count:
         return _objects(found)
 
     def _children(self, node: Node) -> dict[_Child, Counter[int]]:
-        """What `node` itself applies to each child. A declared property is not an additional one: counted off."""
+        """Yield what `node` itself applies to each child. A declared property is not an additional one, so it is
+        subtracted."""
         below: dict[_Child, Counter[int]] = defaultdict(Counter)
         if self._references.legacy and "$ref" in node:
             return below
@@ -238,7 +239,7 @@ class _Count:
 
 
 def _own_weight(node: Node) -> int:
-    """One evaluation, and one more for every 16 names or values that may have to be compared."""
+    """Return one evaluation, plus one for every 16 names or values that may have to be compared."""
     compared = sum(len(_sized(node.get(keyword))) for keyword in _COMPARED)
     return 1 + compared // 16
 
