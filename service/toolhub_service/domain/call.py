@@ -1,6 +1,6 @@
-"""A call on its way through the steps. The types carry the order: asked, then planned, then granted.
+"""A call on its way through the steps. The types express the order: requested, then planned, then granted.
 
-What is made for every call is a NamedTuple: as immutable as a frozen dataclass, and made in half the time.
+Values made for every call are NamedTuples: as immutable as a frozen dataclass, and created in half the time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from toolhub_service.domain.verdict import Verdict
 
 
 class Role(IdentityEnum):
-    """Which group of RPCs a principal may use; the tools it may call are a matter of grants and rules."""
+    """Which group of RPCs a principal may use; grants and rules decide which tools it may call."""
 
     AGENT = "agent"
     """ToolService, JobService, ArtifactService."""
     OPERATOR = "operator"
-    """RegistryService besides."""
+    """RegistryService, besides those of an agent."""
     APPROVER = "approver"
     """ApprovalService."""
     AUDITOR = "auditor"
@@ -34,11 +34,11 @@ class Role(IdentityEnum):
 
 
 Owners = Callable[[str], bool]
-"""Whether what the principal of that id owns is meant."""
+"""Whether the records of the principal with that id are included."""
 
 
 class TenantBounds(NamedTuple):
-    """What all principals of a tenant may hold together; None: as much as each of them may."""
+    """Limits for all principals of a tenant together; None: no limit besides each principal's own."""
 
     max_artifact_bytes: int | None = None
     max_artifacts: int | None = None
@@ -47,45 +47,45 @@ class TenantBounds(NamedTuple):
 
 
 class Tenancy(Protocol):
-    """What a principal of one tenant may know of what others own, by the policy that describes it."""
+    """What a principal of one tenant may see of others, under the policy that describes it."""
 
     @property
     def name(self) -> str:
-        """The tenant; `-` for who belongs to none, where there are tenants."""
+        """The tenant's name; `-` for a principal without a tenant, where there are tenants."""
 
     @property
     def bounds(self) -> TenantBounds:
-        """What the tenant may hold."""
+        """The tenant's limits."""
 
     def holds(self, principal_id: str) -> bool:
-        """Whether this principal is of the same tenant."""
+        """Return whether this principal belongs to the same tenant."""
 
     def shows(self, source: str) -> bool:
-        """Whether the source is the tenant's, or everybody's."""
+        """Return whether the source is the tenant's, or everybody's."""
 
     def owns(self, source: str) -> bool:
-        """Whether the source is this tenant's alone: its operators may change it."""
+        """Return whether the source is this tenant's alone: its operators may change it."""
 
 
 class TenantDirectory(Protocol):
-    """Whose tenant a principal is, by the policy in force."""
+    """The tenants of principals, under the policy in force."""
 
     def tenant_of(self, principal_id: str) -> str:
-        """Its name; `-` for a principal of none, `*` for one of the whole hub. Empty for nobody, and where there are no
-        tenants."""
+        """Return the tenant's name; `-` for a principal of none, `*` for one of the whole hub. Empty for an empty id,
+        and where there are no tenants."""
 
     def tenancy_of(self, principal_id: str) -> Tenancy | None:
-        """What it may know of others, and what bounds its tenant; None: all, and nothing."""
+        """Return what the principal may see of others, and its tenant's limits; None: everything, and no limits."""
 
 
 class SubjectToken:
-    """A verified access token. Never shown, never kept in a record, never sent to a source."""
+    """A verified access token. Never shown, never stored in a record, never sent to a source."""
 
-    # No dataclass and no Struct: what prints or encodes those would find the text.
+    # Neither a dataclass nor a Struct, because printing or encoding those would reveal the text.
     __slots__ = ("digest", "text")
 
     def __init__(self, text: str, digest: str) -> None:
-        """`digest`: sha256 (hex) of the text."""
+        """`digest` is the sha256 (hex) of the text."""
         self.text = text
         self.digest = digest
 
@@ -105,55 +105,56 @@ class Principal:
     issuer: str = ""
     """The name of the issuer of its token; empty: it has none."""
     actors: tuple[str, ...] = ()
-    """Ids of those who act for it, as its token says (RFC 8693): the one that acts now first."""
+    """Ids of those who act for it, by its token (RFC 8693): the current actor first."""
     permissions: frozenset[str] | None = None
-    """Globs over capabilities that its token narrows the grant to; None: the grant as it is."""
+    """Globs over capabilities to which its token narrows the grant; None: the whole grant."""
     tenant: str = ""
-    """Whom its credential names as the customer it belongs to; empty: nobody."""
+    """The customer that its credential names; empty: none."""
     groups: frozenset[str] = frozenset()
-    """As its issuer names them; they mean nothing without `issuer`."""
-    # Not compared: it is the policy's view, another object after each reload, of one and the same principal.
+    """Groups as its issuer names them; meaningless without `issuer`."""
+    # Not compared: it is the policy's view, and a reload creates another object for the same principal.
     tenancy: Tenancy | None = field(default=None, repr=False, compare=False)
-    """Bounds what it sees of others; None: its roles alone do, for there are no tenants or it is of the whole hub."""
+    """Limits what it sees of others; None: only its roles do, because there are no tenants or it belongs to the whole
+    hub."""
     key: str = field(init=False, compare=False, repr=False)
-    """The same for two that a policy cannot tell apart; the id alone where a credential says no more than that."""
+    """Equal for principals that a policy cannot tell apart; only the id where a credential says no more than that."""
 
     def __post_init__(self) -> None:
         key = self.id
         if self.issuer or self.actors or self.tenant or self.groups:
-            # Sorted: two equal sets may be walked in different orders, and the key must be the same for both.
+            # Sorted, because equal sets may have different orders, and their keys must be equal.
             facts = repr((self.issuer, self.tenant, self.actors, sorted(self.groups)))
             key = f"{key}\0{sha256(facts.encode()).hexdigest()}"
-        # Worked out once, for it is read on every call; a frozen class can set such a field in no other way.
+        # Computed once, because every call reads it; a frozen class can set such a field in no other way.
         object.__setattr__(self, "key", key)
 
     @property
     def facts(self) -> dict[str, str]:
-        """What its credential says beside its id, for records; what it does not say is left out."""
+        """What its credential says besides its id, for records; facts that it does not state are left out."""
         named = {"issuer": self.issuer, "tenant": self.tenant, "actors": " ".join(self.actors)}
         return {name: fact for name, fact in named.items() if fact}
 
     # Not compared: with its next token the caller is still the same principal.
     subject_token: SubjectToken | None = field(default=None, repr=False, compare=False)
-    """What it showed, for authorization servers that exchange it (RFC 8693), and for nobody else; None: no token."""
+    """Its verified token, for authorization servers that exchange it (RFC 8693) only; None: no token."""
 
     def may_know(self, owner: str) -> bool:
-        """Whether roles may show it what that principal owns."""
+        """Return whether a role may show it what that principal owns."""
         return self.tenancy is None or self.tenancy.holds(owner)
 
     def may_know_source(self, source: str) -> bool:
-        """Whether the source is there for it at all."""
+        """Return whether it may see the source at all."""
         return self.tenancy is None or self.tenancy.shows(source)
 
     @property
     def owners(self) -> Owners | None:
-        """Whose records roles may show it; None: everybody's."""
+        """Whose records a role may show it; None: everybody's."""
         return None if self.tenancy is None else self.tenancy.holds
 
     @property
     def share(self) -> str:
-        """By what shares of common rooms are counted: tenants, where there are any."""
-        return self.id if self.tenancy is None else f"tenant {self.tenancy.name}"  # no id has a blank
+        """The key for shared limits: its tenant, where there are tenants, else its id."""
+        return self.id if self.tenancy is None else f"tenant {self.tenancy.name}"  # no id contains a space
 
 
 # What a tool asks a person in the middle of a call, and the answer it gets (MCP's InputRequiredResult, SEP-2322).
@@ -162,15 +163,15 @@ class Principal:
 @dataclass(frozen=True, slots=True)
 class Question:
     message: str
-    """For the person; untrusted text, bounded by the adapter."""
+    """Text for the person; untrusted, bounded by the adapter."""
     schema: JsonObject
-    """JSON Schema of the answer, an object; empty when yes or no is all that is asked."""
+    """JSON Schema of the answer, an object; empty when only yes or no is asked."""
     continuation: str = field(repr=False)
-    """Opaque to the hub, handed back with the answer; never shown, never logged."""
+    """Opaque to the hub, returned with the answer; never shown, never logged."""
 
 
 class QuestionAsked(Exception):
-    """Raised by `Adapter.execute`: the tool waits for a person, and nothing has been done beyond that."""
+    """Raised by `Adapter.execute`: the tool waits for a person, and nothing more has been done."""
 
     def __init__(self, question: Question) -> None:
         super().__init__("a question was asked")
@@ -178,10 +179,10 @@ class QuestionAsked(Exception):
 
 
 class Suspended(BaseException):
-    """Raised by a durable `InnerCalls`: an inner call of a job waits for a person. The tool lets it through, having
-    ended what it runs: the job is run again from its start, and gets the answers that are kept in its log.
+    """Raised by a durable `InnerCalls`: an inner call of a job waits for a person. The tool must stop what it runs and
+    let this pass: the job is run again from its start, and gets the answers stored in its log.
 
-    No `Exception`, for what a tool catches of its program's own failures must not catch this.
+    Not an `Exception`, so that a tool that catches failures of its program does not catch this.
     """
 
     def __init__(self, approval_id: str) -> None:
@@ -190,100 +191,100 @@ class Suspended(BaseException):
 
 
 class CallingClient(Protocol):
-    """The program that makes a call, where it can be asked while the call runs (MCP: elicitation, sampling, roots)."""
+    """The program that makes a call, if it can be asked while the call runs (MCP: elicitation, sampling, roots)."""
 
     @property
     def capabilities(self) -> JsonObject:
-        """What it can be asked, as it declares it (MCP's ClientCapabilities)."""
+        """What it can be asked, as it declares (MCP's ClientCapabilities)."""
 
     async def ask(self, requests: Mapping[str, JsonObject]) -> Mapping[str, JsonValue]:
-        """Its answers to requests of MCP, by key. Untrusted, as the requests are. Raises ToolFailure: none."""
+        """Return its answers to requests of MCP, by key. Both are untrusted. Raises ToolFailure without an answer."""
 
     def log(self, level: str, logger: str, data: JsonValue) -> None:
-        """Show it a line of a log, where it wants any."""
+        """Send it a line of a log, if it wants any."""
 
     def lacks(self, capabilities: JsonObject) -> None:
-        """The call failed because it does not declare these."""
+        """Called when the call failed because the client does not declare these capabilities."""
 
 
 class Reply(NamedTuple):
     """A person's answer to a question."""
 
     answer: JsonObject | None
-    """Fits the question's schema; None: declined."""
+    """Valid by the question's schema; None: declined."""
     continuation: str
-    """The question's own."""
+    """The question's continuation."""
 
     def __repr__(self) -> str:
-        # Answers may be passwords, and what prints a call prints this.
+        # Answers may be passwords, and printing a call prints this.
         return "Reply(…)"
 
 
 class BudgetRequest(NamedTuple):
-    """What the caller is ready to spend; None leaves it to the tool and the policy."""
+    """What the caller is willing to spend; None leaves it to the tool and the policy."""
 
     timeout_s: float | None = None
     max_retries: int | None = None
     max_tool_calls: int | None = None
-    """Calls under the same request_id."""
+    """Most calls under the same request_id."""
 
 
 class ExecContext(NamedTuple):
-    """Who asked for what piece of work. Ids are opaque; empty means unknown."""
+    """Who requested what work. Ids are opaque; empty means unknown."""
 
     request_id: str = ""
-    """The agent's request; the hub makes one when empty. Workspace and call quota go by it."""
+    """The agent's request; the hub generates one when empty. Workspace and call quota depend on it."""
     task_id: str = ""
     session_id: str = ""
     agent_id: str = ""
     user_id: str = ""
     permissions: frozenset[str] | None = None
-    """May only narrow what the principal's grant allows; None: the grant as it is."""
+    """May only narrow what the principal's grant allows; None: the whole grant."""
     budget: BudgetRequest = BudgetRequest()
     # Read-only: all calls without labels share this one object.
     labels: Mapping[str, str] = MappingProxyType({})
 
 
 INNER_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of all answers that one running call gets, canonical JSON."""
+"""Limit for all answers that one running call gets, as canonical JSON."""
 
 
 class Lineage(NamedTuple):
-    """Of a call that a running call makes: never from a message."""
+    """Origin of a call that a running call makes; never taken from a message."""
 
     parent_call_id: str
     root_call_id: str
-    """The call that a caller made; the parent itself where that one did."""
+    """The call that a caller made; it may be the parent itself."""
     depth: int
     """1 for what a caller's own call makes, 2 for what that makes."""
     tools: frozenset[str]
-    """Full names of the only tools that it may call, and that calls which it makes in turn may."""
+    """Full names of the only tools that it, and the calls that it makes, may call."""
     calls_left: int
-    """How many calls it may make in turn: no more than the call that makes it has left."""
+    """How many calls it may make: no more than the calling one has left."""
     bytes_left: int = INNER_BYTES_MAX
-    """How many bytes of answers those may bring."""
-    # By digest too: a tool may call itself with other arguments; with the same ones it would do so without end.
+    """How many bytes the answers of those may have."""
+    # By digest too: a tool may call itself with other arguments; with the same ones it would never end.
     ancestors: tuple[tuple[str, str], ...] = ()
     """Tool and sha256 (hex) over the arguments of each call above it, the caller's own first."""
     job_id: str = ""
-    """The job whose run makes it, through whatever other calls; empty: none."""
+    """The job whose run makes it, directly or through other calls; empty: none."""
     is_kept: bool = False
-    """Whether that job's log keeps its answer, and the job waits where a person must approve it."""
+    """Whether that job's log stores its answer, and the job waits when a person must approve it."""
 
 
 class Mode(Enum):
     EXECUTE = "EXECUTE"
     DRY_RUN = "DRY_RUN"
     SUBMIT = "SUBMIT"
-    """To be judged now, steps 1 to 5, and to run later as a job."""
+    """Steps 1 to 5 now, and run later as a job."""
 
 
 ReadArguments = Callable[[], "tuple[JsonObject, ToolError | None]"]
-"""Reads arguments, or says why they cannot be read. Runs in any thread."""
+"""Reads the arguments, or returns why they cannot be read. Runs in any thread."""
 
 
 class Call(NamedTuple):
-    """Asked: nothing about it has been believed yet but the principal."""
+    """A requested call: nothing but the principal has been verified yet."""
 
     call_id: str
     tool: str
@@ -299,7 +300,7 @@ class Call(NamedTuple):
     """Set: execute exactly the plan that was shown, or refuse."""
     approval_id: str = ""
     expected_tool_digest: str = ""
-    """Of the definition that the caller knows; set: refuse the call where the tool has another one by now."""
+    """Digest of the definition that the caller knows; if set, refuse the call when the tool has another one by now."""
     deadline_s: float | None = None
     """Loop clock; None: the caller set none."""
     job_id: str = ""
@@ -307,35 +308,35 @@ class Call(NamedTuple):
     names_artifacts: bool = False
     """Whether the arguments may hold references to artifacts, to be put in before step 2."""
     lineage: Lineage | None = None
-    """Set: a running call makes it; None: a caller does."""
+    """Set when a running call makes it; None when a caller does."""
     unread: ReadArguments | None = None
-    """Set: the arguments are large and still as they came; step 2 reads them beside other calls. `args` is empty."""
+    """Set when the arguments are large and still unread; step 2 reads them beside other calls. `args` is empty."""
     unread_bytes: int = 0
     client: CallingClient | None = None
-    """Who can be asked while it runs; None: nobody. Never of a job, whose caller may be gone."""
+    """The client that can be asked while it runs; None: none. Never for a job, whose caller may be gone."""
 
     @property
     def subject(self) -> str:
-        """Id of whom it is for: the user, or else the agent, in whose name the principal makes it; or the principal."""
+        """Id of the one for whom it is made: the user, else the agent that the principal names; else the principal."""
         own = self.principal.id
-        # A message that names the principal itself says no more than the credential does.
+        # A message that names the principal itself adds nothing to the credential.
         return next((id for id in (self.context.user_id, self.context.agent_id) if id not in ("", own)), own)
 
     @property
     def waiting_job_id(self) -> str:
-        """The job that waits where a person is asked for this call: its own, or the one whose log keeps it."""
+        """The job that waits for a decision about this call: its own, or the one whose log stores it."""
         if self.job_id or self.lineage is None or not self.lineage.is_kept:
             return self.job_id
         return self.lineage.job_id
 
 
 class Preconditions(NamedTuple):
-    """What a plan or an approval holds for besides the call itself: it runs there and on that, or not at all."""
+    """What a plan or an approval is valid for besides the call itself: a workspace and its state."""
 
     workspace: str = ""
-    """Names the folder that the call works in; empty: in none."""
+    """Name of the folder that the call works in; empty: none."""
     state: str = ""
-    """sha256 (hex) over `entries`; empty: it destroys nothing that it could name."""
+    """sha256 (hex) over `entries`; empty: it destroys nothing that can be named."""
     entries: Mapping[str, str] = MappingProxyType({})
     """By path: the state of what the call would destroy, overwrite or move."""
 
@@ -344,7 +345,7 @@ NO_PRECONDITIONS = Preconditions()
 
 
 class PlannedCall(NamedTuple):
-    """Resolved, valid, complete: what would run if policy and budget agree."""
+    """Resolved, valid, complete: what would run if policy and budget allow it."""
 
     call: Call
     spec: ToolSpec
@@ -356,26 +357,26 @@ class PlannedCall(NamedTuple):
     args_digest: str = ""
     """sha256 (hex) over it."""
     preconditions: Preconditions = NO_PRECONDITIONS
-    """Looked up in step 4 for a dry run, a plan or an approval; no other call has any."""
+    """Determined in step 4 for a dry run, a plan or an approval; other calls have none."""
 
 
 class GrantedCall(NamedTuple):
-    """Allowed, with its budget. Constructed in runtime/steps.py only; adapters accept nothing else."""
+    """Allowed, with its budget. Created in runtime/steps.py only; adapters accept nothing else."""
 
     planned: PlannedCall
     verdict: Verdict
     deadline_s: float
-    """Loop clock: when the execution is over, whatever happens."""
+    """Loop clock: when the execution must end."""
     has_side_effects: bool = True
-    """Whether this very call may change something; a tool that can write may be called in a way that only reads."""
+    """Whether this very call may change something; a call of a tool that can write may be one that only reads."""
     idempotency_key: str = ""
     """The caller's or the derived key; empty when there is none. Shared by all retries."""
     reply: Reply | None = None
-    """A person's answer to the question with which an earlier run of this call ended; None: it is the first."""
+    """A person's answer to the question of an earlier run of this call; None: there was none."""
 
     @property
     def safe_to_repeat(self) -> bool:
-        """Whether running the call twice does what running it once does."""
+        """Return whether running the call twice has the effect of running it once."""
         return not self.has_side_effects or self.spec.annotations.safe_to_repeat
 
     @property

@@ -1,4 +1,4 @@
-"""Callers' own credentials of sources, as stores keep them: what they are in the clear, the secret itself sealed."""
+"""Callers' own credentials of sources, as stored: metadata in clear text, the secret itself sealed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CredentialKind(IdentityEnum):
     HEADER = "HEADER"
     """A header, token or key that its user has set."""
     OAUTH = "OAUTH"
-    """Tokens of a login."""
+    """Tokens of an OAuth login."""
     EXCHANGED = "EXCHANGED"
     """A token that the caller's own was exchanged for (RFC 8693)."""
 
@@ -22,11 +22,11 @@ class CredentialKind(IdentityEnum):
 class CredentialState(IdentityEnum):
     ACTIVE = "ACTIVE"
     LOGIN_NEEDED = "LOGIN_NEEDED"
-    """Its authorization server does not refresh it any more."""
+    """Its authorization server no longer refreshes it."""
 
 
 class CredentialKey(NamedTuple):
-    """Whose credential it is, and of what."""
+    """Whose credential it is, and for what."""
 
     tenant: str
     principal: str
@@ -41,24 +41,24 @@ class StoredCredential(Struct, frozen=True, gc=False):
     source: str
     kind: CredentialKind
     key_id: str
-    """Of the key that it is sealed under."""
+    """Id of the key that seals it."""
     sealed: bytes
-    """AES-256-GCM: nonce, then ciphertext and tag; bound to whose it is, of what, `kind` and `generation`. Empty: it
+    """AES-256-GCM: nonce, then ciphertext and tag; bound to the owner, the source, `kind` and `generation`. Empty: it
     was removed."""
     generation: str
-    """Random, another one with each login and each value that is set; a refresh keeps it."""
+    """Random, new with each login and each value that is set; a refresh keeps it."""
     created_at_unix_ms: int
     changed_at_unix_ms: int
     state: CredentialState = CredentialState.ACTIVE
     expires_at_unix_ms: int = 0
-    """0: never, or nobody knows."""
+    """0: never, or unknown."""
     scopes: tuple[str, ...] = ()
     renewed_by: str = ""
     """The process that is refreshing it; empty: none."""
     renewed_until_unix_ms: int = 0
-    """Until when that process is waited for."""
+    """Until when others wait for that process."""
     version: int = 1
-    """Rises by 1 with every change. What compare-and-set compares."""
+    """Incremented by every change; compare-and-set compares it."""
 
     @property
     def key(self) -> CredentialKey:
@@ -66,36 +66,36 @@ class StoredCredential(Struct, frozen=True, gc=False):
 
     @property
     def is_removed(self) -> bool:
-        """What is left of a removed one keeps its version: the next one of that place continues it, so that no change
-        that was prepared for the former fits."""
+        """The record of a removed credential keeps its version, and the next one continues it, so that no change
+        prepared for the former one applies."""
         return not self.sealed
 
     def __repr__(self) -> str:
-        # Without `sealed`: not even the ciphertext belongs into a log or a traceback.
+        # Without `sealed`: not even the ciphertext belongs in a log or a traceback.
         return f"StoredCredential({self.key}, {self.kind.value}, {self.state.value}, version {self.version})"
 
 
 class CredentialStore(Protocol):
-    """Stored credentials, whoever else shares the store; what a method has returned from is durable.
+    """Credentials in a store that others may share; when a method has returned, its change is durable.
 
-    Each raises ToolFailure TOOL_UNAVAILABLE when it cannot be reached.
+    Each raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached.
     """
 
     async def put(self, credential: StoredCredential) -> bool:
-        """Replace the record whose version is one less; version 1 takes a place that is free. False when another change
-        came first."""
+        """Replace the record whose version is one less; version 1 requires that there is none. Return False when
+        another change came first."""
 
     async def get(self, key: CredentialKey) -> StoredCredential | None:
-        """Also one that was removed. Raises ToolFailure when what is there cannot be read."""
+        """Return a record, also a removed one. Raises ToolFailure when it cannot be read."""
 
     async def page(
         self, *, owner: tuple[str, str] | None, source: str, after: tuple[int, str] | None, limit: int
     ) -> Sequence[StoredCredential]:
-        """Those that changed last first, removed ones too, of one owner (tenant, principal) or of everybody; `source`
-        empty: of all."""
+        """Return records, latest change first, removed ones too, of one owner (tenant, principal) or of everybody; an
+        empty `source` matches all."""
 
     def place(self, credential: StoredCredential) -> tuple[int, str]:
-        """Where a page ends that ends with it."""
+        """Return the cursor of a page that ends with it."""
 
     async def start(self) -> None: ...
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 
-# Written out, for the domain imports no gRPC.
+# Defined here, because the domain does not import gRPC.
 class Code(Enum):
     """google.rpc.Code, by number."""
 
@@ -49,7 +49,7 @@ class KindSpec(msgspec.Struct, frozen=True):
 
 
 def names_in(details: Mapping[str, str]) -> frozenset[str]:
-    """The single names of a table whose keys may hold several."""
+    """Return the single names of a table whose keys may contain several."""
     return frozenset(name for names in details for name in names.split(", "))
 
 

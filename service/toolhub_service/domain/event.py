@@ -40,7 +40,7 @@ class EventType(Enum):
     CREDENTIAL_REVOKED = "CREDENTIAL_REVOKED"
 
 
-# gc=False here and in other records: they are made by the thousand, and values that never change form no cycles.
+# gc=False here and in other records: thousands are created, and immutable values form no cycles.
 class Event(Struct, frozen=True, gc=False):
     """One audit event before it is chained. Text fields are redacted by the log before they are written."""
 
@@ -62,25 +62,25 @@ class Event(Struct, frozen=True, gc=False):
     duration_us: int = 0
     attributes: Mapping[str, str] = MappingProxyType({})
     user_id: str = ""
-    """As the call's context says, and so are the next three: for whom, and for which work."""
+    """From the call's context, like the next three: for whom, and for which work."""
     agent_id: str = ""
     task_id: str = ""
     session_id: str = ""
     labels: Mapping[str, str] = MappingProxyType({})
-    """The call's, for this log."""
+    """The call's id in this log."""
     result_digest: str = ""
-    """sha256 (hex) over the canonical JSON of the value that was answered."""
+    """sha256 (hex) over the canonical JSON of the answered value."""
     result_summary: str = ""
     """That value where it is short, else its outline; cut to 1 KiB."""
 
 
 class ChainedEvent(Struct, frozen=True, gc=False):
-    """An event with its place in its writer's chain."""
+    """An event with its position in its writer's chain."""
 
     event: Event
     writer: str
     sequence: int
-    """From 1, gapless per writer."""
+    """From 1, without gaps per writer."""
     previous_mac: str
     """Hex; 64 zeros for the first."""
     mac: str
@@ -105,13 +105,13 @@ class EventFilter(Struct, frozen=True, gc=False):
     to_unix_ms: int = 0
     """Exclusive; 0: no end."""
     owners: Owners | None = None
-    """Whose events; those of nobody, such as the hub's own, pass only with None."""
+    """Whose events; those without a principal, such as the hub's own, match only None."""
 
 
 class ChainFault(Struct, frozen=True, gc=False):
     writer: str
     sequence: int
-    """The first sequence that cannot be trusted."""
+    """The first sequence that is not trustworthy."""
     reason: str
 
 

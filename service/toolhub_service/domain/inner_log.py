@@ -1,6 +1,6 @@
-"""The log of a job's inner calls: what it asked for and was answered, in the order in which it asked.
+"""The log of a job's inner calls: what it called and the answers, in the order of the calls.
 
-A job that is run again makes the same calls, and those that the log has answers to are not made a second time.
+A job that is run again makes the same calls, and those with an answer in the log are not made a second time.
 """
 
 from __future__ import annotations
@@ -27,43 +27,44 @@ class KeptCall(Struct, frozen=True, gc=False):
 
     job_id: str
     index: int
-    """Which call of the job it is, from 0."""
+    """Index of the call within the job, from 0."""
     tool: str
     args_digest: str
-    """sha256 (hex) over the canonical arguments as the job gave them."""
+    """sha256 (hex) over the canonical arguments as the job passed them."""
     state: KeptState
     expires_at_unix_ms: int
-    """When somebody looks whether the job still needs it."""
+    """When the sweep checks whether the job still needs it."""
     approval_id: str = ""
-    """What a person was asked last."""
+    """The latest approval that was requested."""
     inner_job_id: str = ""
     """The job that the call has become."""
     answer: ToolResult | None = None
-    """Set exactly when it is ANSWERED; without the upstream's own answer."""
+    """Set exactly in state ANSWERED; without the upstream's own answer."""
     version: int = 1
-    """Rises by 1 with every change. What compare-and-set compares."""
+    """Incremented by every change; compare-and-set compares it."""
 
 
 class InnerLogStore(Protocol):
-    """Kept calls, whoever else shares the store; what a method has returned from is durable.
+    """Inner calls in a store that others may share; when a method has returned, its change is durable.
 
-    Each raises ToolFailure TOOL_UNAVAILABLE when it cannot be reached.
+    Each raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached.
     """
 
     async def put(self, kept: KeptCall) -> bool:
-        """Replace the record whose version is one less; version 1 takes a place that is free. False when another change
-        came first."""
+        """Replace the record whose version is one less; version 1 requires that there is none. Return False when
+        another change came first."""
 
     async def get(self, job_id: str, index: int) -> KeptCall | None: ...
 
     async def of_job(self, job_id: str) -> Sequence[KeptCall]:
-        """All, by index. Raises ToolFailure OUTCOME_UNKNOWN when one cannot be read: it may have had an effect."""
+        """Return all calls of the job, by index. Raises ToolFailure OUTCOME_UNKNOWN when one cannot be read: it may
+        have had an effect."""
 
     async def expired(self, now_unix_ms: int, limit: int) -> Sequence[KeptCall]:
-        """Those to be looked at, the oldest first."""
+        """Return the calls that are due for a check, the oldest first."""
 
     async def forget_job(self, job_id: str) -> int:
-        """Remove all of the job; how many there were."""
+        """Delete all calls of the job, and return how many there were."""
 
     async def start(self) -> None: ...
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.result import ToolResult
 
-# Why a new idempotency key is not taken: too many are remembered, of all or of one principal.
+# Refusals of a new idempotency key: too many are remembered, of all or of one principal.
 
 _ADVICE = (
     "Send the call without a key if having its effect twice does no harm, or ask an operator to raise "
@@ -18,13 +18,13 @@ _ADVICE = (
 
 
 def full(room_in_ms: int) -> ToolFailure:
-    """`room_in_ms`: until the first key expires."""
+    """The store is full; `room_in_ms` is the time until the first key expires."""
     message = f"The hub remembers as many idempotency keys as it can, and forgets none early. {_ADVICE}"
     return _refused(message, room_in_ms, "all")
 
 
 def share_is_taken(room_in_ms: int) -> ToolFailure:
-    """The principal holds as much as is free for all others. `room_in_ms`: until the first key expires."""
+    """The principal holds as many as are free for all others; `room_in_ms` is the time until the first key expires."""
     message = (
         "The hub remembers as many idempotency keys of yours as it may, for the rest is left to others, and forgets "
         f"none early. Wait until some expire. {_ADVICE}"
@@ -33,42 +33,42 @@ def share_is_taken(room_in_ms: int) -> ToolFailure:
 
 
 def _refused(message: str, room_in_ms: int, whose: str) -> ToolFailure:
-    # Never 0: who came back at once would find the store as full as before.
+    # Never 0: an immediate retry would find the store as full as before.
     retry_after_s = max(1.0, room_in_ms / 1_000)
     return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=retry_after_s, limit="idempotency", whose=whose)
 
 
 class EffectKey(NamedTuple):
-    """A key within its scope: two principals, or two tools, never meet in one."""
+    """A key within its scope: keys of two principals, or two tools, never collide."""
 
     principal: str
     tool: str
     key: str
-    """The caller's, or the one that the hub derived."""
+    """The caller's key, or the one that the hub derived."""
 
 
 class KeyRecord(Struct, frozen=True, gc=False):
-    """What is known under a key: a call that runs (`result` is None), or one that has ended and its answer."""
+    """The record of a key: a running call (`result` is None), or an ended one with its answer."""
 
     owner: str
-    """Token of one claim, never used twice: what compare-and-set compares."""
+    """Token of one claim, never used twice; compare-and-set compares it."""
     call_id: str
     """The call that claimed the key."""
     args_digest: str
-    """sha256 (hex) over its canonical arguments."""
+    """sha256 (hex) over the call's canonical arguments."""
     tool_digest: str
-    """sha256 (hex) over the definition it was planned with."""
+    """sha256 (hex) over the definition with which it was planned."""
     lease_until_unix_ms: int
-    """Until then its runner may be alive; a record without a result after that was left by a dead one."""
+    """Until then its runner may be alive; a later record without a result was left by a dead one."""
     expires_at_unix_ms: int
-    """When the key is forgotten. Later than the lease."""
+    """When the key is deleted; later than the lease."""
     result: ToolResult | None = None
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """The right, and the duty, to end what is known under a key."""
+    """The right, and the duty, to settle or release a key."""
 
     key: EffectKey
     owner: str
     safe_to_repeat: bool
-    """Whether running the call twice does what running it once does."""
+    """Whether running the call twice has the effect of running it once."""

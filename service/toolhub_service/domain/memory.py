@@ -1,4 +1,4 @@
-"""What agents remember: an item, who sees it, and the port of the stores that keep and find items."""
+"""What agents remember: an item, who sees it, and the port of the stores that hold and search items."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class MemoryItem(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="v", tag=1):
-    """One text that an agent asked to have remembered. Never changed; forgotten or expired, it is gone."""
+    """One text that an agent stored. It never changes; it is deleted or expires."""
 
     item_id: str
     owner: str
@@ -19,11 +19,11 @@ class MemoryItem(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="v
     expires_at_unix_ms: int = 0
     """0: never."""
     agent_id: str = ""
-    """Of the call that wrote it; set: only calls with this agent_id see it."""
+    """The agent_id of the call that wrote it; if set, only calls with this agent_id see it."""
     user_id: str = ""
-    """The same of the user."""
+    """The user_id, with the same rule."""
     tags: tuple[str, ...] = ()
-    # Unless somebody vouches for it: what came from outside may be an instruction to whoever reads it.
+    # Unless its writer vouches for it: text from outside may be an instruction to its reader.
     untrusted: bool = True
     """Whether the text came from outside. False where its writer has vouched for it."""
     source: str = ""
@@ -35,7 +35,7 @@ class MemoryItem(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="v
 
 
 class Scope(NamedTuple):
-    """Those who see an item: all calls of the principal whose agent and user are these; empty: any."""
+    """Who sees an item: all calls of the principal with this agent and user; empty: any."""
 
     owner: str
     agent_id: str = ""
@@ -43,7 +43,7 @@ class Scope(NamedTuple):
 
     def visible(self) -> tuple[Scope, ...]:
         """The scopes whose items a call of this scope sees: its own and the wider ones, at most four."""
-        # As keys: where the call names no agent or user, its own scope and the wider one are the same.
+        # As keys: without an agent or user, the call's own scope and the wider one are equal.
         agents, users = dict.fromkeys(("", self.agent_id)), dict.fromkeys(("", self.user_id))
         return tuple(Scope(self.owner, agent, user) for agent in agents for user in users)
 
@@ -52,58 +52,59 @@ class Scope(NamedTuple):
 
 
 class MemoryQuota(NamedTuple):
-    """What one principal may keep."""
+    """Limits for one principal."""
 
     max_items: int
     max_bytes: int
-    """Of the items as they are stored."""
+    """Bytes of the items as stored."""
 
 
 class FoundItem(NamedTuple):
     item: MemoryItem
     score: float
-    """Above 0, comparable within one answer only."""
+    """Above 0, comparable only within one answer."""
 
 
 class ItemPage(NamedTuple):
     items: Sequence[MemoryItem]
     """Newest first."""
     next_place: int
-    """Where the next page begins; 0: there is none."""
+    """Start of the next page; 0: there is none."""
 
 
 class MemoryStore(Protocol):
-    """Items of all principals. `caller` is the scope of the call that asks: what it does not see is not there for it.
+    """Items of all principals. `caller` is the scope of the call: items that it may not see do not exist for it.
 
-    What a method has returned from is durable. Each raises ToolFailure TOOL_UNAVAILABLE when the store cannot be used.
+    When a method has returned, its change is durable. Each raises ToolFailure TOOL_UNAVAILABLE when the store cannot be
+    used.
     """
 
     async def write(self, item: MemoryItem, quota: MemoryQuota) -> None:
-        """Raises ToolFailure BUDGET_EXCEEDED when the owner keeps as much as the quota allows."""
+        """Store an item. Raises ToolFailure BUDGET_EXCEEDED when the owner has as much as the quota allows."""
         ...
 
     async def search(
         self, caller: Scope, query: str, *, tags: Sequence[str], limit: int, now_unix_ms: int
     ) -> Sequence[FoundItem]:
-        """Best first, those with all of the tags; none when the query has no word to search for."""
+        """Return items with all of the tags, best first; none when the query has no word to search for."""
         ...
 
     async def read(self, caller: Scope, item_id: str, *, now_unix_ms: int) -> MemoryItem | None: ...
 
     async def page(self, caller: Scope, *, tags: Sequence[str], place: int, limit: int, now_unix_ms: int) -> ItemPage:
-        """Those with all of the tags from the place on; place 0: from the newest."""
+        """Return items with all of the tags from the place on; place 0: from the newest."""
         ...
 
     async def forget(self, caller: Scope, item_id: str) -> int:
-        """Remove one from everywhere; how many there were."""
+        """Delete one item completely, and return how many there were."""
         ...
 
     async def forget_tagged(self, caller: Scope, tags: Sequence[str]) -> int:
-        """Remove all that have all of these tags (at least one); how many there were."""
+        """Delete all items with all of these tags (at least one), and return how many there were."""
         ...
 
     async def sweep(self, now_unix_ms: int) -> int:
-        """Remove what has expired, and what removing left behind in files; how many items."""
+        """Delete what has expired, and remains of deleted items in files; return how many items."""
         ...
 
     async def start(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Ports: the interfaces of adapters, stores, clocks and observers. Each owns a conformance suite in tests/ports/."""
+"""Ports: the interfaces of adapters, stores, clocks and observers. Each has a conformance suite in tests/ports/."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Limit, Verdict
 
 Sleep = Callable[[float], Awaitable[None]]
-"""Waits for so many seconds: asyncio.sleep, but where a test says when the time is over."""
+"""Waits for this many seconds: asyncio.sleep, except where a test controls the time."""
 
 
 class Clock(Protocol):
@@ -37,25 +37,26 @@ class Resolver(Protocol):
     """DNS."""
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """Addresses of a host, IPv4 or IPv6 literals without scope. Raises OSError when the name has none."""
+        """Return the addresses of a host, IPv4 or IPv6 literals without scope. Raises OSError when the name has
+        none."""
 
 
 class EventSink(Protocol):
-    """Where an execution reports while it runs. Never blocks the execution."""
+    """Receives the events of a running execution. Never blocks it."""
 
     def progress(self, progress: Progress) -> None: ...
 
     def chunk(self, chunk: Chunk) -> None: ...
 
 
-# The route of a call keeps these, so that an adapter is not asked on every call what is always the same.
+# The route of a call stores these, so that an adapter is not asked on every call for what is always the same.
 class FixedTerms(NamedTuple):
-    """What an adapter says alike of all calls of one tool, in the place of its methods of those names."""
+    """An adapter's answers that hold for all calls of one tool, in place of its methods of those names."""
 
     has_side_effects: bool | None = None
     """None: it depends on the arguments."""
     upstream: str | None = None
-    """None: the same."""
+    """None: it depends on the arguments."""
 
 
 NOTHING_FIXED = FixedTerms()
@@ -71,56 +72,58 @@ class Adapter(Protocol):
         """Run the call before `call.deadline_s`. Raises ToolFailure; cancellation must stop the work."""
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
-        """What the call would do now, one sentence each; for plans. Raises ToolFailure when it would fail."""
+        """Return what the call would do now, one sentence each; for plans. Raises ToolFailure when it would fail."""
 
     async def preconditions(self, planned: PlannedCall) -> Preconditions:
-        """Where the call would work, and the state of what it would destroy there. An execution of a planned call that
-        has preconditions refuses, as PLAN_REQUIRED, what has changed since. Never raises for a call that would fail."""
+        """Return where the call would work, and the state of what it would destroy there. The execution of a planned
+        call with preconditions is refused with PLAN_REQUIRED when that has changed since. Never raises for a call that
+        would fail."""
 
     def has_side_effects(self, planned: PlannedCall) -> bool:
-        """Whether this very call may change something: a GET by a tool that can POST does not."""
+        """Return whether this very call may change something: a GET by a tool that can POST does not."""
 
     def upstream(self, planned: PlannedCall) -> str:
-        """Key of the breaker and the concurrency limit that the call belongs to, such as `https://api.example.com`;
-        the tool's own name where it has no upstream, and so no breaker."""
+        """Return the key of the breaker and the concurrency limit, such as `https://api.example.com`; the tool's own
+        name where it has no upstream, and so no breaker."""
 
     def fixed_terms(self, spec: ToolSpec) -> FixedTerms:
-        """What holds for every call of the tool while its definition stays; asked once, not for each call."""
+        """Return what holds for every call of the tool while its definition stays; called once, not for each call."""
 
     def resumes(self, spec: ToolSpec) -> bool:
-        """Whether a job of this tool keeps a mark of its work on a remote side, to which another run re-attaches."""
+        """Return whether a job of this tool stores a mark of its work on a remote side, to which another run
+        re-attaches."""
 
 
-# Asked for at run time: most adapters have no such tool, and no such method.
+# Checked at run time: most adapters have no such tool, and no such method.
 @runtime_checkable
 class ForeseeingAdapter(Protocol):
-    """An adapter of tools some of which must run something without effect to know what they would do."""
+    """An adapter that must run something without effect to know what some of its tools would do."""
 
     async def foresee(self, call: GrantedCall) -> Sequence[str]:
-        """What `Adapter.effects` tells of all others; for dry runs."""
+        """Return what `Adapter.effects` returns for other tools; for dry runs."""
 
 
 class Catalog(Protocol):
-    """The tools that exist now. Reads are in-memory and never wait."""
+    """The current tools. Reads are in-memory and never wait."""
 
     @property
     def revision(self) -> str:
-        """Changes whenever a tool is added, removed or changed."""
+        """A value that changes whenever a tool is added, removed or changed."""
 
     @property
     def version(self) -> int:
-        """Counts the changes in this process; cheap enough to be read on every call."""
+        """Number of changes in this process; cheap enough to be read on every call."""
 
     def get(self, name: str) -> ToolSpec | None: ...
 
     def all(self) -> Sequence[ToolSpec]:
-        """Every tool, sorted by name."""
+        """Return every tool, sorted by name."""
 
     def register(self, spec: ToolSpec, *, replace: bool = False) -> None:
-        """Raises HubFailure ALREADY_EXISTS when the name is taken and `replace` is false."""
+        """Add a tool. Raises HubFailure ALREADY_EXISTS when the name is taken and `replace` is false."""
 
     def unregister(self, name: str) -> None:
-        """Raises HubFailure NOT_FOUND."""
+        """Remove a tool. Raises HubFailure NOT_FOUND."""
 
 
 class PolicySource(Protocol):
@@ -131,31 +134,31 @@ class PolicySource(Protocol):
 
     @property
     def version(self) -> int:
-        """Counts the changes in this process; cheap enough to be read on every call."""
+        """Number of changes in this process; cheap enough to be read on every call."""
 
     def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
-        """What `decide` says, in this version, of every call of the tool by the principal in its own name and with its
-        whole grant; None where that depends on the arguments or somebody has to watch each decision."""
+        """Return what `decide` returns, in this version, for every call of the tool by the principal in its own name
+        and with its whole grant; None where that depends on the arguments or each decision must be observed."""
 
     def decide(self, planned: PlannedCall) -> Verdict:
-        """May this principal make this call with these arguments? Pure; never raises for a bad call."""
+        """Return whether the principal may make this call with these arguments. Pure; never raises for a bad call."""
 
     def limits(self, principal: Principal, spec: ToolSpec) -> tuple[Limit, ...]:
-        """What a call would be counted by, whatever its arguments are."""
+        """Return the limits of a call, whatever its arguments are."""
 
     def could_allow(self, principal: Principal, spec: ToolSpec) -> bool:
-        """Whether some call of the tool could be allowed: what lists and searches may show."""
+        """Return whether some call of the tool could be allowed: lists and searches may show it."""
 
 
 class EventTail(Protocol):
-    """A watch of the audit log: an async iterator to be closed when it is no longer read."""
+    """A watch of the audit log: an async iterator that must be closed when it is no longer read."""
 
     def __aiter__(self) -> AsyncIterator[ChainedEvent]: ...
 
     async def __anext__(self) -> ChainedEvent: ...
 
     def end(self) -> None:
-        """Tell what is waiting, and then no more."""
+        """End the iteration after the events that are waiting."""
 
     async def aclose(self) -> None: ...
 
@@ -164,120 +167,121 @@ class AuditLog(Protocol):
     """Append-only and hash-chained."""
 
     def append(self, event: Event) -> None:
-        """Put the event next in the chain and write it soon (group commit). Raises ToolFailure IO_ERROR when broken."""
+        """Add the event to the chain and write it soon (group commit). Raises ToolFailure IO_ERROR when broken."""
 
     async def append_durably(self, event: Event) -> None:
         """Return when the event, and all before it, are on disk."""
 
     async def ready(self) -> None:
-        """Return when one more event can be taken, at once but where the log has fallen far behind: who comes then is
-        slowed down. Raises ToolFailure IO_ERROR when broken."""
+        """Return when one more event can be accepted: at once, unless the log has fallen far behind, which slows
+        callers down. Raises ToolFailure IO_ERROR when broken."""
 
     async def read(
         self, where: EventFilter, *, after: tuple[int, str, int] | None, limit: int
     ) -> Sequence[ChainedEvent]:
-        """Events in (at_unix_ms, writer, sequence) order, strictly after the cursor; at most `limit`."""
+        """Yield events in (at_unix_ms, writer, sequence) order, strictly after the cursor; at most `limit`."""
 
     def tail(self, where: EventFilter) -> EventTail:
-        """New events as they become durable, until the iterator is closed."""
+        """Return new events as they become durable, until the iterator is closed."""
 
     async def verify(self) -> Verification: ...
 
 
 class KeyStore(Protocol):
-    """What is known under each idempotency key. Every change is one compare-and-set, whoever else shares the store.
+    """The record of each idempotency key. Every change is one compare-and-set, in a store that others may share.
 
     Each method raises ToolFailure when the store cannot be reached.
     """
 
     async def claim(self, key: EffectKey, record: KeyRecord, *, replacing: str = "") -> KeyRecord | None:
-        """Put `record` (without a result) under the key. None when that was done, else the record that stands there.
+        """Store `record` (without a result) under the key. Return None when that was done, else the existing record.
 
-        It is done when nothing stands there that has not expired, or when what stands there belongs to the owner
-        `replacing` and has no result yet. Raises ToolFailure RATE_LIMITED when the store is full: a key that has not
-        expired is never forgotten.
+        It is stored when there is no unexpired record, or when the existing one belongs to the owner `replacing` and
+        has no result yet. Raises ToolFailure RATE_LIMITED when the store is full: an unexpired key is never deleted.
         """
 
     async def settle(self, key: EffectKey, owner: str, result: ToolResult, expires_at_unix_ms: int) -> bool:
-        """Put the owner's answer under the key, once. False when the key is not, or no more, the owner's to settle."""
+        """Store the owner's answer under the key, once. Return False when the owner does not hold the key, or no
+        longer."""
 
     async def release(self, key: EffectKey, owner: str) -> bool:
-        """Forget the key, so that a later call may run. False when it is not the owner's or has been settled."""
+        """Delete the key, so that a later call may run. Return False when it is not the owner's or has been settled."""
 
     async def ended(self, key: EffectKey, owner: str, timeout_s: float) -> bool:
-        """Wait until the owner's claim is settled, released, replaced or expired. False when it still stands then."""
+        """Wait until the owner's claim is settled, released, replaced or expired. Return False when it still exists
+        after the wait."""
 
 
 class CallObserver(Protocol):
-    """Metrics, traces and the error log: called with what happens to calls, never asked."""
+    """Metrics, traces and the error log: notified of what happens to calls; cannot influence them."""
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
-        """Wraps one execution: the `execute_tool` span is current inside."""
+        """Wrap one execution; in the body the `execute_tool` span is current."""
 
     def retried(self, call: GrantedCall, error: ToolError, attempt: int) -> None:
         """Attempt number `attempt` (from 1) failed and another one follows."""
 
     def crashed(self, call: Call, error: BaseException) -> None:
-        """A defect: an exception that no step expected. The caller gets INTERNAL and the call id."""
+        """A defect: an unexpected exception of a step. The caller gets INTERNAL and the call id."""
 
     def unkept(self, call: Call, problem: ToolError) -> None:
-        """What was to be remembered of a call that has ended could not be: a store is away."""
+        """A record about a call that has ended could not be written: a store is unreachable."""
 
     def settled(self, settled: SettledCall) -> None:
-        """The call has ended, refused calls too."""
+        """The call has ended; called for refused calls, too."""
 
 
 class AccessObserver(Protocol):
-    """The trace of who was turned away, and of who read the audit log."""
+    """The trace of refused access, and of who read the audit log."""
 
     def refused(self, peer: str, method: str, reason: str, *, principal: str = "", key_id: str = "") -> float:
-        """An RPC was refused for its credential, or, where `principal` has a good one, for its role.
+        """An RPC was refused for its credential, or for its role where `principal` has a valid credential.
 
         `peer` is an address, `method` a path, `reason` that of ErrorInfo, `key_id` the public part of an API key.
-        Returns for how many seconds the peer had better not come back; 0 unless it is refused over and over.
+        Return the seconds that the peer should wait before it retries; 0 unless it is refused repeatedly.
         """
 
     async def audit_read(
         self, principal: str, method: str, where: str, events: int, from_unix_ms: int = 0, to_unix_ms: int = 0
     ) -> None:
-        """The principal is about to be shown so many events of what `where`, a filter without times, matches between
-        two moments, of which 0 means an open end. Raises nothing."""
+        """The principal is about to be shown this many events that match `where`, a filter without times, between two
+        times, of which 0 means an open end. Raises nothing."""
 
 
 class Invoker(Protocol):
-    """How skills, sub-agents and core/job.* reach the pipeline without importing it."""
+    """Gives skills, sub-agents and core/job.* access to the pipeline without importing it."""
 
     async def invoke(self, call: Call, sink: EventSink) -> ToolResult | Plan: ...
 
 
 class InnerCalls(Protocol):
     """Calls made on behalf of one running call: by its principal, in its request, and with no more rights, time or
-    calls than it has left itself. Each walks the nine steps; no approval of the running call covers it."""
+    calls than it has left itself. Each passes the nine steps; no approval of the running call covers it."""
 
     @property
     def depth(self) -> int:
-        """How many calls stand above the running one: 0 where a caller made it."""
+        """Number of calls above the running one: 0 where a caller made it."""
 
     async def offered(self, wanted: Callable[[ToolSpec], bool]) -> Sequence[ToolSpec]:
-        """Of the wanted tools those that may be called, as far as that does not depend on arguments, by name."""
+        """Return those of the wanted tools that may be called, as far as that does not depend on arguments, by name."""
 
     def narrowed(self, tools: Iterable[str], max_calls: int) -> InnerCalls:
-        """The same with these tools alone (full names), of which those that may not be called fall away, and at most so
-        many calls. Raises ToolFailure BUDGET_EXCEEDED where calls are nested too deep."""
+        """Return the same restricted to these tools (full names), without those that may not be called, and to at most
+        this many calls. Raises ToolFailure BUDGET_EXCEEDED where calls are nested too deep."""
 
     def durable(self) -> InnerCalls:
-        """The same with a memory where the running call is a job: each answer is kept before it is returned, in the
-        order of the calls, and a later run of the job, on whichever hub, gets the kept ones without a second effect.
-        Who uses it makes the same calls in the same order each time, or is told EXECUTION_ERROR; its tool declares
-        `replays`. Where the running call is no job, or its tool does not declare it: the same handle.
+        """Return the same with a log where the running call is a job: each answer is stored before it is returned, in
+        the order of the calls, and a later run of the job, on any hub, gets the stored ones without a second effect.
+        The tool must declare `replays` and make the same calls in the same order each time; otherwise it gets
+        EXECUTION_ERROR. Where the running call is not a job, or its tool does not declare it: the same handle.
 
-        `invoke` then raises `Suspended`, too: the call waits for a person. A plan is not kept.
+        `invoke` then also raises `Suspended` when the call waits for a person. A plan is not stored.
         """
 
     async def invoke(self, tool: str, args: JsonObject, *, purpose: str) -> ToolResult:
-        """The answer, whatever it is; only cancellation is raised. What becomes a job is awaited, and cancelled where
-        nobody waits for it any more."""
+        """Return the answer, whatever it is; only cancellation is raised. A call that becomes a job is awaited, and
+        cancelled where nobody waits for it any more."""
 
     async def plan(self, tool: str, args: JsonObject, *, purpose: str) -> Plan | ToolResult:
-        """What the call would do now, which a person may still have to approve; or the refusal that it would end with.
-        Counts as a call. Raises as `invoke`."""
+        """Return what the call would do now, which a person may still have to approve; or the refusal that it would end
+        with. Counts as a call. Raises as `invoke`."""

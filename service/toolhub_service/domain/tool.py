@@ -1,4 +1,4 @@
-"""A tool as the hub knows it: contract, risk, limits, where it came from and whether it may be called."""
+"""A tool as the hub knows it: contract, risk, limits, origin and whether it may be called."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ CAPABILITY_ALIASES: dict[str, frozenset[str]] = {
     "delete:file": frozenset({WRITE_FS, DANGER_DESTRUCTIVE}),
     "network:outbound": frozenset({NETWORK}),
 }
-"""Older names and what they mean today."""
+"""Older names and their current ones."""
 
 
 def canonical_capabilities(capabilities: Iterable[str]) -> frozenset[str]:
-    """The set with older names replaced by today's."""
+    """Return the set with older names replaced by current ones."""
     named: set[str] = set()
     for capability in capabilities:
         named |= CAPABILITY_ALIASES.get(capability, frozenset({capability}))
@@ -57,13 +57,13 @@ def canonical_capabilities(capabilities: Iterable[str]) -> frozenset[str]:
 
 
 REGISTERED_SOURCE = "registered"
-"""The source of a tool that is being registered and does not name one."""
+"""Source of a tool that is being registered and does not name one."""
 
 
 class IdentityEnum(Enum):
-    """Members hash by identity, for each is a singleton."""
+    """Members hash by identity, because each is a singleton."""
 
-    # Enum's own hash is Python code, and these are keys of dictionaries and sets on every call.
+    # Enum's own hash is Python code, and members are keys of dictionaries and sets on every call.
     __hash__ = object.__hash__
 
 
@@ -84,19 +84,20 @@ class ToolState(Enum):
 
 
 class Primitive(IdentityEnum):
-    """What of a protocol's a tool stands for: MCP parts tools, prompts and resources, the hub governs all as tools."""
+    """The protocol primitive that a tool represents: MCP separates tools, prompts and resources, the hub governs all as
+    tools."""
 
     TOOL = "tool"
     PROMPT = "prompt"
-    """Gives the messages of one prompt."""
+    """Returns the messages of one prompt."""
     RESOURCE_LIST = "resource-list"
-    """Gives a source's resources and templates."""
+    """Returns a source's resources and templates."""
     RESOURCE_READ = "resource-read"
-    """Gives the contents of one resource, by its URI."""
+    """Returns the contents of one resource, by its URI."""
     RESOURCE_SUBSCRIPTION = "resource-subscription"
-    """Has the source tell of changes of one resource, by its URI."""
+    """Subscribes to changes of one resource, by its URI."""
     COMPLETION = "completion"
-    """Gives what an argument of a prompt or template may be."""
+    """Returns possible values for an argument of a prompt or template."""
 
 
 class IdempotencyMode(Enum):
@@ -109,7 +110,7 @@ class IdempotencyMode(Enum):
 
 
 class ArgumentRole(Enum):
-    """What an argument means to the guards, so that policy can judge it before the tool runs."""
+    """What an argument means to the guards, so that policy can check it before the tool runs."""
 
     PATH_READ = "path_read"
     PATH_WRITE = "path_write"
@@ -123,15 +124,15 @@ class ArgumentRole(Enum):
 
 
 class GuardedArgument(msgspec.Struct, frozen=True):
-    """One argument that a guard judges in step 4 and again at I/O time."""
+    """One argument that a guard checks in step 4 and again at I/O time."""
 
     name: str
-    """Top-level property of the arguments; absent or null values are not judged."""
+    """Top-level property of the arguments; absent or null values are not checked."""
     role: ArgumentRole
 
 
 class DatabaseTerms(msgspec.Struct, frozen=True):
-    """What statements on one configured connection may do. Where the database is, nobody above it knows."""
+    """What statements on one configured connection may do. The database's address is known only below this layer."""
 
     name: str
     dialect: Literal["postgres", "sqlite"]
@@ -141,7 +142,7 @@ class DatabaseTerms(msgspec.Struct, frozen=True):
     functions: tuple[str, ...] = ()
     """Allowed besides the built-in list: `name`, or `schema.name` in PostgreSQL."""
     schema: str = "public"
-    """Of PostgreSQL: where names without a schema are looked up."""
+    """PostgreSQL only: schema in which names without one are looked up."""
 
 
 class Annotations(msgspec.Struct, frozen=True):
@@ -156,7 +157,7 @@ class Annotations(msgspec.Struct, frozen=True):
 
     @property
     def safe_to_repeat(self) -> bool:
-        """Whether running the call twice does what running it once does."""
+        """Whether running the call twice has the effect of running it once."""
         return self.read_only or self.idempotent
 
 
@@ -174,33 +175,33 @@ class ToolLimits(msgspec.Struct, frozen=True):
     max_retries: int = 0
     """Further attempts after the first; used only where a repeat is safe."""
     max_result_bytes: int = 1024 * 1024
-    """Inline result, canonical JSON bytes."""
+    """Size of an inline result, in bytes of canonical JSON."""
     max_concurrency: int = 0
     """Calls in flight for the tool's upstream; 0: the hub's default."""
     job_timeout_s: float = 0.0
     """From submission to end, where the tool runs as a job, whatever its caller allows; 0: the hub's default."""
     call_max_s: float = 0.0
-    """What the operator allows a call of its source, also within a job, whatever its caller allows; 0: no such bound.
-    Not of work that runs on elsewhere, which `job_timeout_s` bounds."""
+    """The operator's limit for a call of its source, also within a job, whatever its caller allows; 0: no limit. Does
+    not apply to work that continues elsewhere, which `job_timeout_s` limits."""
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A call that works, for models and for the tour."""
+    """A working call, for models and for the tour."""
 
     title: str
     args: JsonObject
 
 
 class SkillListing(Struct, frozen=True, gc=False):
-    """What a skill is made of, for who lists skills (SEP-2640). Untrusted."""
+    """The contents of a skill, for clients that list skills (SEP-2640). Untrusted."""
 
     frontmatter: JsonObject
-    """Of its SKILL.md, every field as it is written."""
+    """Fields of its SKILL.md, as written."""
     files: tuple[tuple[str, str, int], ...]
-    """(path from the skill's folder, sha256 in hex, bytes) of each that can be read."""
+    """(path from the skill's folder, sha256 in hex, bytes) of each readable file."""
 
 
-# eq=False: to compare two schemas field by field would walk both of them, and the digest says it all.
+# eq=False: comparing two schemas field by field would traverse both, and the digest is sufficient.
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolSpec:
     """One tool. Equality is by digest: two specs with the same definition are the same tool."""
@@ -221,33 +222,33 @@ class ToolSpec:
     idempotency: IdempotencyMode = IdempotencyMode.KEYED
     guarded: tuple[GuardedArgument, ...] = ()
     databases: tuple[DatabaseTerms, ...] = ()
-    """What its arguments of role SQL are judged by; configuration, not part of the definition."""
+    """Terms by which arguments of role SQL are checked; configuration, not part of the definition."""
     skill: SkillListing | None = None
-    """Of a tool that reads a skill; `resource_id` has its digest."""
+    """Set for a tool that reads a skill; `resource_id` has its digest."""
     source: str = "core"
-    """Which source it came from: `core`, `custom`, or a configured source's name."""
+    """Its source: `core`, `custom`, or a configured source's name."""
     endpoint: str = ""
     resource_id: str = ""
     upstream: str = ""
-    """Key of the breaker and the concurrency limit it shares; empty: its own name."""
+    """Key of the shared breaker and concurrency limit; empty: its own name."""
     primitive: Primitive = Primitive.TOOL
-    """Where it is another than TOOL, an MCP client is shown a prompt or resources in its place."""
+    """If not TOOL, an MCP client sees a prompt or resources instead of the tool."""
     state: ToolState = ToolState.ACTIVE
     state_reason: str = ""
     """Why it is not ACTIVE; empty when it is."""
     examples: tuple[Example, ...] = ()
     replays: bool = False
-    """Whether its only effects are calls that it makes by `InnerCalls.durable`: a job of it may be run again, whatever
-    it has begun."""
+    """Whether its only effects are calls made by `InnerCalls.durable`: a job of it may be run again, whatever it has
+    begun."""
     digest: str = ""
     """sha256 (hex) over the canonical definition; computed when left empty."""
     has_side_effects: bool = field(init=False)
     """Whether a call may change something: its audit record must be durable before it runs."""
     upstream_key: str = field(init=False)
-    """Of its breaker and its concurrency limit."""
+    """Key of its breaker and its concurrency limit."""
 
     def __post_init__(self) -> None:
-        # Fields and not properties: both are read several times on every call.
+        # Fields instead of properties: both are read several times on every call.
         object.__setattr__(self, "has_side_effects", not self.annotations.read_only)
         object.__setattr__(self, "upstream_key", self.upstream or self.name)
         if not self.digest:
@@ -261,7 +262,8 @@ class ToolSpec:
 
 
 def definition_digest(spec: ToolSpec) -> str:
-    """sha256 (hex) over what a caller relies on: name, contract, capabilities, annotations; not state or source."""
+    """Return sha256 (hex) over what a caller relies on: name, contract, capabilities, annotations; not state or
+    source."""
     definition: dict[str, JsonValue] = {
         "name": spec.name,
         "version": spec.version,
@@ -269,7 +271,7 @@ def definition_digest(spec: ToolSpec) -> str:
         "description": spec.description,
         "inputSchema": spec.input_schema,
         "outputSchema": spec.output_schema,
-        # A set has no order of its own, and the digest must be the same in every process.
+        # A set has no order of its own, and the digest must be equal in every process.
         "capabilities": sorted(spec.capabilities),
         "annotations": [
             spec.annotations.read_only,
@@ -281,40 +283,41 @@ def definition_digest(spec: ToolSpec) -> str:
         "resourceId": spec.resource_id,
         "guarded": [[argument.name, argument.role.value] for argument in spec.guarded],
     }
-    # To write it in another way would change every digest, and void the plans and approvals that name them.
+    # Any other form would change every digest, and void the plans and approvals that contain them.
     canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-# What tools were used for: purposes of calls that succeeded, from which search learns. Per tenant, redacted.
+# Uses of tools: purposes of successful calls, from which search learns. Per tenant, redacted.
 
 
 class ToolUse(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="v", tag=1):
     tenant: str
-    """Whose searches it helps: the principal."""
+    """The principal whose searches it helps."""
     tool: str
     """Full name."""
     agent: str
-    """Who used it, so that none can outweigh the others; empty: the principal itself."""
+    """The agent that used it, so that none can outweigh the others; empty: the principal itself."""
     purpose: str
     """Redacted, at most 300 characters."""
     at_unix_ms: int
 
 
 class UsageStore(Protocol):
-    """Uses in the order they were added, whoever else shares the store. Losing the newest few is no harm.
+    """Uses in the order in which they were added, in a store that others may share. Losing the newest few does no harm.
 
-    Each raises ToolFailure TOOL_UNAVAILABLE when it cannot be reached.
+    Each raises ToolFailure TOOL_UNAVAILABLE when the store cannot be reached.
     """
 
     async def add(self, uses: Sequence[ToolUse]) -> None:
-        """Append; of one tenant and tool only the newest `keep` (given to the constructor) stay."""
+        """Append a use; for one tenant and tool only the newest `keep` (given to the constructor) stay."""
 
     async def after(self, cursor: int, limit: int) -> tuple[Sequence[ToolUse], int]:
-        """Uses added after the cursor (0: from the start), oldest first, at most `limit`, and the next cursor."""
+        """Return uses added after the cursor (0: from the start), oldest first, at most `limit`, and the next
+        cursor."""
 
     async def forget(self, before_unix_ms: int, limit: int) -> int:
-        """Remove uses older than that, at most `limit`; how many were removed."""
+        """Delete uses older than that, at most `limit`, and return how many."""
 
     async def start(self) -> None: ...
 

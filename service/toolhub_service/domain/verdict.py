@@ -1,4 +1,4 @@
-"""What policy decided, by which rule, and what would change its mind."""
+"""What policy decided, by which rule, and what would change the decision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
 
-# What a verdict allows in detail: the values that guards judge by and tools enforce at I/O time.
+# What a verdict allows in detail: the values that guards use and tools enforce at I/O time.
 
 
 class EgressRule(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class EgressRule(msgspec.Struct, frozen=True):
     schemes: frozenset[str] = frozenset({"https", "http"})
     ports: frozenset[int] = frozenset()
     """Empty: the scheme's default port only."""
-    # Reading alone: methods that may change something have to be named.
+    # Reading only: methods that may change something must be named.
     methods: frozenset[str] = frozenset({"GET", "HEAD"})
     cidrs: tuple[str, ...] = ()
     """Networks opened although they are not public, such as `127.0.0.0/8`; empty: public addresses only."""
@@ -32,7 +32,7 @@ class EgressRule(msgspec.Struct, frozen=True):
     paths: tuple[str, ...] = ()
     """Prefixes in normal form, such as `/v1`, that end at a slash or the end of the path; empty: any path."""
     retry_with_key: bool = False
-    """Whether what matches honours the header Idempotency-Key: a request that carries it may then be sent again."""
+    """Whether the host honours the header Idempotency-Key: a request that carries it may then be sent again."""
 
 
 class FlagRule(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class CommandRule(msgspec.Struct, frozen=True):
     positionals: str | None = None
     """RE2 pattern that each positional must match whole; None: no positionals. A leading `-` is always refused."""
     positionals_are_paths: bool = False
-    """Whether positionals are paths of the workspace and judged by the path guard."""
+    """Whether positionals are workspace paths, checked by the path guard."""
     positionals_max: int = 16
     subcommands: tuple[str, ...] = ()
     """When not empty, argv[1] must be one of these."""
@@ -67,7 +67,7 @@ class CommandRule(msgspec.Struct, frozen=True):
 
 
 class DeniedCommand(msgspec.Struct, frozen=True):
-    """Commands that no grammar can allow, beside the built-in ones."""
+    """Commands that no grammar can allow, besides the built-in ones."""
 
     id: str
     pattern: str
@@ -76,11 +76,11 @@ class DeniedCommand(msgspec.Struct, frozen=True):
 
 Level = Literal["rlimits", "landlock", "bubblewrap"]
 LEVELS: tuple[Level, ...] = ("rlimits", "landlock", "bubblewrap")
-"""What may hold a program, from the weakest to the strongest (the package `sandbox`)."""
+"""Levels of isolation for a program, from the weakest to the strongest (the package `sandbox`)."""
 
 
 class Sandbox(msgspec.Struct, frozen=True):
-    """Bounds on what a tool may take from the machine."""
+    """Limits on what a tool may use of the machine."""
 
     max_read_bytes: int = 5 * 1024 * 1024
     max_write_bytes: int = 100 * 1024 * 1024
@@ -95,21 +95,21 @@ class Sandbox(msgspec.Struct, frozen=True):
     require_bubblewrap: bool = False
     """Refuse to run commands where bubblewrap is missing instead of running them with rlimits alone."""
     minimum: Level = "rlimits"
-    """What must hold every program that a tool starts with code or arguments of others."""
+    """The level for every program that a tool starts with code or arguments of others."""
     minimum_for: Mapping[str, Level] = msgspec.field(default_factory=dict)
-    """More for tools by name, `*` for any characters; the strongest of those that match holds."""
+    """Further levels by tool name, `*` for any characters; the strongest of those that match applies."""
 
     def minimum_of(self, tool: str) -> Level:
-        """For a tool by its full name."""
+        """Return the level for a tool by its full name."""
         wanted = [self.minimum, *(level for name, level in self.minimum_for.items() if fnmatchcase(tool, name))]
         if self.require_bubblewrap and tool == "core/exec.run":
-            # The older key speaks of commands alone, and means the strongest level for them.
+            # The older key is about commands only, and means the strongest level for them.
             wanted.append("bubblewrap")
         return max(wanted, key=LEVELS.index)
 
 
 class Constraints(msgspec.Struct, frozen=True):
-    """All that a verdict says about how a granted call may touch the world."""
+    """Everything in a verdict about how a granted call may access files, hosts and programs."""
 
     egress: tuple[EgressRule, ...] = ()
     commands: tuple[CommandRule, ...] = ()
@@ -128,7 +128,7 @@ class Limit(msgspec.Struct, frozen=True):
     """One limit that applies to a call; several may."""
 
     id: str
-    """Names the bucket: limits with equal ids share one count."""
+    """Names the bucket: limits with equal ids share one counter."""
     rate_per_s: float | None = None
     burst: int = 1
     concurrency: int | None = None
@@ -151,7 +151,7 @@ class Verdict(msgspec.Struct, frozen=True):
     operator_remedy: str = ""
     """Lines of policy.yaml that would allow the call: for operators and the audit log, never for another caller."""
     kind: ErrorKind = ErrorKind.POLICY_DENIED
-    """How a refusal is worded."""
+    """Error kind of a refusal."""
     details: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
     constraints: Constraints = msgspec.field(default_factory=Constraints)
     limits: tuple[Limit, ...] = ()
@@ -161,11 +161,11 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.effect is Effect.ALLOW
 
 
-# The port of counts that all hubs spend together: rate and quota, by limit id.
+# The port of counters that all hubs share: rate and quota, by limit id.
 
 
 class ExhaustedLimit(Enum):
-    """What of a limit is used up."""
+    """Which part of a limit is used up."""
 
     RATE = "rate"
     QUOTA = "quota"
@@ -177,39 +177,39 @@ class Refused(NamedTuple):
     limit: Limit
     scarce: ExhaustedLimit
     wait_s: float
-    """Until the same call may pass, as it stands now."""
+    """Seconds until the same call may pass, by the present counts."""
 
 
 class Taken(NamedTuple):
-    """What `give_back` wants."""
+    """Argument for `give_back`."""
 
     limits: tuple[Limit, ...] = ()
     marks: tuple[bytes, ...] = ()
-    """The store's own, one a limit."""
+    """The store's own values, one per limit."""
 
 
 class SharedCounts(Protocol):
-    """Rate and quota of limits. Concurrency is no count of this port: slots are each process's own.
+    """Rate and quota of limits. Concurrency is not counted here: slots belong to each process.
 
     Both methods raise ToolFailure TOOL_UNAVAILABLE when the store cannot be reached. A call may then have been counted
     all the same, and one whose answer was lost may be counted twice: never too few.
     """
 
     async def take(self, limits: Sequence[Limit], *, spend: bool = True) -> Taken | Refused:
-        """Spend one call of each limit, or of none. Without `spend`: only say whether it would pass."""
+        """Count one call of each limit, or of none. Without `spend`, only return whether it would pass."""
 
     async def give_back(self, taken: Taken) -> None:
-        """Of a call that did not run. A window that has closed since is left alone."""
+        """Return what a call that did not run has taken. A window that has closed since is unchanged."""
 
 
-# How much of a common room one may hold, so that one alone does not use it up.
+# How much of a shared resource one may hold, so that nobody uses it up alone.
 #
-# As long as one holds less than is still free, one may take one more (Choudhury and Hahne, "Dynamic Queue Length
-# Thresholds for Shared-Memory Packet Switches", 1998, with alpha = 1). Who comes first gets half, the next half of what
-# is left: it takes a dozen who take all they can to fill a room of thousands. As what they hold ends, their shares even
-# out, to one part in n + 1 each, for who has less may take sooner. Nobody needs to know who is there.
+# While one holds less than is still free, one may take one more (Choudhury and Hahne, "Dynamic Queue Length Thresholds
+# for Shared-Memory Packet Switches", 1998, with alpha = 1). The first gets half, the next half of the rest: it takes a
+# dozen who take all they can to fill a resource of thousands. As holdings end, the shares even out, to one part in n +
+# 1 each, because one who has less may take sooner. Nobody needs to know who the others are.
 
 
 def may_take(own: int, taken: int, most: int) -> bool:
-    """Whether one who holds `own` may take more of a room of `most`, of which all together hold `taken`."""
+    """Return whether one who holds `own` may take more of a resource of `most`, of which all together hold `taken`."""
     return own < most - taken
