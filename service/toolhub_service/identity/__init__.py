@@ -1,7 +1,7 @@
-"""Who calls, by what is shown: tokens of configured issuers, API keys and certificates, for every entrance.
+"""Who calls, by the credential presented: tokens of configured issuers, API keys and certificates, for every interface.
 
-`token.py` judges what a token says; `keys.py` holds the keys of an issuer, fetched through the egress guard;
-`tokens.py` joins both, and remembers what it has verified until that expires. `api_keys.py` is what is kept of an API
-key. `spiffe.py` judges certificates, `xfcc.py` what an Envoy says of those of its clients, and `workload_api.py` gets
-the hub's own from the SPIFFE agent.
+`token.py` validates the claims of a token; `keys.py` holds the keys of an issuer, fetched through the egress guard;
+`tokens.py` combines both, and caches verified tokens until they expire. `api_keys.py` has the stored form of an API
+key. `spiffe.py` validates certificates, `xfcc.py` parses what an Envoy says of its clients' certificates, and
+`workload_api.py` gets the hub's own from the SPIFFE agent.
 """

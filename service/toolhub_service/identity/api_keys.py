@@ -1,6 +1,6 @@
-"""API keys: what is kept of one, whether one that was presented may be believed, and which have been used.
+"""API keys: what is stored of one, whether a presented one is valid, and which have been used.
 
-A key is `thk_<id>_<secret>`. The ID is public; of the secret, which has 256 random bits, one round of sha256 is kept.
+A key is `thk_<id>_<secret>`. The ID is public; of the secret, which has 256 random bits, one round of sha256 is stored.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ KEY_PREFIX: Final = "thk_"
 
 
 class StoredKey(msgspec.Struct, frozen=True):
-    """An API key as it is kept: named, and hashed. Times are Unix seconds."""
+    """An API key as stored: its name and hash. Times are Unix seconds."""
 
     name: str
     """The principal."""
     sha256: str
     """Hex digest of the whole key text."""
     created_s: int | None = None
-    """None: of a version that did not keep it."""
+    """None: stored by a version without this field."""
     expires_s: int | None = None
-    """None: it holds until it is revoked."""
+    """None: valid until it is revoked."""
     roles: frozenset[Role] | None = None
     """The only roles, of those that the policy gives; None: all."""
     capabilities: frozenset[str] | None = None
-    """Globs, likewise."""
+    """Globs over capabilities, with the same meaning."""
     tenant: str = ""
     replaced_by: str = ""
-    """ID of the key that was made in its place; it holds until `expires_s`, so that callers have time to change."""
+    """ID of the key that replaced it; it stays valid until `expires_s`, so that callers have time to change."""
 
     @property
     def is_narrowed(self) -> bool:
@@ -47,29 +47,29 @@ class StoredKey(msgspec.Struct, frozen=True):
 
 
 class KeyRefused(Exception):
-    """The key is not accepted; the message says why, and names no more of it than its ID."""
+    """The key is refused; the message says why, and contains nothing of the key but its ID."""
 
     def __init__(self, problem: str, message: str) -> None:
         super().__init__(message)
         self.problem = problem
-        """One word for programs: `unknown`, `expired`, `replaced` or `tenant`."""
+        """A code for programs: `unknown`, `expired`, `replaced` or `tenant`."""
         self.message = message
 
 
 def key_id_of(key: str) -> str:
-    """The public part of a key: `thk_<id>`; empty when it does not look like one."""
-    # The secret may have underscores of its own: only the first two part prefix, id and secret.
+    """Return the public part of a key: `thk_<id>`; empty when it does not look like a key."""
+    # The secret may contain underscores: only the first two separate prefix, id and secret.
     parts = key.split("_", 2)
     return f"{parts[0]}_{parts[1]}" if len(parts) == 3 and key.startswith(KEY_PREFIX) else ""
 
 
 def moment(unix_s: float) -> str:
-    """Such as `2026-11-24 04:06 UTC`."""
+    """Return a time such as `2026-11-24 04:06 UTC`."""
     return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 class KnownKeys:
-    """The keys of now. Whoever asks for one that is known and holds has used it."""
+    """The current keys. Looking up a valid key counts as its use."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class KnownKeys:
         now_s: Callable[[], float],
         tenancy: Callable[[str], Tenancy | None] = lambda _: None,
     ) -> None:
-        """`describe`: roles and rights of a principal under the policy in force; `now_s`: Unix seconds; `tenancy`: of a
-        tenant, None where the policy has none."""
+        """`describe` returns roles and rights of a principal under the policy in force; `now_s` Unix seconds; `tenancy`
+        that of a tenant, None where the policy has none."""
         self._keys = dict(keys)
         self._describe = describe
         self._tenancy = tenancy
@@ -88,24 +88,24 @@ class KnownKeys:
         self._narrowed: dict[str, tuple[StoredKey, Principal, Principal]] = {}
 
     def replace(self, keys: Mapping[str, StoredKey]) -> None:
-        """Use another set from now on: a revoked key stops working at once."""
+        """Use another set from now on: a revoked key is refused at once."""
         self._keys = dict(keys)
-        # What was narrowed for a key that is gone is dropped; a changed one is noticed when it is used.
+        # Narrowed principals of removed keys are dropped; a changed key is noticed when it is used.
         self._narrowed = {key_id: kept for key_id, kept in self._narrowed.items() if key_id in self._keys}
 
     def all(self) -> Mapping[str, StoredKey]:
         return self._keys
 
     def take_used(self) -> set[str]:
-        """IDs of the keys that were used since this was asked last."""
+        """Return IDs of the keys that were used since the last call."""
         used, self._used = self._used, set()
         return used
 
     def verify(self, key: str) -> StoredKey:
-        """Raises KeyRefused."""
+        """Return the valid key. Raises KeyRefused."""
         key_id = key_id_of(key)
         stored = self._keys.get(key_id)
-        # An ID that no key has costs no digest; and why a key is refused is said to who has all of it.
+        # An unknown ID costs no digest, and only a caller that has the whole key learns why it is refused.
         if stored is None or not hmac.compare_digest(stored.sha256, hashlib.sha256(key.encode()).hexdigest()):
             raise KeyRefused("unknown", "The API key is unknown or was revoked.")
         if stored.expires_s is not None and stored.has_expired(self.now_s()):
@@ -114,18 +114,19 @@ class KnownKeys:
         return stored
 
     def principal(self, key_id: str, stored: StoredKey) -> Principal:
-        """Whom a key stands for: what the policy gives, as far as the key has it too. The same object as long as
-        neither changes. Raises KeyRefused for a key of another tenant than the policy puts its principal into."""
+        """Return the key's principal: what the policy gives, as far as the key allows it. The same object as long as
+        neither changes. Raises KeyRefused for a key of a tenant other than the one in which the policy puts its
+        principal."""
         described = self._describe(stored.name)
         if not stored.is_narrowed:
             return described
         kept = self._narrowed.get(key_id)
-        # By identity: the policy makes a new principal whenever it could say anything else of it.
+        # By identity: the policy creates a new principal whenever anything about it may have changed.
         if kept is None or kept[0] != stored or kept[1] is not described:
             roles = described.roles if stored.roles is None else described.roles & stored.roles
             if stored.tenant and described.tenant != stored.tenant and self._tenancy(stored.tenant) is not None:
                 raise _of_another_tenant(key_id, stored)
-            tenant = described.tenant or stored.tenant  # or a narrower key would leave what rules say of its tenant
+            tenant = described.tenant or stored.tenant  # or a narrowed key would not be subject to its tenant's rules
             principal = replace(described, roles=roles, permissions=stored.capabilities, tenant=tenant)
             kept = self._narrowed[key_id] = stored, described, principal
         return kept[2]

@@ -1,8 +1,8 @@
-"""The public keys of one issuer (RFC 7517): found by discovery, fetched through the egress guard, and kept for a time.
+"""The public keys of one issuer (RFC 7517): found by discovery, fetched through the egress guard, and cached.
 
-Keys are fetched when a token needs them, again when they are old, and once more when a token names a key that is not
-among them, which a bucket bounds: whoever sends made-up key ids makes the hub ask no more often than that. While the
-issuer cannot be reached, the last good ones serve for `grace_s`. One fetch at a time; it goes on when who waits leaves.
+Keys are fetched when a token needs them, again when they are old, and once more when a token names an unknown key,
+which a token bucket limits, so that made-up key ids cause no more requests than that. While the issuer cannot be
+reached, the last good keys are used for `grace_s`. There is one fetch at a time; it continues when its waiter leaves.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _FETCH_S: Final = 5.0
 _KEYS_MAX: Final = 64
 _MISSING_MAX: Final = 256
 _MISSING_S: Final = 60.0
-"""For which a key id that the issuer did not know is not asked for again."""
+"""Seconds for which an unknown key id is not requested again."""
 _EXTRA_FETCHES: Final = 5
-"""Fetches for unknown key ids that may come at once; then one each _EXTRA_FETCH_S."""
+"""Fetches for unknown key ids that may happen at once; then one each _EXTRA_FETCH_S."""
 _EXTRA_FETCH_S: Final = 10.0
 _PAUSE_S: Final = 2.0
-"""After a failure; doubled by each further one, up to _PAUSE_MAX_S."""
+"""Pause after a failure, doubled by each further one, up to _PAUSE_MAX_S."""
 _PAUSE_MAX_S: Final = 60.0
 _DISCOVERED_S: Final = 3_600.0
 _RSA_BITS: Final = range(2_048, 8_193)
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
-# The operator names the issuer: it may stand in any network. Where a document of its points to may not.
+# The operator names the issuer, so it may be in any network. What one of its documents points to may not.
 _ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
 
 
@@ -57,11 +57,11 @@ class Document(NamedTuple):
     status: int
     body: bytes
     date: str
-    """The header Date; empty when there was none."""
+    """The header Date; empty without one."""
 
 
 class Fetcher:
-    """GET of an issuer's documents."""
+    """GETs an issuer's documents."""
 
     def __init__(self, terms: IssuerTerms) -> None:
         self._origin = _parsed("issuer", terms.issuer).origin
@@ -71,14 +71,14 @@ class Fetcher:
         self._resolver: SystemResolver | None = None
 
     async def get(self, url: str) -> Document:
-        """Raises FetchFailed."""
+        """Return a document. Raises FetchFailed."""
         parsed = _parsed("jwks_uri", url)
         rule = EgressRule(
             hosts=(parsed.host,),
             schemes=frozenset({parsed.scheme}),
             ports=frozenset({parsed.port}),
             methods=frozenset({"GET"}),
-            # `jwks_uri` comes from a document: it may not make the hub read addresses of its own network.
+            # `jwks_uri` comes from a document: it must not make the hub read addresses of its own network.
             cidrs=_ANY_NETWORK if parsed.origin in self._own else (),
         )
         deadline_s = asyncio.get_running_loop().time() + _FETCH_S
@@ -112,7 +112,7 @@ class Fetcher:
 
 class Fetch(Protocol):
     async def get(self, url: str) -> Document:
-        """Raises FetchFailed."""
+        """Return a document. Raises FetchFailed."""
         ...
 
     async def close(self) -> None: ...
@@ -126,7 +126,7 @@ def _parsed(name: str, url: str) -> ParsedUrl:
 
 
 def check_url(name: str, url: str) -> None:
-    """Raises FetchFailed for what is no https URL, or http within this machine: whoever changes keys on their way can
+    """Raises FetchFailed unless it is an https URL, or http within this machine: whoever can change keys in transit can
     make any token."""
     parsed = _parsed(name, url)
     if parsed.scheme != "https" and parsed.host not in ("localhost", "127.0.0.1", "::1", "[::1]"):
@@ -136,9 +136,9 @@ def check_url(name: str, url: str) -> None:
 class PublicKey(NamedTuple):
     key_id: str
     algorithms: frozenset[str]
-    """Which it is for."""
+    """Algorithms that it may verify."""
     key: Any
-    """As `cryptography` has it."""
+    """The key object of `cryptography`."""
 
 
 class KeySet:
@@ -149,9 +149,9 @@ class KeySet:
         self.digest = digest
 
     def find(self, key_id: str, algorithm: str) -> PublicKey | None:
-        """The key that is named, and without a name the only one that fits."""
+        """Return the named key, and without a name the only one that fits."""
         fitting = [key for key in self.keys if algorithm in key.algorithms and key_id in ("", key.key_id)]
-        # Of several that fit none is tried: a token must not pick its key by being tried with all.
+        # Of several that fit none is tried: a token must not select its key by being tried with all of them.
         return fitting[0] if len(fitting) == 1 else None
 
 
@@ -162,7 +162,7 @@ def verifies(key: PublicKey, algorithm: str, signed: bytes, signature: bytes) ->
 
 
 def read_keys(body: bytes, algorithms: frozenset[str]) -> KeySet:
-    """The keys of a JWK set that verify one of the algorithms; others are passed over. Raises FetchFailed."""
+    """Return the keys of a JWK set that verify one of the algorithms; others are skipped. Raises FetchFailed."""
     document = _object("keys", body)
     entries = document.get("keys")
     if not isinstance(entries, list) or len(entries) > _KEYS_MAX:
@@ -174,9 +174,9 @@ def read_keys(body: bytes, algorithms: frozenset[str]) -> KeySet:
 
 
 def _read_key(entry: Mapping[str, Any], algorithms: frozenset[str]) -> PublicKey | None:
-    """None for what is not for signatures, is secret, is weak or cannot be read."""
+    """Return the key; None when it is not for signatures, is secret, is weak or cannot be read."""
     operations, key_id = entry.get("key_ops"), entry.get("kid", "")
-    # `d` is a private key and `k` a symmetric one (RFC 7518 §6): who publishes either lets anybody sign.
+    # `d` is a private key and `k` a symmetric one (RFC 7518 §6): when published, either lets anybody sign.
     is_secret = "d" in entry or "k" in entry
     if is_secret or entry.get("use", "sig") != "sig" or (isinstance(operations, list) and "verify" not in operations):
         return None
@@ -186,12 +186,12 @@ def _read_key(entry: Mapping[str, Any], algorithms: frozenset[str]) -> PublicKey
     from jwt.algorithms import get_default_algorithms
     from jwt.exceptions import InvalidKeyError
 
-    # All that fit are of one family and read a key alike; the smallest name makes the choice stable.
+    # All that fit are of one family and read a key alike; taking the smallest name makes the choice stable.
     known = get_default_algorithms()[min(fitting)]
-    # One entry that cannot be read must not take the issuer's other keys with it; None counts it as not accepted.
+    # One unreadable entry must not invalidate the issuer's other keys; None treats it as not accepted.
     with suppress(InvalidKeyError, ValueError, TypeError, KeyError):
         key = known.from_jwk({name: value for name, value in entry.items() if name in _MEMBERS})
-        # RFC 7518 §3.3 asks for 2048 bits at least; the upper bound keeps verifying from costing seconds.
+        # RFC 7518 §3.3 requires 2048 bits at least; the upper limit keeps verification from taking seconds.
         if entry["kty"] != "RSA" or key.key_size in _RSA_BITS:
             return PublicKey(key_id, fitting, key)
     return None
@@ -220,7 +220,7 @@ def _object(name: str, body: bytes) -> Mapping[str, Any]:
 
 
 class IssuerKeys:
-    """The keys in force. Not for threads: everything happens on the loop."""
+    """The keys in force. Not thread-safe: everything happens on the loop."""
 
     def __init__(self, terms: IssuerTerms, fetch: Fetch, clock: Clock) -> None:
         self.terms = terms
@@ -229,38 +229,38 @@ class IssuerKeys:
         self._keys: KeySet | None = None
         self._fetched_s = 0.0
         self._retry_s = 0.0
-        """When a fetch may be tried again after a failure."""
+        """When the next fetch may be tried after a failure."""
         self._failures = 0
         self.problem = ""
-        """Why the last fetch failed; empty: it did not."""
+        """Why the last fetch failed; empty: it succeeded."""
         self._task: asyncio.Task[None] | None = None
         self._jwks_url, self._discovered_s = "", 0.0
         self._missing_until_s: dict[str, float] = {}
         self._extra_fetches, self._counted_s = float(_EXTRA_FETCHES), 0.0
 
     def in_force(self) -> KeySet | None:
-        """None: there are none, or they are too old to be believed."""
+        """The usable keys; None: there are none, or they are too old."""
         now_s = self._clock.monotonic_s()
         age_s = now_s - self._fetched_s
         if self._keys is None or age_s > max(self.terms.grace_s, self.terms.refresh_s):
             return None
-        # Old, and still good: this token is judged at once while new keys are fetched beside it.
+        # Old, but still valid: this token is verified at once while new keys are fetched.
         if age_s > self.terms.refresh_s:
             self.begin()
         return self._keys
 
     def is_wanting(self) -> bool:
-        """Whether whoever needs keys now has to wait for them, and may."""
+        """Whether a token must wait for keys now, and may."""
         now_s = self._clock.monotonic_s()
-        # Twice the age: up to then a fetch in the background has had its chance, and nobody need wait.
+        # Twice the age: until then a background fetch has had its chance, and nobody needs to wait.
         is_old = self._keys is None or now_s - self._fetched_s > 2 * self.terms.refresh_s
         return is_old and (self._task is not None or now_s >= self._retry_s)
 
     def may_fetch_for(self, key_id: str) -> bool:
-        """Whether a fetch may bring a key that is not known, such as one that the issuer has just made; begins one."""
+        """Return whether a fetch may find an unknown key, such as one that the issuer has just created; begins one."""
         now_s = self._clock.monotonic_s()
         if self._task is not None:
-            # The fetch that is under way may bring the key, and costs the issuer nothing more.
+            # The running fetch may find the key, at no further cost to the issuer.
             return bool(key_id)
         if not key_id or self._missing_until_s.get(key_id, 0.0) > now_s or now_s < self._retry_s:
             return False
@@ -272,7 +272,8 @@ class IssuerKeys:
             return False
         self._extra_fetches -= 1.0
         if len(self._missing_until_s) >= _MISSING_MAX:
-            # Whoever makes up key ids fills this; dropping the oldest keeps it bounded, and the bucket still holds.
+            # Made-up key ids would fill this; dropping the oldest keeps it bounded, and the bucket still limits
+            # fetches.
             del self._missing_until_s[next(iter(self._missing_until_s))]
         self._missing_until_s[key_id] = now_s + _MISSING_S
         self.begin()
@@ -282,13 +283,13 @@ class IssuerKeys:
         return max(1.0, self._retry_s - self._clock.monotonic_s())
 
     async def refresh(self) -> None:
-        """Wait for the fetch under way, or for one that begins now unless one has failed too recently."""
+        """Wait for the running fetch, or for one that begins now unless one has failed too recently."""
         self.begin()
         if self._task is not None:
             await asyncio.wait({self._task})
 
     def begin(self) -> None:
-        """Fetch them beside what runs, unless that is being done or has failed too recently."""
+        """Begin a background fetch, unless one is running or has failed too recently."""
         if self._task is not None or self._clock.monotonic_s() < self._retry_s:
             return
         self._task = asyncio.create_task(self._fetch_keys(), name=f"keys of {self.terms.name}")
@@ -298,10 +299,10 @@ class IssuerKeys:
         self._task = None
         failed = None if task.cancelled() else task.exception()
         if failed is not None:
-            # The issuer may have moved its keys: discovery is asked again before the next fetch.
+            # The issuer may have moved its keys: discovery is repeated before the next fetch.
             self.problem, self._jwks_url = str(failed), ""
             pause_s = min(_PAUSE_S * 2.0**self._failures, _PAUSE_MAX_S)
-            # Capped, for 2.0 to the power of a long outage overflows.
+            # Capped, because 2.0 to the power of a long outage overflows.
             self._failures = min(self._failures + 1, 16)
             self._retry_s = self._clock.monotonic_s() + pause_s
 
@@ -315,17 +316,17 @@ class IssuerKeys:
         self.problem, self._failures, self._retry_s = "", 0, 0.0
         self._fetched_s = self._clock.monotonic_s()
         if self._keys is None or self._keys.digest != keys.digest:
-            self._keys = keys  # a new object: what was verified with the former ones is verified again
+            self._keys = keys  # a new object, so that tokens verified with the former keys are verified again
             self._missing_until_s.clear()
 
     async def _discover(self) -> str:
-        """OpenID Connect Discovery §4, and RFC 8414 §3.1 where there is none."""
+        """Follow OpenID Connect Discovery §4, and RFC 8414 §3.1 where there is no such document."""
         now_s = self._clock.monotonic_s()
         if self._jwks_url and now_s - self._discovered_s < _DISCOVERED_S:
             return self._jwks_url
         issuer = self.terms.issuer
         document = await self._fetch.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
-        # Only where there is none: any other failure of discovery must not lead to a second document.
+        # Only if it does not exist: any other failure of discovery must not lead to a second document.
         if document.status == 404:
             parsed = _parsed("issuer", issuer)
             path = "" if parsed.target == "/" else parsed.target.rstrip("/")
@@ -336,7 +337,7 @@ class IssuerKeys:
             raise FetchFailed(f"discovery at {issuer} answers {document.status}")
         found = _object("discovery", document.body)
         if found.get("issuer") != issuer:
-            # RFC 8414 §3.3: the document of another issuer would lend it that one's keys.
+            # RFC 8414 §3.3: otherwise another issuer's document would make this issuer accept that one's keys.
             raise FetchFailed(f"the document at {issuer} is of another issuer: `issuer` must be the same to the letter")
         url = found.get("jwks_uri")
         if not isinstance(url, str):

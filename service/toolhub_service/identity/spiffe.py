@@ -1,6 +1,6 @@
-"""X.509-SVIDs: who a certificate says its holder is, verified against the bundle of that trust domain alone.
+"""X.509-SVIDs: the holder that a certificate names, verified against the bundle of that trust domain only.
 
-The handshake has verified the chain against all CAs that the hub trusts at once: a trust domain could vouch for ids of
+The handshake has verified the chain against all CAs that the hub trusts together, so a trust domain could sign ids of
 another. So each chain is verified once more, against the CAs of the id's own trust domain, and again when those change.
 SPIFFE-ID and X509-SVID, version 1.0 (https://spiffe.io/docs/latest/spiffe-specs/).
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NOT_INSTALLED: Final = "cryptography is not installed: pip install 'tool-hub[spiffe]'"
 CLIENT_CA: Final = ""
-"""Stands among trust domains for the CAs that vouch for names of hosts."""
+"""Key, among trust domains, of the CAs that may sign host names."""
 
 _ID_MAX_CHARS: Final = 2_048
 _ID: Final = re.compile(r"spiffe://([a-z0-9._-]{1,255})((?:/[A-Za-z0-9._-]+)+)")
@@ -32,7 +32,8 @@ def is_installed() -> bool:
 
 
 def trust_domain_of(uri: str) -> str:
-    """Of the SPIFFE id of a workload; empty for what is none, such as the id of a trust domain itself."""
+    """Return the trust domain of a workload's SPIFFE id; empty for anything else, such as the id of a trust domain
+    itself."""
     found = _ID.fullmatch(uri) if len(uri) <= _ID_MAX_CHARS else None
     # SPIFFE-ID §2.2 forbids dot segments: a proxy that resolves them would read another id.
     if found is None or any(part in (".", "..") for part in found[2].split("/")):
@@ -41,25 +42,25 @@ def trust_domain_of(uri: str) -> str:
 
 
 class Peer(NamedTuple):
-    """What is known of the other end of a connection by its certificate."""
+    """What the certificate of the other end of a connection proves."""
 
     sha256: str
-    """Of the certificate (DER), hex."""
+    """sha256 of the certificate (DER), hex."""
     end_s: float
-    """Seconds since the epoch, from which on it no longer counts."""
+    """Seconds since the epoch at which it ceases to be valid."""
     spiffe_id: str = ""
     """Verified; empty: the certificate has none."""
     problem: str = ""
-    """Why the SPIFFE id that it has does not count."""
+    """Why its SPIFFE id is not accepted."""
     hosts: frozenset[str] = frozenset()
-    """DNS names, if one of the CAs that may vouch for such has signed it."""
+    """DNS names, if one of the CAs that may sign host names has signed it."""
 
 
 class Peers:
-    """Remembers what it has found of a chain until that expires or any CA is replaced."""
+    """Caches the result for each chain until that expires or any CA is replaced."""
 
     def __init__(self, trusted: Callable[[], Mapping[str, bytes]], now_s: Callable[[], float]) -> None:
-        """`trusted`: CAs (PEM) by trust domain, and those of `CLIENT_CA`; another object when they are others."""
+        """`trusted` returns CAs (PEM) by trust domain, and those of `CLIENT_CA`; a new object whenever they change."""
         self._trusted = trusted
         self._now_s = now_s
         self._seen: Mapping[str, bytes] = {}
@@ -67,9 +68,9 @@ class Peers:
         self._found: dict[tuple[bytes, ...], Peer] = {}
 
     def peer(self, chain: tuple[bytes, ...]) -> Peer:
-        """`chain`: PEM, the certificate of the peer first, as the handshake has taken it."""
+        """Return the peer of a chain: PEM, the certificate of the peer first, as accepted by the handshake."""
         trusted = self._trusted()
-        # By identity, for comparing the CAs on each call would cost more than verifying.
+        # By identity, because comparing the CAs on each call would cost more than verifying.
         if trusted is not self._seen:
             self._seen = trusted
             self._found.clear()
@@ -77,10 +78,10 @@ class Peers:
         found = self._found.get(chain)
         if found is None:
             if len(self._found) >= _REMEMBERED:
-                # The oldest goes: whoever connects with ever new certificates cannot grow this.
+                # The oldest is dropped: clients with ever new certificates cannot grow this.
                 self._found.pop(next(iter(self._found)))
             found = self._found[chain] = self._read(chain)
-        if found.end_s <= self._now_s() and found.sha256:  # what cannot be read has its own problem
+        if found.end_s <= self._now_s() and found.sha256:  # an unreadable one has its own problem
             return Peer("", found.end_s, problem="The certificate of the connection has expired: connect again.")
         return found
 
@@ -96,7 +97,7 @@ class Peers:
         digest = hashlib.sha256(leaf.public_bytes(Encoding.DER)).hexdigest()
         end_s, spiffe_id, problem = leaf.not_valid_after_utc.timestamp(), "", ""
         uris = names.get_values_for_type(x509.UniformResourceIdentifier) if names else []
-        # In any spelling: `SPIFFE:` must not pass as a certificate that has no id at all.
+        # In any case: `SPIFFE:` must not pass as a certificate without an id.
         if any(uri.lower().startswith("spiffe:") for uri in uris):
             try:
                 end_s, spiffe_id = self._svid_end_s(leaf, others, uris), uris[0]
@@ -104,10 +105,10 @@ class Peers:
                 problem = str(refused)
         hosts: frozenset[str] = frozenset()
         if names and CLIENT_CA in self._seen:
-            # Names of hosts are vouched for by the ordinary CA alone; without them the SPIFFE ID still counts.
+            # Only the ordinary CA may sign host names; without them the SPIFFE id is still accepted.
             with suppress(_NotVouchedFor):
                 end_s = min(end_s, self._end_s(leaf, others, CLIENT_CA))
-                # RFC 4343: names of hosts are compared without case.
+                # RFC 4343: host names are compared without case.
                 hosts = frozenset(host.lower() for host in names.get_values_for_type(x509.DNSName))
         return Peer(digest, end_s, spiffe_id, problem, hosts)
 
@@ -126,14 +127,14 @@ class Peers:
             raise _NotVouchedFor(message) from None
 
     def _end_s(self, leaf: x509.Certificate, others: Sequence[x509.Certificate], domain: str) -> float:
-        """When the first of the chain expires. Raises _NotVouchedFor where no CA of the domain vouches for it."""
+        """Return when the first of the chain expires. Raises _NotVouchedFor where no CA of the domain has signed it."""
         from cryptography import x509
         from cryptography.x509.verification import ExtensionPolicy, PolicyBuilder, Store, VerificationError
 
         _check_client(leaf)
         if domain not in self._stores:
             self._stores[domain] = x509.load_pem_x509_certificates(self._seen[domain])
-        # Of a leaf, what matters is judged above: SVIDs need not have all that certificates of the web do.
+        # The relevant parts of a leaf are checked above: SVIDs need not have everything that web certificates have.
         policy = PolicyBuilder().store(Store(self._stores[domain])).time(datetime.fromtimestamp(self._now_s(), UTC))
         policy = policy.extension_policies(
             ca_policy=ExtensionPolicy.webpki_defaults_ca(), ee_policy=ExtensionPolicy.permit_all()
@@ -141,14 +142,14 @@ class Peers:
         try:
             chain = policy.build_client_verifier().verify(leaf, list(others)).chain
         except VerificationError as refused:
-            # What follows is where in the library it happened, and no help to an operator.
+            # The rest says where in the library it happened, which does not help an operator.
             raise _NotVouchedFor(str(refused).partition(" (encountered")[0]) from None
-        # An intermediate that expires sooner ends what the leaf can prove.
+        # An intermediate that expires sooner limits what the leaf can prove.
         return min(each.not_valid_after_utc.timestamp() for each in chain)
 
 
 class _NotVouchedFor(Exception):
-    """Why a certificate does not count."""
+    """Why a certificate is not accepted."""
 
 
 def _names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
@@ -161,7 +162,7 @@ def _names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
 
 
 def _check_client(leaf: x509.Certificate) -> None:
-    """Raises _NotVouchedFor where nobody can be known by it (X509-SVID, 4 and 5.2)."""
+    """Raises _NotVouchedFor where the certificate cannot identify a client (X509-SVID, 4 and 5.2)."""
     from cryptography import x509
 
     found = {type(extension.value): extension.value for extension in leaf.extensions}

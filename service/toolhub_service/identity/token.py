@@ -1,7 +1,7 @@
-"""A JSON Web Token as an access token (RFC 7519, RFC 9068): what it says, and whether that may be believed.
+"""A JSON Web Token as an access token (RFC 7519, RFC 9068): its claims, and whether they are valid.
 
 Nothing in a token chooses how it is verified: its `alg` must be one of the issuer's, and `jwk`, `jku`, `x5u` and `x5c`
-are not looked at (RFC 8725). Messages name what is wrong and never hold a part of the token.
+are ignored (RFC 8725). Messages name what is wrong and never contain a part of the token.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ from toolhub_service.schema import strict_json
 
 TOKEN_MAX_CHARS: Final = 16 * 1024
 EVERYONE: Final = "*"
-"""In the maps of an issuer: whoever has a token of it."""
+"""In an issuer's maps: every holder of one of its tokens."""
 
 _SEGMENT: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,255}")
-# In a policy a star stands for every name: a line that names somebody of such a name would name all.
+# In a policy a star matches every name: an entry for a principal of such a name would match all.
 _ID: Final = re.compile(r"[\x21-\x29\x2b-\x7e]{1,255}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAMES_MAX: Final = 1_000
 _ACTORS_MAX: Final = 8
-# Of OpenID Connect Core §2 and §3.1.3.6, and how Cognito and Keycloak mark what is no access token.
+# Claims of ID tokens (OpenID Connect Core §2 and §3.1.3.6), and how Cognito and Keycloak mark tokens that are not
+# access tokens.
 _ID_TOKEN_CLAIMS: Final = ("nonce", "at_hash", "c_hash", "s_hash")
 _OTHER_KINDS: Final = frozenset({"id", "refresh", "offline", "logout"})
 
 
 class TokenRefused(Exception):
-    """The token is not accepted."""
+    """The token is refused."""
 
     def __init__(
         self, problem: str, message: str, *, scopes: frozenset[str] = frozenset(), retry_after_s: float | None = None
     ) -> None:
         super().__init__(message)
         self.problem = problem
-        """One word for programs: `expired`, `audience`, `signature`, ..."""
+        """A code for programs: `expired`, `audience`, `signature`, ..."""
         self.message = message
         self.scopes = scopes
-        """The scopes that are missing; then the token is good, and too weak."""
+        """The missing scopes of a token that is valid but lacks rights."""
         self.retry_after_s = retry_after_s
-        """Set: the token may be good, and the issuer's keys cannot be had now."""
+        """Set when the token may be valid, but the issuer's keys are unavailable now."""
         self.issuer = ""
-        """The name of the issuer of which it says it is; empty: of none that is known."""
+        """Name of the issuer that it claims; empty: an unknown one."""
 
 
 class IssuerTerms(msgspec.Struct, frozen=True):
@@ -87,30 +88,30 @@ class IssuerTerms(msgspec.Struct, frozen=True):
 
 
 class Identity(NamedTuple):
-    """Whom a verified token speaks of."""
+    """The subject of a verified token."""
 
     principal_id: str
     issuer: str
-    """The name of its terms."""
+    """Name of the issuer's terms."""
     subject: str
     client_id: str
     actors: tuple[str, ...]
-    """Ids of those who act for the subject, as the claim `act` says (RFC 8693 §4.1): the one that acts now first."""
+    """Ids of those who act for the subject, by the claim `act` (RFC 8693 §4.1): the current actor first."""
     scopes: frozenset[str]
     groups: frozenset[str]
     tenant: str
     """Empty: the issuer names none."""
     audiences: frozenset[str]
     roles: frozenset[Role] | None
-    """At most these; None: what the policy gives."""
+    """The only roles, of those that the policy gives; None: all."""
     permissions: frozenset[str] | None
-    """At most these capabilities (globs); None: what the policy gives."""
+    """Globs over the only capabilities, of those that the policy gives; None: all."""
     expires_s: float
     """Unix time."""
 
 
 class Unverified(NamedTuple):
-    """The parts of a token, none of it believed."""
+    """The parts of a token, none of them verified."""
 
     header: Mapping[str, Any]
     claims: Mapping[str, Any]
@@ -119,7 +120,7 @@ class Unverified(NamedTuple):
 
 
 def parse(token: str) -> Unverified:
-    """Raises TokenRefused for what is no signed token in the compact form (RFC 7515 §7.1)."""
+    """Return the parts. Raises TokenRefused unless it is a signed token in the compact form (RFC 7515 §7.1)."""
     if len(token) > TOKEN_MAX_CHARS:
         raise TokenRefused("too_large", f"The token has more than {TOKEN_MAX_CHARS:,} characters.")
     parts = token.split(".")
@@ -134,13 +135,13 @@ def parse(token: str) -> Unverified:
 
 
 def _decoded(name: str, segment: str) -> bytes:
-    """Base64url without padding, and of each text only the one form (RFC 7515 §2)."""
+    """Return base64url without padding, decoded; only the canonical form of each text is accepted (RFC 7515 §2)."""
     if _SEGMENT.fullmatch(segment) is not None:
         try:
             data = urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
         except binascii.Error:
             data = b""
-        # Encoded back: unused bits of the last character would give one token several spellings, and digests.
+        # Encoded again and compared: unused bits of the last character would give one token several forms, and digests.
         if data and binascii.b2a_base64(data, newline=False).rstrip(b"=").translate(_URL_SAFE) == segment.encode():
             return data
     raise TokenRefused("malformed", f"The {name} of the token is not base64url without padding.")
@@ -161,13 +162,13 @@ def _json(name: str, segment: str) -> Mapping[str, Any]:
 
 
 def judge_header(header: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, str]:
-    """The algorithm and the id of the key, which may be empty. Raises TokenRefused."""
+    """Return (algorithm, id of the key, which may be empty). Raises TokenRefused."""
     algorithm, key_id, kind = header.get("alg"), header.get("kid", ""), header.get("typ", "jwt")
     if not isinstance(algorithm, str) or algorithm not in terms.algorithms:
         raise TokenRefused(
             "algorithm", f"The token is not signed by an algorithm that {terms.name} is accepted with (`algorithms`)."
         )
-    # RFC 7515 §4.1.11: an extension that is marked critical and not understood makes the token invalid.
+    # RFC 7515 §4.1.11: an unknown extension that is marked critical makes the token invalid.
     if "crit" in header or "b64" in header:
         raise TokenRefused("critical", "The token demands an extension that the hub does not know (`crit`).")
     known_kind = kind.lower().removeprefix("application/") if isinstance(kind, str) else ""
@@ -183,7 +184,7 @@ def judge_header(header: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, st
 
 
 def judge_times(claims: Mapping[str, Any], terms: IssuerTerms, now_s: float) -> float:
-    """When it expires, Unix time. Raises TokenRefused."""
+    """Return the expiry in Unix time. Raises TokenRefused."""
     expires_s, not_before_s, issued_s = (_time(claims, name) for name in ("exp", "nbf", "iat"))
     if expires_s is None:
         raise TokenRefused("expiry", "The token never expires: it must have `exp`.")
@@ -193,7 +194,7 @@ def judge_times(claims: Mapping[str, Any], terms: IssuerTerms, now_s: float) -> 
         raise TokenRefused("not_yet", "The token does not hold yet (`nbf`), or the clock of issuer or hub is wrong.")
     if issued_s is not None and now_s < issued_s - terms.leeway_s:
         raise TokenRefused("not_yet", "The token is of the future (`iat`), or the clock of issuer or hub is wrong.")
-    # Without `iat` the rest of its life counts, which is the least that it can have been issued for.
+    # Without `iat` its remaining lifetime counts, which is the least for which it can have been issued.
     begun_s = issued_s if issued_s is not None else now_s
     if terms.max_lifetime_s and expires_s - begun_s > terms.max_lifetime_s:
         raise TokenRefused("lifetime", "The token holds for longer than the hub accepts (`max_lifetime_s`).")
@@ -204,7 +205,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None and name not in claims:
         return None
-    # Python's True is an int. The bound leaves NaN and infinity out, which compare as no time would.
+    # Python's True is an int. The bound excludes NaN and infinity, which do not compare like a time.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         raise TokenRefused("malformed", f"`{name}` of the token is no time.")
     return float(value)
@@ -219,13 +220,13 @@ def audiences_of(claims: Mapping[str, Any]) -> frozenset[str]:
 
 
 def check_audience(found: frozenset[str], wanted: frozenset[str]) -> None:
-    """Raises TokenRefused for a token that was made for somebody else."""
+    """Raises TokenRefused for a token issued for another audience."""
     if found.isdisjoint(wanted):
         raise TokenRefused("audience", "The token was not made for this hub (`aud`).")
 
 
 def identity_of(claims: Mapping[str, Any], terms: IssuerTerms, expires_s: float) -> Identity:
-    """Whom the claims of a verified token speak of. Raises TokenRefused."""
+    """Return the identity in the claims of a verified token. Raises TokenRefused."""
     _check_kind(claims)
     for claim, values in terms.required_claims.items():
         if values.isdisjoint(_names(_claim(claims, claim))):
@@ -254,7 +255,7 @@ def identity_of(claims: Mapping[str, Any], terms: IssuerTerms, expires_s: float)
 
 
 def principal_of(identity: Identity) -> Principal:
-    """What the token says of its principal, with the roles that it may have at most: policy has not been asked yet."""
+    """Return the token's principal, with the most roles that it may have: the policy has not been applied yet."""
     return Principal(
         identity.principal_id,
         frozenset(Role) if identity.roles is None else identity.roles,
@@ -269,7 +270,7 @@ def principal_of(identity: Identity) -> Principal:
 def _given(by_name: Mapping[str, frozenset[Any]], held: set[str]) -> frozenset[Any] | None:
     if not by_name:
         return None
-    # Nothing held gives the empty set, not None: a map that names nobody of the token narrows to nothing.
+    # No match gives the empty set, not None: a map that names none of the token's scopes or groups narrows to nothing.
     return frozenset().union(*(given for name, given in by_name.items() if name in held))
 
 
@@ -280,7 +281,7 @@ def _check_kind(claims: Mapping[str, Any]) -> None:
     if "events" in claims or _OTHER_KINDS.intersection(_lower(marks)):
         raise TokenRefused("kind", "This is no access token. Send the access token.")
     if "cnf" in claims:
-        # Taken as a bearer token it would be worth as much in a thief's hands as in its owner's (RFC 7800, RFC 9449).
+        # Accepted as a bearer token, a stolen one would be as valid as its owner's (RFC 7800, RFC 9449).
         raise TokenRefused("bound", "The token is bound to a key of its owner (`cnf`), which the hub cannot check.")
 
 
@@ -295,7 +296,7 @@ def _subject(claims: Mapping[str, Any], terms: IssuerTerms) -> str:
             f"The claim `{terms.principal_claim}` of the token is not 1 to 255 printable ASCII characters, none `*`."
         )
         raise TokenRefused("subject", message)
-    # Some issuers let users write any address into their profile: unverified, it would be anybody's name.
+    # Some issuers let users enter any address in their profile: unverified, it could be anybody's name.
     if terms.principal_claim == "email" and claims.get("email_verified") is not True:
         raise TokenRefused("subject", "The issuer has not verified the address of the token (`email_verified`).")
     return subject
@@ -315,7 +316,7 @@ def _id(terms: IssuerTerms, tenant: str, subject: str) -> str:
 
 
 def _actors(claims: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, ...]:
-    """Each under the id that it would have with a token of its own; of the token's tenant where it names none."""
+    """Return each actor's id as in a token of its own; of the token's tenant where it names none."""
     actors: list[str] = []
     actor = claims.get("act")
     while actor is not None:
@@ -325,7 +326,7 @@ def _actors(claims: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, ...]:
         name = actor.get("sub") if own is None else own
         if not isinstance(name, str) or _ID.fullmatch(name) is None:
             raise TokenRefused("actor", "The claim `act` of the token is no chain of actors (RFC 8693 §4.1).")
-        # The id would begin with this issuer's name, and so be that of another person of the same `sub`.
+        # The id would get this issuer's prefix, and so be that of another person with the same `sub`.
         if actor.get("iss", terms.issuer) != terms.issuer:
             raise TokenRefused("actor", "Who acts for the token's subject (`act`) has another issuer than the token.")
         has_tenant = _claim(actor, terms.tenant_claim) is not None
@@ -335,7 +336,7 @@ def _actors(claims: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, ...]:
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:
-    """By its name, or by a path through objects such as `realm_access.roles`."""
+    """Return a claim by its name, or by a path through objects such as `realm_access.roles`."""
     if name in claims:
         return claims[name]
     value: Any = claims
@@ -345,6 +346,7 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Of a list, or of words with spaces between them (RFC 6749 §3.3); what is no text is no name."""
+    """Return the names of a list, or of words separated by spaces (RFC 6749 §3.3); values that are not text are
+    ignored."""
     words = value.split(" ") if isinstance(value, str) else value if isinstance(value, list) else []
     return (word for word in words[:_NAMES_MAX] if isinstance(word, str) and word)

@@ -1,5 +1,5 @@
-"""Verifies tokens of several issuers, and remembers by digest what it has verified: until that expires, or its issuer
-has other keys."""
+"""Verifies tokens of several issuers, and caches verified ones by digest until they expire or their issuer has other
+keys."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from toolhub_service.identity.token import (
 
 _VERIFIED_MAX: Final = 10_000
 _ROUNDS_MAX: Final = 3
-"""Fetches that one token may wait for: the first keys, and those that have the key which it names."""
+"""Fetches that one token may wait for: the first keys, and those with the key that it names."""
 
 
 class KeysNeeded(Exception):
-    """Before the token can be judged, `wait` for the issuer's keys; then try again."""
+    """Raised before a token can be verified: `wait` for the issuer's keys, then try again."""
 
     def __init__(self, keys: IssuerKeys) -> None:
         super().__init__(keys.terms.name)
@@ -41,16 +41,16 @@ class KeysNeeded(Exception):
         await self._keys.refresh()
 
     def begin(self) -> None:
-        """Fetch them, and wait for nothing."""
+        """Begin to fetch the keys, without waiting."""
         self._keys.begin()
 
     def unmet(self) -> TokenRefused:
-        """The answer where waiting has not helped."""
+        """Return the refusal when waiting has not helped."""
         return _unreachable(self._keys)
 
 
 class Verified:
-    """A token that holds, with what it was verified by."""
+    """A valid token, with the keys that verified it."""
 
     __slots__ = ("_issuer", "_keys", "_leeway_s", "described", "identity", "principal")
 
@@ -60,7 +60,7 @@ class Verified:
         self._keys = keys
         self._leeway_s = issuer.terms.leeway_s
         self.described: Principal | None = None
-        """What the policy said of the principal when `principal` was made."""
+        """The policy's description when `principal` was made."""
         self.principal: Principal | None = None
 
     @property
@@ -72,12 +72,13 @@ class Verified:
 
 
 class Tokens:
-    """For all entrances together."""
+    """Shared by all interfaces."""
 
     def __init__(
         self, issuers: Sequence[IssuerTerms], clock: Clock, fetchers: Mapping[str, Fetch] | None = None
     ) -> None:
-        """`fetchers` by the name of the issuer; None: through the egress guard. Raises FetchFailed for no URL."""
+        """`fetchers` are by the name of the issuer; None: through the egress guard. Raises FetchFailed for an invalid
+        URL."""
         self._clock = clock
         made = {terms.name: Fetcher(terms) for terms in issuers} if fetchers is None else fetchers
         self.issuers = {terms.issuer: IssuerKeys(terms, made[terms.name], clock) for terms in issuers}
@@ -85,11 +86,11 @@ class Tokens:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of the issuers: what their principals begin with, before the colon."""
+        """Names of the issuers, which are the prefixes of their principals, before the colon."""
         return frozenset(keys.terms.name for keys in self.issuers.values())
 
     async def verify_in_time(self, token: str, audiences: frozenset[str] | None = None) -> Verified:
-        """As `verify`, having waited for keys. Raises TokenRefused."""
+        """As `verify`, after waiting for keys. Raises TokenRefused."""
         for _ in range(_ROUNDS_MAX):
             try:
                 return self.verify(token, audiences)
@@ -98,20 +99,21 @@ class Tokens:
         raise _unreachable(self._issuer_of(parse(token)))
 
     def verify(self, token: str, audiences: frozenset[str] | None = None) -> Verified:
-        """Whom the token speaks of. `audiences`: for which it must have been made; None: those of its issuer.
+        """Return the token's identity; `audiences` are those it must have been issued for, None for those of its
+        issuer.
 
-        Raises TokenRefused, and KeysNeeded where keys have to be fetched first.
+        Raises TokenRefused, and KeysNeeded where keys must be fetched first.
         """
         # Cut, so that hashing is bounded, and one character longer than any that `parse` accepts.
         digest = hashlib.sha256(token[: TOKEN_MAX_CHARS + 1].encode("utf-8", "surrogatepass")).digest()
         known = self._verified.get(digest)
         if known is None or not known.holds(self._clock.unix_ms() / 1_000):
             known = self._judge(token)
-            # Only tokens that verify come here, so that nobody without one can drive the others out.
+            # Only valid tokens are stored, so that nobody without one can displace the others.
             while len(self._verified) >= _VERIFIED_MAX:
                 del self._verified[next(iter(self._verified))]
             self._verified[digest] = known
-        # After the memory: one token may be shown at two entrances that ask for different audiences.
+        # After the cache: one token may be presented at two interfaces that require different audiences.
         check_audience(known.identity.audiences, audiences if audiences is not None else known.terms.audiences)
         return known
 
@@ -128,10 +130,10 @@ class Tokens:
         try:
             algorithm, key_id = judge_header(parsed.header, issuer.terms)
             expires_s = judge_times(parsed.claims, issuer.terms, self._clock.unix_ms() / 1_000)
-            # A malformed `aud` is refused before the costly signature; which audience is meant is asked later.
+            # A malformed `aud` is refused before the costly signature check; the audience is compared later.
             audiences_of(parsed.claims)
             keys = self._verify_signature(parsed, issuer, algorithm, key_id)
-            # Only now: whoever guesses learns nothing about what the hub requires.
+            # Only now, so that guessing reveals nothing about what the hub requires.
             return Verified(identity_of(parsed.claims, issuer.terms, expires_s), issuer, keys)
         except TokenRefused as refused:
             refused.issuer = issuer.terms.name

@@ -1,8 +1,8 @@
-"""The SPIFFE Workload API: the X.509-SVID of whoever asks and the bundles that go with it, from the agent beside it.
+"""The SPIFFE Workload API: the caller's X.509-SVID and its bundles, from the agent on the same machine.
 
-One RPC: FetchX509SVID answers at once with all there is, and once more with all of it whenever any part changes. The
-messages are described here, for the protocol has no more of them than this.
-Source: SPIFFE_Workload_Endpoint and SPIFFE_Workload_API, version 1.0 (https://spiffe.io/docs/latest/spiffe-specs/).
+One RPC: FetchX509SVID answers at once with everything, and again with everything whenever any part changes. The
+messages are defined here, because the protocol has only these. Source: SPIFFE_Workload_Endpoint and
+SPIFFE_Workload_API, version 1.0 (https://spiffe.io/docs/latest/spiffe-specs/).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from toolhub_service.identity.spiffe import trust_domain_of
 
 METHOD: Final = "/SpiffeWorkloadAPI/FetchX509SVID"
 METADATA: Final = (("workload.spiffe.io", "true"),)
-"""Without it an agent must refuse: a browser or a proxy that is led astray cannot send it."""
+"""Required by agents: a browser or a proxy that is misused cannot send it."""
 
 _SCHEME: Final = "unix:"
 _FIRST_S: Final = 30.0
-"""An agent that says nothing for so long on a new stream is away."""
+"""An agent that sends nothing for so long on a new stream counts as unavailable."""
 _RETRY_S: Final = 1.0
 _DETAILS_MAX: Final = 300
-# No proxy of the environment stands before a socket of this machine, and its agent is tried at once after a restart.
+# No proxy from the environment for a socket of this machine, and its agent is retried at once after a restart.
 _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -42,16 +42,16 @@ _OPTIONS: Final = (
 
 
 class X509Context(NamedTuple):
-    """All that the agent gives, at one moment."""
+    """Everything from the agent, at one moment."""
 
     spiffe_id: str
-    """Of the first SVID, which is the default one."""
+    """SPIFFE id of the first SVID, which is the default one."""
     certificate: bytes
-    """PEM, with the intermediate CAs."""
+    """Certificate chain as PEM, with the intermediate CAs."""
     key: bytes
-    """PEM (PKCS #8)."""
+    """Private key as PEM (PKCS #8)."""
     bundles: Mapping[str, bytes]
-    """CAs (PEM) by trust domain: the workload's own, and those that its entry is federated with."""
+    """CAs (PEM) by trust domain: the workload's own, and those with which its entry is federated."""
 
     @property
     def trust_domain(self) -> str:
@@ -59,16 +59,16 @@ class X509Context(NamedTuple):
 
 
 class AgentUnavailable(Exception):
-    """There is no SVID to be had; the message says why."""
+    """No SVID is available; the message says why."""
 
 
 class AnswerUnusable(ValueError):
-    """The agent's answer is none of the protocol; the message says where."""
+    """The agent's answer violates the protocol; the message says where."""
 
 
 def target_of(endpoint: str) -> str:
-    """A target of gRPC. Raises ValueError for what is no socket of this machine: over TCP the agent could be anybody,
-    and whoever listens could read the key."""
+    """Return a target of gRPC. Raises ValueError unless it is a socket of this machine: over TCP the agent could be
+    anybody, and the key could be read in transit."""
     path = endpoint.removeprefix(_SCHEME)
     path = f"/{path.lstrip('/')}" if path.startswith("/") else ""
     if not endpoint.startswith(_SCHEME) or path in ("", "/") or "?" in path or "#" in path:
@@ -77,9 +77,10 @@ def target_of(endpoint: str) -> str:
 
 
 def fetch(endpoint: str, wait_s: float) -> X509Context:
-    """What there is now; an agent that is not there yet, or does not know this workload yet, is waited for. Blocks.
+    """Return the current context; waits, blocking, for an agent that is not running yet or does not know this workload
+    yet.
 
-    Raises AgentAway, AnswerUnusable and ValueError.
+    Raises AgentUnavailable, AnswerUnusable and ValueError.
     """
     target, end_s = target_of(endpoint), time.monotonic() + wait_s
     while True:
@@ -99,9 +100,9 @@ def fetch(endpoint: str, wait_s: float) -> X509Context:
 
 
 async def contexts(endpoint: str) -> AsyncIterator[X509Context | AnswerUnusable]:
-    """What there is, and each time it changes; in place of an answer that cannot be used, why.
+    """Yield the context, again at each change; in place of an unusable answer, the error.
 
-    Raises AgentAway when the stream ends, and ValueError.
+    Raises AgentUnavailable when the stream ends, and ValueError.
     """
     async with grpc.aio.insecure_channel(target_of(endpoint), options=_OPTIONS) as channel:
         call = _rpc(channel)(b"", metadata=METADATA)
@@ -120,7 +121,7 @@ async def contexts(endpoint: str) -> AsyncIterator[X509Context | AnswerUnusable]
 
 
 def read(answer: bytes) -> X509Context:
-    """An X509SVIDResponse. Raises AnswerUnusable."""
+    """Return the context of an X509SVIDResponse. Raises AnswerUnusable."""
     try:
         response = _response().FromString(answer)
     except DecodeError:
@@ -139,7 +140,8 @@ def read(answer: bytes) -> X509Context:
 
 
 def _rpc(channel: Any) -> Any:
-    """Of a channel of either kind; bytes stay bytes, for what cannot be read ends no stream."""
+    """Return the RPC of a channel of either kind; messages stay bytes, so that an unreadable one does not end the
+    stream."""
     return channel.unary_stream(METHOD)
 
 
@@ -151,10 +153,10 @@ def _read_or_why(answer: bytes) -> X509Context | AnswerUnusable:
 
 
 def _unavailable(failed: grpc.RpcError) -> AgentUnavailable:
-    """`code: what the agent says`, which is the one hint at an entry that is missing."""
+    """Return `code: the agent's message`, the only hint at a missing entry."""
     code, details = failed.code(), failed.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
-        details = details.rpartition("error: ")[2]  # gRPC says the path three times before what is wrong with it
+        details = details.rpartition("error: ")[2]  # gRPC repeats the path three times before the error
     return AgentUnavailable(f"{code.name}: {details[:_DETAILS_MAX]}".rstrip(": "))
 
 
@@ -166,7 +168,7 @@ def _domain_named(name: str) -> str:
 
 
 def _pem(der: bytes, what: str) -> bytes:
-    """Of certificates one behind the other. Raises AnswerUnusable."""
+    """Return concatenated certificates as PEM. Raises AnswerUnusable."""
     found = [ssl.DER_cert_to_PEM_cert(each) for each in _elements(der)]
     if not found:
         raise AnswerUnusable(f"a {what} is empty or not DER")
@@ -174,7 +176,7 @@ def _pem(der: bytes, what: str) -> bytes:
 
 
 def _elements(der: bytes) -> Iterator[bytes]:
-    """The sequences (X.690, 8.9) of which the bytes consist; none where they are cut off."""
+    """Return the sequences (X.690, 8.9) in the bytes; none where they are truncated."""
     found, place = [], 0
     while place < len(der):
         size, start = int.from_bytes(der[place + 1 : place + 2], "big"), place + 2
@@ -194,7 +196,7 @@ _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 
 @cache
 def _response() -> Any:
-    """The class of X509SVIDResponse, of workload.proto."""
+    """Return the class of X509SVIDResponse, of workload.proto."""
     file = descriptor_pb2.FileDescriptorProto(name="workload.proto", syntax="proto3")
     svid = file.message_type.add(name="X509SVID")
     svid.field.add(name="spiffe_id", number=1, type=_FIELD.TYPE_STRING, label=_FIELD.LABEL_OPTIONAL)
@@ -212,6 +214,6 @@ def _response() -> Any:
         response.field.add(
             name=name, number=number, type=_FIELD.TYPE_MESSAGE, label=_FIELD.LABEL_REPEATED, type_name=type_name
         )
-    pool = descriptor_pool.DescriptorPool()  # its own: another library may bring the same file
+    pool = descriptor_pool.DescriptorPool()  # a pool of its own: another library may add the same file
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("X509SVIDResponse"))

@@ -1,8 +1,8 @@
-"""`x-forwarded-client-cert`: what an Envoy says of the certificate of its own client.
+"""`x-forwarded-client-cert`: what an Envoy says of its own client's certificate.
 
-https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_conn_man/headers#x-forwarded-client-cert
-Elements are parted by commas, pairs of an element by semicolons; a value with any of `,;=` stands in double quotes, in
-which `\\"` is a quote. Each proxy appends: the last element alone is by the proxy that sends the request.
+https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_conn_man/headers#x-forwarded-client-cert Elements
+are separated by commas, pairs of an element by semicolons; a value that contains one of `,;=` is in double quotes, in
+which `\\"` is a quote. Each proxy appends an element: only the last one comes from the proxy that sends the request.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _PAIR: Final = re.compile(r'(By|Hash|Cert|Chain|Subject|URI|DNS)=(?:"((?:[^"\\]|
 
 
 class XfccInvalid(ValueError):
-    """The header is not as Envoy writes it; the message says where, and repeats nothing of it."""
+    """The header is not in Envoy's format; the message says where, and repeats nothing of it."""
 
 
 def last_element(header: str) -> dict[str, list[str]]:
-    """Values by key, in lower case, of the last element. Raises XfccInvalid, whatever element is at fault."""
+    """Return the values of the last element by key, in lower case. Raises XfccInvalid for an error in any element."""
     if len(header) > _MAX_CHARS:
         raise XfccInvalid(f"it is longer than {_MAX_CHARS:,} characters")
-    # A control character could be read otherwise by the proxy than here.
+    # The proxy could interpret a control character differently.
     if not header.isascii() or not header.isprintable():
         raise XfccInvalid("it has characters that are not printable ASCII")
     element: dict[str, list[str]] = {}
@@ -39,7 +39,7 @@ def last_element(header: str) -> dict[str, list[str]]:
         if elements > _ELEMENTS_MAX or pairs > _PAIRS_MAX:
             raise XfccInvalid(f"it has more than {_ELEMENTS_MAX} elements or {_PAIRS_MAX} pairs")
         quoted, plain = found[2], found[3]
-        # Only quoted values have escapes: a backslash in a plain one stands for itself.
+        # Only quoted values have escapes: a backslash in an unquoted one is literal.
         value = plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
         element.setdefault(found[1].lower(), []).append(value)
         place = found.end()
