@@ -1,4 +1,4 @@
-"""Access tokens fetched once, whoever asks at the same moment: renewed (RFC 6749 §6), exchanged (RFC 8693)."""
+"""Access tokens, fetched once for all concurrent callers: renewed (RFC 6749 §6), exchanged (RFC 8693)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
 
 LEASE_MS: Final = int(3 * TIMEOUT_S * 1_000)
-"""How long others wait for the process that renews: longer than its request can take."""
+"""Seconds for which others wait for the renewing process: longer than its request can take."""
 _POLL_S: Final = 0.05
 _EXCHANGED_MAX: Final = 10_000
-"""Exchanged tokens in memory; of more, the one that was had first is asked for anew."""
+"""Most exchanged tokens in memory; beyond, the oldest is dropped and requested again."""
 _UNKNOWN_LIFE_MS: Final = 60_000
 Renewed = tuple[StoredCredential, Secret]
 
 
 class Renewals:
-    """Renews tokens that have expired, or are no longer taken.
+    """Renews tokens that have expired, or are refused.
 
-    Within a process all wait for one task. Between processes the record itself is the lock: who would renew it writes
-    so into it by compare-and-set, for a time after which another may; the others read the record until it has changed.
+    Within a process all callers wait for one task. Between processes the record itself is the lock: a process claims
+    the renewal by compare-and-set, for a time after which another may; the others read the record until it has changed.
 
-    A refresh token that its server refuses is spent (it was used elsewhere, and rotated, or revoked): the credential is
-    marked, and its user must log in again. A server that cannot be reached changes nothing.
+    A refresh token that its server refuses cannot be used again (it was used elsewhere, and rotated, or revoked): the
+    credential is marked, and its user must log in again. A server that cannot be reached changes nothing.
     """
 
     def __init__(
@@ -48,10 +48,11 @@ class Renewals:
         self._clock = clock
         self._own_name = randomness.token_hex(8)
         self._running: dict[tuple[CredentialKey, str], asyncio.Task[Renewed]] = {}
-        """By what is renewed: its user may have logged in anew since another call was refused."""
+        """Tasks by what is renewed: a user may have logged in again since another call was refused."""
 
     async def renewed(self, terms: PerUserTerms, key: CredentialKey, used: str) -> Renewed:
-        """The credential with another access token than `used`. Goes on when who waits leaves. Raises ToolFailure."""
+        """Return the credential with an access token other than `used`. Continues when a waiter is cancelled. Raises
+        ToolFailure."""
         task = self._running.get((key, used))
         if task is None:
             task = asyncio.create_task(self._renew(terms, key, used), name=f"credential for {key.source}")
@@ -62,7 +63,7 @@ class Renewals:
     def _ended(self, which: tuple[CredentialKey, str], task: asyncio.Task[Renewed]) -> None:
         del self._running[which]
         if not task.cancelled():
-            task.exception()  # told to whoever still waits
+            task.exception()  # raised for those who still wait
 
     async def _renew(self, terms: PerUserTerms, key: CredentialKey, used: str) -> Renewed:
         while True:
@@ -73,11 +74,11 @@ class Renewals:
                 raise missing(terms, stored.state)
             secret = self._envelopes.opened(terms, stored)
             now_unix_ms = self._clock.unix_ms()
-            # Somebody else has renewed it since, and a second renewal would spend the rotated refresh token.
+            # Another call has renewed it since, and a second renewal would use up the rotated refresh token.
             if secret.value != used:
                 return stored, secret
             if stored.renewed_by and stored.renewed_until_unix_ms > now_unix_ms:
-                # Another process renews it. The store tells of no change of credentials, so that it is asked again.
+                # Another process renews it. The store does not announce changes of credentials, so it is polled.
                 await asyncio.sleep(_POLL_S)
                 continue
             claim = replace(
@@ -86,7 +87,7 @@ class Renewals:
                 renewed_until_unix_ms=now_unix_ms + LEASE_MS,
                 version=stored.version + 1,
             )
-            # Of several processes whose claims cross only one is kept; the others come round and wait.
+            # If several processes claim the renewal at once, one claim is stored; the others loop and wait.
             if await self._store.put(claim):
                 return await self._refresh(terms, claim, secret)
 
@@ -98,10 +99,10 @@ class Renewals:
             fresh = await self._requests.refresh(terms, secret, self._clock.unix_ms())
         except GrantRefused:
             if not await self._store.put(replace(after, state=CredentialState.LOGIN_NEEDED)):
-                return await self._renew(terms, claim.key, secret.value)  # its user has logged in anew, or revoked it
+                return await self._renew(terms, claim.key, secret.value)  # its user has logged in again, or revoked it
             raise missing(terms, CredentialState.LOGIN_NEEDED) from None
         except Unreachable as away:
-            # The lease is given back at once, or the next call would wait for it although nobody renews.
+            # The lease is returned at once, or the next call would wait for it although nobody renews.
             await self._store.put(after)
             raise refuse(
                 ErrorKind.TOOL_UNAVAILABLE,
@@ -110,51 +111,51 @@ class Renewals:
                 source=terms.source,
             ) from None
         kept = self._envelopes.sealed(replace(after, changed_at_unix_ms=self._clock.unix_ms()), fresh)
-        if not await self._store.put(kept):  # revoked, or given anew, meanwhile: that counts
+        if not await self._store.put(kept):  # it was revoked or replaced meanwhile, which has priority
             await self._requests.revoke(terms, fresh)
             return await self._renew(terms, claim.key, secret.value)
         return kept, fresh
 
     async def close(self) -> None:
-        """Wait for what is under way: a token that was rotated and not kept is lost."""
+        """Wait for running renewals: a token that was rotated but not stored is lost."""
         if self._running:
             await asyncio.wait([*self._running.values()], timeout=TIMEOUT_S)
 
 
 class Exchanges:
-    """Exchanges callers' own tokens: asked for once a token and source, kept in memory until they expire.
+    """Exchanges callers' own tokens: once per token and source, cached in memory until they expire.
 
-    What is kept belongs to the very token that was shown, not to whose it is: two tokens of one user may differ in
-    rights, or in who acts for the user.
+    The cache key is the presented token, not its owner: two tokens of one user may differ in rights, or in who acts for
+    the user.
     """
 
     def __init__(self, requests: TokenRequests, clock: Clock) -> None:
         self._requests = requests
         self._clock = clock
-        # By all terms: what was had for the server that a source had before is not for the one that it has now.
+        # By all terms: a token for the server that a source had before is not for its present one.
         self._kept: OrderedDict[tuple[PerUserTerms, str], Secret] = OrderedDict()
         self._running: dict[tuple[PerUserTerms, str], asyncio.Task[Secret]] = {}
 
     async def token(self, terms: PerUserTerms, principal: Principal, used: str = "") -> tuple[SubjectToken, Secret]:
-        """For the caller, another one than `used`. Raises ToolFailure."""
+        """Return the caller's token, other than `used`. Raises ToolFailure."""
         subject = principal.subject_token
         if subject is None:
             raise _no_token(terms)
         key = terms, subject.digest
         kept = self._kept.get(key)
-        # `used` is the one that the source has just refused, whatever its lifetime says.
+        # `used` is the one that the source has just refused, whatever its remaining lifetime.
         if kept is not None and kept.value != used and not kept.is_due(self._clock.unix_ms()):
             return subject, kept
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.create_task(self._exchange(terms, subject))
             task.add_done_callback(lambda done: self._ended(key, done))
-        # Shielded: several callers wait for one request, and one that leaves must not end it for the others.
+        # Shielded: several callers wait for one request, and the cancellation of one must not end it for the others.
         return subject, await asyncio.shield(task)
 
     def _ended(self, key: tuple[PerUserTerms, str], task: asyncio.Task[Secret]) -> None:
         del self._running[key]
-        # A failure is not kept: the next call asks again. To read the exception here also marks it as seen.
+        # Failures are not cached: the next call requests again. Reading the exception here also marks it as retrieved.
         if task.cancelled() or task.exception() is not None:
             return
         self._kept[key] = task.result()
@@ -179,7 +180,7 @@ class Exchanges:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, blames_upstream=False, source=terms.source) from None
         if fresh.renew_at_unix_ms:
             return fresh
-        # `expires_in` is only recommended (RFC 8693 §2.2.1): without it the token is trusted for a minute.
+        # `expires_in` is only recommended (RFC 8693 §2.2.1): without it the token is used for a minute.
         return Secret(fresh.value, renew_at_unix_ms=now_unix_ms + _UNKNOWN_LIFE_MS, scope=fresh.scope)
 
 

@@ -1,9 +1,9 @@
-"""A login at a source's authorization server: found, the hub known to it as a client, and its answer redeemed.
+"""A login at a source's authorization server: find the server, register the hub as its client, redeem its code.
 
-The server is the one that the operator names, else the one that the source's own server does (RFC 9728), by metadata
+The server is the one named by the operator, else the one named by the source's own server (RFC 9728), with metadata
 that must name itself (RFC 8414 §3.3). The client is the configured one, else one registered for this login (RFC 7591).
-Codes are asked for with PKCE (S256), for the source as the resource (RFC 8707), and redeemed where it began. What
-lies between the two steps is sealed and carried by whoever logs in: any hub of several can take the second.
+Codes are requested with PKCE (S256), for the source as the resource (RFC 8707), and redeemed where the login began. The
+state between the two steps is sealed and carried by the user: any hub of several can do the second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Begun(Hidden, frozen=True, gc=False):
     redirect_uri: str
     issuer: str
     names_issuer: bool
-    """Whether the answer must have `iss` (RFC 9207)."""
+    """Whether the response must have `iss` (RFC 9207)."""
     client: ClientAt
     resource: str
     scope: str
@@ -46,7 +46,7 @@ class Begun(Hidden, frozen=True, gc=False):
 
 
 class Server(NamedTuple):
-    """An authorization server, as its metadata says."""
+    """An authorization server, from its metadata."""
 
     issuer: str
     authorization_url: str
@@ -54,7 +54,7 @@ class Server(NamedTuple):
     client: ClientAt
     names_issuer: bool
     scope: str
-    """That the source's server asks for; empty: none."""
+    """Scopes that the source's server requires; empty: none."""
     resource: str
 
 
@@ -66,7 +66,7 @@ class Logins:
     async def begin(
         self, terms: PerUserTerms, key: CredentialKey, redirect_uri: str, now_unix_ms: int
     ) -> tuple[str, str]:
-        """The URL for a person's browser, and the sealed login. Raises HubFailure."""
+        """Return the URL for a person's browser, and the sealed login. Raises HubFailure."""
         _check_redirect(terms, redirect_uri)
         try:
             server = await self._server(terms)
@@ -95,11 +95,11 @@ class Logins:
             "code_challenge_method": "S256",
             **({"scope": begun.scope} if begun.scope else {}),
             **({"resource": begun.resource} if begun.resource else {}),
-            # OpenID Connect Core §11: without it many give no refresh token.
+            # OpenID Connect Core §11: without it many servers return no refresh token.
             **({"prompt": "consent"} if "offline_access" in begun.scope.split() else {}),
         }
         joint = "&" if urlsplit(server.authorization_url).query else "?"
-        # Bound to the caller and the source: another caller who gets hold of it cannot complete it.
+        # Bound to the caller and the source: another caller who obtains it cannot complete it.
         sealed = self._keys.seal(packed(begun), "login", *key)
         login = f"{self._keys.current}:{key.source}:{base64.urlsafe_b64encode(sealed).decode()}"
         return f"{server.authorization_url}{joint}{urlencode(query)}", login
@@ -113,14 +113,14 @@ class Logins:
         answer: tuple[str, str],
         now_unix_ms: int,
     ) -> Secret:
-        """The tokens. `answer`: state and issuer as they came back. Raises HubFailure."""
+        """Return the tokens; `answer` has state and issuer as they came back. Raises HubFailure."""
         state, issuer = answer
         if begun.expires_at_unix_ms < now_unix_ms:
             raise refused("The login has taken longer than ten minutes.")
-        # In constant time, for the other side of the comparison comes from outside.
+        # In constant time, because the other side of the comparison comes from outside.
         if not hmac.compare_digest(begun.state.encode(), state.encode()):
             raise refused("What came back belongs to another login: `state` differs.")
-        # RFC 9207: without this a server of an attacker could have the code of another one redeemed at its own.
+        # RFC 9207: without this an attacker's server could make the hub redeem another server's code at the attacker's.
         if (issuer or begun.names_issuer) and issuer != begun.issuer:
             raise refused("What came back is of another authorization server: `iss` differs.")
         form = {"code": code, "redirect_uri": begun.redirect_uri, "code_verifier": begun.verifier}
@@ -132,17 +132,17 @@ class Logins:
             raise refused(f"The login at {terms.source} failed. {failed}") from None
 
     def opened(self, key: CredentialKey, login: str) -> Begun:
-        """Raises HubFailure for what this caller has not begun."""
+        """Return the opened login. Raises HubFailure for one that this caller has not begun."""
         key_id, _, rest = login.partition(":")
         try:
-            # What is not ASCII is replaced, and so becomes a login that does not open, not an error of its own.
+            # Non-ASCII characters are replaced, so that the login fails to open, instead of an error of its own.
             sealed = base64.urlsafe_b64decode(rest.partition(":")[2].encode("ascii", "replace"))
             return unpacked(self._keys.open(key_id, sealed, "login", *key), Begun)
         except (SealBroken, ValueError):
             raise refused("This login was begun by another caller or at another hub.") from None
 
     async def _server(self, terms: PerUserTerms) -> Server:
-        """Raises Unreachable."""
+        """Return the authorization server. Raises Unreachable."""
         issuer, scope, resource = terms.oauth.issuer, "", terms.server_url
         if not issuer:
             found = await self._protected_resource(terms)
@@ -155,11 +155,11 @@ class Logins:
                 raise Unreachable("Its server does not say who issues its tokens (RFC 9728): name `issuer`.")
             if not isinstance(servers, list) or not servers or not isinstance(servers[0], str):
                 raise Unreachable("Its server names no authorization server: name `issuer`.")
-            # RFC 9728 leaves the choice among several to the client; an operator who wants another names `issuer`.
+            # RFC 9728 lets the client choose among several; an operator who wants another sets `issuer`.
             issuer, resource = servers[0], named
             scope = " ".join(each for each in scopes if isinstance(each, str)) if isinstance(scopes, list) else ""
         document = await self._first(terms, _metadata_urls(issuer))
-        # RFC 8414 §3.3: else one server could hand out metadata that sends codes to another.
+        # RFC 8414 §3.3: otherwise a server could publish metadata that sends codes to another one.
         if document.get("issuer") != issuer:
             raise Unreachable(f"The metadata at {issuer} is missing, or of another issuer.")
         return _server_of(terms, document, issuer, scope, resource)
@@ -169,7 +169,7 @@ class Logins:
         advertised = _METADATA.search(answer.challenge)
         parts = urlsplit(terms.server_url)
         base, path = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource", parts.path.rstrip("/")
-        # The URL that the server advertises comes before the well-known one, as MCP's authorization has it.
+        # The URL that the server advertises has priority over the well-known one, as in MCP's authorization.
         urls = [advertised[1]] if advertised else [f"{base}{path}", *([base] if path else [])]
         return await self._first(terms, urls)
 
@@ -181,7 +181,7 @@ class Logins:
         return {}
 
     async def _client(self, terms: PerUserTerms, server: Server, redirect_uri: str) -> ClientAt:
-        """Raises Unreachable, GrantRefused."""
+        """Return the client. Raises Unreachable, GrantRefused."""
         if terms.oauth.client_id:
             return ClientAt(
                 token_url=server.client.token_url,
@@ -198,7 +198,8 @@ class Logins:
             "redirect_uris": [redirect_uri],
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
-            # A public client, whose codes PKCE protects; a secret that the server gives all the same is kept and used.
+            # A public client, whose codes PKCE protects; a secret that the server returns all the same is stored and
+            # used.
             "token_endpoint_auth_method": "none",
             "application_type": "native",
         }
@@ -228,11 +229,11 @@ def _server_of(terms: PerUserTerms, document: Mapping[str, Any], issuer: str, sc
         return ""
 
     methods = document.get("code_challenge_methods_supported")
-    # MCP's authorization forbids to go on without PKCE: a code that is caught on its way could be redeemed.
+    # MCP's authorization forbids continuing without PKCE: an intercepted code could be redeemed.
     if not isinstance(methods, list) or "S256" not in methods:
         raise Unreachable(f"{issuer} does not support PKCE with S256.")
     accepted = document.get("token_endpoint_auth_methods_supported")
-    # Basic where both are taken, for RFC 6749 §2.3.1 recommends against secrets in the body.
+    # Basic where both are supported, because RFC 6749 §2.3.1 recommends against secrets in the body.
     in_body = isinstance(accepted, list) and "client_secret_post" in accepted and "client_secret_basic" not in accepted
     return Server(
         issuer=issuer,
@@ -248,7 +249,7 @@ def _server_of(terms: PerUserTerms, document: Mapping[str, Any], issuer: str, sc
 
 
 def _metadata_urls(issuer: str) -> list[str]:
-    """RFC 8414 §3.1, then OpenID Connect Discovery, as MCP has them."""
+    """Return the URLs by RFC 8414 §3.1, then by OpenID Connect Discovery, in the order of MCP."""
     parts = urlsplit(issuer)
     base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     urls = [f"{base}/.well-known/oauth-authorization-server{path}", f"{base}{path}/.well-known/openid-configuration"]
@@ -256,7 +257,7 @@ def _metadata_urls(issuer: str) -> list[str]:
 
 
 def _covers(named: str, server_url: str) -> bool:
-    """RFC 9728 §3.3: metadata counts only for the resource that it names: the server itself or a path above it."""
+    """RFC 9728 §3.3: metadata is valid only for the resource that it names: the server itself or a path above it."""
     own, resource = urlsplit(server_url), urlsplit(named)
     if (own.scheme, own.netloc.lower()) != (resource.scheme, resource.netloc.lower()):
         return False
@@ -264,7 +265,7 @@ def _covers(named: str, server_url: str) -> bool:
 
 
 def _check_redirect(terms: PerUserTerms, redirect_uri: str) -> None:
-    """A loopback address of the person's own machine (RFC 8252 §7.3), or one that the operator lists."""
+    """Accept a loopback address of the user's own machine (RFC 8252 §7.3), or one that the operator lists."""
     try:
         parts = urlsplit(redirect_uri)
         host = parts.hostname or ""

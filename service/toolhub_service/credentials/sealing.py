@@ -1,8 +1,8 @@
-"""Secrets sealed by AES-256-GCM (NIST SP 800-38D) under named keys, each bound to what it is and whose.
+"""Secrets sealed by AES-256-GCM (NIST SP 800-38D) under named keys, each bound to its subject and owner.
 
-The first key seals, all of them open: a new one is put before the old ones, what is written from then on is sealed
-under it, and an old one can go when nothing names it any more. What is bound is authenticated and not kept: sealed
-bytes that were put in another place of a store do not open there.
+The first key seals, all of them open: a new key is put before the old ones, later writes are sealed under it, and an
+old key can be removed when no record names it any more. The binding is authenticated and not stored: sealed bytes that
+were moved to another record do not open there.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def is_installed() -> bool:
 
 
 class KeyUnfit(ValueError):
-    """A key cannot be used; the message says why, and nothing of the key."""
+    """The key is invalid; the message says why, and contains nothing of the key."""
 
 
 class SealBroken(Exception):
-    """Sealed bytes do not open: they were changed, moved, or sealed under a key that is not there (`key_id`)."""
+    """Sealed bytes cannot be opened: they were changed, moved, or sealed under a missing key (`key_id`)."""
 
     def __init__(self, key_id: str = "") -> None:
         super().__init__(f"the key `{key_id}` is not there" if key_id else "the sealed bytes do not belong here")
@@ -42,12 +42,12 @@ class SealBroken(Exception):
 
 
 def key_of(text: str) -> bytes:
-    """32 bytes, written as 64 hex digits or in base64. Raises KeyUnfit."""
+    """Return 32 bytes, from 64 hex digits or base64. Raises KeyUnfit."""
     word = text.strip()
     try:
         key = bytes.fromhex(word) if _HEX.fullmatch(word) else base64.b64decode(word, altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        # An empty key falls through to the one message below, which says nothing of what was written.
+        # An empty key also gets the one message below, which reveals nothing of the input.
         key = b""
     if len(key) != KEY_BYTES:
         raise KeyUnfit("it is not 32 bytes in base64 or hex; `openssl rand -base64 32` makes one")
@@ -58,7 +58,7 @@ class SealingKeys:
     """Never shown."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
-        """By their ids, the one that seals first. Raises KeyUnfit."""
+        """Keys by id; the first one seals. Raises KeyUnfit."""
         if not keys:
             raise KeyUnfit("there is no key")
         for key_id, key in keys.items():
@@ -73,7 +73,7 @@ class SealingKeys:
         return f"SealingKeys({', '.join(self._keys)})"
 
     def seal(self, plain: bytes, *bound: str) -> bytes:
-        """Under the current key. Nonce, then ciphertext and tag."""
+        """Seal with the current key: nonce, then ciphertext and tag."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         # 96 random bits: NIST SP 800-38D §8.3 allows 2^32 messages under one key, more than a hub will ever seal.
@@ -81,7 +81,7 @@ class SealingKeys:
         return nonce + AESGCM(self._keys[self.current]).encrypt(nonce, plain, _associated(self.current, bound))
 
     def open(self, key_id: str, sealed: bytes, *bound: str) -> bytes:
-        """Raises SealBroken."""
+        """Return the opened bytes. Raises SealBroken."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -91,11 +91,11 @@ class SealingKeys:
         nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
             return AESGCM(key).decrypt(nonce, rest, _associated(key_id, bound))
-        # What is too short for a nonce and a tag raises ValueError; to the caller both are the same.
+        # Bytes too short for a nonce and a tag raise ValueError; for the caller both are the same.
         except (InvalidTag, ValueError):
             raise SealBroken from None
 
 
 def _associated(key_id: str, bound: tuple[str, ...]) -> bytes:
-    # As JSON: no two lists of texts have the same bytes, whatever characters the texts have.
+    # As JSON: different lists of texts have different bytes, whatever characters they contain.
     return orjson.dumps([_CONTEXT, key_id, *bound])

@@ -1,4 +1,4 @@
-"""What is sealed of a credential, what a source's settings say of such credentials, and what a call is given."""
+"""The sealed part of a credential, the settings of a source about credentials, and what a call receives."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ class Hidden(Struct, frozen=True, gc=False):
 
 
 class ClientAt(Hidden, frozen=True, gc=False, kw_only=True):
-    """A client at one authorization server."""
+    """The hub's client at one authorization server."""
 
     token_url: str = ""
-    """Where tokens are had, and nowhere else."""
+    """The token endpoint; no other is used."""
     revocation_url: str = ""
     client_id: str = ""
     client_secret: str = ""
-    """Of a client that was registered for one login; a configured one's stands in the configuration alone."""
+    """Secret of a client that was registered for one login; a configured one's is in the configuration only."""
     in_body: bool = False
-    """Whether it takes the secret in the form only."""
+    """Whether it accepts the secret in the form only."""
 
 
 class Secret(Hidden, frozen=True, gc=False):
-    """What is sealed."""
+    """The sealed content."""
 
     value: str
-    """What a user has set, or an access token."""
+    """A value that a user has set, or an access token."""
     refresh_token: str = ""
     expires_at_unix_ms: int = 0
-    """0: never, or nobody knows."""
+    """0: never, or unknown."""
     renew_at_unix_ms: int = 0
-    """A little before that."""
+    """A little before the expiry."""
     client: ClientAt = ClientAt()
     resource: str = ""
     scope: str = ""
     server: str = ""
-    """Origin of the server that it was given for: it goes to no other that its source may have later."""
+    """Origin of the server that it was given for: it is never sent to another one that its source may have later."""
 
     def is_due(self, now_unix_ms: int) -> bool:
         return 0 < self.renew_at_unix_ms <= now_unix_ms
@@ -62,25 +62,25 @@ def packed(value: Struct) -> bytes:
 
 
 def unpacked(data: bytes, kind: type[T]) -> T:
-    """Raises ValueError, which says nothing of the data."""
+    """Return the secret. Raises ValueError, which contains nothing of the data."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError:
-        # Without its cause: msgspec's message may quote a value.
+        # Without its cause, because msgspec's message may quote a value.
         raise ValueError("it was written by a newer version") from None
 
 
 class CallerCredential(NamedTuple):
-    """For one caller's requests to one source. Never shown, never kept longer than they take."""
+    """For one caller's requests to one source. Never shown, never kept longer than these requests take."""
 
     header: str
-    """Lower case."""
+    """Name of the header, in lower case."""
     value: str
-    """Of the header, whole."""
+    """The whole value of the header."""
     secret: str
-    """What of it must not be seen in an answer."""
+    """The part that must not appear in an answer."""
     generation: str
-    """Another one when its user has given another credential."""
+    """Changes when its user has given another credential."""
     kind: CredentialKind
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class PerUserTerms:
     def origin(self) -> str:
         """Of its server: `scheme://host:port`."""
         parts = urlsplit(self.server_url)
-        # The default port is written out, so that two spellings of one server are equal.
+        # The default port is written out, so that two forms of one server are equal.
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
         return f"{parts.scheme}://{parts.hostname}:{port}"
 
@@ -143,13 +143,13 @@ class PerUserTerms:
 
 
 class Envelopes:
-    """Stored credentials with what is in them."""
+    """Seals and opens stored credentials."""
 
     def __init__(self, keys: SealingKeys) -> None:
         self.keys = keys
 
     def sealed(self, stored: StoredCredential, secret: Secret) -> StoredCredential:
-        """With another secret, under the key that seals now."""
+        """Return the record with another secret, sealed under the current key."""
         return replace(
             stored,
             key_id=self.keys.current,
@@ -159,7 +159,7 @@ class Envelopes:
         )
 
     def opened(self, terms: PerUserTerms, stored: StoredCredential) -> Secret:
-        """Raises ToolFailure."""
+        """Return the opened secret. Raises ToolFailure."""
         try:
             return unpacked(self.keys.open(stored.key_id, stored.sealed, *_bound(stored)), Secret)
         except SealBroken as broken:
@@ -169,12 +169,12 @@ class Envelopes:
 
 
 def _bound(stored: StoredCredential) -> tuple[str, ...]:
-    """To what its secret is bound."""
+    """Return what its seal is bound to."""
     return (stored.tenant, stored.principal, stored.source, stored.kind.value, stored.generation)
 
 
 def missing(terms: PerUserTerms, state: CredentialState | None = None) -> ToolFailure:
-    """The caller has no credential that can be used."""
+    """The caller has no usable credential."""
     why = "has none" if state is None else "must log in again: its authorization server does not renew the last login"
     return refuse(
         ErrorKind.PERMISSION_DENIED,
@@ -188,7 +188,7 @@ def missing(terms: PerUserTerms, state: CredentialState | None = None) -> ToolFa
 
 
 def of_another_server(terms: PerUserTerms) -> ToolFailure:
-    """It was given for the server that the source had then, and says who the caller is there alone."""
+    """The credential was given for the server that the source had then, and identifies the caller only there."""
     return refuse(
         ErrorKind.PERMISSION_DENIED,
         f"The source {terms.source} has another server than the one for which the caller gave a credential. Nothing "

@@ -1,4 +1,4 @@
-"""Requests to authorization servers, each to an origin that the operator has named, bounded in time and bytes.
+"""Requests to authorization servers, each to an origin that the operator has named, limited in time and bytes.
 
 Tokens by an authorization code with PKCE (RFC 6749 §4.1, RFC 7636), by a refresh token (§6); revocation (RFC 7009).
 """
@@ -29,7 +29,7 @@ _LEEWAY_S: Final = 30.0
 _LEEWAY_SHARE: Final = 0.1
 _LIFE_MAX_S: Final = 10 * 365 * 86_400.0
 _WORDS_MAX_CHARS: Final = 200
-# The operator names whom may be asked: they may stand in any network.
+# The operator names the servers, so they may be in any network.
 _ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 - a name, no token
@@ -37,11 +37,11 @@ _FORM: Final = ("content-type", "application/x-www-form-urlencoded")
 
 
 class Unreachable(Exception):
-    """An authorization server gives no answer that helps; the message is fit for users, and may pass."""
+    """An authorization server gives no usable answer, which may pass; the message is fit for users."""
 
 
 class GrantRefused(Exception):
-    """An authorization server refuses for good; `error` is its code (RFC 6749 §5.2), `words` its own, cut."""
+    """An authorization server refuses permanently; `error` is its code (RFC 6749 §5.2), `words` its own text, cut."""
 
     def __init__(self, error: str, words: str) -> None:
         super().__init__(f"{error}: {words}" if words else error)
@@ -50,32 +50,33 @@ class GrantRefused(Exception):
 class Answer(NamedTuple):
     status: int
     document: Mapping[str, Any]
-    """Empty where it is no JSON object."""
+    """Empty when it is not a JSON object."""
     challenge: str
-    """WWW-Authenticate; empty: none."""
+    """WWW-Authenticate; empty without one."""
 
 
 class TokenRequests:
-    """For all sources. `close` when nobody asks any more."""
+    """For all sources. Call `close` when it is no longer used."""
 
     def __init__(self) -> None:
         self._clients: dict[str, tuple[EgressClient, SystemResolver]] = {}
 
     async def code(self, terms: PerUserTerms, client: ClientAt, form: Mapping[str, str], now_unix_ms: int) -> Secret:
-        """The tokens of a login. Raises Unreachable, GrantRefused."""
+        """Return the tokens of a login. Raises Unreachable, GrantRefused."""
         answer = await self._granted(terms, client, {"grant_type": "authorization_code", **form})
         former = Secret("", client=client, resource=form.get("resource", ""), server=terms.origin)
         return granted(answer, former, now_unix_ms)
 
     async def refresh(self, terms: PerUserTerms, secret: Secret, now_unix_ms: int) -> Secret:
-        """Another access token, and another refresh token where the server rotates them. Raises the same."""
+        """Return another access token, and another refresh token where the server rotates them. Raises the same."""
         form = {"grant_type": "refresh_token", "refresh_token": secret.refresh_token}
         if secret.resource:
             form["resource"] = secret.resource
         return granted(await self._granted(terms, secret.client, form), secret, now_unix_ms)
 
     async def exchange(self, terms: PerUserTerms, subject: SubjectToken, now_unix_ms: int) -> Secret:
-        """A token of the caller's for the source, for the one that it showed (RFC 8693 §2.1). Raises the same."""
+        """Return a token of the caller's for the source, in exchange for the one that it presented (RFC 8693 §2.1).
+        Raises the same."""
         own = terms.oauth
         form = {
             "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
@@ -87,13 +88,13 @@ class TokenRequests:
         }
         client = ClientAt(token_url=own.token_url, client_id=own.client_id)
         fresh = granted(await self._granted(terms, client, form), Secret(""), now_unix_ms)
-        # A server that hands the caller's own token back would have it sent to the source, which must never see it.
+        # If a server returned the caller's own token, it would be sent to the source, which must never see it.
         if fresh.value == subject.text:
             raise GrantRefused("invalid_response", "the caller's own token came back")
         return fresh
 
     async def revoke(self, terms: PerUserTerms, secret: Secret) -> bool:
-        """Whether the server has taken the revocation. Raises nothing."""
+        """Return whether the server has accepted the revocation. Raises nothing."""
         client, token = secret.client, secret.refresh_token or secret.value
         if not client.revocation_url:
             return False
@@ -110,7 +111,7 @@ class TokenRequests:
         if answer.status == 200:
             return answer.document
         error = answer.document.get("error")
-        # A refusal for good marks the credential: so only what RFC 6749 §5.2 describes counts as one.
+        # A permanent refusal marks the credential, so only what RFC 6749 §5.2 describes counts as one.
         if 400 <= answer.status < 500 and answer.status not in (408, 429) and isinstance(error, str):
             raise GrantRefused(_words(error), _words(answer.document.get("error_description")))
         raise Unreachable(f"Its authorization server answers with status {answer.status}.")
@@ -124,7 +125,7 @@ class TokenRequests:
         authorization: str = "",
         document: Mapping[str, Any] | None = None,
     ) -> Answer:
-        """GET, or POST of a form or of JSON. Raises Unreachable, also for an origin that nobody has named."""
+        """GET, or POST a form or JSON. Raises Unreachable, also for an origin that nobody has named."""
         parsed = checked(settings, server_url, url)
         headers: list[tuple[str, str]] = []
         body = b""
@@ -174,7 +175,7 @@ class TokenRequests:
 
 
 def checked(settings: OAuthSettings, server_url: str, url: str) -> ParsedUrl:
-    """The URL, of an origin that the operator has named: tokens and codes go nowhere else. Raises Unreachable."""
+    """Return the URL if the operator has named its origin: tokens and codes go nowhere else. Raises Unreachable."""
     try:
         parsed = parse_url(url)
         named = {
@@ -189,25 +190,25 @@ def checked(settings: OAuthSettings, server_url: str, url: str) -> ParsedUrl:
         raise Unreachable(
             f"The source does not name {origin}: an operator adds it to its `origins`, if it is the right one."
         )
-    # RFC 6749 §3.2: tokens need TLS; a server on this very machine is for tests and sidecars.
+    # RFC 6749 §3.2: tokens need TLS; a server on this machine is for tests and sidecars.
     if parsed.scheme != "https" and parsed.host not in _LOOPBACK:
         raise Unreachable(f"{url} must begin with https://")
     return parsed
 
 
 def granted(answer: Mapping[str, Any], former: Secret, now_unix_ms: int) -> Secret:
-    """What a token endpoint has given, in the place of the former. Raises GrantRefused for no bearer token."""
+    """Return the secret with the response of a token endpoint. Raises GrantRefused unless it is a bearer token."""
     token, kind = answer.get("access_token"), str(answer.get("token_type", "bearer")).lower()
     if not isinstance(token, str) or not _is_header(token) or kind not in ("bearer", "n_a"):
         raise GrantRefused("invalid_response", "the answer has no bearer token")
     refresh, scope, life = answer.get("refresh_token"), answer.get("scope"), answer.get("expires_in")
-    # Bounded: a lifetime of 1e300 seconds would overflow the milliseconds in which it is kept.
+    # Bounded: a lifetime of 1e300 seconds would overflow the milliseconds in which it is stored.
     life_s = min(float(life), _LIFE_MAX_S) if isinstance(life, int | float) and life > 0 else 0.0
-    # A share of short lifetimes: a fixed half minute would make a token of 20 seconds due at once.
+    # A fraction of short lifetimes: with a fixed half minute a token of 20 seconds would be due at once.
     leeway_s = min(_LEEWAY_S, life_s * _LEEWAY_SHARE)
     return Secret(
         token,
-        # RFC 6749 §6: a server that does not rotate leaves it out, and the former one goes on.
+        # RFC 6749 §6: a server that does not rotate omits it, and the previous one stays valid.
         refresh if isinstance(refresh, str) and refresh else former.refresh_token,
         now_unix_ms + int(life_s * 1_000) if life_s else 0,
         now_unix_ms + int((life_s - leeway_s) * 1_000) if life_s else 0,
@@ -219,15 +220,15 @@ def granted(answer: Mapping[str, Any], former: Secret, now_unix_ms: int) -> Secr
 
 
 def _authorized(terms: PerUserTerms, client: ClientAt, form: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """The form, and the header, by which the client shows itself (RFC 6749 §2.3.1)."""
+    """Return the form and the header that authenticate the client (RFC 6749 §2.3.1)."""
     own = terms.oauth
-    # The configured secret belongs to the configured client alone, not to one registered for a login.
+    # The configured secret belongs to the configured client only, not to one registered for a login.
     secret = client.client_secret or (own.client_secret if client.client_id == own.client_id else "")
     if not secret:
         return {**form, "client_id": client.client_id}, ""
     if client.in_body:
         return {**form, "client_id": client.client_id, "client_secret": secret}, ""
-    # RFC 6749 §2.3.1 wants both percent-encoded before Basic joins them by a colon.
+    # RFC 6749 §2.3.1 requires both percent-encoded before Basic joins them by a colon.
     pair = f"{quote(client.client_id, safe='')}:{quote(secret, safe='')}"
     return dict(form), f"Basic {base64.b64encode(pair.encode()).decode()}"
 
@@ -249,7 +250,7 @@ def _is_header(token: str) -> bool:
 
 
 def _words(text: Any) -> str:
-    """Somebody else's, cut and printable."""
+    """Text of another server, cut and printable."""
     shown = (
         "".join(char if char.isprintable() else " " for char in text[:_WORDS_MAX_CHARS])
         if isinstance(text, str)

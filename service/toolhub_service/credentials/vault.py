@@ -3,8 +3,8 @@
     none, none that can be used     PERMISSION_DENIED with the command that gives one: nothing is sent
     the store or a key is away      TOOL_UNAVAILABLE
 
-The store is asked for every call, so that a revocation counts at once in every process. Secrets leave by `credential`
-alone; whoever lists them is shown what `StoredCredential` has in the clear.
+The store is read for every call, so that a revocation takes effect at once in every process. Secrets are returned by
+`credential` only; lists show what `StoredCredential` has in clear text.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ VALUE_MAX_CHARS: Final = 8_000
 _TRIES: Final = 8
 """Attempts at a change when others change the record first."""
 _STORE_PAGE: Final = 500
-"""Records of the store at once, for a page."""
+"""Records read at once from the store, for a page."""
 _PAUSE_S: Final = 30.0
-"""For which a token is not renewed again because a server refuses it."""
+"""Seconds for which a token is not renewed again because a server refuses it."""
 _REFUSED_MAX: Final = 10_000
 
 
 class _Opened(NamedTuple):
-    """What there is once there are keys."""
+    """The parts that exist once there are keys."""
 
     envelopes: Envelopes
     requests: TokenRequests
@@ -61,12 +61,12 @@ class _Opened(NamedTuple):
 
 
 class Vault:
-    """All of a hub. Methods that take a principal take a verified one."""
+    """The vault of a hub. Methods with a principal require a verified one."""
 
     def __init__(
         self, store: CredentialStore, keys: Callable[[], SealingKeys], clock: Clock, randomness: Randomness
     ) -> None:
-        """`keys` is called when a source first needs them, and raises ValueError for the operator."""
+        """`keys` is called when a source first needs keys, and raises ValueError for the operator."""
         self._store = store
         self._make_keys = keys
         self._opened: _Opened | None = None
@@ -74,29 +74,29 @@ class Vault:
         self._randomness = randomness
         self._sources: dict[str, PerUserTerms] = {}
         self._hosts: set[str] = set()
-        """Those of them that are hosts of the built-in HTTP tools."""
+        """Sources that are hosts of the built-in HTTP tools."""
         self._refused_s: dict[CredentialKey, float] = {}
         """When a server last refused a token that was then renewed."""
 
     def open_source(self, terms: PerUserTerms) -> None:
-        """Take credentials of callers for a source. Raises ValueError where there are no keys to seal them with."""
+        """Accept callers' credentials for a source. Raises ValueError where there are no keys to seal them with."""
         if terms.source in self._hosts:
             raise ValueError(f"`{terms.source}` is also the name of a host of `credentials.hosts`: rename one of them")
         _ = self._open
         self._sources[terms.source] = terms
 
     def open_host(self, terms: PerUserTerms) -> None:
-        """The same for a host, for as long as the hub runs."""
+        """The same for a host, for the hub's lifetime."""
         self.open_source(terms)
         self._hosts.add(terms.source)
 
     def close_source(self, source: str) -> None:
-        """Give out no credentials for it; those that are kept stay."""
+        """Return no more credentials for it; stored ones stay."""
         if source not in self._hosts:
             self._sources.pop(source, None)
 
     async def credential(self, principal: Principal, source: str) -> CallerCredential | None:
-        """That of the caller; None where there is none and the source serves such callers all the same.
+        """Return the caller's credential; None where there is none and the source serves such callers all the same.
 
         Raises ToolFailure.
         """
@@ -118,16 +118,16 @@ class Vault:
         return _given(terms, stored, secret)
 
     async def renewed(self, principal: Principal, source: str, used: str) -> CallerCredential | None:
-        """Another one than that secret, which the server has just refused with 401; None: there is none, and it stays
-        refused. Raises ToolFailure."""
+        """Return a credential other than that secret, which the server has just refused with 401; None when there is
+        none and the refusal is final. Raises ToolFailure."""
         terms = self._sources.get(source)
         if terms is None or terms.kind is CredentialKind.HEADER:
             return None
         key, now_s = key_for(principal, source), self._clock.monotonic_s()
         if self._refused_s.get(key, -_PAUSE_S) + _PAUSE_S > now_s:
-            return None  # a server that takes no token at all must not make each call renew one
+            return None  # a server that accepts no token at all must not make each call renew one
         if len(self._refused_s) >= _REFUSED_MAX:
-            # Dictionaries keep their order, so that this is the oldest one.
+            # Dictionaries keep insertion order, so this is the oldest one.
             del self._refused_s[next(iter(self._refused_s))]
         self._refused_s[key] = now_s
         if terms.kind is CredentialKind.EXCHANGED:
@@ -135,7 +135,7 @@ class Vault:
         return _given(terms, *await self._open.renewals.renewed(terms, key, used))
 
     async def _renewed(self, terms: PerUserTerms, stored: StoredCredential, secret: Secret) -> Renewed:
-        """A token that still holds is used where its server cannot be asked for another one."""
+        """Renew the token; a still valid one is used where its server cannot be asked for another."""
         try:
             return await self._open.renewals.renewed(terms, stored.key, secret.value)
         except ToolFailure as failure:
@@ -145,24 +145,24 @@ class Vault:
             raise
 
     async def begin_login(self, principal: Principal, source: str, redirect_uri: str) -> tuple[str, str]:
-        """The URL for a person's browser, and the sealed login. Raises HubFailure."""
+        """Return the URL for a person's browser, and the sealed login. Raises HubFailure."""
         terms, key = self._terms(principal, source, CredentialKind.OAUTH), key_for(principal, source)
         return await self._open.logins.begin(terms, key, redirect_uri, self._clock.unix_ms())
 
     async def complete_login(
         self, principal: Principal, login: str, code: str, state: str, issuer: str
     ) -> StoredCredential:
-        """Keep the tokens that the code is redeemed for. Raises HubFailure, ToolFailure."""
+        """Redeem the code and store its tokens. Raises HubFailure, ToolFailure."""
         source = login.partition(":")[2].partition(":")[0]
         terms, key = self._terms(principal, source, CredentialKind.OAUTH), key_for(principal, source)
         begun = self._open.logins.opened(key, login)
         secret = await self._open.logins.complete(terms, key, begun, code, (state, issuer), self._clock.unix_ms())
-        # A fresh login may be renewed at once, whatever was refused before it.
+        # A new login may be renewed at once, whatever was refused before it.
         self._refused_s.pop(key, None)
         return await self._keep(key, CredentialKind.OAUTH, secret)
 
     async def set_header(self, principal: Principal, source: str, value: str) -> StoredCredential:
-        """Keep what the caller has given, in the place of a former one. Raises HubFailure, ToolFailure."""
+        """Store the caller's value, replacing an earlier one. Raises HubFailure, ToolFailure."""
         terms = self._terms(principal, source, CredentialKind.HEADER)
         secret = value.strip()
         problem = _problem_of(terms, secret)
@@ -173,12 +173,12 @@ class Vault:
     async def page(
         self, principal: Principal, *, everybody: bool, source: str, after: tuple[int, str] | None, limit: int
     ) -> list[StoredCredential]:
-        """The caller's own, or all whose owners it may know of; the last changed first."""
+        """Return the caller's own, or all whose owners it may know of; the latest changed first."""
         owner = None if everybody else (principal.tenant, principal.id)
         found: list[StoredCredential] = []
         while len(found) < limit:
             page = await self._store.page(owner=owner, source=source, after=after, limit=_STORE_PAGE)
-            # The store knows no tenants: what another tenant's principal owns is left out here, and more is read.
+            # The store knows no tenants: records of other tenants are omitted here, and more are read.
             there = (each for each in page if not each.is_removed)
             found += [each for each in there if not everybody or principal.may_know(each.principal)]
             if len(page) < _STORE_PAGE:
@@ -187,7 +187,8 @@ class Vault:
         return found[:limit]
 
     async def revoke(self, key: CredentialKey) -> bool:
-        """Remove it; whether its authorization server has revoked it, too. Raises HubFailure when there is none."""
+        """Remove a credential, and return whether its authorization server has revoked it, too. Raises HubFailure when
+        there is none."""
         # Removed here first: whatever the authorization server answers, the hub never uses it again.
         stored, terms = await self._removed(key), self._sources.get(key.source)
         if terms is None or stored.kind is CredentialKind.HEADER:
@@ -195,7 +196,7 @@ class Vault:
         try:
             secret = self._open.envelopes.opened(terms, stored)
         except ToolFailure:
-            return False  # nobody can read it any more, and nobody will use it
+            return False  # nobody can open it any more, and nobody will use it
         return await self._open.requests.revoke(terms, secret)
 
     async def close(self) -> None:
@@ -204,7 +205,7 @@ class Vault:
             await self._opened.requests.close()
 
     async def kept(self, key: CredentialKey, viewer: Principal | None = None) -> StoredCredential:
-        """What is known of it. Raises HubFailure when there is none, or none that the viewer may know of."""
+        """Return the record. Raises HubFailure when there is none, or none that the viewer may know of."""
         stored = await self._store.get(key)
         if stored is None or stored.is_removed or (viewer is not None and not viewer.may_know(key.principal)):
             raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"There is no such credential for source `{key.source}`.")
@@ -221,21 +222,21 @@ class Vault:
         return terms
 
     async def _keep(self, key: CredentialKey, kind: CredentialKind, secret: Secret) -> StoredCredential:
-        """In the place of whatever is there."""
+        """Store the record, replacing any other."""
         for _ in range(_TRIES):
             former = await self._store.get(key)
             stored = self._open.envelopes.sealed(self._new(key, kind, former), secret)
             if await self._store.put(stored):
                 return stored
-            # Lets the other writer of this process go first, before the record is read again.
+            # Lets the process's other writer continue before the record is read again.
             await asyncio.sleep(0)
         raise _contended()
 
     async def _removed(self, key: CredentialKey) -> StoredCredential:
-        """The one that was there. Raises HubFailure when there is none."""
+        """Return the removed credential. Raises HubFailure when there is none."""
         for _ in range(_TRIES):
             stored = await self.kept(key)
-            # Whoever cannot tell a removed one (a hub of the version before) takes it for one that is not renewed.
+            # A hub of the previous version, which does not know removed records, treats it as one that is not renewed.
             left = structs.replace(
                 stored,
                 sealed=b"",
@@ -280,14 +281,16 @@ class Vault:
 
 
 def _exchanged(terms: PerUserTerms, subject: SubjectToken, secret: Secret) -> CallerCredential:
-    """Of a generation for each token that was exchanged: what acts for a user in another way has another session."""
+    """Return the credential; each exchanged token has a generation of its own: another one acting for the user gets
+    another session."""
     value = f"{terms.prefix}{secret.value}"
     return CallerCredential(terms.header, value, secret.value, subject.digest[:32], CredentialKind.EXCHANGED)
 
 
 def _given(terms: PerUserTerms, stored: StoredCredential, secret: Secret) -> CallerCredential:
-    """Raises ToolFailure for one that another server was given, also one that took the place of the first meanwhile."""
-    # An operator may have pointed the source elsewhere: the new server must not be given the old one's secret.
+    """Return the credential. Raises ToolFailure for one given to another server, also for one that has replaced the
+    first meanwhile."""
+    # An operator may have changed the source's address: the new server must not get the old one's secret.
     if secret.server != terms.origin:
         raise of_another_server(terms)
     return terms.given(stored, secret)
@@ -302,7 +305,7 @@ def key_for(principal: Principal, source: str) -> CredentialKey:
 
 
 def _problem_of(terms: PerUserTerms, secret: str) -> str:
-    """Why it cannot be sent; empty: it can."""
+    """Return why it cannot be sent; empty: it can."""
     if not secret or len(secret) > VALUE_MAX_CHARS:
         return f"it must have 1 to {VALUE_MAX_CHARS} characters."
     try:
