@@ -1,8 +1,7 @@
 """The audit log as log records of OpenTelemetry, sent to a collector over OTLP/gRPC (extra `otlp`).
 
-The generated stubs of the protocol are spoken to, not the SDK's log pipeline: that drops what a full queue cannot hold,
-and says nothing of what the collector has taken.
-Source: OTLP 1.x, section "OTLP/gRPC": partial success, retryable codes.
+It uses the protocol's generated stubs, not the SDK's log pipeline, which drops records when its queue is full and does
+not report what the collector has accepted. Source: OTLP 1.x, section "OTLP/gRPC": partial success, retryable codes.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _NAMED: Final = {
     "toolhub.request_id": 8,
     "toolhub.audit.mac": 11,
 }
-"""Attributes, and the places of their values in a row; those that are empty are left out."""
+"""Attributes and their indexes in a row; empty ones are left out."""
 
 
 class CollectorUnavailable(Exception):
-    """It has not taken the batch; the message says the code, never what was sent."""
+    """The collector has not accepted the batch; the message has the code, never what was sent."""
 
 
 class OtlpSink:
@@ -49,8 +48,11 @@ class OtlpSink:
         headers: str = "",
         tenant_of: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`http://` speaks plaintext, anything else TLS with the system's CAs. `headers`: as in
-        OTEL_EXPORTER_OTLP_HEADERS, `name=value` with commas between. `tenant_of`: of a principal's id, empty: none."""
+        """`http://` speaks plaintext, anything else TLS with the system's CAs.
+
+        `headers`: as in OTEL_EXPORTER_OTLP_HEADERS, `name=value` with commas between. `tenant_of` returns a principal's
+        tenant, or an empty text.
+        """
         self._tenant_of = tenant_of
         target = endpoint.partition("://")[2].rstrip("/") or endpoint
         plain = endpoint.startswith("http://")
@@ -70,9 +72,9 @@ class OtlpSink:
         try:
             answer = self._stub.Export(request, timeout=_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as away:
-            # The code alone: gRPC's own message may repeat parts of the request.
+            # Only the code: gRPC's own message may repeat parts of the request.
             raise CollectorUnavailable(f"the collector answered {away.code().name}") from None
-        # Rejected for good, as OTLP says: to send them again would not help.
+        # Rejected for good, as OTLP specifies: sending them again would not help.
         return int(answer.partial_success.rejected_log_records)
 
     def close(self) -> None:
@@ -85,7 +87,7 @@ def _record(row: tuple[Any, ...], line: bytes, tenant: str) -> LogRecord:
         attributes.append(_attribute("toolhub.tenant", tenant))
     attributes.append(KeyValue(key="toolhub.audit.sequence", value=AnyValue(int_value=row[2])))
     return LogRecord(
-        # The field is unsigned, and a clock may have stood before 1970.
+        # The field is unsigned, and a clock may have been before 1970.
         time_unix_nano=max(0, row[3]) * 1_000_000,
         severity_number=SeverityNumber.SEVERITY_NUMBER_INFO,
         severity_text="INFO",

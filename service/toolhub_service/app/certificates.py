@@ -1,8 +1,7 @@
-"""Certificates and CAs of the hub's own listeners: read whole from disk, and again when they have changed, or as the
-Workload API gives them.
+"""Certificates and CAs of the hub's listeners, read from disk, again when the files change, or from the Workload API.
 
-A handshake takes what is in force at its moment; connections that are there go on. What is broken, half written, or
-writable by others does not come into force: what was there before stays, and the caller is given the problem.
+A handshake uses what is in force at its moment; existing connections go on. Files that are broken, half written, or
+writable by others do not come into force: the previous ones stay, and the caller is given the problem.
 """
 
 from __future__ import annotations
@@ -28,17 +27,18 @@ from toolhub_service.settings.document import Settings
 from toolhub_service.settings.server_section import Tls
 
 CERTIFICATE, CLIENT_CA, WORKLOAD_API = "certificate", "client_ca", "workload_api"
-"""Names of what is read: the hub's own certificate with its key, the CAs of its clients, and a whole answer."""
+"""Names of what is read: the hub's own certificate with its key, its clients' CAs, and the whole Workload API
+answer."""
 
 _MAX_BYTES: Final = 1024 * 1024
-# While files are being replaced they change between two looks; at the start that is waited for.
+# While files are being replaced they may change between two reads; the start waits for that.
 _TRIES: Final = 5
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 
 
 class CertificateInvalid(ValueError):
-    """Files hold no certificate, key or CA that can be used; the message says which, and why."""
+    """Files hold no usable certificate, key or CA; the message says which, and why."""
 
 
 class _Changing(Exception):
@@ -54,25 +54,25 @@ class Validity(NamedTuple):
 
 class _Held(NamedTuple):
     contents: Sequence[bytes]
-    """PEM."""
+    """PEM texts."""
     validity: Validity
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What was found where files had changed."""
+    """The result for changed files."""
 
     name: str
     validity: Validity
-    """Of what is in force now."""
+    """The validity of what is in force now."""
     problem: str = ""
-    """Why what is on disk does not come into force; empty: it does."""
+    """Why the files on disk do not come into force; empty when they do."""
 
 
 class _Followed:
     """Files that belong together."""
 
     def __init__(self, name: str, files: dict[str, str], check: Callable[[Sequence[bytes]], _Held]) -> None:
-        """`files`: paths by the setting that names each. Raises CertificateInvalid."""
+        """`files`: paths by the names of their settings. Raises CertificateInvalid."""
         self.name = name
         self._settings = dict(files)
         self._check = check
@@ -90,11 +90,11 @@ class _Followed:
 
     @property
     def has_changed(self) -> bool:
-        """Since they were read last, with or without success."""
+        """Return whether the files changed since they were last read, with or without success."""
         return self._stamps != self._stamps_now()
 
     def read(self) -> None:
-        """What is in force is what the files hold now. Raises CertificateInvalid or _Changing, and nothing changes."""
+        """Read the files and put them in force. Raises CertificateInvalid or _Changing, and then changes nothing."""
         stamps = self._stamps_now()
         try:
             contents = [_content(name, path) for name, path in zip(self._settings, self.paths, strict=True)]
@@ -102,7 +102,7 @@ class _Followed:
         except CertificateInvalid:
             if stamps != self._stamps_now():
                 raise _Changing from None
-            # Kept with the failure: the same broken files are not read and reported at every look.
+            # Kept also on failure, so that the same broken files are not read and reported at every check.
             self._stamps = stamps
             raise
         if stamps != self._stamps_now():
@@ -114,23 +114,27 @@ class _Followed:
 
 
 class LiveCertificates:
-    """What listeners show and trust now. `reload` is called again and again; handshakes never wait for a disk."""
+    """The certificates that listeners present and trust now.
+
+    `reload` is called regularly; handshakes never wait for a disk.
+    """
 
     def __init__(self, settings: Settings | None = None, given: X509Context | None = None) -> None:
-        """`given` by the Workload API, where that is set. Raises CertificateInvalid."""
+        """`given` by the Workload API, when that is configured. Raises CertificateInvalid."""
         settings = settings or Settings()
         tls, domains = settings.server.tls, settings.auth.spiffe.trust_domains
         self._tls = tls
-        # gRPC for Python asks all clients for a certificate or none; elsewhere they may have another credential.
+        # gRPC for Python asks all clients for a certificate or none; on other listeners they may have another
+        # credential.
         self._certificates_are_needed = bool(tls.client_ca_file)
         self.trusted: Mapping[str, bytes] = {}
-        """CAs (PEM) by trust domain, and those of `spiffe.CLIENT_CA`; another object when they are others."""
+        """CAs (PEM) by trust domain, and those of `spiffe.CLIENT_CA`; a new object when they change."""
         self._listed = {domain.name: bool(domain.bundle_file) for domain in domains}
         self._lock = Lock()
         self._groups: list[_Followed] = []
         self._given: dict[str, _Held] = {}
         self.spiffe_id = ""
-        """The hub's own, as the Workload API gives it."""
+        """The hub's own certificate from the Workload API."""
         if tls.certificate_file:
             pair = {"server.tls.key_file": tls.key_file, "server.tls.certificate_file": tls.certificate_file}
             self._groups.append(_Followed(CERTIFICATE, pair, partial(_check_pair, _named(tls))))
@@ -147,11 +151,11 @@ class LiveCertificates:
 
     @property
     def validities(self) -> dict[str, Validity]:
-        """Of what is in force, by name."""
+        """Return the validity of what is in force, by name."""
         return {name: held.validity for name, held in self._held.items()}
 
     def take(self, given: X509Context) -> list[Change]:
-        """Put in force what the Workload API gives now: all of it, or nothing where a part of it cannot be used."""
+        """Put in force what the Workload API gives: all of it, or nothing when a part is unusable."""
         try:
             found = self._checked(given)
         except CertificateInvalid as invalid:
@@ -163,18 +167,18 @@ class LiveCertificates:
         return [Change(name, found[name].validity) for name in changed]
 
     def _checked(self, given: X509Context) -> dict[str, _Held]:
-        """Raises CertificateInvalid."""
+        """Return the checked parts. Raises CertificateInvalid."""
         what = "auth.spiffe.workload_api"
         held = {} if self._tls.certificate_file else {CERTIFICATE: _check_pair(what, (given.key, given.certificate))}
         for domain, bundle in sorted(given.bundles.items()):
-            # A file that is named counts for its trust domain; where some are listed, others do not count at all.
+            # A named file applies to its trust domain; when some domains are listed, all others are ignored.
             if not self._listed or self._listed.get(domain) is False:
                 name = _bundle_of(domain)
                 held[name] = _check_authorities(what, name, (bundle,))
         return held
 
     def reload(self, *, asked: bool, problem_of: Callable[[Path], str]) -> list[Change]:
-        """Read what has changed, or everything where that is `asked` for. `problem_of`: why a file must not be read."""
+        """Read changed files, or all when it is `asked` for. `problem_of` returns why a file must not be read."""
         changes = [
             change
             for group in self._groups
@@ -187,9 +191,10 @@ class LiveCertificates:
         return changes
 
     def grpc_credentials(self, *, asks: bool = True) -> grpc.ServerCredentials | None:
-        """For a port of gRPC, which looks at each handshake what is in force; None where there is no TLS.
+        """Return credentials for a gRPC port, which reads what is in force at each handshake; None without TLS.
 
-        `asks`: whether it wants certificates of its clients, where there are CAs for them."""
+        `asks`: whether clients must present certificates, when there are CAs for them.
+        """
         if not self._held:
             return None
         given = self._configuration
@@ -204,12 +209,12 @@ class LiveCertificates:
         return grpc.dynamic_ssl_server_credentials(given, fetch, asks and self._asks_clients)  # type: ignore[arg-type]  # None: as before
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """For a listener of asyncio; None where there is no TLS."""
+        """Return the context for an asyncio listener; None without TLS."""
         if not self._held:
             return None
 
         def choose(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
-            connection.context = self._context  # called at each ClientHello, with or without a name in it
+            connection.context = self._context  # called at each ClientHello, with or without a server name
 
         first = self._make_context()
         first.sni_callback = choose
@@ -221,7 +226,7 @@ class LiveCertificates:
 
     @property
     def _held(self) -> dict[str, _Held]:
-        """All that is in force, of files and as it was given, by name; empty where there is no TLS."""
+        """Return all that is in force, from files and from the Workload API, by name; empty without TLS."""
         return {group.name: group.held for group in self._groups} | self._given
 
     def _read_again(self, group: _Followed, problem_of: Callable[[Path], str]) -> Iterator[Change]:
@@ -230,7 +235,7 @@ class LiveCertificates:
             if not problem:
                 group.read()
         except _Changing:
-            return  # whoever writes them is not done: the next look has them whole
+            return  # the files are being written: the next check reads them whole
         except CertificateInvalid as invalid:
             problem = str(invalid)
         yield Change(group.name, group.held.validity, problem)
@@ -242,7 +247,7 @@ class LiveCertificates:
         key, certificate = held.pop(CERTIFICATE).contents
         self.trusted = {_trusted_for(name): each.contents[0] for name, each in held.items()}
         self._authorities = b"\n".join(self.trusted.values())
-        # gRPC would take an empty text for CAs of which there are none.
+        # gRPC would take an empty text for an empty list of CAs.
         trusted = self._authorities or None
         self._configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], trusted)
         self._context = self._make_context()
@@ -254,7 +259,7 @@ class LiveCertificates:
         if self._asks_clients:
             context.load_verify_locations(cadata=_ascii(self._authorities))
             context.verify_mode = ssl.CERT_REQUIRED if self._certificates_are_needed else ssl.CERT_OPTIONAL
-            # A session that is resumed would bring the client's certificate past CAs that are trusted no more.
+            # A resumed session would let the client's certificate bypass CAs that are no longer trusted.
             context.num_tickets = 0
             context.options |= ssl.OP_NO_TICKET
         return context
@@ -265,7 +270,7 @@ def _bundle_of(domain: str) -> str:
 
 
 def _trusted_for(name: str) -> str:
-    """The trust domain whose CAs are read under that name, or `spiffe.CLIENT_CA`."""
+    """Return the trust domain whose CAs are read under that name, or `spiffe.CLIENT_CA`."""
     return spiffe.CLIENT_CA if name == CLIENT_CA else name.removeprefix(_bundle_of(""))
 
 
@@ -287,19 +292,19 @@ def _content(setting: str, path: Path) -> bytes:
 
 
 def _pair_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """Raises ValueError."""
+    """Return the context. Raises ValueError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # The library reads files alone, and those on disk may be others by now.
+    # The library reads only files, and those on disk may have changed by now.
     with os.fdopen(os.memfd_create("toolhub-tls", os.MFD_CLOEXEC), "wb") as file:
         file.write(key + b"\n" + certificate)
         file.flush()
-        # An empty password: OpenSSL would otherwise ask at the terminal, and a hub that starts would hang.
+        # An empty password: OpenSSL would otherwise ask at the terminal, and a starting hub would hang.
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=lambda: "")
     return context
 
 
 def _check_pair(source: str, contents: Sequence[bytes]) -> _Held:
-    """`source`: where they come from, in a message: gRPC would say no more than that it cannot listen."""
+    """Check the pair. `source` names its origin in messages: gRPC's own error would only say that it cannot listen."""
     key, certificate = contents
     try:
         _pair_context(certificate, key)
@@ -311,7 +316,7 @@ def _check_pair(source: str, contents: Sequence[bytes]) -> _Held:
 
 
 def _check_authorities(setting: str, file: str, contents: Sequence[bytes]) -> _Held:
-    """The validity is that of the CA that holds longest: the others are on their way out."""
+    """Return the validity of the CA that expires last: the others are being phased out."""
     try:
         pem = _bundle(contents[0]) if contents[0].lstrip().startswith(b"{") else contents[0]
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=_ascii(pem))
@@ -320,14 +325,14 @@ def _check_authorities(setting: str, file: str, contents: Sequence[bytes]) -> _H
         found = []
     if not found:
         raise CertificateInvalid(f"{setting}: {file} holds no PEM certificate.")
-    # The last to expire: up to then something in the bundle vouches for somebody.
+    # The last to expire: until then the bundle trusts somebody.
     return _Held([pem], max(found, key=lambda each: each.end_s))
 
 
 def _bundle(content: bytes) -> bytes:
-    """The CAs of a SPIFFE bundle (SPIFFE Trust Domain and Bundle, 4), PEM. Raises ValueError."""
+    """Return the CAs of a SPIFFE bundle (SPIFFE Trust Domain and Bundle, 4) as PEM. Raises ValueError."""
     keys = msgspec.json.decode(content, type=_Bundle).keys
-    # SPIFFE Trust Domain and Bundle §4.2.2: keys of another use verify tokens, not certificates.
+    # SPIFFE Trust Domain and Bundle §4.2.2: keys with another use verify tokens, not certificates.
     chains = [key.x5c for key in keys if key.use == "x509-svid"]
     return "".join(ssl.DER_cert_to_PEM_cert(b64decode(chain[0], validate=True)) for chain in chains if chain).encode()
 
@@ -342,12 +347,12 @@ class _Bundle(msgspec.Struct):
 
 
 def _ascii(pem: bytes) -> str:
-    """Comments around certificates may be in any encoding."""
+    """Return the ASCII part: comments around certificates may be in any encoding."""
     return pem.decode("ascii", "replace")
 
 
 def _validity(pem: bytes) -> Validity:
-    """Of the first certificate (RFC 5280, 4.1). Raises ValueError for what is none."""
+    """Return the validity of the first certificate (RFC 5280, 4.1). Raises ValueError when there is none."""
     found = _PEM.search(pem)
     if found is None:
         raise ValueError("no certificate")
@@ -370,7 +375,7 @@ _UTC_TIME: Final = 0x17
 
 
 def _element(der: bytes) -> tuple[int, bytes, bytes]:
-    """(tag, content, what follows) of DER. Raises ValueError."""
+    """Return (tag, content, rest) of DER. Raises ValueError."""
     if len(der) < 2:
         raise ValueError("no certificate")
     size, start = der[1], 2
@@ -383,7 +388,7 @@ def _element(der: bytes) -> tuple[int, bytes, bytes]:
 
 
 def _moment_s(tag: int, content: bytes) -> float:
-    """A UTCTime or GeneralizedTime, which RFC 5280 wants in UTC and to the second."""
+    """Return the Unix time of a UTCTime or GeneralizedTime, which RFC 5280 requires in UTC with seconds."""
     text = content.decode("ascii")
     if tag == _UTC_TIME:
         # RFC 5280 §4.1.2.5.1: two digits from 50 on are of the last century.

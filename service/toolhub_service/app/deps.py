@@ -1,4 +1,5 @@
-"""What all wiring functions take: settings, paths, clock, randomness, redactor, telemetry, ladder of sandboxes."""
+"""The dependencies that all wiring functions take: settings, paths, clock, randomness, redactor, telemetry,
+sandboxes."""
 
 from __future__ import annotations
 
@@ -54,15 +55,18 @@ class Deps(msgspec.Struct, frozen=True):
     ladder: Ladder
     certificates: LiveCertificates = msgspec.field(default_factory=LiveCertificates)
     svids: Svids | None = None
-    """Who follows the Workload API; None: certificates are of files alone."""
+    """The Workload API's follower; None: certificates come from files only."""
     resource_news: ResourceNews = msgspec.field(default_factory=ResourceNews)
     turns: Turns = msgspec.field(default_factory=Turns)
 
 
 def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
-    """Raises OSError when the data folder cannot be made, and before anything is made ListenRefused and FilesLoose."""
+    """Build the dependencies.
+
+    Raises OSError when the data folder cannot be made, and before that ListenRefused and FilesLoose.
+    """
     certificates = open_certificates(settings)
-    # Before any file is made: a hub that may not listen as configured leaves nothing behind.
+    # Before any file is made: a hub that may not listen as configured leaves no files behind.
     listening_of(settings, certificates)
     check_files(settings)
     paths = Paths(settings)
@@ -80,7 +84,7 @@ def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
 
 
 def make_ladder(settings: Settings) -> Ladder:
-    """One for a hub is enough: it tries the levels once."""
+    """Return the ladder; one for a hub is enough, as it tries the levels once."""
     paths = Paths(settings)
     return Ladder(
         own_files(settings),
@@ -91,9 +95,9 @@ def make_ladder(settings: Settings) -> Ladder:
 
 
 def own_files(settings: Settings) -> tuple[str, ...]:
-    """The data folder, and every file outside of it that decides over calls or holds a secret."""
+    """Return the data folder, and every file outside of it that decides over calls or holds a secret."""
     named = os.environ.get("TOOLHUB_CONFIG", "")
     files = trusted_files(settings, Path(named) if named else None)
-    # What a certificate authority publishes lies in /usr, and is no secret.
+    # Published CA certificates are in /usr, and are no secret.
     within = [str(file) for file in files if not str(file.resolve()).startswith("/usr/")]
     return (str(Paths(settings).data_dir), *within)

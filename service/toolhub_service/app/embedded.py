@@ -1,4 +1,4 @@
-"""A hub within `toolhub mcp`, where none is running: on the same data folder, reached by its standard input alone."""
+"""A hub within `toolhub mcp`, when none is running: on the same data folder, reached only by its standard input."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from toolhub_service.settings.document import Settings
 
 
 async def serve_stdio(settings: Settings, api_key: str) -> None:
-    """Until standard input ends, SIGTERM or SIGINT. Raises what `open_hub` raises, and StartRefused."""
-    with TemporaryDirectory(prefix="toolhub-mcp-") as folder:  # mode 700: nobody else reaches its socket
+    """Serve until standard input ends, SIGTERM or SIGINT. Raises what `open_hub` raises, and StartRefused."""
+    with TemporaryDirectory(prefix="toolhub-mcp-") as folder:  # mode 700: no other user reaches its socket
         hub = await open_hub(_private(settings, Path(folder)))
         try:
             await _serve(hub, api_key)
@@ -29,13 +29,13 @@ async def serve_stdio(settings: Settings, api_key: str) -> None:
 
 
 def _private(settings: Settings, folder: Path) -> Settings:
-    """Nothing listens where another process could come."""
+    """Return settings with no listener that another process could reach."""
     server = replace(
         settings.server,
         listen=f"unix:{folder / 'hub.sock'}",
         workers=1,
         drain_notice_s=0.0,
-        # The endpoint over HTTP would take the port of a hub that serves.
+        # The HTTP endpoint would take the port of a serving hub.
         mcp=replace(settings.server.mcp, enabled=False),
     )
     return replace(settings, server=server, metrics=replace(settings.metrics, listen=""))
@@ -55,7 +55,7 @@ async def _serve(hub: Hub, api_key: str) -> None:
     follower = asyncio.create_task(follow(hub, asyncio.Event()))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Standard input cannot be interrupted: the task that reads it is cancelled instead.
+        # Reading standard input cannot be interrupted: its task is cancelled instead.
         loop.add_signal_handler(number, answering.cancel)
     try:
         await asyncio.wait({answering})

@@ -1,9 +1,9 @@
-"""May somebody else write what decides over everybody: policy, keys, sources, databases, or a folder above them?
+"""Checks that nobody else can write files that decide over calls (policy, keys, sources, databases), or their folders.
 
-As sshd does (StrictModes, sshd_config(5)): what group or others may write is refused, and so is a file in a folder that
-they may write, for there it can be replaced. A sticky folder such as /tmp lets only owners do that; on a mount that is
-read-only, as Kubernetes mounts its ConfigMaps and Secrets, nobody writes. A group that has no member but the hub's user
-may write folders, for so does the fsGroup of a pod.
+As in sshd (StrictModes, sshd_config(5)), a file that group or others may write is refused, and so is a file in a folder
+that they may write, because there it can be replaced. In a sticky folder such as /tmp only owners can do that; on a
+read-only mount, as Kubernetes mounts its ConfigMaps and Secrets, nobody can. A group whose only member is the hub's
+user may write folders, as a pod's fsGroup does.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _OTHERS_AT_ALL = 0o077
 
 
 class FilesLoose(ValueError):
-    """Others may write what the hub trusts; the message has the commands that put it right, one a line."""
+    """Others may write files that the hub trusts; the message has the commands that repair it, one a line."""
 
 
 def check_files(settings: Settings, config_file: Path | None = None) -> None:
-    """Raises FilesLoose, unless the setting `loose_files` says to warn only."""
+    """Raise FilesLoose, unless the setting `loose_files` only asks for a warning."""
     if settings.loose_files == "refuse" and (commands := repairs(settings, config_file)):
         raise FilesLoose(_message(commands))
 
 
 def problem_of(path: Path, settings: Settings) -> str:
-    """Why one file must not be read while the hub runs; empty: it may."""
+    """Return why a file must not be read while the hub runs; empty when it may."""
     commands = list(_repairs_of([path])) if settings.loose_files == "refuse" else []
     return _message(commands) if commands else ""
 
 
 def repairs(settings: Settings, config_file: Path | None = None) -> list[str]:
-    """The commands that would put right what is loose, one for each file and folder."""
+    """Return the commands that would repair loose modes, one for each file and folder."""
     own = (Paths(settings).plan_key, Paths(settings).credentials_key, Paths(settings).backup_key)
     state_key = Path(settings.server.mcp.state_key_file).expanduser()
     exposed = [command for key in (*own, state_key) for command in _read_by_others(key)]
@@ -51,7 +51,7 @@ def repairs(settings: Settings, config_file: Path | None = None) -> list[str]:
 
 
 def trusted_files(settings: Settings, config_file: Path | None = None) -> list[Path]:
-    """What decides over calls or holds a secret, there or not; `artifacts` is a folder."""
+    """Return the files that decide over calls or hold a secret, existing or not; `artifacts` is a folder."""
     paths = Paths(settings)
     trusted = [config_file] if config_file is not None else []
     trusted += [paths.policy, paths.api_keys, paths.sources, paths.artifacts]
@@ -73,7 +73,7 @@ def _message(commands: Iterable[str]) -> str:
 
 
 def _of_sources(file: Path) -> list[Path]:
-    """What sources.yaml names; a file that is not valid is reported elsewhere."""
+    """Return the files that sources.yaml names; an invalid sources.yaml is reported elsewhere."""
     try:
         return [Path(named) for named in named_files(read_sources(file))]
     except SettingsInvalid:
@@ -90,29 +90,29 @@ def _repairs_of(files: Iterable[Path]) -> Iterator[str]:
 
 
 def _places(file: Path) -> Iterator[Path]:
-    """The file, what it links to, and every folder on both ways."""
+    """Yield the file, the target of its links, and every folder on both paths."""
     path = file.absolute()
     real = path.resolve()
     yield real
     yield from real.parents
-    # Of the path as it is written, too: who can write a folder with a link in it can point it elsewhere.
+    # Also of the path as written: anyone who can write a folder with a link in it can redirect the link.
     yield from path.parents
 
 
 def _repair(place: Path) -> Iterator[str]:
     try:
         status = place.stat()
-        # Nobody can write there whatever the mode says, as with volumes of Kubernetes' secrets.
+        # Nobody can write there whatever the mode says, as in Kubernetes' volumes of secrets.
         if os.statvfs(place).f_flag & os.ST_RDONLY:
             return
     except OSError:
-        return  # not there, or not to be looked at: whoever opens it says so
+        return  # missing, or not accessible: opening it reports that
     is_folder = stat.S_ISDIR(status.st_mode)
     loose = status.st_mode & _OTHERS_WRITE
-    # Sticky, as /tmp is: others may add files, and neither rename nor remove those of the owner.
+    # Sticky, as /tmp is: others may add files, but not rename or remove those of the owner.
     if is_folder and status.st_mode & stat.S_ISVTX:
         return
-    # Where each user has a group of their own, umask 002 is usual and lets nobody else in.
+    # Where each user has their own group, umask 002 is usual and gives nobody else access.
     if is_folder and loose == stat.S_IWGRP and _is_private(status.st_gid):
         return
     if loose:
@@ -120,7 +120,8 @@ def _repair(place: Path) -> Iterator[str]:
 
 
 def _read_by_others(key: Path) -> Iterator[str]:
-    """Whoever reads the key of plans can make a plan that was never shown; likewise what MCP clients bring back."""
+    """Anyone who reads the key of plans can forge a plan that was never shown; the same holds for the state of MCP
+    clients."""
     try:
         if key.is_file() and key.stat().st_mode & _OTHERS_AT_ALL & ~_OTHERS_WRITE:
             yield f"chmod 600 {shlex.quote(str(key))}"
@@ -130,7 +131,7 @@ def _read_by_others(key: Path) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _is_private(group: int) -> bool:
-    """Whether nobody but the hub's user is in the group, by name or as their own group."""
+    """Return whether the hub's user is the group's only member, by name or as their own group."""
     user = os.geteuid()
     try:
         members = set(grp.getgrgid(group).gr_mem)

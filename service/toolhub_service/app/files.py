@@ -21,20 +21,23 @@ class SecretFileInvalid(ValueError):
 
 
 def read_or_make_key(path: Path) -> bytes:
-    """The key. Raises OSError when it can neither be read nor made, SecretFileInvalid when the file holds no key."""
+    """Return the key.
+
+    Raises OSError when it can neither be read nor made, SecretFileInvalid when the file holds no key.
+    """
     if not path.exists():
         _make_key(path)
     return read_key(path, "remove it to have a new one made")
 
 
 def _make_key(path: Path) -> None:
-    """Whole or not at all: of several processes that start together one makes the key and all read that one."""
+    """Make the key whole or not at all: of several processes that start together one makes it and all read it."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(_SIZE_BYTES).hex().encode())
-        # Of two hubs that start at once one wins, and both then read the winner's key.
+        # Of two hubs that start at once one wins, and both then read its key.
         with suppress(FileExistsError):
             os.link(draft, path)
     finally:
@@ -42,7 +45,7 @@ def _make_key(path: Path) -> None:
 
 
 def read_key(path: Path, advice: str) -> bytes:
-    """32 bytes, as 64 hexadecimal digits. Raises OSError, and SecretFileInvalid with the advice."""
+    """Return 32 bytes, stored as 64 hexadecimal digits. Raises OSError, and SecretFileInvalid with advice."""
     try:
         key = bytes.fromhex(path.read_text("ascii").strip())
     except ValueError:
@@ -67,28 +70,28 @@ def stamp_of(path: Path) -> Stamp:
 _MODE = 0o600
 _FOLDER_MODE = 0o700
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-# Another editor needs milliseconds; one that was stopped by Ctrl-Z must not hold up others without a word.
+# Another editor needs milliseconds; one that was stopped by Ctrl-Z must not silently block others.
 _WAIT_S = 30.0
 _POLL_S = 0.02
 
 
 @contextmanager
 def edited(path: Path) -> Iterator[None]:
-    """What is read inside is not changed by another command before it is written.
+    """No other command changes the file between reading and writing in this block.
 
-    The lock (flock(2)) is a file beside it, for the file itself is replaced; who may not write there cannot take it.
-    Raises OSError: EDEADLK when another command keeps it for half a minute.
+    The lock (flock(2)) is a separate file, because the file itself is replaced; taking it needs write access to the
+    folder. Raises OSError: EDEADLK when another command keeps it for half a minute.
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
-    # A file beside it: the file itself is replaced, and a lock on the old one would hold nobody.
+    # A separate file: the file itself is replaced, and a lock on the old one would exclude nobody.
     lock = path.with_name(f".{path.name}.lock")
     descriptor = os.open(lock, _LOCK, _MODE)
     try:
         _wait_for(descriptor, path)
         yield
     finally:
-        os.close(descriptor)  # which lets go of the lock, as the end of the process does
+        os.close(descriptor)  # which releases the lock, as the end of the process does
 
 
 def _wait_for(descriptor: int, path: Path) -> None:
@@ -105,9 +108,9 @@ def _wait_for(descriptor: int, path: Path) -> None:
 
 
 def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
-    """Replace the file at once; a new one is readable by its owner only, an old one keeps its mode unless one is given.
+    """Replace the file atomically. A link stays a link: its target is replaced. Raises OSError.
 
-    A link stays a link: what it points to is replaced. Raises OSError.
+    A new file is readable by its owner only, an old one keeps its mode unless one is given.
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
@@ -116,11 +119,11 @@ def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             if mode is None and path.exists():
-                # An operator who has let a group read the file keeps that.
+                # Keep the mode of a file that an operator has made readable for a group.
                 os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
             file.write(text)
             file.flush()
-            # Before the rename: after a power cut the name could otherwise lead to an empty file.
+            # Before the rename: otherwise the name could lead to an empty file after a power cut.
             os.fsync(file.fileno())
         draft.replace(path)
     finally:
@@ -128,9 +131,9 @@ def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
     sync_folder(path.parent)
 
 
-# Processes that run jobs, by the locks (flock(2)) that they hold as long as they live: whose lock can be had is dead
-# for certain, and nobody has to wait for its silence. Those of another boot, which may be another machine that has the
-# folder too, are not judged: not every file system of a network tells one machine of the locks of another.
+# Liveness of processes that run jobs, by the locks (flock(2)) that they hold while they live: when a lock is free, its
+# process is certainly dead, without a timeout. Processes of another boot, and so perhaps of another machine with the
+# same folder, are not checked: not every network file system shows one machine the locks of another.
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -141,26 +144,26 @@ class RunnerLocks:
         self._own: tuple[Path, int] | None = None
 
     def hold(self, runner: str) -> None:
-        """Be known as alive until this process ends. Where the folder takes no lock, silence alone tells of the end."""
+        """Hold the lock until this process ends. Without file locks, only missing beats show its end."""
         with suppress(OSError):  # a file system without locks, or a system without boot ids
             path = self._folder / f"{_BOOT_ID.read_text().strip()}.{runner}"
             self._folder.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
             draft = self._folder / f".{runner}"
             self._own = path, os.open(draft, _LOCK, _MODE)
             fcntl.flock(self._own[1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            draft.rename(path)  # seen once it is locked, not before
+            draft.rename(path)  # visible once it is locked, not before
 
     def release(self) -> None:
-        own, self._own = self._own, None  # once: by then another file may have the number of a closed descriptor
+        own, self._own = self._own, None  # once: later another file may have the number of a closed descriptor
         if own is not None:
             path, descriptor = own
             path.unlink(missing_ok=True)
             os.close(descriptor)
 
     def dead(self) -> list[str]:
-        """Runners of this machine whose process has ended since they were asked for last."""
+        """Return the runners of this machine whose process has ended since the last call."""
         found: list[str] = []
-        with suppress(OSError):  # then their silence tells, after the time that a runner may be silent
+        with suppress(OSError):  # then missing beats show it, after the time a runner may be silent
             boot_id = _BOOT_ID.read_text().strip()
             for path in self._folder.glob(f"{boot_id}.*"):
                 if self._own is None or path != self._own[0]:
@@ -168,7 +171,7 @@ class RunnerLocks:
         return found
 
     def are_held(self) -> bool:
-        """Whether a process of this machine, of this boot, runs jobs on the folder. Changes nothing."""
+        """Return whether a process of this machine and boot runs jobs on the folder. Changes nothing."""
         if not self._folder.is_dir():
             return False
         return any(map(_is_held, self._folder.glob(f"{_BOOT_ID.read_text().strip()}.*")))
@@ -180,7 +183,7 @@ def _is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        # Shared: two that look at once must not take each other for a hub.
+        # Shared: two concurrent checks must not take each other for a hub.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -190,7 +193,7 @@ def _is_held(path: Path) -> bool:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether nobody held the lock; then the file is gone."""
+    """Return whether nobody held the lock; then the file is removed."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -1,4 +1,4 @@
-"""One hub in one process: everything made, joined, started and, at the end, closed in the right order."""
+"""One hub in one process: all parts built, joined, started and, at the end, closed in the right order."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Hub:
     pipeline: Pipeline
     mcp: Mcp
     is_serving: bool = False
-    """Whether `start` has let calls in."""
+    """Whether `start` has admitted calls."""
 
     @property
     def keys(self) -> KnownKeys:
@@ -84,7 +84,7 @@ class Hub:
         return self.deps.clock
 
     async def audit_event(self, type: EventType, *, policy_revision: str, problem: str = "") -> None:
-        """Put an event of the hub's own life into the audit log, durably."""
+        """Append an event of the hub's own life to the audit log, durably."""
         event = Event(
             type=type,
             at_unix_ms=self.clock.unix_ms(),
@@ -95,7 +95,7 @@ class Hub:
         await self.audit.append_durably(event)
 
     async def start(self) -> None:
-        """Raises OSError when the port of the metrics is taken."""
+        """Start. Raises OSError when the metrics port is taken."""
         if self.deps.svids is not None:
             self.deps.svids.start()
         if self.webhook is not None:
@@ -103,7 +103,7 @@ class Hub:
         await self.toolbox.start()
         await self.sourcing.start()  # before jobs run that need a tool of theirs
         await self.searching.start()
-        await self.long_work.start()  # before there are calls, for they enqueue jobs
+        await self.long_work.start()  # before there are calls, because they enqueue jobs
         await self.server.start()
         self.mcp.listener.start()
         self.is_serving = True
@@ -111,9 +111,9 @@ class Hub:
         await self.observing.start()
 
     async def close(self) -> None:
-        """Drain, then close what calls have used, each whatever the others raise; audit log late: calls are in it."""
+        """Drain, then close all parts, whatever errors others raise; the audit log late, because it records calls."""
         async with AsyncExitStack() as last_first:
-            # Pushed first, closed last: what the others report while they close is still counted and logged.
+            # Pushed first, closed last: reports of the others while they close are still counted and logged.
             last_first.push_async_callback(self.observing.close)
             if self.deps.svids is not None:
                 last_first.push_async_callback(self.deps.svids.close)
@@ -139,8 +139,7 @@ class Hub:
 
 
 async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
-    """Everything made and joined, nothing listening yet but the ports bound. Raises OSError, ListenRefused, FilesLoose,
-    KeyFileInvalid, HubFailure or ToolFailure; each speaks to the operator."""
+    """Build all and bind ports. Raises OSError, ListenRefused, FilesLoose, KeyFileInvalid, HubFailure, ToolFailure."""
     deps = make_deps(settings, is_worker=worker is not None)
     policy = LivePolicy(on_difference=deps.observing.shadow_differs)
     policy_file = make_policy_file(deps, policy)
@@ -168,7 +167,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         mcp = make_mcp(deps, engine, McpAccess(credentials.mcp, access))
         on_refusal.push_async_callback(mcp.listener.close, 0.0)
         await stores.start()
-        on_refusal.pop_all()  # from here on nothing refuses, and whoever gets the hub closes it
+        on_refusal.pop_all()  # from here on nothing raises, and the caller closes the hub
     return Hub(
         deps,
         server,

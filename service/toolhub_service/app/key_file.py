@@ -1,7 +1,7 @@
 """The file of API keys, and beside it when each was used last.
 
-The file is read and changed as a whole, by one command at a time, and replaced atomically. What a hub does not know in
-it is refused, rather than a key taken for more than it is: so do older hubs with what newer ones have added.
+The file is read and changed as a whole, by one command at a time, and replaced atomically. Unknown content is refused,
+so that no key is given more rights than it has: older hubs also refuse what newer ones have added.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KeyFileInvalid(ValueError):
 
 
 class RotationRefused(ValueError):
-    """It is not clear which key is to be replaced, or it was replaced already; the message names keys."""
+    """It is ambiguous which key is to be replaced, or it was replaced already; the message names the keys."""
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -49,7 +49,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a new key is to be; as in `StoredKey`."""
+    """The properties of a new key; as in `StoredKey`."""
 
     expires_s: int | None = None
     roles: frozenset[Role] | None = None
@@ -59,7 +59,7 @@ class Wanted:
 
 class Rotated(NamedTuple):
     key: str
-    """The whole new key text, shown this once."""
+    """The whole text of the new key, shown only now."""
     old_id: str
     name: str
 
@@ -71,12 +71,12 @@ class KeyFile:
         self._stamp: Stamp | str = "never read"
 
     def changed(self) -> bool:
-        """Whether the file is another one than was read last, or could not be read then."""
+        """Return whether the file differs from the one read last, or could not be read then."""
         return self._stamp != stamp_of(self._path)
 
     def read(self) -> dict[str, StoredKey]:
-        """Key id to stored key; empty when there is no file. Raises KeyFileInvalid and OSError."""
-        # Taken before it is read: what changes in between is seen at the next look.
+        """Return the stored keys by id; empty when there is no file. Raises KeyFileInvalid and OSError."""
+        # Taken before reading: a change in between is seen at the next check.
         stamp, self._stamp = stamp_of(self._path), "not read"
         keys = self._parsed()
         self._stamp = stamp
@@ -97,7 +97,7 @@ class KeyFile:
         return {key_id: _stored(entry) for key_id, entry in entries.items()}
 
     def create(self, name: str, wanted: Wanted = Wanted()) -> str:
-        """A new key for the principal `name`: the whole key text, shown this once.
+        """Make a key for the principal `name` and return its whole text, shown only now.
 
         Raises OSError and KeyFileInvalid; then there is no such key.
         """
@@ -108,11 +108,10 @@ class KeyFile:
         return key
 
     def rotate(self, target: str, overlap_s: float, expires_s: int | None = None) -> Rotated | None:
-        """A new key in the place of one, which holds for `overlap_s` longer; None: there is none.
+        """Make a new key to replace one, which stays valid for `overlap_s`; return None when there is none.
 
-        `target`: a key's ID, or a principal with one key that was not replaced yet. The new key may do what the old one
-        could, and holds as long as that was made for, where `expires_s` says nothing else. Raises RotationRefused,
-        OSError and KeyFileInvalid.
+        `target`: a key's ID, or a principal with one key that was not replaced yet. The new key has the rights and,
+        unless `expires_s` is given, the lifetime of the old one. Raises RotationRefused, OSError and KeyFileInvalid.
         """
         now_s = self._now_s()
         with edited(self._path):
@@ -124,21 +123,21 @@ class KeyFile:
             if old.replaced_by:
                 raise RotationRefused(f"{old_id} was replaced by {old.replaced_by}: rotate that one.")
             if expires_s is None and old.expires_s is not None:
-                # As long as the old one was made for, from now on.
+                # The lifetime of the old one, from now on.
                 expires_s = int(now_s) + old.expires_s - (old.created_s or int(now_s))
             key = self._add(keys, old.name, Wanted(expires_s, old.roles, old.capabilities, old.tenant))
-            # The overlap must not let an old key hold for longer than it would have.
+            # The overlap must not extend the old key's life.
             until_s = int(now_s + overlap_s) if old.expires_s is None else min(int(now_s + overlap_s), old.expires_s)
             keys[old_id] = msgspec.structs.replace(old, expires_s=until_s, replaced_by=next(reversed(keys)))
             self._write(keys)
         return Rotated(key, old_id, old.name)
 
     def revoke(self, target: str) -> bool:
-        """Whether there was a key with this ID. Raises OSError and KeyFileInvalid; then it still works."""
+        """Return whether there was a key with this ID. Raises OSError and KeyFileInvalid; then it still works."""
         return bool(self.revoke_all((target,)))
 
     def revoke_all(self, key_ids: Collection[str]) -> list[str]:
-        """Those that there were, gone at once. Raises OSError and KeyFileInvalid; then all still work."""
+        """Revoke all keys at once and return them. Raises OSError and KeyFileInvalid; then all still work."""
         with edited(self._path):
             keys = self.read()
             gone = [key_id for key_id in key_ids if keys.pop(key_id, None) is not None]
@@ -147,9 +146,9 @@ class KeyFile:
             return gone
 
     def _add(self, keys: dict[str, StoredKey], name: str, wanted: Wanted) -> str:
-        """The text of a key that was added, last."""
+        """Append a key and return its text."""
         key_id = f"{KEY_PREFIX}{secrets.token_hex(4)}"
-        # 32 random bits are few enough to meet twice in a large file.
+        # 32 random bits are few enough to collide in a large file.
         while key_id in keys:
             key_id = f"{KEY_PREFIX}{secrets.token_hex(4)}"
         key = f"{key_id}_{secrets.token_urlsafe(32)}"
@@ -168,7 +167,7 @@ def _key_id_of(keys: Mapping[str, StoredKey], target: str, now_s: float) -> str 
     if target in keys:
         return target
     current = [key_id for key_id, key in keys.items() if key.name == target and not key.replaced_by]
-    # The name alone will do where only one of its keys still holds.
+    # A name is unambiguous when only one of its keys is still valid.
     holding = [key_id for key_id in current if not keys[key_id].has_expired(now_s)] or current
     if len(holding) > 1:
         raise RotationRefused(f"{target!r} has {len(holding)} keys: {', '.join(holding)}. Name one of them.")
@@ -203,7 +202,7 @@ def _entry(key: StoredKey) -> _Entry:
 
 
 def _unix_s(moment: datetime | None) -> int | None:
-    """Without a time zone UTC is meant."""
+    """Return Unix seconds; without a time zone UTC is assumed."""
     if moment is None:
         return None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
@@ -214,9 +213,9 @@ def _moment(unix_s: int | None) -> datetime | None:
 
 
 class KeyUses:
-    """When each key was used last, as the hubs of a data folder know it: Unix seconds by ID, JSON.
+    """The last use of each key, as known to the hubs of a data folder: Unix seconds by ID, JSON.
 
-    A convenience, which decides nothing: what cannot be read counts as never used.
+    It is informative only: an unreadable file counts as no use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -230,7 +229,7 @@ class KeyUses:
             return {}
 
     def add(self, used: Mapping[str, int], known: Collection[str]) -> None:
-        """Keep the later moment of each; of keys that are gone nothing is kept. Raises OSError."""
+        """Keep the later moment of each key, and drop keys that are gone. Raises OSError."""
         with edited(self._path):
             kept = self.read()
             ids = sorted({*kept, *used}.intersection(known))

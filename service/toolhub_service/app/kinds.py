@@ -1,4 +1,4 @@
-"""The kinds of sources: one line each. Settings, `sources add`, doctor, docs and the registry read this list."""
+"""The kinds of sources, one line each. Settings, `sources add`, doctor, docs and the registry read this list."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def kind_of(entry: Source) -> SourceKind[Any]:
 
 
 def preview_sources(sources: Mapping[str, Source], object_info: JsonObject | None) -> WorkflowReport:
-    """The workflows of every source that has some and is not switched off, checked without asking any server."""
+    """Return the workflows of every enabled source that has some, checked without asking any server."""
     from toolhub_service.adapters.source_kind import WorkflowReport
 
     reports = [

@@ -1,4 +1,4 @@
-"""Where the server may listen: without credentials only where nobody else can reach it."""
+"""Where the server may listen: without credentials only where no other machine can reach it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from toolhub_service.settings.document import Settings
 from toolhub_service.transport.server import Listening
 
 _PORT_MAX = 65_535
-# A certificate counts until it expires, and only a new connection brings a new one. SPIRE renews those of an hour when
-# half of it has gone: whoever connects every ten minutes never calls with one that has expired.
+# A certificate is valid until it expires, and only a new connection presents a new one. SPIRE renews one-hour
+# certificates at half their life: a client that reconnects every ten minutes never calls with an expired one.
 _SVID_CONNECTION_S = 600.0
 
 
 SVID_WAIT_S = 30.0
-"""For which a start waits for the agent of SPIFFE: both may have been started just now, and entries take seconds."""
+"""How long a start waits for the SPIFFE agent: both may just have been started, and entries take seconds."""
 
 SVID_DOCTOR_S = 3.0
-"""The same of who only looks."""
+"""The same for commands that only check."""
 
 
 class ListenRefused(ValueError):
-    """Address, certificate, auth modes and workers do not go together; the message says what to change."""
+    """Address, certificate, auth modes and workers do not fit together; the message says what to change."""
 
 
 def open_certificates(settings: Settings, wait_s: float = SVID_WAIT_S) -> LiveCertificates:
-    """`wait_s`: for which an agent that has no SVID yet is waited for. Raises ListenRefused for files that cannot be
-    used, and where no SVID is to be had."""
+    """Return the certificates. `wait_s`: how long to wait for an agent that has no SVID yet.
+
+    Raises ListenRefused for unusable files, and when no SVID can be had.
+    """
     endpoint = settings.auth.spiffe.workload_api
     try:
         return LiveCertificates(settings, fetch(endpoint, wait_s) if endpoint else None)
@@ -46,9 +48,9 @@ def open_certificates(settings: Settings, wait_s: float = SVID_WAIT_S) -> LiveCe
 
 
 def listening_of(settings: Settings, certificates: LiveCertificates | None = None) -> Listening:
-    """Raises ListenRefused for what is no address or no certificate.
+    """Return where to listen. Raises ListenRefused for an invalid address or certificate.
 
-    Also when `insecure-local` or keys in the clear would be served beyond this machine, or one socket by several
+    Also when `insecure-local` or keys in plaintext would be served beyond this machine, or one socket by several
     workers.
     """
     address = settings.server.listen
@@ -60,7 +62,7 @@ def listening_of(settings: Settings, certificates: LiveCertificates | None = Non
             "Set auth.modes to [api-key] (TOOLHUB_AUTH_MODES=api-key), or listen on 127.0.0.1 or a unix: socket."
         )
     is_plain = not settings.has_tls and not settings.server.allow_plaintext
-    if is_plain and not is_local(address):  # what is left then are modes with credentials
+    if is_plain and not is_local(address):  # the remaining modes need credentials
         raise ListenRefused(
             f"credentials would cross the network in the clear: {address} is open to others and there is no "
             "TLS. Set server.tls.certificate_file and server.tls.key_file, or listen on 127.0.0.1 or a unix: socket; "
@@ -97,9 +99,9 @@ def _connections_of_a_port(settings: Settings) -> int:
     wanted = settings.server.max_connections
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
-        wanted = min(wanted, soft - soft // 8 - 64)  # an eighth of the open files stays for the hub's own
+        wanted = min(wanted, soft - soft // 8 - 64)  # an eighth of the open files is reserved for the hub itself
     if settings.server.tls.keys_listen:
-        wanted //= 2  # gRPC counts those of each port apart
+        wanted //= 2  # gRPC counts those of each port separately
     return max(1, wanted)
 
 
@@ -108,7 +110,7 @@ def _is_by_certificate(settings: Settings) -> bool:
 
 
 def connection_age_s(settings: Settings) -> float:
-    """After which clients of gRPC have to connect anew; 0: never."""
+    """Return the age after which gRPC clients have to reconnect; 0: never."""
     return settings.server.max_connection_age_s or (_SVID_CONNECTION_S if _is_by_certificate(settings) else 0.0)
 
 
@@ -145,7 +147,7 @@ def _check_keys(settings: Settings) -> None:
 
 
 def check_mcp(settings: Settings) -> tuple[str, int]:
-    """Host and port of the MCP endpoint. Raises ListenRefused as `listening_of` does for that of gRPC."""
+    """Return host and port of the MCP endpoint. Raises ListenRefused like `listening_of`."""
     address = settings.server.mcp.listen
     host, port = host_and_port("server.mcp.listen", address)
     _check_public_url(settings.server.mcp.public_url)
@@ -176,11 +178,11 @@ def _check_public_url(url: str) -> None:
 
 
 def is_local(address: str) -> bool:
-    """Whether only this machine can connect: a Unix socket, a loopback literal or `localhost`."""
+    """Return whether only this machine can connect: a Unix socket, a loopback literal or `localhost`."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
     host = address.rsplit(":", 1)[0].strip("[]")
-    # By name, without asking DNS: an answer must not decide whether callers need a credential.
+    # By name, without DNS: its answer must not decide whether callers need a credential.
     if host == "localhost":
         return True
     try:
@@ -190,7 +192,7 @@ def is_local(address: str) -> bool:
 
 
 def check_addresses(settings: Settings) -> None:
-    """Raises ListenRefused for a setting of an address that is none. Opens nothing, and reads no file."""
+    """Raise ListenRefused for an invalid address in the settings. Opens nothing, and reads no file."""
     server = settings.server
     if not server.listen.startswith("unix"):
         host_and_port("server.listen", server.listen)
@@ -203,7 +205,7 @@ def check_addresses(settings: Settings) -> None:
 
 
 def host_and_port(setting: str, address: str) -> tuple[str, int]:
-    """The two parts of `host:port`, an IPv6 host without its brackets. Raises ListenRefused, naming the setting."""
+    """Return the parts of `host:port`, an IPv6 host without brackets. Raises ListenRefused, naming the setting."""
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdecimal()) or int(port) > _PORT_MAX:
         wanted = "host:port, such as 127.0.0.1:50051" + (", or unix:/path" if setting == "server.listen" else "")
@@ -213,9 +215,9 @@ def host_and_port(setting: str, address: str) -> tuple[str, int]:
 
 
 def tls_certificate_of(host: str, port: int, timeout_s: float) -> bytes | None:
-    """The certificate (DER) of whoever listens there with TLS, trusted or not; None when nobody does."""
+    """Return the certificate (DER) of the TLS listener there, trusted or not; None when there is none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: it is only looked at
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: only the certificate is read
     context.set_alpn_protocols(["h2"])
     try:
         with (
@@ -223,5 +225,5 @@ def tls_certificate_of(host: str, port: int, timeout_s: float) -> bytes | None:
             context.wrap_socket(plain, server_hostname=host) as encrypted,
         ):
             return encrypted.getpeercert(binary_form=True)
-    except (OSError, ValueError):  # ValueError: no name that TLS could send
+    except (OSError, ValueError):  # ValueError: a name that TLS cannot send
         return None

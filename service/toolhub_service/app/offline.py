@@ -1,4 +1,4 @@
-"""What commands need of a hub that is not running: its audit files, its tools, its policy."""
+"""What commands need of a hub that is not running: its audit files, tools and policy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _GONE = "Restore both from a backup; where that cannot be, `toolhub audit begin`
 
 
 class OfflineRefused(Exception):
-    """What was to be looked at is not there or cannot be read; the message says why and what to do."""
+    """The files to read are missing or unreadable; the message says why and what to do."""
 
 
 def verify_audit(settings: Settings) -> Verification:
@@ -57,7 +57,7 @@ def verify_audit(settings: Settings) -> Verification:
             )
         raise OfflineRefused(f"There is no audit log at {paths.audit}. --data-dir names the folder that the hub keeps.")
     if settings.stores.postgres_url or not paths.audit.exists():
-        # Each chain that the checkpoints attest would be reported as removed, whoever holds the events.
+        # Otherwise each chain that the checkpoints attest would be reported as removed.
         raise OfflineRefused(
             f"{paths.audit_checkpoints} attests events, and {paths.audit} does not hold them. With stores.postgres_url "
             "they are in PostgreSQL: ask the running hub, with `toolhub audit verify` without --data-dir. Without it, "
@@ -72,24 +72,24 @@ def verify_audit(settings: Settings) -> Verification:
         raise OfflineRefused(f"{unreadable.filename or paths.audit}: {unreadable.strerror}") from unreadable
 
 
-# Events that left the log, verified from their files.
+# Verification of events that left the log, from their files.
 
 _STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceFiles:
-    """What the lines are verified against."""
+    """The files to verify the lines against."""
 
     data_dir: Path | None
-    """Of the hub whose log goes on where the lines end; None: lines alone."""
+    """The log that continues where the lines end; None: only the lines."""
     audit_key: Path | None
-    """None: that of the data folder."""
+    """None: the data folder's."""
     checkpoints: Path | None
 
 
 def verify_lines(files: Sequence[Path], against: ReferenceFiles, *, is_part: bool) -> LinesVerified:
-    """Writes nothing, and keeps of each chain where it begins and ends only. Raises OfflineRefused."""
+    """Verify lines; writes nothing, and keeps only the ends of each chain in memory. Raises OfflineRefused."""
     given = (
         Settings(data_dir=str(against.data_dir)) if against.data_dir is not None else load_settings(None, os.environ)
     )
@@ -139,7 +139,7 @@ def _live(events: SqliteEvents) -> dict[str, Live]:
 
 
 def _take(file: IO[bytes], name: str, chains: LineChains) -> None:
-    """A last line without its end is what a crash left, or what is being written: its event comes again."""
+    """Take the lines. A last line without its end is left by a crash, or being written: its event comes again."""
     number = 0
     while line := file.readline(LINE_MAX_BYTES):
         number += 1
@@ -159,7 +159,7 @@ def _with_faults(log: Verification, found: LinesVerified) -> LinesVerified:
 
 
 async def begin_audit(settings: Settings, reason: str) -> None:
-    """Begin a new log under the key of one that is gone or was moved away; its first event says so and why.
+    """Begin a new log with the key of one that is gone or was moved away; its first event records that and the reason.
 
     Raises OfflineRefused while the files of the old log, or a hub that writes them, are still there.
     """
@@ -182,10 +182,13 @@ async def begin_audit(settings: Settings, reason: str) -> None:
 
 
 def rotate_audit_key(settings: Settings) -> str:
-    """Add a key to the audit log's; its id. The old ones stay to verify what they signed. Raises OfflineRefused."""
+    """Add a key to the audit log's and return its id. The old ones stay to verify what they signed.
+
+    Raises OfflineRefused.
+    """
     try:
         path = Paths(settings).audit_key
-        # A lock beside a key that is missing would make its folder, and look as if there were one.
+        # A lock beside a missing key would make its folder, which would then look like an existing one.
         with edited(path) if path.exists() else nullcontext():
             return rotate(path).active_id
     except HubFailure as unusable:
@@ -195,7 +198,7 @@ def rotate_audit_key(settings: Settings) -> str:
 
 
 def audit_events(data_dir: Path, where: EventFilter) -> Iterator[ChainedEvent]:
-    """Every event that fits, oldest first, of a hub that need not be running. Raises OfflineRefused."""
+    """Yield every matching event, oldest first, of a hub that need not be running. Raises OfflineRefused."""
     file = Paths(Settings(data_dir=str(data_dir))).audit
     if not file.exists():
         raise OfflineRefused(f"There is no audit log at {file}. --data-dir names the folder that the hub keeps.")
@@ -209,7 +212,7 @@ def audit_events(data_dir: Path, where: EventFilter) -> Iterator[ChainedEvent]:
 
 
 async def configured_tools(settings: Settings) -> list[ToolSpec]:
-    """Every tool that a hub with these settings would offer, in whatever state. Raises ToolFailure."""
+    """Return every tool that a hub with these settings would offer, in any state. Raises ToolFailure."""
     toolbox = _toolbox(settings)
     try:
         return list(toolbox.catalog.all())
@@ -218,7 +221,7 @@ async def configured_tools(settings: Settings) -> list[ToolSpec]:
 
 
 def policy_of(file: Path | None) -> PolicySnapshot:
-    """The policy of a file, the starter policy without one. Raises InvalidPolicy, OfflineRefused."""
+    """Return the policy of a file, or the starter policy without one. Raises InvalidPolicy, OfflineRefused."""
     if file is None:
         return PolicySnapshot()
     try:
@@ -230,7 +233,7 @@ def policy_of(file: Path | None) -> PolicySnapshot:
 
 
 def policy_warnings(settings: Settings, file: Path | None) -> list[str]:
-    """What a valid policy says of tools, capabilities and principals that this machine does not know, with lines."""
+    """Return names in a valid policy that match no tool, capability or principal of this machine, with lines."""
     if file is None:
         return []
     document, lines = parse_policy(file.read_text(encoding="utf-8"))
@@ -239,9 +242,9 @@ def policy_warnings(settings: Settings, file: Path | None) -> list[str]:
 
 
 def policy_file_of(settings: Settings) -> Path | None:
-    """The file that a hub with these settings would read; None when it would use the starter policy.
+    """Return the policy file that a hub with these settings would read; None for the starter policy.
 
-    A file that is named must be there; the one in the data folder may be.
+    A named file must exist; the one in the data folder may.
     """
     path = Paths(settings).policy
     return path if settings.policy.file or path.exists() else None
@@ -256,16 +259,16 @@ async def explain_call(
     *,
     user_id: str = "",
 ) -> Explanation:
-    """Why the policy would give a call its verdict. `caller`: as a credential would describe it.
+    """Return why the policy would give a call its verdict. `caller`: as a credential would describe it.
 
-    Raises ToolFailure when the call would not get that far, OfflineRefused for a tool of a source.
+    Raises ToolFailure when the call would fail before the policy, OfflineRefused for a tool of a source.
     """
     toolbox = _toolbox(settings)
     try:
         _check_is_local(tool, toolbox, Paths(settings))
         who, context = policy.described(caller), ExecContext(user_id=user_id)
         call = Call("explained", tool, dict(args), who, context, purpose="explain the policy")
-        # A tool of another tenant's source is found, so that the entry which hides it can be named.
+        # A tool of another tenant's source is found, too, so that the entry that hides it can be named.
         planned = _planned(call._replace(principal=replace(who, tenancy=None)), toolbox, policy)
         return explain(policy, planned._replace(call=planned.call._replace(principal=who)))
     finally:
@@ -273,7 +276,7 @@ async def explain_call(
 
 
 def _check_is_local(tool: str, toolbox: Toolbox, paths: Paths) -> None:
-    """Raises OfflineRefused for a tool of a source, whose tools only a hub knows that has asked it for them."""
+    """Raise OfflineRefused for a tool of a source: only a running hub has read them."""
     namespace, slash, _ = tool.partition("/")
     known = {spec.name.partition("/")[0] for spec in toolbox.catalog.all()}
     if not slash or namespace in known:
@@ -287,7 +290,7 @@ def _check_is_local(tool: str, toolbox: Toolbox, paths: Paths) -> None:
 
 
 def _planned(call: Call, toolbox: Toolbox, policy: PolicySnapshot) -> PlannedCall:
-    """The first three steps of the pipeline."""
+    """Run the first three steps of the pipeline."""
     spec = resolve(call, toolbox.catalog, policy)
     schemas = for_tool(spec)
     validate_input(call, spec, schemas, toolbox.adapter)
@@ -299,7 +302,7 @@ def _toolbox(settings: Settings) -> Toolbox:
 
 
 class NoJobs:
-    """Offline there are tools to look at, and none is called."""
+    """Offline, tools are inspected and never called."""
 
     async def get(self, principal: Principal, job_id: str) -> Job:
         raise OfflineRefused("a running hub knows its jobs")

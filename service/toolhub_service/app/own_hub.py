@@ -1,4 +1,4 @@
-"""How the hub of a configuration is reached from its own machine: for probes, and for its greeting."""
+"""How this machine reaches the hub of a configuration: for probes, and for its greeting."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _WAIT_S = 3.0
 
 
 def own_address(settings: Settings) -> str:
-    """Where it listens, as a client of this machine writes it. Raises ListenRefused for what is no address."""
+    """Return where it listens, as a client on this machine writes it. Raises ListenRefused for an invalid address."""
     listen = settings.server.listen
     return listen if listen.startswith("unix") else reachable("server.listen", listen)
 
 
 def certified_names(settings: Settings) -> tuple[str, ...]:
-    """Host names and addresses of its certificate; empty where it has none, or one that cannot be used (any longer)."""
+    """Return host names and addresses of its certificate; empty when it has none, or an unusable or expired one."""
     tls = settings.server.tls
     try:
         certificate = _shown(tls.certificate_file, tls.key_file)
@@ -33,7 +33,7 @@ def certified_names(settings: Settings) -> tuple[str, ...]:
 
 
 def is_ready(settings: Settings) -> bool | None:
-    """Whether it serves, as the port of its metrics answers, in plaintext; None: there is none, or no answer.
+    """Return whether it is ready, by its metrics port in plaintext; None without a port or an answer.
 
     Raises ListenRefused.
     """
@@ -43,7 +43,7 @@ def is_ready(settings: Settings) -> bool | None:
     connection = http.client.HTTPConnection(host, port, timeout=_WAIT_S)
     try:
         connection.request("GET", "/readyz")
-        # Any other answer is not a hub's.
+        # Another answer is not a hub's.
         return {200: True, 503: False}.get(connection.getresponse().status)
     except (OSError, http.client.HTTPException):
         return None
@@ -52,24 +52,26 @@ def is_ready(settings: Settings) -> bool | None:
 
 
 def reachable(setting: str, listen: str) -> str:
-    """Instead of all addresses of the machine, its own. Raises ListenRefused."""
+    """Replace the wildcard address by this machine's own. Raises ListenRefused."""
     host, port = host_and_port(setting, listen)
     host = _WILDCARDS.get(host, host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _shown(certificate_file: str, key_file: str) -> Mapping[str, Any]:
-    """The certificate as the standard library reads it, which it does of a peer's that it trusts only: both peers are
-    here, and it trusts itself. Raises OSError and ValueError."""
+    """Return the certificate as the standard library parses it. Raises OSError and ValueError.
+
+    The library only parses the certificate of a trusted peer: so both peers are here, and trust it.
+    """
     if not certificate_file:
         return {}
-    # A handshake with oneself in memory: the standard library parses a certificate nowhere else.
+    # A handshake with itself in memory: the standard library parses a certificate nowhere else.
     serving, asking = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # With an empty password: without one OpenSSL would ask the terminal.
+    # With an empty password: without one OpenSSL would ask at the terminal.
     serving.load_cert_chain(Path(certificate_file).expanduser(), Path(key_file).expanduser(), password=lambda: "")
     asking.check_hostname = False  # the name is what is to be found out
     asking.load_verify_locations(Path(certificate_file).expanduser())
-    # The file may hold no root.
+    # The file may not contain a root.
     asking.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     to_hub, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     peers = asking.wrap_bio(to_client, to_hub), serving.wrap_bio(to_hub, to_client, server_side=True)
@@ -77,5 +79,5 @@ def _shown(certificate_file: str, key_file: str) -> Mapping[str, Any]:
         try:
             peers[turn % 2].do_handshake()
         except ssl.SSLWantReadError:
-            continue  # it is the other peer's turn
+            continue  # the other peer continues
     return peers[0].getpeercert() or {}

@@ -1,4 +1,4 @@
-"""Where everything lies: each file its own setting, the data folder otherwise."""
+"""Paths of all files: each has its own setting, and otherwise lies in the data folder."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class Paths(msgspec.Struct, frozen=True):
 
     @property
     def source_secrets(self) -> Path:
-        """Folder of the secrets that `toolhub sources add` moves out of the clear; whole, for sources.yaml names it."""
-        # sources.yaml names the files in it, and reads relative names from its own folder.
+        """Folder of the secrets that `toolhub sources add` replaces by references; absolute, because sources.yaml names
+        it."""
+        # sources.yaml names the files in it, and resolves relative names against its own folder.
         return (self.data_dir / "secrets").absolute()
 
     @property
@@ -63,7 +64,7 @@ class Paths(msgspec.Struct, frozen=True):
 
     @property
     def skills(self) -> Path:
-        """Commits of repositories with skills."""
+        """Checked-out commits of repositories with skills."""
         return self.data_dir / "skills"
 
     @property
@@ -72,17 +73,17 @@ class Paths(msgspec.Struct, frozen=True):
 
     @property
     def credentials_key(self) -> Path:
-        """Under which callers' credentials are sealed where the settings name no key."""
+        """The key that seals callers' credentials when the settings name none."""
         return self.data_dir / "credentials.key"
 
     @property
     def backup_key(self) -> Path:
-        """What signs backups. In none of them."""
+        """The key that signs backups. No backup contains it."""
         return self.data_dir / "backup.key"
 
     @property
     def backup_public_key(self) -> Path:
-        """What backups are verified with; to be kept apart from them."""
+        """The key that verifies backups; to be stored apart from them."""
         return self.data_dir / "backup.pub"
 
     @property
@@ -95,7 +96,7 @@ class Paths(msgspec.Struct, frozen=True):
 
     @property
     def bubblewrap(self) -> str | None:
-        """None: look for it; empty: do without."""
+        """None: search for it; empty: do without."""
         setting = self.settings.tools.bubblewrap
         return "" if setting == "off" else setting or None
 

@@ -1,4 +1,4 @@
-"""Policy files: read at the start, on SIGHUP and when they change; an invalid or vanished one keeps the old policy."""
+"""Policy files, read at the start, on SIGHUP and when they change; an invalid or missing one keeps the old policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from toolhub_service.settings.loading import SettingsInvalid
 
 
 def known_names(settings: Settings, tools: Collection[ToolSpec]) -> Known:
-    """By the tools that a hub has or would have; files that cannot be read are left out, and reported elsewhere."""
+    """Return the names by the tools that a hub has or would have; unreadable files are left out, and reported
+    elsewhere."""
     sources = configured_sources(Paths(settings))
     namespaces = {spec.name.partition("/")[0] for spec in tools}
     needed = {needs for spec in tools for needs in spec.capabilities}
@@ -35,27 +36,27 @@ def known_names(settings: Settings, tools: Collection[ToolSpec]) -> Known:
 
 
 def configured_sources(paths: Paths) -> Mapping[str, Any]:
-    """The configured sources by name, as plain data; none where their file is missing or invalid."""
+    """Return the configured sources by name, as plain data; none when their file is missing or invalid."""
     path = paths.sources
     if not path.exists():
         return {}
     try:
         plain: dict[str, Any] = msgspec.to_builtins(read_sources(path).sources)
-    # Names cannot be compared with a file that cannot be read; whoever loads it says what is wrong.
+    # Names cannot be compared with an unreadable file; the loader of the file reports the problem.
     except SettingsInvalid:
         return {}
     return plain
 
 
 def _capabilities(sources: Mapping[str, Any]) -> Iterator[str]:
-    """What callers of the sources' tools must hold; where a source says nothing, `<kind>:<name>`."""
+    """Yield the capabilities that callers of the sources' tools need; a source's default is `<kind>:<name>`."""
     for name, entry in sources.items():
         yield f"{entry.get('kind', '')}:{name}"
         yield from _written(entry)
 
 
 def _written(value: object) -> Iterator[str]:
-    """Every capability that stands anywhere in an entry: of the source, a tool, a workflow."""
+    """Yield every capability in an entry: of the source, a tool, a workflow."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if key == "capabilities" and isinstance(inner, list | tuple):
@@ -68,48 +69,50 @@ def _written(value: object) -> Iterator[str]:
 
 
 def _principals(settings: Settings) -> Iterable[str]:
-    """The principals that are distinguished here; none, where there is no key yet."""
+    """Return the known principals; none when there is no key yet."""
     try:
         named = {key.name for key in Paths(settings).key_file().read().values()}
     except (OSError, KeyFileInvalid):
         return ()
-    # Without any key nobody knows who may come, such as principals of tokens: nothing is called misspelt.
+    # Without any key the callers are unknown, such as principals of tokens: no name is reported as misspelt.
     return {LOCAL, *named} if named else ()
 
 
 STARTER = "{}"
-"""What stands for a file that never was: the built-in starter policy."""
+"""Stands for a file that never existed: the built-in starter policy."""
 
 
 class PolicyFile:
-    """Feeds one file into a LivePolicy."""
+    """Loads one file into a LivePolicy."""
 
     def __init__(
         self, path: Path, policy: LivePolicy, *, required: bool, judge: Callable[[Path], str] = lambda _: ""
     ) -> None:
-        """`required`: the configuration names the file, so that its absence is an error and not a first run. `judge`
-        says why a file must not be read, or nothing."""
+        """`required`: the configuration names the file, so that its absence is an error and not a first run.
+
+        `judge` returns why a file must not be read, or nothing.
+        """
         self._path = path
         self._judge = judge
         self._policy = policy
         self._may_be_absent = not required
-        # Whether a policy of the file has been in force: an empty file has lost it then, and must not fall back to the
+        # Whether a policy of the file has been in force: an empty file has then lost it, and must not fall back to the
         # default.
         self._has_spoken = False
         self._seen: Stamp = None
 
     def changed(self) -> bool:
-        """Whether the file is another one than at the last `load`."""
+        """Return whether the file differs from the one at the last `load`."""
         return stamp_of(self._path) != self._seen
 
     def load(self) -> Change:
-        """Put the file in force. Never raises: `Change.problem` says why the old policy stays."""
+        """Put the file in force. Never raises: `Change.problem` is the reason why the old policy stays."""
         self._seen = stamp_of(self._path)
         if self._seen is None and self._may_be_absent:
             return self._policy.replace(STARTER)
         if loose := self._judge(self._path):
             return self._kept(loose)
-        self._may_be_absent = False  # a policy that was there and vanished must not become the starter
+        self._may_be_absent = False  # an existing policy that vanished must not become the starter policy
         unreadable = f"{self._path} cannot be read: look whether it is there, and at its owner and mode"
         return _fed(self._path, self._replace) or self._kept(unreadable)
 
@@ -126,7 +129,7 @@ class PolicyFile:
 
 
 class ShadowFile:
-    """Feeds a candidate policy beside the live one; an empty path means that there is none."""
+    """Loads a candidate policy beside the live one; an empty path means that there is none."""
 
     def __init__(self, path: str, policy: LivePolicy) -> None:
         self._path = Path(path).expanduser() if path else None
@@ -137,19 +140,19 @@ class ShadowFile:
         return self._path is not None and stamp_of(self._path) != self._seen
 
     def load(self) -> Change | None:
-        """Let the file watch. None when there is no candidate, or no longer one: then nothing watches."""
+        """Load the candidate. Return None when there is none, or no longer one: then nothing is compared."""
         if self._path is None:
             return None
         self._seen = stamp_of(self._path)
         change = _fed(self._path, lambda text: self._policy.shadow(text or STARTER))
-        # A candidate that is gone watches no longer: its differences would be of a file that nobody sees.
+        # A removed candidate is no longer compared: its differences would be of a file that nobody sees.
         if change is None:
             self._policy.shadow(None)
         return change
 
 
 def _fed(path: Path, feed: Callable[[str], Change]) -> Change | None:
-    """What `feed` says of the file's text, the path before the problem; None when it cannot be read."""
+    """Return the result of `feed` for the file's text, with the path before a problem; None when it is unreadable."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

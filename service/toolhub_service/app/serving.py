@@ -1,4 +1,4 @@
-"""The life of a serving process: start, follow the policy and key files, leave on SIGTERM or SIGINT."""
+"""The life of a serving process: start, follow the policy and key files, stop on SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry import names
 
 _GAUGE = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
-# Of a policy, in one line of the log.
+# Limit for the unknown names of a policy in one log line.
 _WARNINGS_MAX = 20
-# Between looks at what is no file, where files are followed only on SIGHUP.
+# Interval of checks other than of files, when files are followed only on SIGHUP.
 _POLL_S = 2.0
 
 
 async def follow(hub: Hub, reload: asyncio.Event) -> None:
-    """Until cancelled: reload files on SIGHUP (`reload`) and when they have changed since they were read last."""
+    """Until cancelled, reload files on SIGHUP (`reload`) and when they have changed."""
     reload_s = hub.settings.policy.reload_s
     key_file = Paths(hub.settings).key_file()
     shadow = ShadowFile(hub.settings.policy.shadow_file, hub.policy)
@@ -53,7 +53,7 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
             asked = await _wait_for_reload(reload, reload_s or _POLL_S)
             try:
                 if (faults := hub.policy.shadow_faults) > reported_faults:
-                    # Counted by the policy and told here: a verdict must not wait for a log.
+                    # Counted by the policy and reported here: a verdict must not wait for a log.
                     hub.observing.shadow_failed(faults - reported_faults)
                     reported_faults = faults
                 if asked or reload_s:
@@ -75,9 +75,9 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
 
 
 class _SourceReloads:
-    """Reloads sources.yaml, one reload after another, in a task of its own."""
+    """Reloads sources.yaml, one reload after another, in its own task."""
 
-    # A source that is removed may take half a minute to close, and a revoked key waits for none.
+    # Removing a source may take half a minute, and revoked keys must not wait for that.
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -90,7 +90,7 @@ class _SourceReloads:
             self._task = asyncio.create_task(self._reload(), name="sources.yaml")
 
     async def wait(self) -> None:
-        """A source is not left half closed; what takes so long is bounded."""
+        """Wait for the reload, so that no source is left half closed; its duration is bounded."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
@@ -110,7 +110,7 @@ async def _reload_policy(hub: Hub, shadow: ShadowFile, *, asked: bool) -> None:
 
 
 async def _wait_for_reload(reload: asyncio.Event, every_s: float) -> bool:
-    """True after SIGHUP, False when it is only time to see whether files changed."""
+    """Return True after SIGHUP, False when it is only time to check the files."""
     try:
         await asyncio.wait_for(reload.wait(), every_s)
     except TimeoutError:
@@ -124,12 +124,12 @@ async def _record_policy(hub: Hub, change: Change) -> None:
     type = EventType.CONFIG_LOADED if change.applied else EventType.CONFIG_REJECTED
     if change.applied:
         await _warn_of_unknown_names(hub)
-    with suppress(ToolFailure):  # the audit log tells of its own failure; the policy is in force all the same
+    with suppress(ToolFailure):  # the audit log reports its own failure; the policy is in force anyway
         await hub.audit_event(type, policy_revision=change.revision, problem=change.problem)
 
 
 async def _warn_of_unknown_names(hub: Hub) -> None:
-    """Log what the policy says of nothing known; in a thread, for a policy and a catalog may both be large."""
+    """Log unknown names in the policy; in a thread, because a policy and a catalog may both be large."""
 
     def unknown_names() -> list[str]:
         known = known_names(hub.settings, hub.toolbox.catalog.all())
@@ -153,7 +153,7 @@ def _follow_keys(hub: Hub, file: KeyFile, *, asked: bool) -> None:
 
 
 def reload_keys(hub: Hub, file: KeyFile) -> None:
-    """Keys made since are accepted, revoked ones refused; an unreadable file keeps those there are."""
+    """Accept new keys and refuse revoked ones; an unreadable file keeps the previous ones."""
     if loose := problem_of(Paths(hub.settings).api_keys, hub.settings):
         hub.observing.keys_unreadable(FilesLoose(loose))
         return
@@ -164,13 +164,13 @@ def reload_keys(hub: Hub, file: KeyFile) -> None:
 
 
 async def reload_certificates(hub: Hub, *, asked: bool) -> None:
-    """Handshakes from now on show and trust what the files hold; what cannot be used leaves in force what there is."""
+    """Apply the files to new handshakes; unusable files leave the previous certificates in force."""
     judge = partial(problem_of, settings=hub.settings)
     for change in await asyncio.to_thread(hub.deps.certificates.reload, asked=asked, problem_of=judge):
         hub.observing.certificate_changed(change)
 
 
-# Of each thread, gRPC's included: the usual 8 MiB of some dozens count against a limit on data, hardly touched.
+# For each thread, gRPC's included: the usual 8 MiB of some dozens count against a limit on data and are hardly used.
 _THREAD_STACK_BYTES = 2 * 1024 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Of malloc.h."""
@@ -181,7 +181,7 @@ class StartRefused(Exception):
 
 
 async def serve(settings: Settings, *, worker: int | None = None, ready: Callable[[Hub], None]) -> None:
-    """Serve until a signal. `ready` is called once calls are accepted.
+    """Serve until a signal; `ready` is called once calls are accepted.
 
     Raises StartRefused when the policy file is invalid, and what `open_hub` raises.
     """
@@ -195,7 +195,7 @@ async def serve(settings: Settings, *, worker: int | None = None, ready: Callabl
 
 async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> None:
     change = hub.policy_file.load()
-    # While a hub runs an invalid file keeps the policy in force; at the start there is none that could be kept.
+    # While a hub runs an invalid file keeps the previous policy; at the start there is none.
     if not change.applied:
         raise StartRefused(change.problem)
     hub.observing.policy_reloaded(change)
@@ -203,7 +203,7 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
     stop, reload = _on_signals()
     if is_worker:
         _stop_with_supervisor(stop)
-    # Before the first call: what the start has made lives as long as the process.
+    # Before the first call: objects made at the start live as long as the process.
     _freeze_collector()
     await hub.start()
     await hub.audit_event(EventType.HUB_STARTED, policy_revision=change.revision)
@@ -212,16 +212,16 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
     try:
         await stop.wait()
     finally:
-        # Before the hub is closed, for a reload that is under way would open what is just being closed.
+        # Before the hub is closed, because a reload under way would open what is just being closed.
         follower.cancel()
         await asyncio.wait({follower})
-        with suppress(ToolFailure):  # the audit log tells of its own failure, and the hub stops all the same
+        with suppress(ToolFailure):  # the audit log reports its own failure, and the hub stops anyway
             await hub.audit_event(EventType.HUB_STOPPED, policy_revision=hub.policy.revision)
 
 
 async def warn_of_commands(hub: Hub) -> None:
-    """Say it when the policy allows commands that nothing would keep from the hub's disk and network."""
-    # Trying bubblewrap starts a process; where nothing would come of it, the start is spared that.
+    """Warn when the policy allows commands that nothing would keep from the hub's disk and network."""
+    # Trying bubblewrap starts a process: the start avoids that when it would have no effect.
     if landlock_abi() or not hub.policy.snapshot.document.commands:
         return
     with TemporaryDirectory(prefix="toolhub-") as folder:
@@ -232,10 +232,11 @@ async def warn_of_commands(hub: Hub) -> None:
 
 
 def _set_process_limits() -> None:
-    """As many descriptors as are allowed, and large blocks that are mapped one by one.
+    """Allow as many descriptors as possible, and have large blocks mapped one by one.
 
-    The C library raises its threshold for what it maps by itself to the largest block that was freed, 32 MiB in the
-    end: what lies below is kept. Fixed, blocks of messages are mapped and go back when they are freed (mallopt(3)).
+    The C library raises its threshold for what it maps by itself to the largest block that was freed, at most 32 MiB,
+    and keeps smaller blocks. With a fixed threshold, blocks of messages are mapped and returned when they are freed
+    (mallopt(3)).
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -247,9 +248,9 @@ def _set_process_limits() -> None:
 
 
 def _set_thread_stacks() -> None:
-    """For threads that start from now on (pthread_setattr_default_np(3))."""
+    """Set the stack size of threads that start from now on (pthread_setattr_default_np(3))."""
     library = ctypes.CDLL(None)
-    attributes = ctypes.create_string_buffer(128)  # a pthread_attr_t has 56 bytes on the largest of Linux' platforms
+    attributes = ctypes.create_string_buffer(128)  # a pthread_attr_t has at most 56 bytes on Linux' platforms
     set_default = getattr(library, "pthread_setattr_default_np", None)
     if set_default is not None and library.pthread_attr_init(attributes) == 0:
         library.pthread_attr_setstacksize(attributes, ctypes.c_size_t(_THREAD_STACK_BYTES))
@@ -258,25 +259,25 @@ def _set_thread_stacks() -> None:
 
 
 def _freeze_collector() -> None:
-    """What the start has made lives as long as the process: the collector need not look at it again and again.
+    """Freeze the objects made at the start, which live as long as the process: the collector need not traverse them.
 
     Measured (docs/performance.md): frequent full collections cost a governed call about a twentieth of its time. The
-    middle generation is looked at while it is small: it costs as much in all, and holds every call up for 13 ms at
-    the most rather than for 50, while a stranger's lists of tools fill it. The young one is looked at while it is in
-    the processor's caches: gRPC leaves six objects a call in a cycle, and 20,000 of them took 12 to 40 ms at once.
+    middle generation is collected while it is small: the total cost is the same, and a pause is 13 ms at most rather
+    than 50 while a source's lists of tools fill it. The young one is collected while it is in the processor's caches:
+    gRPC leaves six objects a call in a cycle, and collecting 20,000 of them took 12 to 40 ms at once.
     """
-    # Frozen objects are never walked again, and a full collection no longer holds the loop for as long. Not collected
-    # before: to find half a megabyte of garbage among them takes 0.1 s.
+    # Frozen objects are never traversed again, and a full collection no longer blocks the loop for as long. No
+    # collection before: finding half a megabyte of garbage among them takes 0.1 s.
     gc.freeze()
     gc.set_threshold(2_000, 50, 200)
 
 
 def _stop_with_supervisor(stop: asyncio.Event) -> None:
-    """The end of standard input says that the supervisor is gone: nobody would stop this worker any more."""
+    """Stop when standard input ends: then the supervisor is gone, and nobody else would stop this worker."""
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
 
     def gone() -> None:
-        # At its end a pipe stays readable: the reader would be called without pause.
+        # A pipe stays readable at its end: the reader would be called without pause.
         loop.remove_reader(descriptor)
         stop.set()
 
@@ -284,7 +285,7 @@ def _stop_with_supervisor(stop: asyncio.Event) -> None:
 
 
 def _on_signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """(stop, reload) events set by SIGTERM or SIGINT, and by SIGHUP."""
+    """Return (stop, reload) events, set by SIGTERM or SIGINT, and by SIGHUP."""
     loop, stop, reload = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -1,7 +1,7 @@
-"""Tools from elsewhere: the sources of sources.yaml, opened, read, followed, and closed.
+"""Opens, reads, follows and closes the sources of sources.yaml.
 
-A source that cannot be opened (a secret that is not there, a package that is not installed) is reported as DOWN with
-the reason and stops neither the hub nor another source.
+A source that cannot be opened (a missing secret, a package that is not installed) is reported as DOWN with the reason
+and affects neither the hub nor another source.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from toolhub_service.tools.programs.interpreter import Interpreter
 
 
 def references_digest(source: Source) -> str:
-    """SHA-256 (hex) over the secrets and certificates that a source refers to; it changes when one of them does."""
+    """Return SHA-256 (hex) over the secrets and certificates that a source refers to; it changes when one of them
+    does."""
     found: list[str] = []
     for value in values_of(source).values():
         if isinstance(value, SecretRef):
@@ -56,7 +57,7 @@ def references_digest(source: Source) -> str:
     tls = getattr(source, "tls", ClientTls())
     certificates = (tls.ca_file, tls.certificate_file, tls.key_file)
     found += [str(stamp_of(Path(path).expanduser())) for path in certificates if path]
-    # A digest, for the secrets themselves need not stay in memory to be compared. NUL is in no variable.
+    # A digest, so that the secrets need not stay in memory for comparison. NUL is in no variable.
     return sha256("\0".join(found).encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -70,7 +71,7 @@ class SourceRuntime:
     deps: Deps
     sources: Sources
     adapters: dict[ToolKind, Adapter]
-    """The pipeline's own: what a kind needs is put in when its first source is opened."""
+    """The pipeline's adapters: a kind's adapter is added when its first source is opened."""
     file: SourcesFile
     running: RunningJobs
     artifacts: ArtifactService
@@ -82,24 +83,24 @@ class SourceRuntime:
     _openers: dict[ToolKind, Opener] = field(default_factory=dict)
     _entries: dict[str, Source] = field(default_factory=dict)
     _reference_digests: dict[str, str] = field(default_factory=dict)
-    """What each was opened with besides its entry in the file."""
+    """The references each was opened with, besides its entry in the file."""
     _broken: set[str] = field(default_factory=set)
-    """Sources that could not be opened: tried again at every reload."""
+    """Sources that could not be opened; retried at every reload."""
     _document: SourcesDocument | None = None
-    """The file as it was read last; None where that was not valid, or is to be read again."""
+    """The file as last read; None when that was invalid, or is to be read again."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _is_closed: bool = False
 
     async def start(self) -> None:
-        """Begin to read what the file names; returns at once. Raises SettingsInvalid when the file is not valid."""
+        """Start to read the sources of the file; returns at once. Raises SettingsInvalid when the file is invalid."""
         self._document = self.file.load()
         await self._apply(self._document)
         await self.sources.start()
 
     async def reload(self, *, asked: bool) -> None:
-        """Follow the file when it has changed, or when somebody asks. An invalid one keeps the sources there are.
+        """Follow the file when it has changed, or on request; an invalid one keeps the current sources.
 
-        Takes as long as the slowest source that goes takes to close: up to half a minute.
+        Takes as long as the slowest removed source takes to close: up to half a minute.
         """
         if not asked and not self.file.changed():
             return
@@ -111,12 +112,12 @@ class SourceRuntime:
             log.error(names.LOG_SOURCES_REJECTED, problem=str(invalid))  # noqa: TRY400 - the message is all there is
 
     async def follow_file(self) -> None:
-        """Do what the file says now, and try again to open what could not be opened; read only where it has changed.
+        """Apply the file, if it has changed, and retry sources that could not be opened.
 
-        Takes as long as `reload`. Raises SettingsInvalid when it is not valid; the sources there are stay.
+        Takes as long as `reload`. Raises SettingsInvalid when the file is invalid; the current sources stay.
         """
         known = None if self.file.changed() else self._document
-        # Until it is applied: what fails or is cancelled in between is read again the next time.
+        # Reset until it is applied: after a failure or cancellation it is read again.
         self._document = None
         document = self._document = self.file.load() if known is None else known
         await self._apply(document)
@@ -133,14 +134,14 @@ class SourceRuntime:
         """Close the sources that are gone or changed, then open the new ones; the others are left alone."""
         wanted = document.sources
         async with self._lock:
-            # A reload that waited for the lock may come after the end: it must open nothing any more.
+            # A reload that waited for the lock may run after `close`: it must open nothing any more.
             if self._is_closed:
                 return
             changed = [
                 (name, entry) for name, entry in self._entries.items() if self._has_changed(name, wanted.get(name))
             ]
             gone = [(name, entry) for name, entry in changed if not (name in self._broken and name in wanted)]
-            # All at once: each may take seconds to end its processes. New ones are opened once these are gone.
+            # Concurrently, as each may take seconds to end its processes. New ones are opened once these are closed.
             await asyncio.gather(*(self._close_source(name, entry) for name, entry in gone))
             for name, entry in wanted.items():
                 if name not in self._entries or name in self._broken:
@@ -158,17 +159,17 @@ class SourceRuntime:
         opener = self._openers.get(kind_of(entry).kind)
         if opener is not None:
             opener.forget(name)
-        # A later source of that name begins with a closed breaker, not with the failures of another server.
+        # A later source of that name begins with a closed breaker, without the failures of another server.
         upstream = f"{kind_of(entry).name}:{name}"
         self.budgets.forget(upstream)
         self.deps.observing.metrics.forget_upstream(upstream)
         self.observer.removed(name)
 
     async def _open_source(self, name: str, entry: Source) -> None:
-        """Open a source; one of that name that could not be opened is listed until the moment that it is opened."""
+        """Open a source; a failed one of that name stays listed until then."""
         wrong = await self._load_kind(kind_of(entry)) if entry.enabled else ""
         if name in self._broken:
-            await self._close_source(name, self._entries[name])  # there is nothing to close, so it lets nobody else run
+            await self._close_source(name, self._entries[name])  # there is nothing to close, so no other task runs here
         self._entries[name] = entry
         if not entry.enabled:
             self._add_unread(name, entry, SourceState.DISABLED, "switched off in sources.yaml")
@@ -180,10 +181,10 @@ class SourceRuntime:
             self._open(name, entry)
 
     async def _load_kind(self, kind: SourceKind[Any]) -> str:
-        """Load the opener of a kind; why it cannot be loaded, empty when it was."""
+        """Load the opener of a kind; return why it cannot be loaded, empty when it was."""
         if kind.kind not in self._openers:
             try:
-                # In a thread, for calls go on meanwhile: the MCP SDK takes most of a second to import.
+                # In a thread, so that calls go on: the MCP SDK takes most of a second to import.
                 make = await asyncio.to_thread(kind.load_opener)
             except ModuleNotFoundError:
                 return not_installed(f"A source of kind {kind.name}", kind.name).message
@@ -230,7 +231,7 @@ class SourceRuntime:
         except HubFailure as refused:
             self._mark_broken(name, entry, refused.message)
         except (ValueError, OSError) as wrong:
-            # Redacted, for an error of a library may quote a URL with its password.
+            # Redacted, because an error of a library may quote a URL with its password.
             self._mark_broken(name, entry, self.deps.redactor.text(str(wrong)))
 
     def _mark_broken(self, name: str, entry: Source, reason: str) -> None:
@@ -248,8 +249,11 @@ class SourceRuntime:
 
 
 class ConfiguredSources(msgspec.Struct, frozen=True):
-    """Implements `SourceService`. A refresh applies sources.yaml first, so that an entry written just now is found, one
-    whose secret has appeared is opened, and the caller, not the log alone, learns of a file that is not valid."""
+    """Implements `SourceService`. A refresh applies sources.yaml first, so that
+
+    a new entry is found, a source whose secret has appeared is opened, and the caller, not only the log, learns of an
+    invalid file.
+    """
 
     sourcing: SourceRuntime
     _reloads: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
@@ -258,12 +262,15 @@ class ConfiguredSources(msgspec.Struct, frozen=True):
         return self.sourcing.sources.statuses()
 
     async def refresh(self, sources: Sequence[str]) -> Sequence[SourceStatus]:
-        """Raises HubFailure also FAILED_PRECONDITION, when the file is not valid; then nothing was read."""
+        """Refresh sources.
+
+        Also raises HubFailure FAILED_PRECONDITION when the file is invalid; then nothing was read.
+        """
         reload = asyncio.create_task(self.sourcing.follow_file(), name="sources.yaml")
         self._reloads.add(reload)
         reload.add_done_callback(self._on_reloaded)
         try:
-            await asyncio.shield(reload)  # a caller who leaves must not leave a source half closed
+            await asyncio.shield(reload)  # a cancelled caller must not leave a source half closed
         except SettingsInvalid as invalid:
             message = f"{invalid}. Nothing was read, and the sources there are stay: `toolhub sources check` helps"
             raise HubFailure(Reason.SOURCES_INVALID, message) from invalid
@@ -287,8 +294,11 @@ class ConfiguredSources(msgspec.Struct, frozen=True):
         return await self.sourcing.sources.unregister(tool)
 
     def _sourced(self, spec: ToolSpec) -> ToolSpec:
-        """With the configured source that it belongs to. Raises HubFailure FAILED_PRECONDITION, which says what to
-        configure, or PERMISSION_DENIED or INVALID_ARGUMENT for its name."""
+        """Return the tool with the configured source that it belongs to.
+
+        Raises HubFailure FAILED_PRECONDITION, which says what to configure, or PERMISSION_DENIED or INVALID_ARGUMENT
+        for its name.
+        """
         check_name(spec.name)
         check_not_reserved(spec.name)
         kind, name = BY_TOOL_KIND.get(spec.kind), spec.name.partition("/")[0]
@@ -312,4 +322,4 @@ class ConfiguredSources(msgspec.Struct, frozen=True):
     def _on_reloaded(self, reload: asyncio.Task[None]) -> None:
         self._reloads.discard(reload)
         if not reload.cancelled():
-            reload.exception()  # reported to who asked, if anybody still waits
+            reload.exception()  # reported to the caller, if it still waits

@@ -23,8 +23,8 @@
         url: http://gpu-1:8188
         templates: [/etc/toolhub/comfyui]
 
-Each source is converted by itself, so that what is wrong is reported by its name and its nearest key; a name twice, or
-two that read alike, is refused, for the second would silently take the place of the first.
+Each source is converted separately, so that an error names it and the nearest key; duplicate names, or two that look
+alike, are refused, because the second would silently replace the first.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from toolhub_service.settings.loading import SettingsInvalid
 
 SourceName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,63}$")]
 SOURCES_MAX = 64
-# Relative files and folders count from the folder of sources.yaml, so that a hub finds them wherever it is started and
-# `toolhub sources check` looks at the same ones.
+# Relative files and folders are resolved against the folder of sources.yaml, so that a hub finds them wherever it is
+# started, and `toolhub sources check` checks the same ones.
 
 Part = TypeVar("Part")
 
@@ -61,13 +61,13 @@ class SourcesDocument(Section, frozen=True):
 
 
 def placed(document: SourcesDocument, folder: Path) -> SourcesDocument:
-    """The same, with whole paths. `folder`: that of the file."""
+    """Return the source with absolute paths; `folder` is that of the file."""
     absolute = folder.absolute()
     return SourcesDocument(sources={name: _placed(entry, absolute) for name, entry in document.sources.items()})
 
 
 def named_files(part: Any) -> Iterator[str]:
-    """Files that decide what a source does or opens: secrets, certificates, templates."""
+    """Yield the files that decide what a source does or opens: secrets, certificates, templates."""
     if isinstance(part, msgspec.Struct):
         for name in part.__struct_fields__:
             value = getattr(part, name)
@@ -106,38 +106,38 @@ def _whole(named: Any, folder: Path) -> Any:
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 """Of a source."""
 RESERVED: Final = frozenset({CORE_NAMESPACE, "custom", "registered"})
-"""Names of what the hub offers itself; what reads like one is refused, too."""
+"""Names of the hub's own tools; names that look like one are refused, too."""
 _FILE_MAX_BYTES = 4 * 1024 * 1024
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
 class SourcesFile:
-    """One file, which need not be there unless the configuration names it."""
+    """The file, which need not exist unless the configuration names it."""
 
     def __init__(self, path: Path, *, required: bool = False, judge: Callable[[Path], str] = lambda _: "") -> None:
-        """`judge` says why a file must not be read, or nothing."""
+        """`judge` returns why a file must not be read, or nothing."""
         self.path = path
         self._judge = judge
         self._may_be_absent = not required
         self._seen: Stamp = None
 
     def changed(self) -> bool:
-        """Whether the file is another one than at the last `load`."""
+        """Return whether the file differs from the one at the last `load`."""
         return stamp_of(self.path) != self._seen
 
     def load(self) -> SourcesDocument:
-        """What it says; no sources when there is no file and never was one. Raises SettingsInvalid."""
+        """Return the file's content; no sources when there is no file and never was one. Raises SettingsInvalid."""
         self._seen = stamp_of(self.path)
         if self._seen is None and self._may_be_absent:
             return SourcesDocument()
         if loose := self._judge(self.path):
             raise SettingsInvalid(loose)
-        self._may_be_absent = False  # sources that were there and vanished must not be taken for sources taken away
+        self._may_be_absent = False  # sources in a vanished file must not be taken for removed sources
         return read_sources(self.path)
 
 
 def read_sources(path: Path) -> SourcesDocument:
-    """With whole paths. Raises SettingsInvalid, which names file, key and the nearest known one."""
+    """Return the sources with absolute paths. Raises SettingsInvalid, naming file, key and the nearest known key."""
     try:
         if path.stat().st_size > _FILE_MAX_BYTES:
             raise SettingsInvalid(f"{path}: larger than {_FILE_MAX_BYTES:,} bytes")
@@ -150,7 +150,7 @@ def read_sources(path: Path) -> SourcesDocument:
 
 
 def parse_sources(text: str, where: str) -> SourcesDocument:
-    """Paths as they are written; `where` names the text in messages. Raises SettingsInvalid."""
+    """Return the sources with paths as written; `where` names the text in messages. Raises SettingsInvalid."""
     try:
         data = yaml.load(text, _Strict)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, RecursionError) as broken:
@@ -162,7 +162,7 @@ def parse_sources(text: str, where: str) -> SourcesDocument:
 
 
 def check_source_name(name: object, others: Mapping[Any, Any]) -> str:
-    """The name. Raises SourceInvalid, which says why it cannot be one beside `others`."""
+    """Return the name. Raises SourceInvalid, which says why it cannot be used beside `others`."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         raise SourceInvalid(
             f"{name!r} cannot be the name of a source: lower-case letters, digits, `_` and `-`, 64 at most, quoted "
@@ -170,7 +170,7 @@ def check_source_name(name: object, others: Mapping[Any, Any]) -> str:
         )
     if skeleton(name) in RESERVED:
         raise SourceInvalid(f"`{name}` reads like what the hub offers itself; choose another name")
-    rivals = (other for other in others if isinstance(other, str) and other != name)  # YAML takes `off` for a boolean
+    rivals = (other for other in others if isinstance(other, str) and other != name)  # YAML reads `off` as a boolean
     twin = next((other for other in rivals if skeleton(other) == skeleton(name)), None)
     if twin is not None:
         raise SourceInvalid(f"`{name}` differs from `{twin}` by separators only; choose a name that reads differently")
@@ -178,7 +178,7 @@ def check_source_name(name: object, others: Mapping[Any, Any]) -> str:
 
 
 def to_source(name: str, entry: object) -> Source:
-    """One entry of `sources`. Raises SourceInvalid, which begins with the path of what is wrong."""
+    """Convert one entry of `sources`. Raises SourceInvalid, which begins with the path of the error."""
     if not isinstance(entry, dict):
         raise SourceInvalid(
             f"sources.{name}: must be a mapping with `command`, `url`, or `kind` and what that kind needs"
@@ -201,12 +201,12 @@ def to_source(name: str, entry: object) -> Source:
 
 
 def values_of(source: Source) -> dict[str, Value]:
-    """Each value that is given and may be a reference, by its place in the entry."""
+    """Return each value that may be a reference, by its path in the entry."""
     return {at: value for at, value in kind_of(source).values(source) if value}
 
 
 class _Strict(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML would keep the last."""
+    """Refuses a duplicate key, of which YAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -245,7 +245,7 @@ def _sources(data: object) -> Iterator[tuple[str, Source]]:
 
 
 def _explained(broken: msgspec.ValidationError) -> str:
-    """`.key: what is wrong` in the place of msgspec's `what is wrong - at `$.key``."""
+    """Turn msgspec's `message - at `$.key`` into `.key: message`."""
     message = str(broken)
     if " - at `key` in `$" in message:
         path = message.rpartition("`$")[2].rstrip("`")
@@ -261,21 +261,21 @@ def _explained(broken: msgspec.ValidationError) -> str:
     return f"{path}: unknown key `{unknown.group(1)}`" + (f"; did you mean `{near[0]}`?" if near else "")
 
 
-# Changing sources.yaml as text, so that what people wrote around a source stays as they wrote it.
+# Editing sources.yaml as text, so that everything around a source stays as it was written.
 #
-# PyYAML says where each source begins and ends; lines are put in or taken out there, and the outcome is read again and
-# compared with what was meant. A file that is written in a way that this cannot follow is refused and left alone.
+# PyYAML reports where each source begins and ends; lines are inserted or removed there, and the result is parsed and
+# compared with the intent. A file whose layout does not allow this is refused and left unchanged.
 
 _INDENT = 2
 _HEADING = "# Where tools come from besides the hub itself; a running hub follows this file.\n"
 
 
 class NotEditable(ValueError):
-    """The file is written in a way that cannot be changed by a program without losing something."""
+    """The file's layout does not allow a change by a program without losing something."""
 
 
 def with_sources(text: str, entries: Mapping[str, Mapping[str, Any]]) -> str:
-    """The text with these sources at its end. Raises NotEditable, also for a name that stands there already."""
+    """Return the text with these sources at its end. Raises NotEditable, also for an existing name."""
     before = _data(text)
     for name in entries:
         if name in before:
@@ -284,7 +284,10 @@ def with_sources(text: str, entries: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def without_source(text: str, name: str) -> str:
-    """The text without this source and the comment right above it. Raises NotEditable, KeyError for an unknown name."""
+    """Return the text without this source and the comment right above it.
+
+    Raises NotEditable, KeyError for an unknown name.
+    """
     before = _data(text)
     del before[name]
     block = _block(text)
@@ -298,9 +301,9 @@ def without_source(text: str, name: str) -> str:
 
 
 def as_yaml(entries: Mapping[str, Mapping[str, Any]]) -> str:
-    """These sources as they stand below `sources:`."""
+    """Return these sources as they are written below `sources:`."""
     given = {name: dict(entry) for name, entry in entries.items()}
-    # A reference to a secret is read as one thing, so no line is broken.
+    # A reference to a secret is read as one unit, so no line is broken.
     return str(yaml.safe_dump(given, sort_keys=False, default_flow_style=None, width=100_000, allow_unicode=True))
 
 
@@ -312,17 +315,17 @@ class _Block(msgspec.Struct, frozen=True):
     """Line of each name."""
     indent: int
     stop: int
-    """Line after everything that YAML counts to it, comments and blank lines too."""
+    """The line after everything that YAML counts as part of it, including comments and blank lines."""
 
     def begins(self, lines: list[str], at: int) -> int:
-        """The first line of a source: that of its name, or of the comment right above it."""
+        """Return the first line of a source: that of its name, or of the comment right above it."""
         line = self.starts[at]
         while line and lines[line - 1].startswith(" " * self.indent + "#"):
             line -= 1
         return line
 
     def end(self, lines: list[str]) -> int:
-        """The line after the last source and the comments indented like it."""
+        """Return the line after the last source and the comments indented like it."""
         line = self.stop
         while line:
             text = lines[line - 1].lstrip()
@@ -356,7 +359,7 @@ def _indented(entries: Mapping[str, Mapping[str, Any]], indent: int) -> str:
 
 
 def _nodes(text: str) -> tuple[Any, Any]:
-    """The key `sources` and its value; (None, None) when the text has none."""
+    """Return the key `sources` and its value; (None, None) when the text has none."""
     document = yaml.compose(text, yaml.SafeLoader)
     if document is None:
         return None, None
@@ -393,5 +396,5 @@ def _checked(text: str, meant: Mapping[str, Any]) -> str:
         if _data(text) == dict(meant):
             return text
     except SettingsInvalid:
-        pass  # As bad as a text that reads as something else
+        pass  # As bad as a text that parses to something else
     raise NotEditable("it is written in a way that cannot be changed without losing something; change it by hand")

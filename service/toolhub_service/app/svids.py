@@ -1,4 +1,4 @@
-"""Follows the Workload API while the hub serves: what it streams comes into force, and outages are reported."""
+"""Follows the Workload API while the hub serves: puts its updates in force, and reports outages."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.identity.workload_api import AgentUnavailable, AnswerUnusable, X509Context, contexts
 
 _PAUSE_S: Final = 1.0
-"""Before the agent is asked again; doubled each time, up to _PAUSE_MAX_S."""
+"""Pause before the agent is asked again; doubled each time, up to _PAUSE_MAX_S."""
 _PAUSE_MAX_S: Final = 30.0
 
 
 class Svids:
-    """One stream, opened again whenever it ends. While there is none, the last SVID and bundles serve."""
+    """One stream, reopened whenever it ends. Without a stream, the last SVID and bundles are used."""
 
     def __init__(
         self, endpoint: str, certificates: LiveCertificates, observing: Observing, clock: Clock, randomness: Randomness
     ) -> None:
-        """`endpoint`: of the Workload API."""
+        """`endpoint` is the Workload API's."""
         self._endpoint = endpoint
         self._certificates = certificates
         self._observing = observing
@@ -29,7 +29,7 @@ class Svids:
         self._randomness = randomness
         self._task: asyncio.Task[None] | None = None
         self._problem: str | None = None
-        """Why there is no stream; empty: there is one; None: neither was reported yet."""
+        """Why there is no stream; empty when there is one; None when neither was reported yet."""
         self._has_expired = False
 
     def start(self) -> None:
@@ -67,7 +67,7 @@ class Svids:
         self._has_expired = False
 
     def _stream_ended(self, problem: str) -> None:
-        """Reported once, and once more when the certificate that is served has expired."""
+        """Report once, and once more when the certificate in use has expired."""
         if not self._problem:
             self._problem = problem
             self._report()

@@ -1,4 +1,4 @@
-"""Judges one token as the hub would, check by check, and reports the result of each: never the token itself."""
+"""Checks one token as the hub would, and reports the result of each check: never the token itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Judgement:
 
 
 async def judgements(settings: Settings, token: str) -> list[Judgement]:
-    """All of them, in the order of the checks; a check without whose result no other makes sense is the last."""
+    """Return the results in the order of the checks; a check that all others depend on is the last when it fails."""
     try:
         parsed = parse(token)
     except TokenRefused as refused:
@@ -49,7 +49,7 @@ async def judgements(settings: Settings, token: str) -> list[Judgement]:
         known = _listed([issuer.issuer for issuer in settings.auth.jwt.issuers]) or "none"
         return [*found, Judgement("issuer", False, f"{_shown(parsed.claims.get('iss'))} is none of: {known}")]
     found.append(Judgement("issuer", True, f"{terms.name}, {terms.issuer}"))
-    # Every check, where the hub ends at the first that fails: who corrects an issuer wants all of them at once.
+    # Every check, where the hub ends at the first failure: the operator of an issuer wants all of them at once.
     found += _claims(parsed, terms, settings)
     found.append(await _signature(token, terms))
     return [*found, *_identity(parsed, terms, settings)]
@@ -69,7 +69,7 @@ def _claims(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Itera
     except TokenRefused as refused:
         times = ", ".join(f"{name} {_time(parsed.claims.get(name))}" for name in ("iat", "nbf", "exp"))
         yield Judgement("times", False, f"{refused.message} It says {times}; it is {_time(now_s)}")
-    # A token of MCP is made for that resource (RFC 8707), one of gRPC for what `audiences` says.
+    # A token for MCP is issued for that resource (RFC 8707), one for gRPC for `audiences`.
     entrances = {"gRPC": terms.audiences, "MCP": frozenset({settings.server.mcp.public_url or ""} - {""})}
     try:
         audiences = audiences_of(parsed.claims)
@@ -84,8 +84,8 @@ def _claims(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Itera
 
 
 async def _signature(token: str, terms: IssuerTerms) -> Judgement:
-    """With the issuer's keys of now; whatever else is wrong is said by other judgements."""
-    # As the hub does it, keys fetched anew: what a running hub has cached is not asked for.
+    """Check the signature with the issuer's current keys; other checks report other problems."""
+    # Keys are fetched anew: what a running hub has cached is irrelevant here.
     tokens = Tokens([terms], SystemClock())
     try:
         await tokens.verify_in_time(token, None)
@@ -129,7 +129,7 @@ def _identity(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Ite
 
 def _roles(identity: Identity, settings: Settings) -> Judgement:
     policy, verified = policy_of(policy_file_of(settings)), principal_of(identity)
-    # Once as if the token brought every role: the difference tells whether policy or token lacks it.
+    # Once as if the token had every role: the difference shows whether policy or token lacks it.
     given = policy.described(replace(verified, roles=frozenset(Role))).roles
     if not given and identity.actors:
         return Judgement("roles", False, "the policy gives principal and actors no role that all of them have")
@@ -148,7 +148,7 @@ def _listed(names: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value of the token, short; the command line makes it legible."""
+    """Return a short value of the token; the command line escapes it."""
     text = value if isinstance(value, str) else "nothing" if value is None else repr(value)
     return text if len(text) <= 100 else f"{text[:99]}…"
 

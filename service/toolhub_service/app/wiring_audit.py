@@ -1,4 +1,4 @@
-"""Wires the audit log: where the settings put it, its retention, and its export to a file, a collector or a bucket."""
+"""Wires the audit log: its place by the settings, its retention, and its export to a file, a collector or a bucket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RETENTION_S = 60.0
 
 
 async def open_audit(deps: Deps, worker: int) -> ChainedAuditLog:
-    """Raises ToolFailure or HubFailure when the log cannot be written: a hub without one does not start."""
+    """Open the log. Raises ToolFailure or HubFailure when it cannot be written: a hub without one does not start."""
     observing = deps.observing
     audit = audit_log_of(
         deps.settings,
@@ -42,7 +42,7 @@ async def open_audit(deps: Deps, worker: int) -> ChainedAuditLog:
 
 
 def audit_log_of(settings: Settings, **options: Any) -> ChainedAuditLog:
-    """The log, not started, where the settings put it; `options` are those of `ChainedAuditLog`. Raises HubFailure."""
+    """Return the unstarted log by the settings; `options` are those of `ChainedAuditLog`. Raises HubFailure."""
     paths, url = Paths(settings), settings.stores.postgres_url
     if not url:
         return SqliteAuditLog(paths.audit, paths.audit_checkpoints, paths.audit_key, **options)
@@ -54,14 +54,15 @@ def audit_log_of(settings: Settings, **options: Any) -> ChainedAuditLog:
 
 
 def make_access(deps: Deps, audit: ChainedAuditLog) -> AccessTrace:
-    """What is kept of refused identity and of reads of the audit log."""
+    """Return the recorder of refused identities and of reads of the audit log."""
     return AccessTrace(audit, deps.observing.metrics, deps.observing.log, deps.clock)
 
 
 def make_upkeep(deps: Deps, audit: ChainedAuditLog, tenant_of: Callable[[str], str]) -> AuditUpkeep:
-    """`tenant_of`: of a principal's id, by the policy in force; empty: there are none.
+    """Return the upkeep. `tenant_of` returns a principal's tenant by the policy in force, or an empty text.
 
-    Raises HubFailure when a place cannot be opened: its package is missing, or its URL is none."""
+    Raises HubFailure when a place cannot be opened: its package is missing, or its URL is invalid.
+    """
     settings, observing = deps.settings.audit, deps.observing
     telemetry = observing.audit
     tasks: list[UpkeepTask] = []

@@ -48,12 +48,12 @@ from toolhub_service.telemetry.observer import JobTelemetry
 from toolhub_service.telemetry.trace_context import current_traceparent
 
 Sweep = Callable[[int], Awaitable[int]]
-"""Removes what has expired by then, Unix milliseconds; how many were removed."""
+"""Removes what has expired by that time, in Unix milliseconds; returns how many were removed."""
 
 
 @dataclass(slots=True)
 class LongWork:
-    """Made by `make_long_work`; `begin` with the pipeline, `start`, then `leave` and `close`."""
+    """Made by `make_long_work`; call `begin` with the pipeline, `start`, then `leave` and `close`."""
 
     engine: JobEngine
     runs: JobRuns
@@ -71,33 +71,33 @@ class LongWork:
     _reconciling: asyncio.Task[None] | None = field(default=None)
 
     def submission(self, invoker: Invoker, catalog: Catalog) -> Submission:
-        """The pipeline is made after this, for its adapters ask about their jobs."""
+        """Return the submission. The pipeline is made after this, because its adapters ask about their jobs."""
         self.runs.invoker = invoker
         return Submission(invoker, self.acceptance, self.stores.jobs, catalog)
 
     async def start(self) -> None:
-        """Jobs are run from here on, those of processes that died, too."""
+        """Start to run jobs, including those of processes that died."""
         self.locks.hold(self.heartbeat.runner)
-        # Before jobs are delivered: what runs under a name that is not alive would be taken over at once.
+        # Before jobs are delivered: a job of a runner that is not alive would be taken over at once.
         await self.heartbeat.beat()
         await self.engine.start(self.runs.run)
         self._reconciling = asyncio.create_task(self.reconciler.run())
         self.upkeep.start()
 
     def leave(self) -> None:
-        """Watchers are asked to come again, here or to another process."""
+        """Ask watchers to reconnect, here or to another process."""
         self.watch.drain()
         self.approval_news.close()
 
     async def close(self, grace_s: float) -> None:
-        """What runs gets its grace, the rest is handed over."""
-        # First, for a job that ends now still writes its result and its event.
+        """Let running jobs finish within their grace period, and hand over the rest."""
+        # First, because a job that ends now still writes its result and its event.
         await self.engine.close(grace_s)
         await self.upkeep.close()
         if self._reconciling is not None:
             self._reconciling.cancel()
             await asyncio.wait({self._reconciling})
-            # Only now: whoever sees that the process has left takes over what it holds.
+            # Only now: other processes take over its jobs once they see that the process has left.
             await self.heartbeat.leave()
             self.locks.release()
 
@@ -110,9 +110,10 @@ def make_long_work(
     policy: LivePolicy,
     sweep_artifacts: Sweep,
 ) -> LongWork:
-    """`sweep_artifacts` removes those that have expired.
+    """`sweep_artifacts` removes expired ones.
 
-    Raises HubFailure when a place cannot be opened that the audit log is to be carried to."""
+    Raises HubFailure when an export place of the audit log cannot be opened.
+    """
     clock, observing = deps.clock, deps.observing
     observer = JobTelemetry(observing.metrics, observing.tracing, observing.log, clock.unix_ms)
     terms = _job_terms(deps)
@@ -135,7 +136,7 @@ def make_long_work(
     acceptance = Acceptance(ledger, engine, deps.randomness, deps.redactor, trace_parent=current_traceparent)
     job_service = PrincipalJobs(ledger, engine)
     logs = JobLogs(stores.inner_log, stores.jobs, job_service)
-    # Afterwards, for the same reason: the logs ask the service of jobs, which writes the ledger.
+    # Set afterwards for the same reason: the logs ask the job service, which writes the ledger.
     ledger.forget_log = logs.forget
     reconciler = Reconciler(
         ledger,
@@ -154,7 +155,7 @@ def make_long_work(
 
 
 def _sweeps(deps: Deps, stores: Stores, ledger: JobLedger, logs: JobLogs, sweep_artifacts: Sweep) -> list[Sweep]:
-    """What removes what has expired, besides jobs and approvals; each is counted, and bounded by itself."""
+    """Return the sweeps for what expires besides jobs and approvals; each is counted, and bounded on its own."""
     observing = deps.observing
     return [
         _counted("artifacts", sweep_artifacts, observing),
@@ -166,7 +167,7 @@ def _sweeps(deps: Deps, stores: Stores, ledger: JobLedger, logs: JobLogs, sweep_
 
 
 def _counted(what: str, sweep: Sweep, observing: Observing) -> Sweep:
-    """The same sweep, whose removals are counted and logged under that name."""
+    """Return the same sweep with its removals counted and logged under that name."""
 
     async def swept(now_unix_ms: int) -> int:
         removed = await sweep(now_unix_ms)
@@ -234,7 +235,7 @@ def make_pipeline(
     artifacts: Artifacts,
     unread: Unread,
 ) -> Pipeline:
-    """Raises OSError or ValueError when the key of plans can be neither read nor made."""
+    """Return the pipeline. Raises OSError or ValueError when the key of plans can be neither read nor made."""
     calls = deps.observing.calls
     recorder = Recorder(audit, calls, deps.clock, deps.redactor)
     # Kept in a file: a plan that was shown can be committed after a restart, and by another worker.
@@ -266,7 +267,7 @@ def make_pipeline(
         show_raw=deps.settings.results.show_raw,
         unread=unread,
     )
-    # Afterwards, as the two need each other: tools call through the pipeline, which calls tools.
+    # Set afterwards, as the two need each other: tools call through the pipeline, which calls tools.
     toolbox.adapter.inner_calls = _inner_calls(deps, toolbox, policy, pipeline, long_work)
     return pipeline
 
@@ -274,7 +275,7 @@ def make_pipeline(
 def _inner_calls(
     deps: Deps, toolbox: Toolbox, policy: PolicySource, pipeline: Pipeline, long_work: LongWork
 ) -> Callable[[GrantedCall], InnerCalls]:
-    """What a running call makes its own calls with."""
+    """Return what a running call makes its inner calls with."""
     durable = DurableCallDeps(
         store=long_work.stores.inner_log,
         approvals=long_work.stores.approvals,
@@ -298,12 +299,12 @@ def _inner_calls(
 
 
 def make_webhook(deps: Deps) -> ApprovalWebhook | None:
-    """None when no webhook is configured. Raises HubFailure when its secret cannot be read or its URL is none."""
+    """Return None when no webhook is configured. Raises HubFailure for an unreadable secret or an invalid URL."""
     settings = deps.settings.approvals
     if not settings.webhook_url:
         return None
     try:
-        # Stripped, for editors and `echo` end a file with a line feed that no receiver signs with.
+        # Stripped, because editors and `echo` end a file with a line feed that no receiver signs with.
         secret = Path(settings.webhook_secret_file).expanduser().read_bytes().strip()
         return ApprovalWebhook(
             settings.webhook_url, secret, clock=deps.clock, randomness=deps.randomness, log=deps.observing.log

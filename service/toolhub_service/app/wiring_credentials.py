@@ -1,4 +1,4 @@
-"""The vault of callers' credentials: its store, and the keys from where the configuration says."""
+"""The vault of callers' credentials: its store, and its keys as configured."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from toolhub_service.settings.credentials_section import SealingKey
 from toolhub_service.settings.document import Settings
 
 OWN_KEY_ID = "own"
-"""Of the key that the hub has made for itself."""
+"""Id of the key that the hub has made for itself."""
 _KEY_MAX_BYTES = 4_096
 
 
 def make_vault(deps: Deps, stores: Stores) -> Vault:
-    """Raises HubFailure when a key that is configured cannot be used. Without any, none is made before a source needs
-    one."""
+    """Return the vault. Raises HubFailure when a configured key cannot be used.
+
+    Without a configured key, one is made when a source first needs it.
+    """
     settings = deps.settings
     if settings.credentials.keys:
         try:
@@ -39,7 +41,7 @@ def make_vault(deps: Deps, stores: Stores) -> Vault:
 
 
 def open_hosts(deps: Deps, vault: Vault) -> CallersOfHosts | None:
-    """Those of `credentials.hosts`; None: there are none. Raises HubFailure."""
+    """Return the hosts of `credentials.hosts`; None when there are none. Raises HubFailure."""
     hosts = deps.settings.credentials.hosts
     if not hosts:
         return None
@@ -52,7 +54,7 @@ def open_hosts(deps: Deps, vault: Vault) -> CallersOfHosts | None:
 
 
 def sealing_keys(settings: Settings) -> SealingKeys:
-    """As the configuration names them, or the hub's own. Raises ValueError, which holds nothing of a key."""
+    """Return the configured keys, or the hub's own. Raises ValueError, whose text holds nothing of a key."""
     if not is_installed():
         raise ValueError(NOT_INSTALLED)
     named, stores = settings.credentials.keys, settings.stores
@@ -72,7 +74,7 @@ def sealing_keys(settings: Settings) -> SealingKeys:
 
 
 def _key(key: SealingKey, timeout_s: float) -> bytes:
-    """Raises ValueError."""
+    """Return the key. Raises ValueError."""
     try:
         return key_of(_text(key, timeout_s))
     except KeyUnfit as unfit:
@@ -95,7 +97,7 @@ def _text(key: SealingKey, timeout_s: float) -> str:
 
 
 def _printed(key: SealingKey, timeout_s: float) -> str:
-    """What the command prints; what it says besides is shown to nobody, for it may hold the key."""
+    """Return the command's output; its errors are shown to nobody, because they may hold the key."""
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own command line, without a shell
             key.command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False

@@ -1,7 +1,7 @@
-"""Wires what built-in tools reach by a name of the configuration: databases, channels of messages, agents.
+"""Wires the endpoints that built-in tools reach by a configured name: databases, message channels, agents.
 
-Nothing is connected and no driver imported before a call needs it. What is secret is read when it is used, so that a
-rotated one counts at once, and hidden before.
+Nothing is connected and no driver imported before a call needs it. Secrets are read when they are used, so that a
+rotated one applies at once, and are given to the redactor first.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from toolhub_service.tools.egress.transport import GuardedTransport
 from toolhub_service.tools.media_tools import EXTENSIONS, MediaChannel, media_tools
 from toolhub_service.tools.tool import Tool
 
-# Of a model that thinks before it says anything; each agent has its own `stall_s`, which is less.
+# For a model that thinks before it answers; each agent has its own `stall_s`, which is less.
 _IDLE_S = 700.0
 
 
 def endpoint_tools(
     settings: Settings, transport: GuardedTransport, redactor: Redactor, user_agent: str
 ) -> list[Tool[Any, Any, Any]]:
-    """core/agent.spawn and core/media.send; listed UNAVAILABLE where nothing is configured."""
+    """Return core/agent.spawn and core/media.send; listed UNAVAILABLE when nothing is configured."""
     client = EgressClient(transport, user_agent=user_agent, idle_timeout_s=_IDLE_S)
     agents = [_agent(agent, redactor) for agent in settings.agents]
     channels = [_channel(channel, redactor) for channel in settings.channels]
@@ -42,10 +42,10 @@ def endpoint_tools(
 
 
 def _channel(channel: Channel, redactor: Redactor) -> MediaChannel:
-    # Resolved at each message: a key that is rotated on disk holds from the next one on.
+    # Resolved for each message: a key rotated on disk applies from the next one on.
     def url() -> str:
         text = resolve_value(channel.url)
-        # An Apprise URL is a secret in many of its parts, which its service's errors may quote.
+        # Many parts of an Apprise URL are secret, and its service's errors may quote them.
         redactor.learn(secrets_of_channel(text))
         return text
 
@@ -77,7 +77,8 @@ def _key(key: SecretRef | None, redactor: Redactor) -> Callable[[], str]:
 
 
 def make_databases(settings: Settings, redactor: Redactor) -> list[Database]:
-    """In the order of the configuration; `redactor` learns the secrets of their URLs when they are read."""
+    """Return the databases in the order of the configuration; `redactor` learns the secrets of their URLs when they are
+    read."""
     return [_database(entry, SourceValues(redactor)) for entry in settings.databases]
 
 

@@ -1,5 +1,7 @@
-"""Wires who calls: by API keys, by tokens, by certificates, or anybody. Of tokens nothing is fetched, and no library
-loaded, before the first one comes."""
+"""Wires authentication: by API keys, tokens or certificates, or none.
+
+For tokens nothing is fetched, and no library loaded, before the first one arrives.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,12 @@ from toolhub_service.transport.interceptors.mutual_tls import (
 
 
 def issuer_terms(settings: Settings) -> list[IssuerTerms]:
-    """Raises ListenRefused for a URL from which no key may come."""
+    """Return the terms. Raises ListenRefused for a URL from which no key may be fetched."""
     return [_terms(issuer, settings.auth.jwt) for issuer in settings.auth.jwt.issuers]
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What is accepted, and by which entrance."""
+    """The accepted credentials, by entrance."""
 
     keys: KnownKeys
     tokens: Tokens
@@ -56,14 +58,17 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> Credentials:
-    """Raises KeyFileInvalid, and ListenRefused where tokens or certificates are to be accepted and cannot be."""
+    """Return the authenticators.
+
+    Raises KeyFileInvalid, and ListenRefused when tokens or certificates are wanted and unusable.
+    """
     terms, url = issuer_terms(deps.settings), deps.settings.server.mcp.public_url
     if terms and not is_installed():
         raise ListenRefused(f"auth.modes has jwt, and {NOT_INSTALLED}.")
     tokens, who = Tokens(terms, deps.clock), describe(policy)
     by_certificate = _by_certificate(deps, who, access)
     keys = KnownKeys(deps.paths.key_file().read(), who, lambda: deps.clock.unix_ms() / 1_000, policy.tenancy)
-    # No API key may have the name of a principal that another credential makes: `spiffe:` begins every SPIFFE id.
+    # No API key may have the name of a principal that another credential creates: `spiffe:` begins every SPIFFE id.
     others = tokens.names | ({"spiffe"} if by_certificate else set())
     local: dict[str, Authenticator] = {"insecure-local": InsecureLocal(who)}
 
@@ -75,7 +80,7 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
     def layer(audiences: frozenset[str] | None, *, needs_tls_1_3: bool = False) -> AuthLayer:
         kinds: dict[str, Authenticator] = {
             **({} if by_certificate else local),  # asked first where nothing but an entry of metadata could be one
-            "jwt": BearerTokens(tokens, who, policy.again, audiences),  # before keys: it leaves alone what is no token
+            "jwt": BearerTokens(tokens, who, policy.again, audiences),  # before keys: it ignores what is no token
             "api-key": ApiKeys(keys, others),
             **by_certificate,
             **local,
@@ -89,7 +94,7 @@ def make_credentials(deps: Deps, policy: LivePolicy, access: AccessObserver) -> 
 
 
 def _by_certificate(deps: Deps, who: DescribePrincipal, access: AccessObserver) -> dict[str, Authenticator]:
-    """What goes by the client's certificate, by mode, in the order in which it is asked."""
+    """Return the authenticators by client certificate, by mode, in the order in which they are tried."""
     auth, domains = deps.settings.auth, deps.settings.auth.spiffe.trust_domains
     if not {"spiffe", "xfcc"} & set(auth.modes):
         return {}
@@ -110,7 +115,7 @@ def _by_certificate(deps: Deps, who: DescribePrincipal, access: AccessObserver) 
 
 
 def describe(policy: LivePolicy) -> Callable[[str], Principal]:
-    """Roles and rights under the policy in force at the time of the call."""
+    """Return roles and rights under the policy in force at the time of the call."""
     return policy.principal
 
 

@@ -1,4 +1,4 @@
-"""Wires the MCP endpoint: who calls, by the same credentials and roles as over gRPC; and what answers."""
+"""Wires the MCP endpoint: authentication by the same credentials and roles as over gRPC, and the handlers."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from toolhub_service.transport.rpc import Method, ServicerContext, current_princ
 from toolhub_service.transport.status import RpcFailure
 
 _STATUSES: Final = {grpc.StatusCode.PERMISSION_DENIED: 403, grpc.StatusCode.UNAVAILABLE: 503}
-# Whoever may make calls over gRPC may over MCP.
+# Callers with a right to make calls over gRPC have it over MCP.
 _AS: Final = Method("/toolhub.v1.ToolService/Invoke", "toolhub.v1.ToolService", "Invoke", "unary")
 
 
 def _peer(address: str) -> str:
-    """As refusals over gRPC name it; what is no address stays as it is."""
+    """Return the peer as refusals over gRPC name it; what is no address stays unchanged."""
     named = peer_address(f"ipv6:[{address}]:0" if ":" in address else f"ipv4:{address}:0")
     return address if named == "unknown" and address else named
 
 
 class _Sent:
-    """What authenticators read of an RPC: its metadata, which are the headers here, and the other end."""
+    """What authenticators read of an RPC: its metadata, here the headers, and the peer."""
 
     def __init__(self, headers: Sequence[tuple[str, str]], peer: str) -> None:
         self._headers = headers
@@ -73,14 +73,14 @@ class _Sent:
 
 
 class McpAccess:
-    """Who sends a request, by the authenticators of gRPC; refusals are on the same record."""
+    """Authenticates requests by gRPC's authenticators; refusals are recorded in the same place."""
 
     def __init__(self, authenticators: AuthLayer, observer: AccessObserver) -> None:
         self._authenticators = authenticators
         self._observer = observer
 
     async def __call__(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
-        """Raises AccessRefused."""
+        """Authenticate. Raises AccessRefused."""
         sent = cast(ServicerContext, _Sent(headers, peer))
         try:
             try:
@@ -92,11 +92,11 @@ class McpAccess:
         return self._with_role(headers, peer, asked)
 
     def at_once(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
-        """The same for an API key, or nothing at all. Raises AccessRefused."""
+        """Authenticate an API key without waiting; None for another credential. Raises AccessRefused."""
         try:
             self._enter(cast(ServicerContext, _Sent(headers, peer)))
         except KeysNeeded as needed:
-            # Standard input cannot wait here: the keys are fetched beside, and the client's next request finds them.
+            # Standard input cannot wait here: the keys are fetched meanwhile, for the client's next request.
             needed.begin()
             raise AccessRefused(503, needed.unmet().message) from needed
         except RpcFailure as refused:
@@ -118,7 +118,7 @@ class McpAccess:
         self, refused: RpcFailure, headers: Sequence[tuple[str, str]], peer: str, asked: str, principal_id: str = ""
     ) -> AccessRefused:
         wait_s = 0.0
-        # Other refusals, such as a hub that shuts down, say nothing of who calls.
+        # Other refusals, such as at shutdown, say nothing about the caller.
         if refused.reason in REASONS:
             key_id = public_key_id(dict(headers))
             wait_s = self._observer.refused(
@@ -143,7 +143,7 @@ def make_engine(
     long_work: LongWork,
     artifacts: Artifacts,
 ) -> Engine:
-    """What the protocol's handlers ask, wherever their requests come from."""
+    """Return the engine of the protocol's handlers, for requests of any transport."""
     chosen = deps.settings.server.mcp
     return Engine(
         invoker=invoker,
@@ -177,16 +177,16 @@ def make_engine(
 
 
 def _state_key(deps: Deps) -> bytes:
-    """Raises OSError, SecretFileInvalid."""
+    """Return the key. Raises OSError, SecretFileInvalid."""
     file = deps.settings.server.mcp.state_key_file
     if not file:
-        # Derived: one key for two purposes would let what was sealed for one be brought to the other.
+        # Derived: with one key for two purposes, data sealed for one could be used for the other.
         return hashlib.sha256(b"mcp request state\n" + read_or_make_key(deps.paths.plan_key)).digest()
     return read_key(Path(file).expanduser(), "write 64 hexadecimal digits, such as those of `openssl rand -hex 32`")
 
 
 def _state_advice(settings: Settings) -> str:
-    """What to do about a state that this hub has not sealed."""
+    """Return the advice for a state that this hub has not sealed."""
     stores, advice = settings.stores, "Send the call again without it."
     if settings.server.mcp.state_key_file or not (stores.postgres_url or stores.redis_url):
         return advice
@@ -195,15 +195,15 @@ def _state_advice(settings: Settings) -> str:
 
 class Mcp(msgspec.Struct, frozen=True):
     engine: Engine
-    """What the protocol's requests ask, whoever serves them."""
+    """The handlers of the protocol, for any transport."""
     access: McpAccess
     listener: Listener
     problem: str = ""
-    """Why MCP is not served though it should be; empty: it is, or need not be."""
+    """Why MCP is not served though it should be; empty when it is, or need not be."""
 
 
 def make_mcp(deps: Deps, engine: Engine, access: McpAccess) -> Mcp:
-    """The endpoint, bound where it can be, and else why not: gRPC is served all the same."""
+    """Return the endpoint, bound if possible, otherwise with the reason: gRPC is served anyway."""
     settings = deps.settings
     crashed = partial(deps.observing.rpc_crashed, "mcp")
     mcp = Mcp(engine, access, Listener(partial(_serve, deps, engine, access), crashed))
@@ -217,13 +217,13 @@ def make_mcp(deps: Deps, engine: Engine, access: McpAccess) -> Mcp:
     except OSError as taken:
         advice = "set server.mcp.listen (TOOLHUB_SERVER_MCP_LISTEN) to another, or server.mcp.enabled to false"
         problem = f"not served on {settings.server.mcp.listen}: {taken.strerror}; {advice}"
-        # Told, not raised: gRPC serves all the same, and a port that is taken is no reason to be without a hub.
+        # Reported, not raised: gRPC is served anyway, and a taken port is no reason to have no hub.
         return msgspec.structs.replace(mcp, problem=problem)
     return mcp
 
 
 def resource_of(settings: Settings) -> ProtectedResource | None:
-    """What the endpoint says of itself to clients that need a token; None where there is no URL to say it of."""
+    """Return what the endpoint tells clients that need a token; None when there is no URL for it."""
     url, issuers = settings.server.mcp.public_url, settings.auth.jwt.issuers
     if not url or not issuers:
         return None
@@ -239,10 +239,10 @@ def resource_of(settings: Settings) -> ProtectedResource | None:
 
 
 def _hosts(settings: Settings) -> frozenset[str]:
-    """Names in Host besides this machine's; none beyond loopback means any."""
+    """Return the accepted names in Host besides this machine's; none beyond loopback means any."""
     chosen = settings.server.mcp
     hosts = {host.lower() for host in chosen.allowed_hosts}
-    # Where every Host is accepted, adding one would refuse all others.
+    # When every Host is accepted, adding one would refuse all others.
     if chosen.public_url and (hosts or is_local(chosen.listen)):
         hosts.add(urlsplit(chosen.public_url).netloc.lower())
     return frozenset(hosts)

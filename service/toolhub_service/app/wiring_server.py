@@ -66,7 +66,7 @@ def make_sourcing(
 ) -> SourceRuntime:
 
     def breaker_of(upstream: str) -> str:
-        """The state of an upstream's breaker; empty where nothing was called yet."""
+        """Return the state of an upstream's breaker; empty when it was never called."""
         return next((state.name for key, state in budgets.breaker_states() if key == upstream), "")
 
     observer = SourceTelemetry(audit, deps.observing.metrics, deps.observing.log, deps.clock)
@@ -116,7 +116,7 @@ def make_server(
     artifacts: Artifacts,
     vault: Vault,
 ) -> Server:
-    """The port is bound when it returns; nothing is accepted yet. Raises ListenRefused or OSError."""
+    """Return the server with its port bound; nothing is accepted yet. Raises ListenRefused or OSError."""
     catalog, alone = toolbox.catalog, deps.settings.server.workers == 1
     admission = AdmissionLayer(deps.settings.server.max_in_flight, deps.settings.server.max_watches)
     discovery = Discovery(
@@ -124,7 +124,7 @@ def make_server(
     )
     listening = listening_of(deps.settings, deps.certificates)
     registry = RegistryServicer(catalog, audit, deps.clock, sources, alone=alone)
-    # Which tools a watcher may see depends on the policy: after a reload each of them has to list anew.
+    # The tools that a watcher may see depend on the policy: after a reload each has to list anew.
     policy.subscribe(registry.news.reset)
     return Server(
         listening,
@@ -187,10 +187,10 @@ def _server_info(settings: Settings, listening: Listening) -> ServerInfo:
 
 
 def _layers(deps: Deps, auth: AuthLayer, access: AccessObserver, admission: AdmissionLayer) -> list[Layer]:
-    """Outermost first."""
-    # Tracing and metrics see the status that errors become. Admission stands before identity, so that a flood costs no
+    """Return the interceptors, outermost first."""
+    # Tracing and metrics see the status that errors become. Admission comes before identity, so that a flood costs no
     # verification of credentials; access is outside of the layers whose refusals it records; policy needs the
-    # principal; and the message is read, and validated, only for who may ask (decision 0023).
+    # principal; and the message is parsed and validated only for authorised callers (decision 0023).
     return [
         TracingLayer(deps.observing.tracing),
         MetricsLayer(deps.observing.metrics),

@@ -1,6 +1,6 @@
-"""Where jobs, keys, approvals and the records of artifacts lie: in the hub's own file, in memory, or shared.
+"""Wires the stores of jobs, keys, approvals and records of artifacts: in the hub's own file, in memory, or shared.
 
-Rate and quota are counted by all hubs together where they share those, else by each in its own memory.
+Rate and quota are counted by all hubs together in shared stores, otherwise by each in its own memory.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ class Stores(msgspec.Struct, frozen=True):
     inner_log: InnerLogStore
     credentials: CredentialStore
     beneath: Sequence[Opened] = ()
-    """Files and links that they share."""
+    """Files and links that the stores share."""
     counts: SharedCounts | None = None
     """None: each hub counts for itself."""
 
     async def start(self) -> None:
-        """All or none. Raises ToolFailure or HubFailure with a message for the operator."""
+        """Start all or none. Raises ToolFailure or HubFailure with a message for the operator."""
         async with AsyncExitStack() as on_refusal:
             for each in self._all():
-                # Before it starts: one that fails half-way has something to close as well.
+                # Before it starts: one that fails half-way has something to close, too.
                 on_refusal.push_async_callback(each.close)
                 await each.start()
             on_refusal.pop_all()
@@ -93,8 +93,8 @@ class Stores(msgspec.Struct, frozen=True):
                 last_first.push_async_callback(each.close)
 
     def _all(self) -> Sequence[Opened]:
-        # What others lie on is first, so that it is started first and closed last. Keys and counts have nothing of
-        # their own to start or close.
+        # Shared files and links are first, so that they are started first and closed last. Keys and counts have nothing
+        # of their own to start or close.
         return (
             *self.beneath,
             self.jobs,
@@ -109,7 +109,7 @@ class Stores(msgspec.Struct, frozen=True):
 
 
 def make_stores(deps: Deps) -> Stores:
-    """Raises HubFailure when what the configuration names is not installed, or does not go together."""
+    """Return the stores. Raises HubFailure when the configured ones are not installed, or do not fit together."""
     settings = deps.settings.stores
     if settings.kind == "postgres":
         return _in_postgres(deps)
@@ -146,7 +146,7 @@ def _own(deps: Deps) -> Stores:
 
 
 def _shared(deps: Deps) -> Stores:
-    # First: it tells in a sentence when Redis's library is not installed, and the imports below would not.
+    # First: it reports in a sentence that Redis's library is not installed; the imports below would not.
     link, counts = _redis(deps)
     from toolhub_service.stores.redis_jobs import RedisJobs
     from toolhub_service.stores.redis_keys import RedisKeys
@@ -167,7 +167,7 @@ def _shared(deps: Deps) -> Stores:
         RedisArtifacts(link),
         RedisPins(link),
         RedisUsage(link, KEEP),
-        # Shared it is with stores.kind: postgres: Redis keeps all it has in memory, and what is remembered grows.
+        # Also shared with stores.kind: postgres: Redis keeps all data in memory, and remembered items grow.
         InProcessItems() if deps.settings.stores.kind == "memory" else SqliteItems(deps.paths.memory),
         InnerLogs(RedisRecords(link, INNER_CALLS, INNER_CALL_LAYOUT)),
         Credentials(RedisRecords(link, CREDENTIALS, CREDENTIAL_LAYOUT)),
@@ -195,7 +195,7 @@ def _with_postgres(deps: Deps, stores: Stores) -> Stores:
     except ModuleNotFoundError as missing:
         raise not_installed("stores.postgres_url", "postgres") from missing
     link = PostgresLink(deps.settings.stores.postgres_url)
-    log = InnerLogs(PostgresRecords(link, INNER_CALLS))  # with the jobs: whoever may run them must know it
+    log = InnerLogs(PostgresRecords(link, INNER_CALLS))  # with the jobs: every process that may run them must know it
     return msgspec.structs.replace(stores, jobs=PostgresJobs(link), inner_log=log, beneath=[*stores.beneath, link])
 
 
@@ -224,7 +224,7 @@ def _in_postgres(deps: Deps) -> Stores:
     link = PostgresLink(settings.postgres_url)
     beneath: list[Opened] = [link]
     counts: SharedCounts = PostgresCounts(link)
-    if settings.redis_url:  # counts faster, and what it loses is no record
+    if settings.redis_url:  # counts faster, and losing it loses no record
         redis, counts = _redis(deps)
         beneath.append(redis)
     return Stores(
@@ -250,7 +250,7 @@ def not_installed(setting: str, extra: str) -> HubFailure:
 
 
 def make_blobs(deps: Deps) -> Blobs:
-    """Raises HubFailure when a bucket is configured and its packages are not installed."""
+    """Return the blobs. Raises HubFailure when a bucket is configured and its packages are not installed."""
     url = deps.settings.artifacts.bucket_url
     if not url:
         return DiskBlobs(str(deps.paths.artifacts))

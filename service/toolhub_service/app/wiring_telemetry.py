@@ -39,11 +39,12 @@ class Observing:
     log: FilteringBoundLogger
     endpoint: MetricsEndpoint
     listen: str
-    """host:port of the Prometheus endpoint; empty: none, as for a worker, whose supervisor serves all of them."""
+    """host:port of the Prometheus endpoint; empty: none, as for a worker, whose supervisor serves the metrics of
+    all."""
     logs_leave: bool
-    """Whether logs are made for a collector, which carries the audit's checkpoints out of reach of this machine."""
+    """Whether logs go to a collector, which also carries the audit's checkpoints to another machine."""
     metrics_port: int = 0
-    """0 until started, and where there is none."""
+    """0 until started, and when there is none."""
 
     async def start(self) -> None:
         """Raises OSError when the port is taken."""
@@ -59,7 +60,7 @@ class Observing:
         self.log.error(names.LOG_CRASH, rpc=method, exc_info=error)
 
     def shadow_differs(self, difference: Difference) -> None:
-        """The candidate policy would have decided otherwise."""
+        """Record that the candidate policy would have decided otherwise."""
         call = difference.planned.call
         self.log.info(
             names.LOG_SHADOW_DIFFERS,
@@ -81,30 +82,30 @@ class Observing:
             self.log.error(names.LOG_POLICY_REJECTED, problem=change.problem, kept_revision=change.revision)
 
     def policy_unmatched(self, warnings: Sequence[str], *, are_all: bool) -> None:
-        """What the policy in force says of nothing known."""
+        """Log names in the policy that match nothing known."""
         self.log.warning(names.LOG_POLICY_UNMATCHED, warnings=list(warnings), are_all=are_all)
 
     def mcp_names_clash(self, tools: Sequence[str]) -> None:
-        """Which tools MCP clients see with the source's name, though the settings leave it out."""
+        """Log the tools that MCP clients see with the source's name, though the settings omit it."""
         self.log.warning(names.LOG_MCP_NAMES_CLASH, tools=list(tools[:_NAMES_MAX]), count=len(tools))
 
     def shadow_loaded(self, change: Change) -> None:
-        """A candidate policy watches from now on, or was refused."""
+        """Log that a candidate policy is compared from now on, or was refused."""
         if change.applied:
             self.log.info(names.LOG_SHADOW_LOADED, revision=change.revision)
         else:
             self.log.error(names.LOG_SHADOW_REJECTED, problem=change.problem)
 
     def shadow_failed(self, calls: int) -> None:
-        """So many calls that the candidate could not be compared on since this was last reported."""
+        """Log how many calls the candidate could not be compared on since the last report."""
         self.log.error(names.LOG_SHADOW_FAILED, calls=calls)
 
     def reload_failed(self, error: Exception) -> None:
-        """A defect in following files and gauges; the next reload comes all the same."""
+        """Log a defect in following files and gauges; the next reload is tried anyway."""
         self.log.error(names.LOG_CRASH, task="following", exc_info=error)
 
     def files_loose(self, commands: Sequence[str]) -> None:
-        """Others may write what the hub trusts, and the configuration lets it start all the same."""
+        """Log that others may write what the hub trusts, and the configuration lets it start anyway."""
         for command in commands:
             self.log.warning(names.LOG_FILES_LOOSE, repair=command)
 
@@ -113,7 +114,7 @@ class Observing:
             self.metrics.family(names.CERTIFICATE_END).labels(file).set(validity.end_s)
 
     def certificate_changed(self, change: CertificateChange) -> None:
-        """Files of TLS were replaced: by what is in force now, or by what cannot be used."""
+        """Log that TLS files were replaced: by what is in force now, or by unusable ones."""
         is_used = not change.problem
         self.metrics.family(names.CERTIFICATE_RELOADS).labels(change.name, str(is_used).lower()).inc()
         if is_used:
@@ -124,7 +125,8 @@ class Observing:
             self.log.error(names.LOG_TLS_REJECTED, file=change.name, problem=change.problem)
 
     def workload_api_is(self, id: str, problem: str, end_s: float) -> None:
-        """Whether the agent of SPIFFE keeps the hub's own SVID, `id`, fresh; else why not, and until when it holds."""
+        """Log whether the SPIFFE agent keeps the hub's SVID, `id`, fresh; otherwise why not, and until when it is
+        valid."""
         self.metrics.family(names.WORKLOAD_API).labels(id).set(not problem)
         if not problem:
             self.log.info(names.LOG_SVID_BACK, spiffe_id=id)
@@ -136,7 +138,7 @@ class Observing:
         self.log.error(names.LOG_SVID_ENDED, spiffe_id=id, problem=problem)
 
     def swept(self, what: str, removed: int) -> None:
-        """So many were removed because their time was over. From any thread."""
+        """Count and log expired items that were removed. Callable from any thread."""
         self.metrics.family(names.REMOVED).labels(what).inc(removed)
         self.log.info(names.LOG_SWEPT, what=what, removed=removed)
 
@@ -154,15 +156,15 @@ class Observing:
 
 
 def metrics_hosts(settings: Settings) -> frozenset[str]:
-    """Names by which the metrics may be asked besides addresses."""
+    """Return the host names by which the metrics may be requested, besides addresses."""
     own = settings.metrics.listen.rpartition(":")[0].strip("[]")
     return frozenset(name.lower() for name in (*settings.metrics.hosts, own, "localhost") if name)
 
 
 async def start_endpoint(endpoint: MetricsEndpoint, listen: str) -> int:
-    """Serve metrics on `listen` (host:port); the port, 0 where none is wanted.
+    """Serve metrics on `listen` (host:port); return the port, 0 when none is wanted.
 
-    Raises ListenRefused when it is no address, OSError when it is taken.
+    Raises ListenRefused for an invalid address, OSError when the port is taken.
     """
     if not listen:
         return 0
@@ -177,7 +179,7 @@ async def start_endpoint(endpoint: MetricsEndpoint, listen: str) -> int:
 
 
 def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -> Observing:
-    """Raises HubFailure when OTLP is wanted and its exporter is not installed."""
+    """Return the telemetry. Raises HubFailure when OTLP is wanted and its exporter is not installed."""
     form = settings.logs.format
     if form == "auto":
         form = "console" if sys.stderr.isatty() else "json"

@@ -1,4 +1,4 @@
-"""Wires the tools of the hub itself, built-in and custom ones less the disabled, and the search of all tools."""
+"""Wires the hub's own tools, built-in and custom ones without the disabled, and the search of all tools."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class Searching(msgspec.Struct, frozen=True):
 
     search: ToolSearch
     learning: UsageLearning | None
-    """None: search.learn is off."""
+    """None when search.learn is off."""
     meanings: ToolMeanings | None
-    """None: no embedder is configured."""
+    """None when no embedder is configured."""
     notify: Callable[[str], None]
     """Called with each problem."""
 
     async def start(self) -> None:
-        """Indexing, learning and embedding go on in the background; returns at once."""
+        """Start indexing, learning and embedding in the background; returns at once."""
         await self.search.start(self.notify)
         if self.learning is not None:
             await self.learning.start()
@@ -97,7 +97,7 @@ class Searching(msgspec.Struct, frozen=True):
 
 
 def make_searching(deps: Deps, catalog: ToolCatalog, stores: Stores) -> Searching:
-    """Raises HubFailure when the embedder of the configuration cannot be had."""
+    """Return the search. Raises HubFailure when the configured embedder is unavailable."""
     redact, clock = deps.redactor.text, deps.clock
 
     def notify(problem: str) -> None:
@@ -114,7 +114,7 @@ def make_searching(deps: Deps, catalog: ToolCatalog, stores: Stores) -> Searchin
 
 
 def _embedder(deps: Deps) -> Embedder | None:
-    """What `search.embedder` names, called when it is a class or a function. Raises HubFailure."""
+    """Return the object that `search.embedder` names, called when it is a class or a function. Raises HubFailure."""
     path = deps.settings.search.embedder
     if not path:
         return None
@@ -124,7 +124,7 @@ def _embedder(deps: Deps) -> Embedder | None:
     try:
         found = getattr(importlib.import_module(module), name)
         embedder: Embedder = found() if callable(found) else found
-    except Exception as error:  # foreign code: whatever it raises, the operator sees which class
+    except Exception as error:  # foreign code: whatever it raises, the operator sees its class
         raise _unusable(path, f"it could not be loaded: {type(error).__name__}") from error
     if not isinstance(getattr(embedder, "dimension", None), int):
         raise _unusable(path, "it has no `dimension`")
@@ -144,11 +144,11 @@ class Toolbox(msgspec.Struct, frozen=True):
     web: Web
     interpreter: Interpreter
     is_disabled: Callable[[str], bool]
-    """By full name: whether the configuration switched it off."""
+    """By full name: whether the configuration switched a tool off."""
     databases: Sequence[Database] = ()
 
     async def start(self) -> None:
-        """Returns when what the first call of a tool would have to wait for is there."""
+        """Load what the first call of a tool would have to wait for."""
         if self.databases:
             await asyncio.to_thread(load_parsers, [database.terms for database in self.databases])
 
@@ -160,12 +160,12 @@ class Toolbox(msgspec.Struct, frozen=True):
         self.resolver.close()
 
     def sources(self) -> Sequence[SourceStatus]:
-        """The built-in and the custom source."""
+        """Return the built-in and the custom source."""
         specs = self.catalog.all()
         broken = len(self.custom.unavailable)
         custom = [spec for spec in specs if spec.source == CUSTOM_SOURCE]
         core = [spec for spec in specs if spec.source == CORE_SOURCE]
-        # Built-in tools that wait for a library or a configuration are no trouble: each says so itself.
+        # A built-in tool without its library or configuration is no problem: it reports that itself.
         statuses = [SourceStatus(CORE_SOURCE, ToolKind.CORE, tool_count=len(core))]
         if custom:
             state = SourceState.PARTIAL if broken else SourceState.READY
@@ -176,7 +176,7 @@ class Toolbox(msgspec.Struct, frozen=True):
 
 def make_workspaces(settings: Settings) -> Workspaces:
     of, keep_s = settings.workspace, settings.workspace.keep_days * _DAY_S
-    # A folder must not vanish beneath a job that only reads in it, and none runs for longer than a day.
+    # A folder must not vanish beneath a job that only reads in it, and no job runs for longer than a day.
     return Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(of.per), max(keep_s, _DAY_S) if keep_s else 0.0)
 
 
@@ -201,7 +201,7 @@ def _custom_tools(settings: Settings, databases: Sequence[Database]) -> CustomTo
 
 
 def make_toolbox(deps: Deps, stores: Stores, jobs: JobService, artifacts: ArtifactService, vault: Vault) -> Toolbox:
-    """That of a hub that serves. Raises HubFailure when callers' credentials of hosts cannot be kept."""
+    """Return the toolbox of a serving hub. Raises HubFailure when callers' credentials of hosts cannot be kept."""
     hosts = open_hosts(deps, vault)
     return open_toolbox(deps.settings, deps.clock, deps.redactor, jobs, artifacts, stores.memory, deps.ladder, hosts)
 
@@ -216,7 +216,7 @@ def open_toolbox(
     ladder: Ladder | None = None,
     hosts: HostCredentials | None = None,
 ) -> Toolbox:
-    """Everything that can be called, registered and ready. `memory`, `ladder`: None where no tool is called."""
+    """Return the registered tools, ready to call. `memory`, `ladder`: None when no tool is called."""
     resolver = SystemResolver()
     transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
     user_agent = settings.tools.user_agent or f"tool-hub/{__version__}"
@@ -255,7 +255,7 @@ def open_toolbox(
 
 
 class Web(msgspec.Struct, frozen=True):
-    """Made by `open_web`; nothing runs until a tool is called."""
+    """Made by `open_web`; no process runs until a tool is called."""
 
     tools: Sequence[Tool[Any, Any]]
     reader: PageReader
@@ -268,7 +268,7 @@ class Web(msgspec.Struct, frozen=True):
 def open_web(
     settings: Settings, http: EgressClient, resolver: Resolver, redactor: Redactor, hosts: HostCredentials | None = None
 ) -> Web:
-    """The tools, those among them that lack something with the reason."""
+    """Return the tools; those that lack something have the reason."""
     services = HttpServices(http, redactor, hosts=hosts)
     reader = PageReader()
     engine, lacking = _search_engine(settings, redactor)
@@ -282,7 +282,7 @@ def open_web(
 
 
 def _search_engine(settings: Settings, redactor: Redactor) -> tuple[SearchEngine | None, str]:
-    """The engine that is configured, or what is to be configured."""
+    """Return the configured engine, or what has to be configured."""
     of = settings.web.search
     if not of.provider:
         return None, (

@@ -1,9 +1,8 @@
 """`--workers N`: N processes on one port by SO_REUSEPORT, spawned and never forked (grpc/grpc#31885).
 
 The supervisor starts each worker as a fresh interpreter, starts one that died again, and passes on SIGTERM and SIGHUP.
-One that ends before all of them have served is no accident to be repaired but a start that failed.
-A worker says on its standard output that it serves, and leaves when its standard input ends: a supervisor that was
-killed leaves no workers behind.
+When one ends before all of them have served, the start has failed. A worker reports on its standard output that it
+serves, and stops when its standard input ends: so a killed supervisor leaves no workers behind.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Supervisor:
         ended: Callable[[int], None],
         all_ready: Callable[[], None],
     ) -> None:
-        """`ended` gets the pid of every worker that is gone; `all_ready` is called once, when all serve."""
+        """`ended` gets the pid of every ended worker; `all_ready` is called once, when all serve."""
         self._command = list(command)
         self._count = count
         self._environment = dict(environment)
@@ -56,11 +55,14 @@ class Supervisor:
         self._running: dict[int, asyncio.subprocess.Process] = {}
 
     def is_serving(self) -> bool:
-        """Whether every worker has served once, and none has been told to leave."""
+        """Return whether every worker has served once, and none has been told to stop."""
         return self._has_started and not self._stopping.is_set()
 
     async def run(self) -> bool:
-        """Until SIGTERM or SIGINT, and then until every worker has drained. False: a worker could not start."""
+        """Run until SIGTERM or SIGINT, and then until every worker has drained.
+
+        Return False when a worker could not start.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
@@ -78,7 +80,7 @@ class Supervisor:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 env={**self._environment, WORKER_VARIABLE: str(worker)},
-                # A worker stops when this end closes, so that none outlives a supervisor that was killed.
+                # A worker stops when this end closes, so that none outlives a killed supervisor.
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )
@@ -89,10 +91,10 @@ class Supervisor:
             self._ended(process.pid)
             if self._stopping.is_set():
                 return
-            # A worker that fails before all were ready would fail again: the command ends and says so instead.
+            # A worker that fails before all were ready would fail again: the command ends and reports it instead.
             if self._has_started:
                 sys.stderr.write(f"worker {worker} ended with status {status}; starting it again\n")
-                # A worker that crashes at once must not be started without pause.
+                # A worker that crashes at once must not be restarted without a pause.
                 await self._pause()
             else:
                 self._start_failed = True
@@ -124,10 +126,10 @@ class Supervisor:
 
 
 def reserve_port(address: str) -> tuple[socket.socket | None, str]:
-    """A socket that holds the port for the workers (never listening), and the address with that port.
+    """Return a socket that holds the port for the workers (never listening), and the address with that port.
 
-    A port shared by SO_REUSEPORT would be shared with the workers of another hub as well, each under its own policy:
-    so the port is first asked for alone. Raises OSError when it is taken. A Unix socket needs no holding.
+    A port shared by SO_REUSEPORT would be shared with the workers of another hub as well, each under its own policy: so
+    the port is first bound exclusively. Raises OSError when it is taken. A Unix socket needs no holding.
     """
     if address.startswith("unix"):
         return None, address
@@ -141,13 +143,13 @@ def reserve_port(address: str) -> tuple[socket.socket | None, str]:
         raise OSError(f"cannot listen on {address}: the address is in use or not ours") from taken
     held = socket.socket(family, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    # Bound and never listening: it only keeps the port from others while workers come and go.
+    # Bound and never listening: it only reserves the port while workers come and go.
     held.bind(place)
     return held, f"{address.rpartition(':')[0]}:{held.getsockname()[1]}"
 
 
 def worker_number() -> int | None:
-    """This process's number when it is a worker of a supervisor."""
+    """Return this process's number when it is a worker of a supervisor."""
     text = os.environ.get(WORKER_VARIABLE, "")
     return int(text) if text else None
 
@@ -155,7 +157,7 @@ def worker_number() -> int | None:
 def supervise(
     settings: Settings, config_file: Path | None, data_dir: Path | None, *, greet: Callable[[int, int], None]
 ) -> None:
-    """Until SIGTERM. `greet` is called with the port and the metrics port once all workers have been started.
+    """Run until SIGTERM. `greet` is called with the port and the metrics port once all workers have been started.
 
     Raises StartRefused when one cannot start, ListenRefused, FilesLoose, and OSError when the port is taken.
     """
@@ -179,7 +181,7 @@ async def _supervise(
     supervisor = Supervisor(
         command,
         settings.server.workers,
-        # Workers are started without `--workers`, and must know all the same that they share port and stores.
+        # Workers are started without `--workers`, and must know that they share port and stores.
         {**os.environ, MULTIPROCESS_VARIABLE: str(folder), "TOOLHUB_SERVER_WORKERS": str(settings.server.workers)},
         ended=lambda pid: mark_process_dead(pid, str(folder)),  # type: ignore[no-untyped-call]  # the library has no types there
         all_ready=lambda: greet(int(address.rpartition(":")[2]) if ":" in address else 0, metrics_port),

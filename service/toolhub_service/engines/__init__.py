@@ -1,4 +1,4 @@
-"""Engines: who runs a job, and where. The store is the truth about jobs; an engine only delivers them, at least once.
+"""Engines: who runs a job, and where. The store is authoritative for jobs; an engine only delivers them, at least once.
 
-An optional one is imported where it is chosen, for its libraries are installed where it is used.
+An optional engine is imported only when it is chosen, because its libraries are installed only where it is used.
 """

@@ -2,16 +2,16 @@
 
 A delivery is a docket task without arguments, whose key names the job. A worker renews its claim on the message while
 the job runs; a message that nobody has renewed for `redelivery_s` goes to another worker, so a killed one's jobs run
-elsewhere a little later. What docket knows of its tasks says nothing about jobs.
+elsewhere a little later. docket's state of its tasks is not the state of jobs.
 
-Lanes. docket takes no second task under a key whose task waits or runs. The first is wanted: duplicates collapse. The
-second would lose a job: one that is approved, handed over or taken from a dead runner is enqueued while docket still
-counts its last delivery as running. So each job has lanes, one docket key each: the first that is not running takes
-it. A delivery that meets an earlier one in its own process makes it run the job again and ends: the message of the
-earlier one stands for both. In another process it meets what the store says.
+Lanes. docket accepts no second task with a key whose task waits or runs. For waiting tasks that is wanted: duplicates
+collapse. For running ones it would lose jobs: a job that is approved, handed over or taken from a dead runner is
+enqueued while docket still counts its last delivery as running. So each job has lanes, one docket key each: the first
+lane that is not running takes it. A delivery that finds an earlier one in its own process makes that run the job again,
+and ends: the earlier message covers both. In another process the store's state decides.
 
-Detached. When Redis is lost the worker lets go of its messages, and with them of its tasks; the runs themselves go on.
-When it is back, the messages come again, here or elsewhere, and find the run or its result.
+Detached. When Redis is lost the worker drops its messages, and with them its tasks; the runs themselves go on. When
+Redis is back, the messages are delivered again, here or elsewhere, and find the run or its result.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from redis.exceptions import RedisError
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.engines.inprocess import Run, Runs
 
-# docket as a guest in the hub's process. It opens a connection for every command under way, and redis-py refuses from
-# the 101st on: here commands wait. It unpickles what it finds in Redis, which lets whoever writes there run code in
-# every hub: all that a delivery needs is its key, so nothing is packed and nothing is ever unpacked. A worker that
-# loses Redis lets go of its messages and then waits until all its tasks have ended, for hours if need be: `session`
-# tells them. Of docket's inside (0.27) `Dependency.worker_lifecycle` and the name `cloudpickle` are used.
+# Changes to docket in the hub's process. docket opens a connection for every command in flight, and redis-py refuses
+# the 101st: here commands wait. docket unpickles data from Redis, so anyone who can write there could run code in every
+# hub: a delivery needs only its key, so nothing is pickled or unpickled. A worker that loses Redis drops its messages
+# and then waits until all its tasks have ended, for hours if need be: `session` ends them. Of docket's internals (0.27)
+# `Dependency.worker_lifecycle` and the name `cloudpickle` are used.
 
-# Under way at once.
+# Most commands in flight.
 _COMMANDS = 32
-# The worker's own loops share one command's place and use several connections.
+# The worker's own loops count as one command and use several connections.
 _CONNECTIONS = _COMMANDS + 8
-# How long docket remembers how a delivery ended, and thereby refuses one that a stalled process still holds.
+# How long docket remembers how a delivery ended, and so refuses one that a stalled process still holds.
 _KEPT = timedelta(minutes=5)
 _UNUSED = timedelta(seconds=30)
-# Messages, from the oldest on.
+# Messages checked, from the oldest on.
 _SCANNED = 1_000
 _SILENCE_S = 60.0
 
@@ -70,7 +70,7 @@ class HubDocket(Docket):
         )
         self.tasks.clear()
         self.session: asyncio.Future[None] | None = None
-        """Done when the worker has let go of its messages; None while it has none."""
+        """Done when the worker has dropped its messages; None while it has none."""
         self._room = asyncio.Semaphore(_COMMANDS)
 
     @asynccontextmanager
@@ -87,7 +87,7 @@ class HubDocket(Docket):
             session.set_result(None)
 
     async def drop_unreadable(self) -> None:
-        """Remove messages that a worker can make nothing of: it ends at the first, and so would the next worker."""
+        """Remove messages that a worker cannot read: it would end at the first, and so would the next worker."""
         async with self.redis() as redis:
             for message_id, message in await redis.xrange(self.stream_key, count=_SCANNED):
                 try:
@@ -98,7 +98,7 @@ class HubDocket(Docket):
 
 
 class Sessions(Dependency[None]):
-    """For a worker's `dependencies`: keeps `HubDocket.session`."""
+    """A worker's dependency that maintains `HubDocket.session`."""
 
     async def __aenter__(self) -> None:
         return None
@@ -109,7 +109,7 @@ class Sessions(Dependency[None]):
 
 
 def tame() -> None:
-    """Silence docket and take its pickles away, for the whole process. Doing it again changes nothing."""
+    """Silence docket and disable its pickles, for the whole process. Repeating it changes nothing."""
     setattr(docket.execution, "cloudpickle", _Nothing)  # noqa: B010 - the module's name, not an attribute of ours
     setattr(docket.strikelist, "cloudpickle", _Nothing)  # noqa: B010
     log = logging.getLogger("docket")
@@ -120,11 +120,11 @@ def tame() -> None:
 
 
 async def _nothing() -> None:
-    """What a name that nobody knows stands for."""
+    """The function of a task with an unknown name."""
 
 
 class _Nothing(dict[Any, Any]):
-    """What stands in for pickles: packs to nothing, and is what unpacking gives, as arguments of either kind."""
+    """Replaces pickles: packs to nothing, and unpacks to empty arguments of either kind."""
 
     def __getitem__(self, _: Any) -> Any:
         return ()
@@ -146,7 +146,7 @@ class _Brief(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg).startswith("↩"):
-            return  # a task's end, which our runs tell themselves
+            return  # a task's end, which the runs report themselves
         now_s = time.monotonic()
         if now_s - self._last_s.get(record.msg, -_SILENCE_S) >= _SILENCE_S:
             self._last_s[record.msg] = now_s
@@ -154,7 +154,7 @@ class _Brief(logging.Handler):
 
 
 def _with_connections(url: str, count: int) -> str:
-    """The URL with a bound of its own for the pools made from it."""
+    """Return the URL with its own connection limit for the pools made from it."""
     parts = urlsplit(url)
     query = [(name, value) for name, value in parse_qsl(parts.query) if name != "max_connections"]
     return parts._replace(query=urlencode([*query, ("max_connections", str(count))])).geturl()
@@ -163,9 +163,9 @@ def _with_connections(url: str, count: int) -> str:
 # How long an enqueue may take before Redis counts as lost.
 _ENQUEUE_S = 3.0
 _RETRY_S = 1.0
-# How long leaving Redis in good order may take.
+# How long an orderly disconnect from Redis may take.
 _LEAVING_S = 5.0
-# How soon a worker without room sees that it has some again.
+# How soon a full worker notices free room.
 _POLL_S = 0.05
 _TASK = "job"
 
@@ -174,17 +174,17 @@ class DocketEngine:
     """A JobEngine for all processes that name the same docket on the same Redis."""
 
     def __init__(self, redis_url: str, name: str, max_running: int, redelivery_s: float = 5.0) -> None:
-        """`name` is the prefix of all keys. `max_running` is at least 1, of this process."""
+        """`name` is the prefix of all keys. `max_running`, at least 1, applies to this process."""
         tame()
         self._docket = HubDocket(name, redis_url)
         self._max_running = max_running
         self._redelivery = timedelta(seconds=redelivery_s)
         self._runs: Runs | None = None
-        # Jobs of which a delivery is under way here.
+        # Jobs with a delivery under way here.
         self._followed: set[str] = set()
-        # Jobs of which another one has come meanwhile.
+        # Jobs that were delivered again meanwhile.
         self._again: set[str] = set()
-        # How many parts of each run only wait for other jobs.
+        # By run: how many of its parts only wait for other jobs.
         self._parked: Counter[str] = Counter()
         self._worker: Worker | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -192,7 +192,7 @@ class DocketEngine:
         self._leaving = asyncio.Event()
 
     async def start(self, run: Run) -> None:
-        """Returns whether Redis answers or not: the worker waits for it by itself."""
+        """Start the worker without waiting for Redis: the worker itself waits for it."""
         self._runs = Runs(run)
 
         async def job(key: str = TaskKey()) -> None:
@@ -206,7 +206,7 @@ class DocketEngine:
             await self._serving
 
     async def enqueue(self, job_id: str, tenant: str = "") -> None:
-        """Raises ToolFailure TOOL_UNAVAILABLE when Redis does not answer; the job may be delivered all the same."""
+        """Enqueue a job. Raises ToolFailure TOOL_UNAVAILABLE when Redis does not answer; it may be delivered anyway."""
         try:
             async with asyncio.timeout(_ENQUEUE_S):
                 await self._enqueue(job_id)
@@ -219,7 +219,7 @@ class DocketEngine:
 
     @asynccontextmanager
     async def parked(self, job_id: str) -> AsyncIterator[None]:
-        """The worker takes one more message meanwhile, and one less once it has room: there is no waiting to leave."""
+        """The worker takes one more message meanwhile, and one less once it has room: leaving the block never waits."""
         if self._runs is None or self._runs.get(job_id) is None:
             yield
             return
@@ -243,11 +243,11 @@ class DocketEngine:
 
     @property
     def waiting(self) -> int:
-        """Jobs that run here and will run again; what waits in Redis waits in no process."""
+        """Return the jobs that run here and will run again; jobs that wait in Redis wait in no process."""
         return len(self._again)
 
     async def close(self, grace_s: float) -> None:
-        """As the port says; what had to be cancelled is enqueued again, for another process."""
+        """As the port says; cancelled jobs are enqueued again, for another process."""
         self._closing.set()
         if self._worker is not None:
             self._worker.concurrency = 0
@@ -270,13 +270,13 @@ class DocketEngine:
                 state = await redis.hget(self._docket.runs_key(key), "state")
             if state in {b"queued", b"scheduled"}:
                 return
-            # docket refuses a second task under a key whose first one runs, so that the next delivery has another key.
-            # In any other state the first one has ended meanwhile, and its key is free again.
+            # docket refuses a second task with a key whose first one runs, so the next delivery uses another key. In
+            # any other state the first one has ended meanwhile, and its key is free again.
             if state == b"running":
                 number += 1
 
     async def _deliver(self, job_id: str) -> None:
-        """One docket task. Cancelled, it leaves its message to be delivered again."""
+        """One docket task. When cancelled, it leaves its message to be delivered again."""
         if self._closing.is_set():
             await self._hand_over(job_id)
             return
@@ -290,7 +290,7 @@ class DocketEngine:
             self._followed.remove(job_id)
 
     async def _follow(self, job_id: str) -> None:
-        """Run the job until no delivery has come since its last run began."""
+        """Run the job until no delivery has arrived since its last run began."""
         runs, session = self._runs, self._docket.session
         assert runs is not None
         assert session is not None
@@ -307,7 +307,7 @@ class DocketEngine:
             ran = not (run.cancelled() and self._closing.is_set())
 
     async def _hand_over(self, job_id: str) -> None:
-        """Enqueue for another process; when that fails, the message is redelivered as that of a dead one."""
+        """Enqueue for another process; if that fails, the message is redelivered like a dead process's."""
         session = self._docket.session
         assert session is not None
         # Not before the last read of this process has ended, which would take it again.
@@ -319,7 +319,7 @@ class DocketEngine:
             raise asyncio.CancelledError from None
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
-        """Everything of docket's own happens in this task, which its context variables require."""
+        """All of docket runs in this task, which its context variables require."""
         name = f"{platform.node()}#{os.getpid()}#{secrets.token_hex(4)}"
         async with self._docket, asyncio.TaskGroup() as tasks:
             worker = Worker(
@@ -340,22 +340,25 @@ class DocketEngine:
                 await self._leaving.wait()
 
     async def _work(self, worker: Worker) -> None:
-        """Redis failures docket survives by itself. A message that it cannot read must not end all deliveries."""
+        """Run the worker.
+
+        docket survives Redis failures itself; a message it cannot read must not end all deliveries.
+        """
         while not self._leaving.is_set():
             try:
                 await worker.run_forever()
             except Exception as crash:  # noqa: BLE001 - reported, and begun anew
                 context = {"message": "the docket worker crashed", "exception": crash}
                 asyncio.get_running_loop().call_exception_handler(context)
-                with suppress(TimeoutError):  # a pause that the engine's end cuts short
+                with suppress(TimeoutError):  # a pause that closing the engine cuts short
                     await asyncio.wait_for(self._leaving.wait(), _RETRY_S)
-                # Redis may still be away; the next round tries again.
+                # Redis may still be unreachable; the next round retries.
                 with suppress(RedisError):
                     await self._docket.drop_unreadable()
 
 
 async def _either(run: asyncio.Task[None], session: asyncio.Future[None]) -> None:
-    """Until the run has ended and may be started again. Ends as cancelled when the session has ended."""
+    """Wait until the run has ended and may be started again. Raises CancelledError when the session has ended."""
     await asyncio.wait((run, session), return_when=asyncio.FIRST_COMPLETED)
     # Both may have ended at once; then `Runs` does not know of it yet.
     if session.done():

@@ -1,15 +1,14 @@
-"""The embedded engine: jobs run as tasks of this process, a bounded number at a time, in the order they came; where
-they are of several tenants, each tenant's in turn.
+"""The embedded engine: runs jobs as tasks of this process, a bounded number at a time, round-robin by tenant.
 
-Nothing is kept here that outlives the process: what waits is a row of job ids. A job that waited or ran when the
-process ended is found in the store when the next one starts, and by the reconciler.
+Jobs of one tenant start in order of arrival. The only state is a queue of job ids, which ends with the process. The
+next process to start, and the reconciler, find jobs that waited or ran in the store.
 
-A job that is enqueued while it runs is delivered once more when that run has ended, behind those that wait: whoever
-enqueues has changed the job in the store first (handed over, approved), and the run under way may have read it before
-that. It costs at most one delivery that finds nothing to do.
+A job that is enqueued while it runs is delivered again when that run has ended, behind the waiting ones: it was changed
+in the store first (handed over, approved), and the current run may have read it before that. This costs at most one
+delivery that finds nothing to do.
 
-A run that waits for other jobs is parked: those may need its place to run at all. It takes a place again before any
-job that has not begun.
+A run that waits for other jobs is parked: those may need its place to run at all. It gets a place again before any job
+that has not begun.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from contextlib import asynccontextmanager
 from contextvars import Context, copy_context
 from functools import partial
 
-# The runs under way in one process, by job: at most one of each.
+# The runs in one process, by job: at most one of each.
 #
-# A run starts in the context in which the engine was started, not in that of whoever enqueued the job: it is nobody's
-# RPC, and keeps none alive.
+# A run starts in the context in which the engine was started, not in that of the enqueuing RPC: it belongs to no RPC,
+# and keeps none alive.
 
 Run = Callable[[str], Awaitable[None]]
 
 
 class Runs:
     def __init__(self, run: Run, ended: Callable[[str], None] = lambda _: None) -> None:
-        """`ended` is called with each run that is over, however, when the job may run again."""
+        """`ended` is called with each run that is over for any reason, when the job may run again."""
         self._run = run
         self._on_end = ended
         self._context: Context = copy_context()
@@ -41,18 +40,24 @@ class Runs:
         return len(self._tasks)
 
     def get(self, job_id: str) -> asyncio.Task[None] | None:
-        """The run of the job that is under way."""
+        """Return the current run of the job."""
         return self._tasks.get(job_id)
 
     def start(self, job_id: str) -> asyncio.Task[None]:
-        """Run a job that is not running. A crash goes to the loop's exception handler and goes no further."""
+        """Run a job that is not running.
+
+        A crash is reported to the loop's exception handler and has no other effect.
+        """
         task = asyncio.create_task(self._run_job(job_id), name=f"job {job_id}", context=self._context.copy())
         self._tasks[job_id] = task
         task.add_done_callback(partial(self._ended, job_id))
         return task
 
     async def end(self, grace_s: float) -> None:
-        """Wait for `grace_s`, cancel what still runs and wait until it has ended. Nothing may be started meanwhile."""
+        """Wait for `grace_s`, cancel the remaining runs and wait until they have ended.
+
+        Nothing may be started meanwhile.
+        """
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=grace_s)
         if late := list(self._tasks.values()):
@@ -72,10 +77,10 @@ class Runs:
 
 
 class WaitingJobs:
-    """Ids of jobs that wait, each once: taken from tenant after tenant, and of each in the order they came."""
+    """Ids of waiting jobs, each once: taken round-robin by tenant, and for each tenant in order of arrival."""
 
     def __init__(self) -> None:
-        # By tenant, in the order of their turns; none is empty.
+        # By tenant, in round-robin order; none is empty.
         self._of: dict[str, OrderedDict[str, None]] = {}
         self._ids: set[str] = set()
 
@@ -88,7 +93,7 @@ class WaitingJobs:
             self._of.setdefault(tenant, OrderedDict())[job_id] = None
 
     def take(self) -> str:
-        """The next one. Raises StopIteration when none waits."""
+        """Return the next one. Raises StopIteration when none waits."""
         tenant, own = next(iter(self._of.items()))
         job_id, _ = own.popitem(last=False)
         self._ids.remove(job_id)
@@ -109,13 +114,13 @@ class InprocessEngine:
         """`max_running` is at least 1."""
         self._max_running = max_running
         self._waiting = WaitingJobs()
-        # Enqueued while they run, and of which tenant each is.
+        # Jobs enqueued while they run, with their tenants.
         self._again: dict[str, str] = {}
-        # How many parts of each run only wait.
+        # By run: how many of its parts only wait.
         self._parked: Counter[str] = Counter()
-        # Parked runs that are to go on, once there is room.
+        # Parked runs that wait for room to continue.
         self._returning: OrderedDict[str, asyncio.Future[None]] = OrderedDict()
-        # Of those that may go on since a moment ago, and are still counted as parked.
+        # Runs that may continue since a moment ago, and are still counted as parked.
         self._resumed: set[str] = set()
         self._runs: Runs | None = None
         self._closed = False
@@ -125,7 +130,10 @@ class InprocessEngine:
         self._fill()
 
     async def enqueue(self, job_id: str, tenant: str = "") -> None:
-        """Never waits and never fails. Once the engine is closed nothing happens: the job stands in the store."""
+        """Enqueue a job; never waits and never fails.
+
+        Does nothing once the engine is closed: the job is in the store.
+        """
         if self._closed:
             return
         if self._runs is not None and self._runs.get(job_id) is not None:
@@ -169,7 +177,7 @@ class InprocessEngine:
     async def _wait_for_room(self, job_id: str) -> None:
         """Return when a parked run may go on."""
         if self._closed or self._busy() < self._max_running:
-            return  # what waits here is in front of all that wait for their first delivery
+            return  # parked runs come before all jobs that wait for their first delivery
         returning = self._returning[job_id] = asyncio.get_running_loop().create_future()
         try:
             await returning
@@ -177,7 +185,7 @@ class InprocessEngine:
             self._returning.pop(job_id, None)
 
     def _busy(self) -> int:
-        """Runs that take room."""
+        """Return how many runs take room."""
         return 0 if self._runs is None else len(self._runs) - len(self._parked) + len(self._resumed)
 
     def _ended(self, job_id: str) -> None:
@@ -187,7 +195,7 @@ class InprocessEngine:
         self._fill()
 
     def _fill(self) -> None:
-        """Start as many of those that wait as there is room for."""
+        """Start as many waiting jobs as there is room for."""
         if self._runs is None:
             return
         room = self._max_running - self._busy()

@@ -76,7 +76,7 @@ def fields_of(spec: ToolSpec) -> dict[Field, str]:
 
 
 def _weighted(texts: Mapping[Field, str]) -> Iterator[tuple[Field, float, str]]:
-    """Return the texts of a document with their weights."""
+    """Yield the texts of a document with their weights."""
     for field, text in texts.items():
         gain = FIELD_WEIGHTS[field]
         if field is not Field.DESCRIPTION:

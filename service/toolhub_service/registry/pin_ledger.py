@@ -91,7 +91,7 @@ def decided(
 def registered_pins(
     known: Sequence[Pin], definitions: Sequence[Definition], endpoint: str, *, by: str, now_unix_ms: int
 ) -> Iterator[Pin]:
-    """Return the records to put so that exactly these are registered; none for one that is registered already."""
+    """Yield the records to put so that exactly these are registered; none for one that is registered already."""
     for definition in definitions:
         source, tool = definition.spec.source, definition.spec.name
         digest = pin_digest(source, definition.remote)
@@ -121,7 +121,7 @@ def registered_pins(
 
 
 def outdated(known: Sequence[Pin]) -> Iterator[Pin]:
-    """Return the formerly registered pins to remove: all but the last `FORMER_MAX` of each tool, and all but the last
+    """Yield the formerly registered pins to remove: all but the last `FORMER_MAX` of each tool, and all but the last
     `FORMER_OF_SOURCE_MAX` of the source."""
     former = [pin for pin in known if pin.state is PinState.SUPERSEDED and not pin.registered and pin.endpoint]
     former.sort(key=lambda pin: (pin.decided_at_unix_ms, pin.version), reverse=True)

@@ -318,7 +318,7 @@ class RelatedTerms:
         return self._related.get(term, ())
 
     def words(self, run: str) -> Iterator[str]:
-        """Return the known words in a run of Chinese, from left to right, the longest first."""
+        """Yield the known words in a run of Chinese, from left to right, the longest first."""
         at = 0
         while at < len(run):
             for length in range(min(_MAX_CHARS, len(run) - at), 0, -1):

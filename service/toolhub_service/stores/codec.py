@@ -44,7 +44,7 @@ class UnreadableRecord(ValueError):
 
 
 def readable(rows: Iterable[R], decode: Callable[[R], T]) -> list[T]:
-    """Yield the records that this version can read.
+    """Return the records that this version can read.
 
     A damaged one must not hide the others, nor stop the sweeps over them. A request for one by its name is refused.
     """

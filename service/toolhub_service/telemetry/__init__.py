@@ -1,1 +1,1 @@
-"""What the hub tells about itself: the audit log, metrics, traces and logs. All of them share one redactor."""
+"""Telemetry: audit events, metrics, traces and logs. All of them share one redactor."""

@@ -1,7 +1,7 @@
-"""Who was refused for a credential or a role, and who read the audit log, as audit events, log lines and a metric.
+"""Records refusals of credentials or roles, and reads of the audit log, as audit events, log lines and a metric.
 
-What strangers can cause is counted and written once a minute, for a bounded number of peers: a flood of bad keys must
-neither fill the log nor hide in it (docs/decisions/0031).
+Events that unauthenticated callers can cause are counted and written once a minute, for a bounded number of peers: a
+flood of bad keys must neither fill the log nor hide other events in it (docs/decisions/0031).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from toolhub_service.telemetry import names
 from toolhub_service.telemetry.metrics import Metrics
 
 OTHERS: Final = "others"
-"""Stands for the peers, or filters, that came when the bound was reached."""
+"""Stands for all peers, or filters, beyond the bound."""
 
 PEERS_MAX: Final = 256
-"""Distinct ones counted in one minute, and as many reads of the audit log."""
+"""Most distinct refusals, and most distinct reads of the audit log, that are counted in one minute."""
 
 _EVERY_S: Final = 60.0
-# Refusals of one kind a minute, beyond which a peer is asked to wait.
+# Refusals of one kind in a minute, beyond which a peer is asked to wait.
 _PATIENCE: Final = 20
 
 
 class _Kind(NamedTuple):
-    """What is counted as one."""
+    """The key under which refusals or reads are counted together."""
 
     type: EventType
     principal: str
     peer: str = ""
     reason: str = ""
     method: str = ""
-    """Of reads alone: refusals name their first."""
+    """For reads only: refusals store their first request's."""
     filter: str = ""
 
 
@@ -45,28 +45,28 @@ class _Kind(NamedTuple):
 class _Tally:
     first_unix_ms: int
     facts: dict[str, str]
-    """Of the first."""
+    """The request id of the first."""
     count: int = 0
-    """Not in the audit log yet."""
+    """Those not in the audit log yet."""
     events: int = 0
-    """Shown by them."""
+    """Events that the reads returned."""
     from_unix_ms: int = 0
-    """The earliest moment they read from; 0: the beginning of the log."""
+    """The earliest start of the reads; 0: the beginning of the log."""
     to_unix_ms: int = 0
-    """The latest moment they read to, exclusive; 0: the end of the log."""
+    """The latest end of the reads, exclusive; 0: the end of the log."""
 
     def add(self, events: int, from_unix_ms: int, to_unix_ms: int) -> None:
-        """Count one more read of another span of time."""
+        """Count one more read with its time span."""
         if not self.count:
             self.from_unix_ms, self.to_unix_ms = from_unix_ms, to_unix_ms
         self.from_unix_ms = min(self.from_unix_ms, from_unix_ms)
-        # 0 is the end of the log, which is later than any moment.
+        # 0 means the end of the log, which is later than any moment.
         self.to_unix_ms = max(self.to_unix_ms, to_unix_ms) if self.to_unix_ms and to_unix_ms else 0
         self.count, self.events = self.count + 1, self.events + events
 
 
 class AccessTrace:
-    """Implements `AccessObserver`; all of it belongs to the loop's thread. Close it before the audit log."""
+    """Implements `AccessObserver`; all methods run on the loop's thread. Close it before the audit log."""
 
     def __init__(self, audit: AuditLog, metrics: Metrics, log: FilteringBoundLogger, clock: Clock) -> None:
         self._audit = audit
@@ -78,13 +78,16 @@ class AccessTrace:
         self._timer: asyncio.TimerHandle | None = None
 
     def refused(self, peer: str, method: str, reason: str, *, principal: str = "", key_id: str = "") -> float:
-        """Counted; the first of a minute is logged, all of it becomes one event. Seconds that the peer should wait."""
-        # By reason alone: a label for each peer would let strangers make as many series as they like.
+        """Count a refusal; return the seconds that the peer should wait.
+
+        The first of a minute is logged, and all of it becomes one event.
+        """
+        # By reason only: with a label for each peer, unauthenticated callers could create any number of series.
         self._refused.labels(reason).inc()
         type = EventType.AUTH_FAILED if reason.startswith("CREDENTIAL_") else EventType.ROLE_REFUSED
         kind = _Kind(type, principal, peer, reason)
         if kind not in self._refusals and len(self._refusals) >= PEERS_MAX:
-            kind = kind._replace(peer=OTHERS)  # A principal is never hidden by strangers.
+            kind = kind._replace(peer=OTHERS)  # A principal is never hidden among unauthenticated peers.
         tally = self._refusals.get(kind)
         if tally is None:
             facts = {"method": method, "key_id": key_id} if key_id else {"method": method}
@@ -99,19 +102,22 @@ class AccessTrace:
     async def audit_read(
         self, principal: str, method: str, where: str, events: int, from_unix_ms: int = 0, to_unix_ms: int = 0
     ) -> None:
-        """On disk when it returns; the same reads again within a minute are counted, and become one event at its end:
-        were each page an event, a query without an end would never come to it. The times are not part of what is the
-        same, for `toolhub audit tail` looks back in ever longer spans. A log that takes no event is read all the same,
-        for it has to be looked at then; the event follows when it heals."""
+        """Record a read; it is on disk when this returns.
+
+        The same read within a minute is counted, and becomes one event at its end: with an event for each page, an
+        open-ended query would never reach the end of the log. The times do not distinguish reads, because `toolhub
+        audit tail` reads ever longer spans back. When the log takes no event it may still be read, because an operator
+        needs it then; the event follows when the log recovers.
+        """
         kind = _Kind(EventType.AUDIT_READ, principal, method=method, filter=where)
-        # Filters are a reader's own words, and so need a bound as peers do.
+        # Filters are chosen by the reader, and so need a bound as peers do.
         if kind not in self._reads and len(self._reads) >= PEERS_MAX:
             kind = kind._replace(filter=OTHERS)
         tally = self._reads.get(kind)
         if tally is not None:
             tally.add(events, from_unix_ms, to_unix_ms)
             return
-        # In the table before the event is awaited: a second page that arrives meanwhile is counted, not written.
+        # Added before the event is awaited: a concurrent second page is counted, not written.
         tally = self._reads[kind] = self._new({})
         first = _Tally(tally.first_unix_ms, tally.facts, 1, events, from_unix_ms, to_unix_ms)
         try:
@@ -121,12 +127,14 @@ class AccessTrace:
             tally.add(events, from_unix_ms, to_unix_ms)
 
     def flush(self) -> None:
-        """Write one event for each kind of refusal or read that was counted; each minute, and at the end. What the
-        audit log does not take goes on being counted."""
+        """Write one event for each kind of refusal or read that was counted; each minute, and at the end.
+
+        Counts that the audit log does not accept are kept.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # What the log has taken starts again from nothing, so that a peer's next refusal is logged once more.
+        # Counts that the log has accepted restart from zero, so that a peer's next refusal is logged again.
         self._refusals, self._reads = self._unwritten(self._refusals), self._unwritten(self._reads)
         kept = [*self._refusals.values(), *self._reads.values()]
         if kept:
@@ -159,7 +167,7 @@ class AccessTrace:
         return unwritten
 
     def _event(self, kind: _Kind, tally: _Tally) -> Event:
-        """Of the moment when it is written, for a reader who goes on from a moment must not miss it."""
+        """Return the event with the time of writing, because a reader who continues from a moment must not miss it."""
         is_read = kind.type is EventType.AUDIT_READ
         if is_read:
             attributes = {"method": kind.method, "filter": kind.filter, "events": str(tally.events)}

@@ -1,12 +1,12 @@
-"""Metrics of approvals, and the webhook that tells a URL of the operator's of each, until it is taken.
+"""Metrics of approvals, and the webhook that posts each to the operator's URL until it is accepted.
 
     toolhub-timestamp: 1700000000
     toolhub-signature: v1=<hex of HMAC-SHA256(secret, "1700000000." + body)>
 
-As Stripe and Slack sign theirs: whoever receives it compares the signature and refuses an old timestamp. The body is
-JSON with the fields of `toolhub.v1.Approval`, as approvers see them. A question waits in a bounded queue and
-never holds up the call that asked; what cannot be delivered is given up, and the log says so. The operator chose the
-URL, so that the egress rules of tools do not apply to it; proxies and credentials of the environment have no effect.
+As Stripe and Slack sign theirs: the receiver compares the signature and refuses an old timestamp. The body is JSON with
+the fields of `toolhub.v1.Approval`, as approvers see them. A question waits in a bounded queue and never holds up the
+call that asked; what cannot be delivered is given up, and the log says so. The operator chose the URL, so that the
+egress rules of tools do not apply to it; proxies and credentials of the environment have no effect.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from toolhub_service.telemetry import names
 from toolhub_service.telemetry.metrics import Metrics
 
 SECRET_MIN_BYTES = 16
-# Deliveries at once: one endpoint that hangs in one of them does not stop the others.
+# Concurrent deliveries: one endpoint that hangs in one of them does not stop the others.
 _WORKERS = 4
 _PAUSE_S = 0.5
 _PAUSE_MAX_S = 60.0
-# Answers below 500 that say: later.
+# Status codes below 500 that allow a retry.
 _RETRIED = frozenset({408, 425, 429})
 
 
@@ -54,8 +54,10 @@ class ApprovalWebhook:
         max_waiting: int = 1_000,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`attempts` with pauses of up to a minute: about three minutes. Raises ValueError for a short secret or a
-        URL that is not http or https."""
+        """`attempts` with pauses of up to a minute: about three minutes.
+
+        Raises ValueError for a short secret or a URL that is not http or https.
+        """
         if len(secret) < SECRET_MIN_BYTES:
             raise ValueError(f"the webhook's secret has {len(secret)} bytes; it needs at least {SECRET_MIN_BYTES}")
         self._url = httpx.URL(url)
@@ -68,12 +70,12 @@ class ApprovalWebhook:
         self._attempts = attempts
         self._pause = pause
         self._waiting: asyncio.Queue[Approval] = asyncio.Queue(max_waiting)
-        # No redirects: the signed body belongs to the URL that the operator named.
+        # No redirects: the signed body is meant for the operator's URL only.
         self._client = httpx.AsyncClient(timeout=timeout_s, follow_redirects=False, trust_env=False)
         self._workers: list[asyncio.Task[None]] = []
 
     def offer(self, approval: Approval) -> None:
-        """Have it delivered. Never waits, never raises."""
+        """Queue it for delivery. Never waits, never raises."""
         try:
             self._waiting.put_nowait(approval)
         except asyncio.QueueFull:
@@ -83,8 +85,8 @@ class ApprovalWebhook:
         self._workers = [asyncio.create_task(self._work()) for _ in range(_WORKERS)]
 
     async def close(self, grace_s: float = 2.0) -> None:
-        """Deliver what waits, for at most `grace_s`, and give up the rest."""
-        with suppress(TimeoutError):  # what still waits is given up below, and counted
+        """Deliver what is queued, for at most `grace_s`, and give up the rest."""
+        with suppress(TimeoutError):  # the rest is given up below, and counted
             await asyncio.wait_for(self._waiting.join(), grace_s)
         for worker in self._workers:
             worker.cancel()
@@ -113,7 +115,7 @@ class ApprovalWebhook:
             trouble = await self._post(body)
             if trouble is None:
                 return
-            # A question that has expired is no news: nobody can answer it any more.
+            # Nobody can answer an expired question any more.
             is_last = attempt == self._attempts or self._clock.unix_ms() >= approval.expires_at_unix_ms
             if trouble.is_final or is_last:
                 self._give_up(approval, attempt, trouble.cause)
@@ -122,13 +124,13 @@ class ApprovalWebhook:
             await self._pause(self._randomness.uniform(0.0, min(_PAUSE_S * 2.0**attempt, _PAUSE_MAX_S)))
 
     async def _post(self, body: bytes) -> _DeliveryFailure | None:
-        """None once it was taken. The answer's body is not read."""
+        """Post it; return None when it was accepted. The response body is not read."""
         headers = self._headers(body)
         try:
             async with self._client.stream("POST", self._url, content=body, headers=headers) as answer:
                 status = answer.status_code
         except httpx.HTTPError as broken:
-            # The type alone: httpx puts the URL into some of its messages, and its path may be a secret.
+            # Only the type: httpx puts the URL into some of its messages, and its path may be a secret.
             return _DeliveryFailure(type(broken).__name__, is_final=False)
         if 200 <= status < 300:
             return None
@@ -158,16 +160,16 @@ class _DeliveryFailure(NamedTuple):
 
     cause: str
     is_final: bool
-    """Whether the endpoint would refuse it again."""
+    """Whether the endpoint would refuse a retry, too."""
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """Hex of HMAC-SHA256 over `<timestamp>.<body>`."""
+    """Return the hex HMAC-SHA256 over `<timestamp>.<body>`."""
     return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
 def payload(approval: Approval) -> bytes:
-    """The question as JSON; names are those of the protobuf message's JSON form."""
+    """Return the question as JSON, with the names of the protobuf message's JSON form."""
     binding = approval.binding
     asked: dict[str, object] = {
         "approvalId": approval.approval_id,
@@ -177,7 +179,7 @@ def payload(approval: Approval) -> bytes:
         "toolVersion": approval.tool_version,
         "toolDigest": binding.tool_digest,
         "argsDigest": binding.args_digest,
-        # As it is kept: the summary was redacted when it was made, and is JSON already.
+        # As it is stored: the summary was redacted when it was made, and is JSON already.
         "argsSummary": orjson.Fragment(approval.args_summary_json),
         "policyRevision": binding.policy_revision,
         "ruleId": approval.rule_id,
@@ -218,7 +220,7 @@ class ApprovalTelemetry:
     def changed(self, approval: Approval) -> None:
         self._changes[approval.state].inc()
         if approval.state in _DECISIONS:
-            # Two hubs may have written the two times, and their clocks differ.
+            # Different hubs may have written the two times, and their clocks may differ.
             self._seconds.observe(max(0, approval.decided_at_unix_ms - approval.requested_at_unix_ms) / 1_000)
 
     def pending(self, count: int) -> None:

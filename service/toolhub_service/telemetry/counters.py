@@ -1,8 +1,8 @@
-"""Counters, gauges and histograms for what every call counts: an addition each, written by the loop's thread only.
+"""Counters, gauges and histograms for each call: an update is one addition, by the loop's thread only.
 
 A child of prometheus_client takes a lock and checks itself at each use, four Python calls an addition; an RPC and its
-call make a dozen of them. These have the library's methods, for worker processes that share their metrics need the
-library's own children, and are made into samples when they are read.
+call make a dozen of them. These have the library's methods, because worker processes that share their metrics need the
+library's own children; they are converted to samples when they are read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toolhub_service.telemetry.names import Metric, MetricKind
 
 
 class Count:
-    """Of a counter; as a gauge, of what is inside of `with`."""
+    """The value of a counter or, by `with`, of a gauge of the blocks entered."""
 
     __slots__ = ("value",)
 
@@ -44,7 +44,7 @@ class Count:
 
 
 class SharedCount:
-    """The same, kept in a child of prometheus_client, for worker processes whose metrics are one."""
+    """The same, stored in a child of prometheus_client, for worker processes that share their metrics."""
 
     __slots__ = ("_child", "_value")
 
@@ -54,23 +54,23 @@ class SharedCount:
 
     @property
     def value(self) -> int:
-        """What this process has counted."""
+        """Return the count of this process."""
         return self._value
 
     @value.setter
     def value(self, value: int) -> None:
-        # A child can only be raised by a difference, and `value += 1` has to work as it does on `Count`.
+        # A child can only be increased by a difference, and `value += 1` must work as on `Count`.
         self._child.inc(value - self._value)
         self._value = value
 
 
 class Distribution:
-    """Of a histogram: how many values lay in each bucket, and their sum."""
+    """The value of a histogram: a count for each bucket, and the sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: the upper ends of the buckets, included, ascending; what lies beyond has one more."""
+        """`bounds`: inclusive upper ends of the buckets, ascending; one more bucket takes larger values."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
@@ -81,7 +81,7 @@ class Distribution:
 
 
 class Counts(Collector):
-    """A counter, or a gauge, with a count for each of its labels."""
+    """A counter or a gauge, with a value for each set of labels."""
 
     def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
         self._metric = metric
@@ -91,21 +91,21 @@ class Counts(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> Count:
-        """The same object each time."""
+        """Return the value of these labels, the same object each time."""
         return self._counts.setdefault(values, Count())
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         metric = self._metric
         make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
         family = make(metric.name, metric.help, labels=metric.labels)
-        # A copy: scrapes are written in a thread while calls go on adding children.
+        # A copy: scrapes are written in a thread while calls add children.
         for values, count in list(self._counts.items()):
             family.add_metric(values, count.value)
         yield family
 
 
 class Distributions(Collector):
-    """A histogram, with a distribution for each of its labels."""
+    """A histogram, with a distribution for each set of labels."""
 
     def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
         self._metric = metric
@@ -113,7 +113,7 @@ class Distributions(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> Distribution:
-        """The same object each time."""
+        """Return the distribution of these labels, the same object each time."""
         return self._distributions.setdefault(values, Distribution(self._metric.buckets))
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
@@ -126,8 +126,8 @@ class Distributions(Collector):
         yield family
 
 
-# Step durations are nine observations a call: a bisection and two additions each, where the library's histogram takes a
-# lock and walks its buckets, a tenth of what a governed call may cost.
+# Step durations are nine observations a call: a bisection and two additions each; the library's histogram takes a lock
+# and searches its buckets linearly, which would cost a tenth of what a governed call may cost.
 
 _NS_PER_S: Final = 1e9
 
@@ -138,7 +138,7 @@ class StepTimes(Protocol):
 
 
 class TalliedStepTimes(Distributions):
-    """For one process; its `observe` belongs to one thread."""
+    """For a single process; `observe` is called by one thread."""
 
     def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
         super().__init__(metric, registry)
@@ -153,7 +153,7 @@ class TalliedStepTimes(Distributions):
 
 
 class SharedStepTimes:
-    """For worker processes whose metrics are one."""
+    """For worker processes that share their metrics."""
 
     def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
         histogram = Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=metric.buckets)
@@ -164,7 +164,7 @@ class SharedStepTimes:
             self._children[step].observe((end_ns - start_ns) / _NS_PER_S)
 
 
-# What scrapers read
+# The view of scrapers
 
 
 class _Scraped(Collector):
@@ -179,7 +179,7 @@ class _Scraped(Collector):
         }
 
     def describe(self) -> Iterator[Family]:
-        """By these names a scraper asks for some of them alone (`name[]`)."""
+        """Yield the names by which a scraper requests some of them (`name[]`)."""
         for metric in names.METRICS:
             name = metric.name.removesuffix("_total")
             for shown in (name, self._old_names.get(name, "").removesuffix("_total")):
@@ -198,14 +198,14 @@ class _Scraped(Collector):
 
 
 def scraped(source: CollectorRegistry | Path, *, old_names: bool) -> CollectorRegistry:
-    """A registry that tells what `source` holds when it is asked: of this process, or the folder of several."""
+    """Return a registry that reads `source` at each scrape: this process's, or the folder of several."""
     registry = CollectorRegistry()
     registry.register(_Scraped(source, old_names=old_names))
     return registry
 
 
 def _renamed(family: Family, old_name: str) -> Family:
-    """As it was before the names followed Prometheus' conventions: without principals, and `_ms` in milliseconds."""
+    """Return the metric in its former form: without principals, and `_ms` in milliseconds."""
     factor = 1_000.0 if old_name.endswith("_ms") else 1.0
     old = Family(old_name, family.documentation, family.type)
     values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
@@ -213,11 +213,11 @@ def _renamed(family: Family, old_name: str) -> Family:
         suffix = sample.name.removeprefix(family.name)
         labels = {name: value for name, value in sample.labels.items() if name != names.PRINCIPAL}
         if "le" in labels:
-            # Rounded: 0.0025 s times 1,000 is not exactly 2.5, and the former name's bucket was.
+            # Rounded: 0.0025 s times 1,000 is not exactly 2.5, as the former bucket was.
             bound = round(float(labels["le"]) * factor, 6)
             labels["le"] = floatToGoString(bound)  # type: ignore[no-untyped-call]
         key = suffix, tuple(labels.items())
-        # Added up, for without principals several samples have the same labels.
+        # Summed, because without principals several samples have the same labels.
         values[key] = values.get(key, 0.0) + sample.value * (factor if suffix == "_sum" else 1.0)
     for (suffix, pairs), value in values.items():
         old.add_sample(old_name + suffix, dict(pairs), value)

@@ -1,7 +1,7 @@
 """Logs: structlog to stderr, as JSON lines or for people, with every event redacted as its last step before rendering.
 
-Whatever other libraries say through `logging` takes the same way. The id of the trace is read from the context when
-something is logged, not bound when a call starts: a call that logs nothing pays nothing.
+Records of other libraries through `logging` take the same path. The trace id is read from the context when something is
+logged, not bound when a call starts: a call that logs nothing costs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.trace_context import current_trace_id
 
-# Libraries whose chatter is shown from WARNING on, unless everything is.
+# Libraries whose records are shown from WARNING on, unless the level is DEBUG.
 _QUIET = ("httpx", "httpcore", "asyncio", "grpc")
 
 
@@ -49,7 +49,7 @@ def configure_logging(
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
-    # In place of whatever a library has set up: a second handler would write lines that nothing redacts.
+    # Replaces the handlers of libraries: a second handler would write unredacted lines.
     root.handlers[:] = [handler]
     root.setLevel(number)
     for name in _QUIET:
@@ -58,13 +58,13 @@ def configure_logging(
         processors=[*before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.stdlib.LoggerFactory(),
-        # Cached: loggers are made at import, and each line would otherwise build its chain of processors anew.
+        # Cached: loggers are made at import, and otherwise each line would rebuild its chain of processors.
         cache_logger_on_first_use=True,
     )
 
 
 def logger(name: str) -> structlog.typing.FilteringBoundLogger:
-    """A logger; `name` becomes the field `logger`."""
+    """Return a logger; `name` becomes the field `logger`."""
     return cast("structlog.typing.FilteringBoundLogger", structlog.get_logger(name))
 
 
@@ -78,7 +78,7 @@ def _processors() -> list[Processor]:
 
 
 def _add_ids(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """The trace that the line belongs to, where it does not say so itself."""
+    """Add the trace id to a line that has none."""
     trace_id = current_trace_id()
     if trace_id:
         event.setdefault("trace_id", trace_id)
@@ -86,7 +86,7 @@ def _add_ids(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 class _Redaction:
-    """The processor through which every event goes, whoever logged it and whatever it carries."""
+    """The processor that redacts every event, from any logger and with any content."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -97,7 +97,7 @@ class _Redaction:
 
 
 def log_trouble(log: FilteringBoundLogger, event: str, problem: BaseException, **ids: str) -> None:
-    """A line about what failed and will be tried again: a failure by its message, a defect with its traceback."""
+    """Log an error that will be retried: a failure by its message, a defect with its traceback."""
     if isinstance(problem, ToolFailure):
         log.warning(event, **ids, problem=problem.error.message)
     else:
@@ -108,7 +108,7 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) i
 
 
 def _legible(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """What others wrote drives no terminal and begins no line of its own; a traceback keeps its lines."""
+    """Escape untrusted text, so that it neither controls a terminal nor begins a line; a traceback keeps its lines."""
     if isinstance(text := event.get("event"), str):
         event["event"] = text.translate(_CONTROLS).replace("\n", "\\n")
     if isinstance(trace := event.get("exception"), str):
@@ -123,7 +123,7 @@ def _renderer(form: Literal["json", "console"]) -> Processor:
 
 
 _FIRST = ("time", "level", "event")
-"""What a line begins with, so that people can read a column of them."""
+"""Width of the first column, for people."""
 
 
 def _json(event: EventDict, **_: object) -> str:
@@ -131,5 +131,5 @@ def _json(event: EventDict, **_: object) -> str:
     try:
         return orjson.dumps(event, default=str).decode()
     except TypeError:
-        # orjson refuses keys that are no texts and integers beyond 64 bits; a line must not be lost for that.
+        # orjson refuses keys that are not strings and integers beyond 64 bits; that must not lose a line.
         return orjson.dumps({name: repr(value) for name, value in event.items()}, default=str).decode()

@@ -1,7 +1,8 @@
 """MCP requests as metrics and spans, under OpenTelemetry's names for MCP.
 
 https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/mcp.md (Development). The histogram
-is `mcp.server.operation.duration` as Prometheus spells it; requests are its count. No label is a client's own word.
+is `mcp.server.operation.duration` as Prometheus spells it; its count is the number of requests. No label has a value
+chosen by a client.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from toolhub_service.telemetry.metrics import Metrics
 from toolhub_service.telemetry.tracing import RpcTrace, Tracing
 
 TOOL_ERROR: Final = "tool_error"
-"""A result that says of itself that it is an error."""
+"""A result marked as an error."""
 CANCELLED: Final = "cancelled"
-"""By its client, or by the end of its connection."""
+"""Cancelled by its client, or by the end of its connection."""
 
 _METHODS: Final = frozenset(
     "initialize ping server/discover subscriptions/listen tools/list tools/call prompts/list prompts/get "
@@ -55,7 +56,7 @@ class McpTelemetry:
         session_id: str = "",
         request_id: str | int | None = None,
     ) -> McpRequest:
-        """A request arrives. `sent`: what its `_meta` says of the trace, which is current from here on."""
+        """Begin a request. `sent`: the trace context of its `_meta`, which is current from here on."""
         shown = method if method in _METHODS else names.OTHER
         name, attributes = shown, {names.ATTRIBUTE_MCP_METHOD: shown, names.ATTRIBUTE_MCP_VERSION: version}
         if self._tracing.tracer is not None:
@@ -63,7 +64,7 @@ class McpTelemetry:
             target = params.get(place)
             if isinstance(target, str):
                 attributes[attribute] = target[:_WORD_MAX_CHARS]
-                # Addresses of resources are too many for names of spans.
+                # There are too many resource URIs for names of spans.
                 name = name if attribute == names.ATTRIBUTE_MCP_RESOURCE else f"{shown} {target[:_WORD_MAX_CHARS]}"
             if method == "tools/call":
                 attributes[names.ATTRIBUTE_OPERATION] = "execute_tool"
@@ -76,7 +77,7 @@ class McpTelemetry:
         return McpRequest(self, trace, shown, version)
 
     def open_now(self, sessions: int, streams: int) -> None:
-        """How many there are in this process."""
+        """Set the numbers of sessions and streams of this process."""
         self._metrics.family(names.MCP_SESSIONS).set(sessions)
         self._metrics.family(names.MCP_STREAMS).set(streams)
 
@@ -84,7 +85,7 @@ class McpTelemetry:
         key = (method, version, error_type)
         child = self._seconds.get(key)
         if child is None:
-            # Versions and error codes come from clients; only methods are a list of ours.
+            # Versions and error codes come from clients; only methods are from a fixed list.
             if len(self._seconds) >= _SERIES_MAX:
                 key = (names.OTHER, names.OTHER, names.OTHER)
             child = self._seconds[key] = self._metrics.family(names.MCP_SECONDS).labels(*key)
@@ -110,7 +111,7 @@ class McpRequest:
         if span is not None and error_type:
             span.set_attribute(names.ATTRIBUTE_ERROR, error_type)
             span.set_status(Status(StatusCode.ERROR))
-            # Codes of JSON-RPC are negative numbers; the other types are words of ours.
+            # JSON-RPC codes are negative numbers; the other types are the hub's own words.
             if error_type.startswith("-"):
                 span.set_attribute(names.ATTRIBUTE_RPC_STATUS, error_type)
         self._trace.end("", "", principal)

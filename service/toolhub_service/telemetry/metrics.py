@@ -1,8 +1,8 @@
-"""Prometheus metrics. Every label child is made once and kept: a call costs dictionary look-ups and additions.
+"""Prometheus metrics. Every label child is created once and cached: a call costs dictionary look-ups and additions.
 
-Label values never come from a caller unbounded: a tool that the catalog does not know is `unknown`, and beyond a bound
-on distinct values everything is `other`. With several worker processes the values live in files shared through
-`PROMETHEUS_MULTIPROC_DIR`, which must be set before this module is imported; any worker then answers for all.
+Label values from callers are bounded: a tool that the catalog does not know is `unknown`, and values beyond a bound are
+`other`. With several worker processes the values are in files shared through `PROMETHEUS_MULTIPROC_DIR`, which must be
+set before this module is imported; any worker then serves the metrics of all.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 _MAX_REASONS: Final = 200
 _MAX_UPSTREAMS: Final = 200
 _MAX_METHODS: Final = 200
-# Of what is counted by one thread, and at each call.
+# Metrics that one thread updates at each call.
 _OF_EVERY_CALL: Final = frozenset(
     {
         *(names.TOOL_INVOCATIONS, names.TOOL_LATENCY, names.IN_FLIGHT),
@@ -48,7 +48,7 @@ _OF_EVERY_CALL: Final = frozenset(
 
 
 class _Children(dict[str, T], Generic[T]):
-    """Children by label, made on first use; beyond the bound all share one."""
+    """Children by label, created on first use; beyond the bound all values share one."""
 
     def __init__(self, make: Callable[[str], T], bound: int) -> None:
         super().__init__()
@@ -80,12 +80,12 @@ class _ToolMetrics:
 
 
 def count_of(child: Count | Counter) -> Count | SharedCount:
-    """What is counted by `value += 1`, without a call."""
+    """Return the value to be updated by `value += 1`, without a function call."""
     return child if isinstance(child, Count) else SharedCount(child)
 
 
 class RpcMetrics:
-    """One method's RPCs under go-grpc-middleware's names. Kind: unary, server_stream, client_stream, bidi_stream."""
+    """One method's RPC metrics under go-grpc-middleware's names. Kind: unary, server_, client_ or bidi_stream."""
 
     __slots__ = ("handled", "received", "seconds", "sent", "started")
 
@@ -97,16 +97,16 @@ class RpcMetrics:
 
         self.started = count(names.RPC_STARTED)
         self.received = count(names.RPC_RECEIVED)
-        """Messages."""
+        """Messages received."""
         self.sent = count(names.RPC_SENT)
-        """Messages."""
+        """Messages sent."""
         self.seconds: Histogram = metrics[names.RPC_SECONDS.name].labels(*labels)
         self.handled = _Children(lambda code: count(names.RPC_HANDLED, code), 32)
         """By status name, such as `OK` or `NOT_FOUND`."""
 
 
 class Metrics:
-    """All of the hub's metrics in a registry of their own."""
+    """All of the hub's metrics in their own registry."""
 
     def __init__(
         self,
@@ -117,9 +117,9 @@ class Metrics:
         multiprocess_dir: Path | None = None,
         old_names: bool = False,
     ) -> None:
-        """`max_principals` get a label of their own on calls; 0: none does.
+        """`max_principals` get their own label on calls.
 
-        Raises HubFailure METRICS_NOT_SHARED when `multiprocess_dir` was not in the environment in time.
+        Raises HubFailure METRICS_NOT_SHARED if `multiprocess_dir` was set late.
         """
         if multiprocess_dir is not None and values.ValueClass.__name__ != "MmapedValue":
             message = "Set PROMETHEUS_MULTIPROC_DIR in the environment of the workers before they start."
@@ -127,7 +127,7 @@ class Metrics:
         self._multiprocess_dir = multiprocess_dir
         self._registry = CollectorRegistry()
         self.scraped = scraped(self._registry if multiprocess_dir is None else multiprocess_dir, old_names=old_names)
-        """What scrapers see: the metrics of all workers."""
+        """The registry for scrapers: the metrics of all workers."""
         self._max_principals = max_principals
         self._principals: set[str] = set()
         tallied = frozenset() if multiprocess_dir is not None else _OF_EVERY_CALL
@@ -150,7 +150,7 @@ class Metrics:
         self._rpcs: dict[tuple[str, str, str], RpcMetrics] = {}
         in_flight = self._all[names.IN_FLIGHT.name]
         self.in_flight: AbstractContextManager[None] = in_flight.labels() if tallied else in_flight.track_inprogress()
-        """`with metrics.in_flight:` around each execution; one for all, for all it does is count."""
+        """`with metrics.in_flight:` around each execution; one object for all, as it only counts."""
         self._policy_revision = ""
         self._all[names.BUILD_INFO.name].labels(version).set(1)
 
@@ -159,7 +159,7 @@ class Metrics:
     def call_settled(
         self, tool: str, *, ok: bool, latency_s: float, steps: Iterable[StepTime], principal: str = ""
     ) -> None:
-        """One call that ended, and the steps it walked."""
+        """Count an ended call and its steps."""
         child = self._tools[tool]
         if self._max_principals:
             counted = self._of_principal(child, tool, principal, ok)
@@ -201,7 +201,7 @@ class Metrics:
     # RPCs
 
     def rpc(self, kind: str, service: str, method: str) -> RpcMetrics:
-        """The metrics of one method; the same object each time."""
+        """Return the metrics of one method; the same object each time."""
         key = (kind, service, method)
         found = self._rpcs.get(key)
         if found is None:
@@ -211,7 +211,7 @@ class Metrics:
         return found
 
     def family(self, metric: Metric) -> Any:
-        """The prometheus_client object of one of `names.METRICS`, for telemetry that keeps its own children."""
+        """Return the prometheus_client object of one of `names.METRICS`, for telemetry with its own children."""
         return self._all[metric.name]
 
     # The rest of the hub
@@ -225,21 +225,21 @@ class Metrics:
         self._all[names.AUDIT_FAILURES.name].inc()
 
     def breaker_state(self, upstream: str, state: int) -> None:
-        """0 closed, 1 half-open, 2 open."""
+        """Set the state: 0 closed, 1 half-open, 2 open."""
         self._breakers[upstream].set(state)
 
     def oldest_call(self, age_s: float) -> None:
-        """Of the calls in flight; 0 when there is none."""
+        """Set the age of the oldest call in flight, in seconds; 0 when there is none."""
         self._all[names.OLDEST_CALL.name].set(age_s)
 
     def forget_upstream(self, upstream: str) -> None:
-        """Nobody may be woken for the breaker of what is no more."""
+        """Remove the upstream's metrics, so that no alert fires for a removed one."""
         if upstream in self._breakers:
             self._breakers.pop(upstream).set(0)
             self.drop(names.BREAKER, upstream)
 
     def drop(self, metric: Metric, *labels: str) -> None:
-        """Tell no more of these labels. Workers share files that only grow: they go on telling the last value."""
+        """Remove these labels. Workers share files that only grow: they keep exposing the last value."""
         if self._multiprocess_dir is None:
             self.family(metric).remove(*labels)
 
@@ -258,7 +258,7 @@ class Metrics:
         self._all[names.POLICY_RELOADS.name].labels("false").inc()
 
     def exposition(self) -> bytes:
-        """Everything, of all workers, in Prometheus' text format."""
+        """Return the metrics of all workers in Prometheus' text format."""
         return generate_latest(self.scraped)
 
 
@@ -275,7 +275,7 @@ def _made(metric: Metric, registry: CollectorRegistry) -> Any:
 
 
 def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
-    """What one gauge of several workers says."""
+    """Return the combined value of a gauge of several workers."""
     summed = {names.IN_FLIGHT, names.AUDIT_DEPTH, names.JOBS_RUNNING, names.JOB_WATCHERS}
     if metric in summed or metric in {names.MCP_SESSIONS, names.MCP_STREAMS}:
         return "livesum"
@@ -283,8 +283,8 @@ def _over_workers(metric: Metric) -> Literal["livesum", "livemin", "livemax"]:
     return "livemin" if metric in least else "livemax"
 
 
-# The endpoint: `GET /metrics`, answered by the app of prometheus_client, `GET /healthz` (the process
-# answers) and `GET /readyz` (the hub serves): a probe in plaintext and without a certificate, whatever the hub wants
+# The endpoint: `GET /metrics`, answered by the app of prometheus_client, `GET /healthz` (the process responds) and `GET
+# /readyz` (the hub serves): a probe in plaintext and without a certificate, whatever the hub wants
 
 _TIMEOUT_S: Final = 5.0
 _HEAD_BYTES: Final = 8_192
@@ -293,16 +293,16 @@ _PLAIN: Final = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
 class MetricsEndpoint:
-    """One request a connection; slow, long and superfluous clients are cut off.
+    """One request a connection; slow, large and excess requests are cut off.
 
-    A page in a browser reaches loopback by a name of its own that it has pointed there (DNS rebinding), and then says
-    that name as Host: only addresses and known names are answered.
+    A web page can reach loopback by its own name that resolves there (DNS rebinding), and then sends that name as Host:
+    only addresses and known names are answered.
     """
 
     def __init__(self, registry: CollectorRegistry, hosts: Collection[str] = ("localhost",)) -> None:
-        """`hosts`: names by which it may be asked, in lower case; `*`: any."""
+        """`hosts`: names accepted as Host, in lower case; `*`: any."""
         self.is_ready: Callable[[], bool] = lambda: False
-        """Whether health over gRPC says SERVING; set by what serves."""
+        """Whether gRPC health reports SERVING; set by the server."""
         self._app = make_wsgi_app(registry)
         self._hosts = frozenset(hosts)
         self._open = 0
@@ -314,7 +314,7 @@ class MetricsEndpoint:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
@@ -329,7 +329,7 @@ class MetricsEndpoint:
                     writer.write(await self._answer(head))
                     await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
-            pass  # The client went away or sent something else than a short GET.
+            pass  # The client disconnected, or sent something other than a short GET.
         finally:
             self._open -= 1
             writer.close()
@@ -343,7 +343,7 @@ class MetricsEndpoint:
             message = b"metrics.hosts (TOOLHUB_METRICS_HOSTS) does not name this host\n"
             return _response(HTTPStatus.MISDIRECTED_REQUEST, message)
         if path == b"/metrics":
-            # Thousands of series take milliseconds to write down.
+            # Writing thousands of series takes milliseconds.
             fields, body = await asyncio.to_thread(self._exposed, rest.partition(b" ")[0], head)
             return _response(HTTPStatus.OK, b"" if method == b"HEAD" else body, fields)
         if path == b"/healthz":
@@ -355,7 +355,7 @@ class MetricsEndpoint:
         return _response(HTTPStatus.NOT_FOUND, b"")
 
     def _exposed(self, target: bytes, head: bytes) -> tuple[list[tuple[str, str]], bytes]:
-        """Header fields and body, in the format, compression and selection (`name[]`) that the request asks for."""
+        """Return header fields and body, in the requested format, compression and selection (`name[]`)."""
         fields: list[tuple[str, str]] = []
         asked = {
             "REQUEST_METHOD": "GET",
@@ -376,13 +376,13 @@ class MetricsEndpoint:
 
 
 def _fields_of(head: bytes, wanted: str) -> list[str]:
-    """The values of a header field, one a line."""
+    """Return the values of a header field, one a line."""
     lines = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])
     return [value.strip() for name, _, value in lines if name.strip().lower() == wanted]
 
 
 def _hosts_of(head: bytes) -> Iterator[str]:
-    """What the request says it is for, without the port; nothing, as HTTP/1.0 may, is no browser's."""
+    """Yield the request's Host without the port; none, as HTTP/1.0 allows, is no browser's."""
     target = head.decode("latin-1").partition("\r\n")[0]
     names = _fields_of(head, "host")
     asked = target.partition(" ")[2]

@@ -1,4 +1,4 @@
-"""Every name under which the hub tells about itself: metrics, spans, span attributes, log events."""
+"""Every name in the hub's telemetry: metrics, spans, span attributes, log events."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class Metric(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
     old_name: str = ""
-    """Served beside it while the setting `metrics.old_names` is on; one that ends in `_ms` in milliseconds."""
+    """The former name, served besides while the setting `metrics.old_names` is on; one that ends in `_ms` is in
+    milliseconds."""
 
     def without(self, label: str) -> Metric:
         return msgspec.structs.replace(self, labels=tuple(each for each in self.labels if each != label))
 
 
 METRICS: Final[list[Metric]] = []
-"""All of them, in the order of docs/metrics.md."""
+"""All metrics, in the order of docs/metrics.md."""
 
 
 def _metric(
@@ -57,7 +58,7 @@ _WHO: Final = ("mode", "issuer", "outcome")
 _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
 PRINCIPAL: Final = "principal"
-"""A label that only `metrics.max_principals` turns on: callers may be many."""
+"""A label that only `metrics.max_principals` enables: there may be many callers."""
 
 TOOL_INVOCATIONS: Final = _metric(
     "toolhub_tool_invocations_total",
@@ -219,7 +220,7 @@ POLICY_RELOADS: Final = _metric("toolhub_policy_reloads_total", _C, "reloads", "
 BUILD_INFO: Final = _metric("toolhub_build_info", _G, "1", "1, with the version that runs.", ("version",))
 
 UNKNOWN_TOOL: Final = "unknown"
-"""Label of a tool that the catalog does not hold: a caller cannot make labels."""
+"""Label of a tool that the catalog does not have, so that a caller cannot create labels."""
 OTHER: Final = "other"
 """Label of everything beyond the bound on distinct values."""
 

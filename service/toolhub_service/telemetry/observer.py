@@ -1,4 +1,4 @@
-"""What the pipeline (step 9, record), jobs and sources report, passed on to metrics, traces, logs and the audit log."""
+"""Passes reports of the pipeline (step 9, record), jobs and sources on to metrics, traces, logs and the audit log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REFUSED_BY_POLICY = frozenset(
         *(ErrorKind.APPROVAL_REJECTED, ErrorKind.PATH_OUTSIDE_SANDBOX, ErrorKind.HTTP_DISALLOWED_HOST),
     }
 )
-# Ids of a call's context that its log line names where they are given.
+# Ids of a call's context that its log line includes when they are given.
 _FOR_WHOM = ("user_id", "agent_id", "task_id", "session_id")
 
 
@@ -44,7 +44,7 @@ class CallTelemetry:
         self._access_log = access_log
         self._records_spans = tracing.tracer is not None
         self.learn: Callable[[SettledCall], None] | None = None
-        """What search learns from: called with calls that ended and had a purpose. Must be cheap and not raise."""
+        """Called with ended calls that had a purpose, from which search learns. Must be cheap and not raise."""
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
         if not self._records_spans:
@@ -60,7 +60,7 @@ class CallTelemetry:
 
     def crashed(self, call: Call, error: BaseException) -> None:
         if isinstance(error, ToolFailure) and error.error.kind is not ErrorKind.INTERNAL:
-            # A disk that is full is no defect, and a traceback for each call would fill it further.
+            # A full disk is no defect, and a traceback for each call would fill it further.
             self._log.error(
                 names.LOG_UNRECORDED,
                 call_id=call.call_id,
@@ -99,7 +99,7 @@ class CallTelemetry:
     def _failed(self, tool: str, settled: SettledCall, kind: ErrorKind) -> None:
         self._metrics.call_failed(kind.value)
         verdict = settled.verdict
-        # A verdict names its rule; what a guard or a person refuses has none, and counts by its kind.
+        # A verdict names its rule; a refusal by a guard or a person has none, and is counted by its kind.
         if verdict is not None and not verdict.allows:
             self._metrics.policy_denied(tool, verdict.rule_id)
         elif kind in _REFUSED_BY_POLICY:
@@ -128,7 +128,7 @@ def _together(in_flight: AbstractContextManager[object], span: AbstractContextMa
 
 
 class AuditTelemetry:
-    """Implements the audit log's `CommitObserver`, `UpkeepObserver` and `ExportObserver`; its checkpoints are logged as
+    """Implements the audit log's `CommitObserver`, `UpkeepObserver` and `ExportObserver`; it logs checkpoints as
     witnesses."""
 
     def __init__(self, metrics: Metrics, log: FilteringBoundLogger) -> None:
@@ -163,7 +163,7 @@ class AuditTelemetry:
         self._log.error(names.LOG_AUDIT_FAILED, reason=reason)
 
     def witness(self, line: str) -> None:
-        """For the log's `witness`: the line leaves the machine with the other logs."""
+        """Log a checkpoint line, so that it leaves the machine with the other logs."""
         self._log.info(names.LOG_CHECKPOINT, checkpoint=line)
 
 
@@ -192,7 +192,7 @@ class JobTelemetry:
         self._troubles = metrics.family(names.JOB_TROUBLES)
         self._oldest = metrics.family(names.JOBS_OLDEST_QUEUED)
         open_jobs, seconds = metrics.family(names.JOBS_OPEN), metrics.family(names.JOB_STATE_SECONDS)
-        # Made once, so that a state without jobs shows 0 instead of nothing.
+        # Created at once, so that a state without jobs shows 0 instead of nothing.
         self._open = {state: open_jobs.labels(state.value) for state in _OPEN}
         self._seconds = {state: seconds.labels(state.value) for state in _OPEN}
         self._tools: set[str] = set()
@@ -249,11 +249,11 @@ class JobTelemetry:
         log_trouble(self._log, names.LOG_JOB_TROUBLE, problem, job_id=job_id)
 
     def _tool(self, job: Job) -> str:
-        """Bounded, as every label: jobs of unknown tools are FAILED at once and kept."""
+        """Return a bounded label: jobs of unknown tools are FAILED at once and kept."""
         return _bounded(job.call.tool if job.tool_digest else names.UNKNOWN_TOOL, self._tools, _MAX_TOOLS)
 
     def _cause(self, job: Job) -> str:
-        """Bounded, too: a tool of one's own may name any."""
+        """Return a bounded label: a custom tool may name any cause."""
         return _bounded(_why(job).get("cause") or names.OTHER, self._causes, _MAX_CAUSES)
 
 
@@ -265,7 +265,7 @@ def _bounded(label: str, known: set[str], most: int) -> str:
 
 
 def _why(job: Job) -> dict[str, str]:
-    """The error of the answer, for whoever reads the log; nothing where the record holds no error."""
+    """Return the answer's error for the log; empty when the record holds none."""
     error = job.status.result.error if job.status.result is not None else None
     if error is None:
         return {}
@@ -277,7 +277,7 @@ def _why(job: Job) -> dict[str, str]:
 _READ: Final = frozenset({SourceState.READY, SourceState.PARTIAL})
 _WORRYING: Final = {SourceState.DOWN: names.LOG_SOURCE_DOWN, SourceState.PARTIAL: names.LOG_SOURCE_PARTIAL}
 _SAME_DRIFT_MS: Final = 3600 * 1000
-# Changes remembered, over all sources; about 0.3 kB each.
+# Most changes remembered, over all sources; about 0.3 kB each.
 _DRIFTS_MAX: Final = 50_000
 
 
@@ -296,9 +296,9 @@ class SourceTelemetry:
         self._seconds = metrics.family(names.SOURCE_SECONDS)
         self._troubles = metrics.family(names.SOURCE_TROUBLES)
         self._pins = metrics.family(names.PINS)
-        # What was last logged of a source, so that a log is not a heartbeat.
+        # What was last logged of a source, so that an unchanged state is not logged again.
         self._logged: dict[str, tuple[SourceState, str, int, int]] = {}
-        # When a known record was last logged to have changed, by record and kind of change.
+        # When a change of a known record was last logged, by record and kind of change.
         self._drifts: OrderedDict[tuple[str, ...], int] = OrderedDict()
 
     def refreshed(self, status: SourceStatus) -> None:
@@ -322,7 +322,7 @@ class SourceTelemetry:
         )
 
     def judged(self, status: SourceStatus) -> None:
-        """A source that is not read, for it is switched off, is not measured."""
+        """A source that is switched off, and so not read, is not measured."""
         if status.state is SourceState.DISABLED:
             self.removed(status.name)
             return
@@ -332,7 +332,7 @@ class SourceTelemetry:
         self._quarantined.labels(status.name).set(status.quarantined_count)
 
     def removed(self, source: str) -> None:
-        """It is configured no more, or read no more: nobody may be woken for it."""
+        """Remove the metrics of a source that is no longer configured or read, so that no alert fires for it."""
         self._logged.pop(source, None)
         for gauge, unremarkable in ((self._up, 1), (self._whole, 1), (self._tools, 0), (self._quarantined, 0)):
             gauge.labels(source).set(unremarkable)
@@ -343,8 +343,10 @@ class SourceTelemetry:
         self._remember(EventType.PIN_CREATED, pin)
 
     def drifted(self, pin: Pin) -> None:
-        """A source that takes tools away and brings them back all day changes the same records over and over: of each
-        an hour's first change is logged, and the others are counted."""
+        """Log a change of pins, of each record only the first in an hour; the others are counted.
+
+        A source that removes and restores tools all day changes the same records again and again.
+        """
         if pin.version > 1 and not self._is_first(pin):
             self._count(EventType.PIN_DRIFTED, pin)
             return
@@ -394,5 +396,5 @@ class SourceTelemetry:
         )
         try:
             self._audit.append(event)
-        except ToolFailure as failure:  # the audit log tells of its own failure; a pin is kept all the same
+        except ToolFailure as failure:  # the audit log reports its own failure; a pin is stored anyway
             self.troubled(pin.source, failure)

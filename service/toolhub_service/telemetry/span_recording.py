@@ -1,4 +1,4 @@
-"""Spans as the SDK of OpenTelemetry makes and sends them; imported where any are sent: it takes 20 ms of a start."""
+"""Spans made and sent by OpenTelemetry's SDK; imported only when spans are sent, because it adds 20 ms to a start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 
-# How long one export may be retried; so long at most does an absent collector hold up the end.
+# How long one export may be retried, and so how long an absent collector can delay the shutdown.
 _EXPORT_S: Final = 3
 
 
@@ -23,7 +23,7 @@ class SpanRecording:
     def __init__(self, exporter: SpanExporter, service_name: str, service_version: str) -> None:
         self.ids = GivenIds()
         resource = Resource.create({"service.name": service_name, "service.version": service_version})
-        # ALWAYS_ON, for only traces that were sampled by then make any span.
+        # ALWAYS_ON, because only sampled traces create spans at all.
         self._provider = TracerProvider(
             sampler=ALWAYS_ON, resource=resource, id_generator=self.ids, shutdown_on_exit=False
         )
@@ -31,16 +31,16 @@ class SpanRecording:
         self.tracer = self._provider.get_tracer("toolhub")
 
     def flush(self) -> None:
-        """Send what waits. Blocks for at most 10 s."""
+        """Send queued spans. Blocks for at most 10 s."""
         self._provider.force_flush(10_000)
 
     def close(self) -> None:
-        """Send what waits and stop. Blocks: call it from a thread."""
+        """Send queued spans and stop. Blocks: call it from a thread."""
         self._provider.shutdown()
 
 
 class GivenIds(RandomIdGenerator):
-    """Lets the sampling decision come before the span."""
+    """Lets the sampling decision be made before the span."""
 
     next_trace_id = 0
 
@@ -50,7 +50,7 @@ class GivenIds(RandomIdGenerator):
 
 
 def otlp_exporter(endpoint: str) -> SpanExporter:
-    """Raises HubFailure OTLP_EXPORTER_MISSING when the `otlp` extra is not installed."""
+    """Return the exporter. Raises HubFailure OTLP_EXPORTER_MISSING when the `otlp` extra is not installed."""
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError as error:

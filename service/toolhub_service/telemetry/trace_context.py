@@ -1,4 +1,4 @@
-"""W3C Trace Context and Baggage: what arrives in the metadata, and what is passed on.
+"""W3C Trace Context and Baggage: reading from incoming metadata, and propagation.
 
 https://www.w3.org/TR/trace-context/ §3.2 (traceparent), §3.3 (tracestate); https://www.w3.org/TR/baggage/. A header
 that breaks the rules is ignored as a whole, as the specification asks.
@@ -23,7 +23,7 @@ _ZERO_SPAN: Final = "0" * 16
 
 
 class TraceContext(NamedTuple):
-    """Where a trace stands: this hub's place in it, or the caller's."""
+    """A position in a trace: this hub's, or the caller's."""
 
     trace_id: str
     """32 hex digits."""
@@ -39,15 +39,15 @@ class TraceContext(NamedTuple):
 
 
 def extract(metadata: Metadata) -> TraceContext | None:
-    """The caller's context; None when there is none or it is malformed."""
+    """Return the caller's context; None when there is none or it is malformed."""
     parent = state = baggage = ""
     for name, value in metadata:
         if name == "traceparent":
             if parent or not isinstance(value, str):
-                return None  # Two parents are none.
+                return None  # Two traceparents count as none.
             parent = value
         elif name == "tracestate" and isinstance(value, str):
-            # RFC 9110 §5.3: fields of one name are one list; §3.3 of the specification says so of tracestate.
+            # RFC 9110 §5.3: fields with one name are one list; §3.3 of the specification allows that for tracestate.
             state = f"{state},{value}" if state else value
         elif name == "baggage" and isinstance(value, str):
             baggage = f"{baggage},{value}" if baggage else value
@@ -55,12 +55,12 @@ def extract(metadata: Metadata) -> TraceContext | None:
 
 
 def parse(traceparent: str, state: str = "", baggage: str = "") -> TraceContext | None:
-    """The context of a traceparent header; None when it is malformed."""
+    """Return the context of a traceparent header; None when it is malformed."""
     match = _TRACEPARENT.fullmatch(traceparent)
     if match is None:
         return None
     version, trace_id, span_id, flags, rest = match.groups()
-    # §3.2.2: `ff` is forbidden; only later versions may have more after the flags; zeros are no ids.
+    # §3.2.2: `ff` is forbidden; only later versions may have more after the flags; zeros are invalid ids.
     if version == "ff" or (version == "00" and rest) or trace_id == _ZERO_TRACE or span_id == _ZERO_SPAN:
         return None
     if len(state) > _STATE_CHARS or not _PRINTABLE.fullmatch(state):
@@ -71,36 +71,36 @@ def parse(traceparent: str, state: str = "", baggage: str = "") -> TraceContext 
 
 
 class Beginning:
-    """A trace that begins here and is not recorded: its ids are drawn when somebody asks, which few calls have."""
+    """A trace that begins here and is not recorded: its ids are generated on first use, which few calls need."""
 
     __slots__ = ("_drawn",)
     _drawn: TraceContext
 
     @property
     def context(self) -> TraceContext:
-        """The same each time."""
+        """Return the context, the same each time."""
         try:
             return self._drawn
-        # An unset slot, in place of a field that each of the many calls that never ask would have to set.
+        # An unset slot, instead of a field that every call would have to set though few use it.
         except AttributeError:
-            # Zero is the one value that is invalid. Not from `secrets`: ids are none, and asking the system costs more.
+            # Zero is the one invalid value. Not from `secrets`: ids are not secret, and the system call costs more.
             ids = random.getrandbits(128) or 1, random.getrandbits(64) or 1
             self._drawn = TraceContext(f"{ids[0]:032x}", f"{ids[1]:016x}", False)
             return self._drawn
 
 
 CURRENT: ContextVar[TraceContext | Beginning | None] = ContextVar("toolhub_trace", default=None)
-"""Set when an RPC arrives, and never undone: its task ends with it."""
+"""Set when an RPC arrives, and never reset: it ends with the RPC's task."""
 
 
 def current() -> TraceContext | None:
-    """The context that work started now belongs to."""
+    """Return the context to which new work belongs."""
     found = CURRENT.get()
     return found.context if isinstance(found, Beginning) else found
 
 
 class attached:  # noqa: N801 — used as a statement
-    """`with within(context):` current inside, the former one afterwards."""
+    """Make the context current within the block."""
 
     __slots__ = ("_context", "_token")
 
@@ -115,14 +115,19 @@ class attached:  # noqa: N801 — used as a statement
 
 
 def current_traceparent() -> str:
-    """For outgoing requests; empty outside of any trace. Trace ids and nothing else: safe to show to any upstream."""
+    """Return the traceparent for outgoing requests; empty outside of any trace.
+
+    It holds only trace ids: safe to send to any upstream.
+    """
     context = current()
     return context.traceparent if context is not None else ""
 
 
 def current_trace_meta() -> dict[str, str]:
-    """For `_meta` of MCP requests (SEP-414): traceparent and the state that tracing systems keep beside it, not the
-    baggage, which is the caller's own data. Empty outside of any trace."""
+    """Return `_meta` for MCP requests (SEP-414), empty outside of any trace: traceparent and tracestate.
+
+    The baggage is left out, because it is the caller's own data.
+    """
     context = current()
     if context is None:
         return {}
@@ -131,13 +136,13 @@ def current_trace_meta() -> dict[str, str]:
 
 
 def current_trace_id() -> str:
-    """For logs and audit events; empty outside of any trace."""
+    """Return the trace id for logs and audit events; empty outside of any trace."""
     context = current()
     return context.trace_id if context is not None else ""
 
 
 def inject(metadata: list[tuple[str, str]]) -> None:
-    """Add the current context to the metadata of a call to another service of ours, baggage included."""
+    """Add the current context, including baggage, to the metadata of a call to another of the operator's services."""
     context = current()
     if context is None:
         return

@@ -1,10 +1,10 @@
 """OpenTelemetry traces: RPC → nine steps → execute_tool.
 
-Whether a trace is recorded is decided once, when the RPC arrives (the caller's flag, else a share of trace ids, as the
-SDK's TraceIdRatioBased does); a trace that is not recorded costs a few dictionary and context operations and no span.
-Step spans are made when the call has settled, from the times the steps took; only the execute step and its
-execute_tool span are live, so that what the adapter sends carries the context. Without an exporter nothing is recorded
-and the caller's context is passed on as it came.
+Sampling is decided once, when the RPC arrives (the caller's flag, otherwise a share of trace ids, like the SDK's
+TraceIdRatioBased); an unsampled trace costs a few dictionary and context operations and no span. Step spans are made
+when the call has settled, from the steps' durations; only the execute step and its execute_tool span are live, so that
+the adapter's requests carry the context. Without an exporter nothing is recorded and the caller's context is propagated
+unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ UNTRACED: Final = nullcontext()
 
 
 class RpcTrace(msgspec.Struct, eq=False):
-    """One RPC's place in its trace. Without a span when it is not recorded."""
+    """An RPC's position in its trace, without a span when it is not recorded."""
 
     place: TraceContext | Beginning
     span: Span | None
@@ -62,7 +62,7 @@ class RpcTrace(msgspec.Struct, eq=False):
     """Open execute steps by call id."""
     attempts: dict[str, int] = msgspec.field(default_factory=dict)
     is_one_call: bool = True
-    """False of a session, whose calls are many: its span names no tool."""
+    """False for a session, which has many calls: its span names no tool."""
 
     @property
     def context(self) -> TraceContext:
@@ -73,7 +73,7 @@ class RpcTrace(msgspec.Struct, eq=False):
         return self.context.trace_id
 
     def end(self, code: str, message: str = "", principal: Principal | None = None) -> None:
-        """The RPC is over, with a status name such as `OK`; empty for work that is no RPC."""
+        """End the RPC with a status name such as `OK`; empty for other work."""
         span = self.span
         if span is None:
             return
@@ -86,7 +86,7 @@ class RpcTrace(msgspec.Struct, eq=False):
         if code in _SERVER_ERRORS:
             span.set_attribute(names.ATTRIBUTE_ERROR, code)
             span.set_status(Status(StatusCode.ERROR, self.redactor.text(message)))
-        for step in self.executing.values():  # Calls that the end of the RPC cut off.
+        for step in self.executing.values():  # Calls that were cut off by the end of the RPC.
             step.end()
         span.end()
 
@@ -95,7 +95,7 @@ _RPC: ContextVar[RpcTrace | None] = ContextVar("toolhub_rpc_trace", default=None
 
 
 class Tracing:
-    """Makes the hub's spans and sends them away."""
+    """Makes and exports the hub's spans."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Tracing:
         redactor: Redactor,
         exporter: SpanExporter | None = None,
     ) -> None:
-        """`sample_ratio` in 0..1 is for traces that start here; a caller's decision is kept.
+        """`sample_ratio` in 0..1 applies to traces that start here; a caller's decision is kept.
 
         Raises HubFailure OTLP_EXPORTER_MISSING when an endpoint is given and the `otlp` extra is not installed.
         """
@@ -124,29 +124,31 @@ class Tracing:
 
     @property
     def tracer(self) -> Tracer | None:
-        """For spans of what happens inside an execution; None when nothing is recorded."""
+        """Return the tracer for spans inside an execution; None when nothing is recorded."""
         return self._tracer if self._recording else None
 
     def flush(self) -> None:
-        """Send what waits. Blocks for at most 10 s."""
+        """Send queued spans. Blocks for at most 10 s."""
         if self._recording is not None:
             self._recording.flush()
 
     def close(self) -> None:
-        """Send what waits and stop. Blocks: call it from a thread."""
+        """Send queued spans and stop. Blocks: call it from a thread."""
         if self._recording is not None:
             self._recording.close()
 
     def rpc(self, method: str, metadata: Metadata, attributes: Mapping[str, str] | None = None) -> RpcTrace:
-        """An RPC arrives; `method` is `package.Service/Method`. The trace is current from here on. `attributes`: of
-        its span, in place of gRPC's."""
+        """Begin an RPC; `method` is `package.Service/Method`. The trace is current from here on.
+
+        `attributes` replace gRPC's on its span.
+        """
         caller = None
         for name, _ in metadata:
-            if name == "traceparent":  # few callers send one, and most RPCs are spared the reading
+            if name == "traceparent":  # few callers send one, and most RPCs avoid parsing it
                 caller = trace_context.extract(metadata)
                 break
         trace_id = random.getrandbits(128) or 1 if self._recording and caller is None else 0
-        # The lower 64 bits, as TraceIdRatioBased takes them: other parts of a system decide alike.
+        # The lower 64 bits, like TraceIdRatioBased: so other parts of a system decide alike.
         sampled = (trace_id & 0xFFFFFFFFFFFFFFFF) < self._bound if caller is None else caller.sampled
         if self._recording is not None and sampled:
             self._recording.ids.next_trace_id = trace_id
@@ -170,9 +172,9 @@ class Tracing:
 
     @contextmanager
     def work(self, name: str, submitter: str, attributes: Mapping[str, str | int]) -> Iterator[None]:
-        """Work outside of any RPC: a trace of its own, current inside, that links to the span of `submitter`.
+        """Run work outside of any RPC in its own trace, current inside, with a link to the span of `submitter`.
 
-        `submitter` is a W3C traceparent, or empty. What its RPC was recorded by decides for the work, too.
+        `submitter` is a W3C traceparent, or empty. The work is recorded if its RPC was.
         """
         caller = trace_context.parse(submitter)
         trace_id = random.getrandbits(128) or 1
@@ -195,7 +197,7 @@ class Tracing:
             opened.end("")
 
     def executing(self, call: GrantedCall) -> AbstractContextManager[object]:
-        """One attempt: its span is current inside. UNTRACED when the trace is not recorded."""
+        """Make the span of one attempt current. Yields UNTRACED when the trace is not recorded."""
         rpc = _RPC.get()
         return UNTRACED if rpc is None or rpc.span is None else self._execution(rpc, call)
 
@@ -234,7 +236,7 @@ class Tracing:
             span.end()
 
     def settled(self, settled: SettledCall) -> None:
-        """Make the spans of the steps that a call walked, from the times they took."""
+        """Make the spans of a call's steps from their durations."""
         rpc = _RPC.get()
         if rpc is None or rpc.span is None:
             return
@@ -245,7 +247,7 @@ class Tracing:
             if (subject := settled.call.subject) != settled.call.principal.id:
                 attributes["toolhub.subject"] = subject
             rpc.span.set_attributes(self._shown(attributes))
-        # Steps are timed by the clock that never jumps, and spans want the one of the calendar.
+        # Steps are timed by the monotonic clock, and spans need the wall clock.
         wall_ns = time.time_ns() - time.perf_counter_ns()
         failed = _failed_step(settled.steps) if error is not None else None
         live = rpc.executing.pop(call_id, None)
@@ -279,7 +281,7 @@ def _mark_failed(span: Span, kind: ErrorKind) -> None:
 
 
 def _failed_step(steps: tuple[StepTime, ...]) -> StepName | None:
-    """The last step before those that every call walks."""
+    """Return the last step before those that every call takes."""
     walked = [step for step, _, _ in steps if step not in _AFTERWARDS]
     return walked[-1] if walked else None
 

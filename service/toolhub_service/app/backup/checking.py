@@ -1,6 +1,5 @@
-"""Looking through a backup that is laid out: databases by SQLite and by their layout, the audit log by its chains and
-checkpoints, artifacts by the records that name them.
-"""
+"""Checks an unpacked backup: databases by SQLite and their layout, the audit log by its chains and checkpoints,
+artifacts by the records that name them."""
 
 from __future__ import annotations
 
@@ -31,21 +30,21 @@ from toolhub_service.stores.sqlite_cut import damage_of, layout_at
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found to be whole."""
+    """What was found to be intact."""
 
     events: int
-    """Of the audit log, whose chains were walked; 0 where they were not."""
+    """Audit events whose chains were checked; 0 when they were not."""
     chains: int
     artifacts: int
-    """That records name and whose bytes are there."""
+    """Artifacts that records name and whose bytes are there."""
     missing_artifacts: int
-    """Whose bytes were gone when the backup was made."""
+    """Artifacts whose bytes were gone when the backup was made."""
     unverified: str = ""
     """Why the audit log was not verified; empty when it was, or there is none."""
 
 
 def check(folder: Path, manifest: Manifest, audit_key: Path) -> Checked:
-    """Look through what was laid out. `audit_key` is taken where the backup has none. Raises BackupRefused."""
+    """Check an unpacked backup. `audit_key` is used when the backup has none. Raises BackupRefused."""
     try:
         for name, layout in {**dict.fromkeys(_databases_in(folder), -1), **manifest.layouts}.items():
             _check_database(folder / name, name, layout)
@@ -73,7 +72,7 @@ def _check_database(path: Path, name: str, layout: int) -> None:
 
 
 def _check_artifacts(folder: Path) -> tuple[int, int]:
-    """How many digests the records name with bytes, and without. Each file's own digest must be its name."""
+    """Return how many digests the records name with bytes, and without. Each file's own digest must be its name."""
     hub, place = folder / HUB, folder / ARTIFACTS
     if not hub.is_file():
         return 0, 0
@@ -104,7 +103,7 @@ def _check_audit(folder: Path, audit_key: Path) -> tuple[int, int, str]:
 
 @contextmanager
 def draft_in(place: Path, name: str) -> Iterator[Path]:
-    """A folder of one's own (mode 0700) that is gone at the end. Raises BackupRefused."""
+    """Yield a temporary folder (mode 0700). Raises BackupRefused."""
     folder = place / f".{name}-{os.urandom(4).hex()}"
     try:
         folder.mkdir(mode=0o700)

@@ -1,8 +1,8 @@
-"""What a backup of a data folder is made of, and the manifest that says so.
+"""The parts of a backup of a data folder, and its manifest.
 
-A backup is a folder, or a tar file of the same: each part under the name that it has in a data folder wherever the
-settings put it, and before all of them `manifest.json`, with size and SHA-256 of every file, and `manifest.sig`, which
-says who made it.
+A backup is a folder, or a tar file of the same: each part has its name in a data folder, wherever the settings put it.
+Before all of them come `manifest.json`, with size and SHA-256 of every file, and `manifest.sig`, which proves who made
+it.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from toolhub_service.stores.sqlite_items import MIGRATIONS as ITEM_MIGRATIONS
 from toolhub_service.stores.sqlite_migrations import MIGRATIONS
 
 FORMAT: Final = 2
-"""1: not signed, and in a tar the manifest last."""
+"""Format 1 was not signed, and in a tar had the manifest last."""
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 MANIFEST_MAX_BYTES: Final = 256 * 1024 * 1024
-"""Of about a million files."""
+"""Enough for about a million files."""
 DAMAGED: Final = "The backup is damaged: take another one."
 HUB, MEMORY, AUDIT = "hub.db", "memory.db", "audit.db"
 CHECKPOINTS, AUDIT_KEY, ARTIFACTS = "audit-checkpoints.jsonl", "audit.key", "artifacts"
 WORKSPACES: Final = "workspaces"
 LAYOUTS: Final = {HUB: len(MIGRATIONS), MEMORY: len(ITEM_MIGRATIONS), AUDIT: 0}
-"""By database, the newest version of its layout that this version can read."""
+"""By database: the newest version of its layout that this version can read."""
 NO_PART: Final = frozenset({"runners", "toolhub.yaml", "audit-export.json", "backup.key", "backup.pub"})
-"""Of a data folder: locks of processes, a configuration that `--config` names, how far the log has been carried, for a
-log that is restored is not the one that was, and the key that signs backups: in one, it would sign the next forgery."""
+"""Files of a data folder that are not backed up: locks of processes, a configuration that `--config` names, the export
+cursors (a restored log is another one), and the key that signs backups: inside a backup, it could sign forgeries."""
 
 
 class BackupRefused(Exception):
-    """What was asked for cannot be done; the message says why and what to do."""
+    """The request cannot be carried out; the message says why and what to do."""
 
 
 class PartKind(Enum):
@@ -51,14 +51,14 @@ class Part:
     name: str
     kind: PartKind
     path: Callable[[Paths], Path]
-    """Where the settings put it."""
+    """The path from the settings."""
     is_secret: bool = False
-    """Whether it opens or forges what else is in the backup, or upstreams."""
+    """Whether the part can decrypt or forge others of the backup, or gives access to upstreams."""
     is_yours: bool = False
-    """Written by people: outside of the data folder it is theirs to keep, too."""
+    """Edited by people: outside of the data folder, they back it up themselves."""
 
 
-# The audit log's database comes last: until it is there, no hub starts on a data folder that is restored in part.
+# The audit log's database comes last: until it is there, no hub starts on a partly restored data folder.
 PARTS: Final = (
     Part("policy.yaml", PartKind.FILE, lambda paths: paths.policy, is_yours=True),
     Part("sources.yaml", PartKind.FILE, lambda paths: paths.sources, is_yours=True),
@@ -82,36 +82,36 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of the backup, or a link in one of its folders."""
 
     name: str
-    """Relative, with `/`."""
+    """A relative path with `/`."""
     size_bytes: int = 0
     sha256: str = ""
     """64 hex digits; empty for a link."""
     is_executable: bool = False
     link: str = ""
-    """Where a symbolic link points; empty for a file."""
+    """The target of a symbolic link; empty for a file."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What later versions add is passed over; what they change has another `format`."""
+    """Additions of later versions are ignored; incompatible changes have another `format`."""
 
     format: int
     version: str
-    """Of the hub's package that made it."""
+    """The version of the hub's package that made it."""
     made_at_unix_ms: int
-    """The moment that it shows."""
+    """The moment of the snapshot."""
     layouts: dict[str, int]
-    """By database, the version of its layout."""
+    """By database: the version of its layout."""
     parts: list[str]
     left_out: dict[str, str]
-    """What is not in it, and why."""
+    """What it leaves out, and why."""
     events: int
-    """Of the audit log."""
+    """Number of audit events."""
     artifacts: int
     entries: list[Entry]
 
 
 def elsewhere(name: str, settings: Settings) -> str:
-    """Why a part does not lie in the data folder; empty where it does."""
+    """Return why a part is not in the data folder; empty when it is."""
     stores = settings.stores
     if name == ARTIFACTS and settings.artifacts.bucket_url:
         return "in the bucket: keep its versions there"
@@ -127,7 +127,7 @@ def elsewhere(name: str, settings: Settings) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """With all above it that are missing, for their owner only. Raises OSError."""
+    """Make the folder and its missing parents, for their owner only. Raises OSError."""
     missing = []
     while not path.is_dir():
         missing.append(path)

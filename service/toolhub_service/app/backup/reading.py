@@ -1,10 +1,10 @@
-"""Reading a backup: laid out whole below a folder of one's own, and measured against its manifest.
+"""Reads a backup: unpacks it into a private folder, and compares it with its manifest.
 
-Whoever wrote it may have meant harm. Manifest and signature come first, and nothing else is read before they are
-trusted; then each file has the name and the size that was signed, and their sum fits on the disk. What nobody has
-signed is taken on request only, and bounded by what is free there, by its own size and in number. Names are those of
-parts and stay beneath the folder; a tar holds files alone, their headers are short, and links, of which the manifest
-tells, are made after all files and only within folders of parts.
+A backup may be malicious. Manifest and signature come first, and nothing else is read before they are trusted; then
+each file must have the signed name and size, and their sum must fit on the disk. An unsigned backup is accepted on
+request only, and bounded by the free space, by its own size and in number. Names are those of parts and stay beneath
+the folder; a tar may hold only files with short headers, and the manifest's links are made after all files and only
+within folders of parts.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from toolhub_service.app.backup.signing import SIGNATURE_MAX_BYTES, Trust, signe
 _CHUNK_BYTES: Final = 1024 * 1024
 _NAME_MAX_CHARS: Final = 4_096
 _HEADER_MAX_BYTES: Final = 64 * 1024
-"""Of a tar's extended header, which tarfile takes into memory."""
-# What nobody has signed: SQLite and JSON pack to a tenth, zeros to a thousandth.
+"""Limit of a tar's extended header, which tarfile reads into memory."""
+# Expansion limit for unsigned backups: SQLite and JSON pack to a tenth, zeros to a thousandth.
 _UNSIGNED_MAX_FILES: Final = 1_000_000
 _UNSIGNED_MAX_RATIO: Final = 100
 _UNSIGNED_SPARED_BYTES: Final = 64 * 1024 * 1024
@@ -67,11 +67,11 @@ class _File(NamedTuple):
 class Unpacked:
     manifest: Manifest
     signed_by: str
-    """The trusted public key that has signed it; empty where none has."""
+    """The trusted public key that has signed it; empty when none has."""
 
 
 def unpack(backup: Path, folder: Path, trust: Trust) -> Unpacked:
-    """Lay out the backup, a folder or a tar file, below `folder`, which is empty. Raises BackupRefused."""
+    """Unpack the backup, a folder or a tar file, into `folder`, which is empty. Raises BackupRefused."""
     try:
         if backup.is_dir():
             unpacked = _Unpacking(folder, trust, None).take(_files_of_folder(backup))
@@ -95,7 +95,7 @@ def unpack(backup: Path, folder: Path, trust: Trust) -> Unpacked:
 
 class _Unpacking:
     def __init__(self, folder: Path, trust: Trust, packed_bytes: int | None) -> None:
-        """`packed_bytes`: of the tar file; None for a folder."""
+        """`packed_bytes`: size of the tar file; None for a folder."""
         self._folder = folder
         self._trust = trust
         self._free_bytes = shutil.disk_usage(folder).free
@@ -106,7 +106,7 @@ class _Unpacking:
             self._left_bytes = min(most_bytes, self._left_bytes)
 
     def take(self, files: Iterator[_File]) -> Unpacked:
-        """Raises BackupRefused and what reading raises."""
+        """Read one file of the backup. Raises BackupRefused, and what reading raises."""
         first = next(files, None)
         if first is None:
             raise BackupRefused(_NO_MANIFEST)
@@ -121,7 +121,7 @@ class _Unpacking:
         expected = self._expected(signed) if signed else None
         measured: dict[str, tuple[int, str]] = {}
         while first is not None:
-            if first.name == MANIFEST and manifest is None:  # unsigned ones of before have it at their end
+            if first.name == MANIFEST and manifest is None:  # older unsigned backups have it at their end
                 manifest = _whole(first, MANIFEST_MAX_BYTES)
             else:
                 measured[first.name] = self._laid_out(first, expected)
@@ -142,7 +142,7 @@ class _Unpacking:
         return sizes
 
     def _laid_out(self, file: _File, expected: dict[str, int] | None) -> tuple[int, str]:
-        """Copy it; its size and SHA-256."""
+        """Copy the file; return its size and SHA-256."""
         _judge_name(file.name)
         if expected is None:
             self._left_files -= 1
@@ -189,7 +189,7 @@ def _files_of_folder(backup: Path) -> Iterator[_File]:
 
 
 def _opened(path: Path, name: str) -> Iterator[_File]:
-    """No link, and no pipe or device that would be waited for."""
+    """Open the file; refuse links, and pipes or devices, which could block."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise BackupRefused(f"{path} is no file. {DAMAGED}")
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -198,8 +198,8 @@ def _opened(path: Path, name: str) -> Iterator[_File]:
 
 
 class _Member(tarfile.TarInfo):
-    """A header that names a file, or is the extended one of the file after it; anything else ends the reading before
-    its content is looked at."""
+    """A header that names a file, or the extended header of the next file; anything else ends reading before its
+    content."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
@@ -226,7 +226,7 @@ def _files_of_tar(backup: Path, packed: IO[bytes]) -> Iterator[_File]:
 
 
 def _judge_name(name: str) -> None:
-    """Raises BackupRefused for a name that no part can have."""
+    """Raise BackupRefused for a name that no part can have."""
     parts = name.split("/")
     fits = (name in _FILES or name.startswith(_FOLDERS)) and len(name) <= _NAME_MAX_CHARS
     if not fits or "\0" in name or any(part in ("", ".", "..") for part in parts):
@@ -242,7 +242,7 @@ def _manifest(data: bytes) -> Manifest:
 
 
 class _Made(msgspec.Struct):
-    """What every format says of itself."""
+    """The manifest fields of every format."""
 
     format: int
     version: str
@@ -257,12 +257,12 @@ def _check_version(made: _Made) -> None:
 
 
 def _number(version: str) -> tuple[int, ...]:
-    """Of `1.20.3`, or of what begins so."""
+    """Return the number of `1.20.3`, or of a version that begins so."""
     return tuple(int(digits[:9]) for digits in re.match(r"[0-9.]*", version)[0].split(".") if digits)  # type: ignore[index]
 
 
 def _compare(manifest: Manifest, measured: dict[str, tuple[int, str]]) -> None:
-    """Raises BackupRefused where the files are not those of the manifest."""
+    """Raise BackupRefused when the files are not those of the manifest."""
     files = {entry.name: entry for entry in manifest.entries if not entry.link}
     for name, entry in files.items():
         if name not in measured:
@@ -276,7 +276,8 @@ def _compare(manifest: Manifest, measured: dict[str, tuple[int, str]]) -> None:
 
 
 def _judge_links(links: list[Entry], names: list[str]) -> None:
-    """Raises BackupRefused for one that another entry would be made through, or that lies where none can."""
+    """Raise BackupRefused for a link through which another entry would be written, or in a place where none is
+    allowed."""
     names = sorted(names)
     for entry in links:
         _judge_name(entry.name)

@@ -1,7 +1,7 @@
-"""Restoring a backup: laid out and looked through beside the data folder, and only then put into its place.
+"""Restores a backup: unpacks and checks it beside the data folder, and only then moves it into place.
 
-Nothing is replaced: what is there refuses, or is moved to `before-restore-<time>` of the data folder (`replace`). No
-hub may run on the folder, for it would write what is being moved away.
+Nothing is overwritten: existing files prevent the restore, or with `replace` are moved to `before-restore-<time>` in
+the data folder. No hub may run on the folder, because it would write files that are being moved away.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Restored:
     manifest: Manifest
     checked: Checked
     signed_by: str
-    """The trusted public key that has signed it; empty where none has, which was allowed."""
+    """The trusted public key that has signed it; empty when none has, which was allowed."""
     moved_to: Path | None = None
-    """Where what was there before lies now; None where nothing was, and where nothing was restored."""
+    """The folder of the previous files; None when there were none, and when nothing was restored."""
     unrecorded: str = ""
-    """Why the audit log does not say that it was restored; empty where it does."""
+    """Why the audit log does not record the restore; empty when it does."""
 
 
 def inspect_backup(backup: Path, audit_key: Path, trust: Trust) -> Restored:
@@ -67,8 +67,10 @@ def inspect_backup(backup: Path, audit_key: Path, trust: Trust) -> Restored:
 
 
 def restore(settings: Settings, backup: Path, trust: Trust, *, replace: bool, dry_run: bool) -> Restored:
-    """Put the backup where the settings have its parts. Raises BackupRefused; then all is as it was, unless the message
-    says otherwise."""
+    """Put the parts of the backup where the settings have them.
+
+    Raises BackupRefused, after which everything is as before unless the message says otherwise.
+    """
     paths = Paths(settings)
     if not backup.exists():
         raise BackupRefused(f"There is no backup {backup}.")
@@ -83,9 +85,9 @@ def restore(settings: Settings, backup: Path, trust: Trust, *, replace: bool, dr
         manifest = unpacked.manifest
         checked = check(draft, manifest, paths.audit_key)
         _check_settings(settings, manifest)
-        os.sync()  # one for all: of thousands of artifacts each would wait for the disk
+        os.sync()  # one sync for all: with thousands of artifacts each would wait for the disk
         try:
-            with alone_in(paths.data_dir):  # a hub that starts now waits, and finds all of it
+            with alone_in(paths.data_dir):  # a hub that starts now waits until all files are there
                 _check_place(paths, replace=replace)
                 moved_to = _place_all(draft, manifest, paths)
         except OSError as failed:
@@ -104,7 +106,7 @@ def restore(settings: Settings, backup: Path, trust: Trust, *, replace: bool, dr
 
 
 def _check_place(paths: Paths, *, replace: bool) -> None:
-    """Raises BackupRefused where a hub runs on the folder, or something is there that must not be lost."""
+    """Raise BackupRefused when a hub runs on the folder, or files are there that must not be lost."""
     if _is_in_use(paths):
         raise BackupRefused(
             f"A hub runs on {paths.data_dir}, or another program has its databases open. Stop it first."
@@ -118,7 +120,7 @@ def _check_place(paths: Paths, *, replace: bool) -> None:
     for part in PARTS:
         path = part.path(paths)
         if part.kind is PartKind.DATABASE and path.exists():
-            with suppress(sqlite3.Error):  # damaged, which is why it is to be replaced
+            with suppress(sqlite3.Error):  # it is damaged, which is why it is to be replaced
                 if layout_at(path) > LAYOUTS[part.name]:
                     raise BackupRefused(
                         f"{path} was written by a later version of tool-hub. Restore with that one, or move it away."
@@ -132,8 +134,10 @@ def _is_in_use(paths: Paths) -> bool:
 
 
 def _check_settings(settings: Settings, manifest: Manifest) -> None:
-    """Raises BackupRefused where the settings keep elsewhere what the backup has as a file, or the reverse: a hub would
-    start without what was restored, or not at all."""
+    """Raise BackupRefused when a part is a file in the backup and elsewhere by the settings, or the reverse:
+
+    a hub would start without the restored data, or not at all.
+    """
     advice = "Restore with the settings that the backup was made with."
     for name in (AUDIT, HUB, MEMORY, ARTIFACTS):
         here, there = elsewhere(name, settings), manifest.left_out.get(name, "")
@@ -144,13 +148,13 @@ def _check_settings(settings: Settings, manifest: Manifest) -> None:
 
 
 def _place_all(draft: Path, manifest: Manifest, paths: Paths) -> Path | None:
-    """In the order of `PARTS`. Raises OSError."""
+    """Move all parts into place in the order of `PARTS`. Raises OSError."""
     aside = paths.data_dir / time.strftime("before-restore-%Y%m%dT%H%M%SZ", time.gmtime())
     moved = False
     for part in PARTS:
         path = part.path(paths)
         if part.name not in manifest.parts and part.kind is not PartKind.DATABASE:
-            continue  # what the backup left out stays
+            continue  # parts that the backup left out stay
         beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")] if part.kind is PartKind.DATABASE else []
         for old in (path, *beside):
             if old.exists() or old.is_symlink():
@@ -167,7 +171,8 @@ def _place_all(draft: Path, manifest: Manifest, paths: Paths) -> Path | None:
 
 
 async def _record(settings: Settings, facts: dict[str, str]) -> str:
-    """Say in the audit log what was restored, from when, and who had signed it; why it could not be said."""
+    """Record in the audit log what was restored, from when, and who had signed it; return why that failed, or
+    nothing."""
     if not Paths(settings).audit_key.exists():
         return f"{AUDIT_KEY} is not there yet"
     clock = SystemClock()

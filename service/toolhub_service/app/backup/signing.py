@@ -1,7 +1,8 @@
-"""Who made a backup: the manifest's SHA-256, signed with a key that no backup holds (Ed25519, RFC 8032).
+"""Proves who made a backup: the manifest's SHA-256 is signed with a key that no backup holds (Ed25519, RFC 8032).
 
-A backup has `audit.key` in it, and whoever can write it has read that: what is sealed with it says nothing about the
-backup. The key of backups stays in the data folder, and only its public half has to be where a backup is restored.
+A backup contains `audit.key`, which anyone who can write the backup has read: what is sealed with it proves nothing
+about the backup. The key of backups stays in the data folder, and only its public half is needed where a backup is
+restored.
 """
 
 from __future__ import annotations
@@ -36,19 +37,21 @@ class _Signature(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Whose backups are taken."""
+    """Whose backups are accepted."""
 
     keys: frozenset[str]
-    """Public keys, 64 hex digits each."""
+    """Trusted public keys, 64 hex digits each."""
     named: str
-    """Where the keys came from, for people."""
+    """Where the keys came from, for messages."""
     allows_unsigned: bool = False
-    """Whether a backup that none of the keys has signed is taken, too: what its manifest says then binds nobody."""
+    """Whether a backup signed by none of the keys is accepted, too: its manifest then proves nothing."""
 
 
 def sign(paths: Paths, manifest: bytes) -> tuple[bytes, str]:
-    """What `manifest.sig` holds, and the public key, which is written beside the hub's own. The key is made on first
-    use. Raises BackupRefused, OSError."""
+    """Return the content of `manifest.sig`, and the public key, which is written beside the hub's own.
+
+    The key is made on first use. Raises BackupRefused, OSError.
+    """
     try:
         key = Ed25519PrivateKey.from_private_bytes(read_or_make_key(paths.backup_key))
     except SecretFileInvalid as broken:
@@ -62,7 +65,7 @@ def sign(paths: Paths, manifest: bytes) -> tuple[bytes, str]:
 
 
 def trust_of(paths: Paths, file: Path | None, *, allows_unsigned: bool) -> Trust:
-    """The keys of `file`, one a line, or else the data folder's own. Raises BackupRefused."""
+    """Return the keys of `file`, one a line, or else the data folder's own. Raises BackupRefused."""
     if file is not None:
         return Trust(_public_keys(file), str(file), allows_unsigned)
     if not paths.backup_key.exists():
@@ -75,10 +78,7 @@ def trust_of(paths: Paths, file: Path | None, *, allows_unsigned: bool) -> Trust
 
 
 def signer_of(manifest: bytes, signature: bytes | None, trust: Trust) -> str:
-    """The public key that has signed, one of those that are trusted; empty where none of them has and that is allowed.
-
-    Raises BackupRefused.
-    """
+    """Return the trusted public key that has signed; empty when none has and that is allowed. Raises BackupRefused."""
     if signature is None:
         if trust.allows_unsigned:
             return ""

@@ -1,9 +1,9 @@
-"""Taking a backup. Hubs go on: writers wait for the moment of the cut only, some milliseconds.
+"""Takes a backup while hubs go on: writers wait only during the snapshot, for some milliseconds.
 
 At that moment nobody appends a checkpoint, commits to a database or removes bytes of artifacts. Snapshots of all
 databases begin, the lines of the checkpoint file are read, and the bytes of all artifacts that the records name get a
-second name (a hard link), so that removing the first does not take them away. All else is copied in peace, and what
-the manifest says of it is signed.
+second name (a hard link), so that removing the first name does not remove them. Everything else is copied afterwards,
+and the manifest is signed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _TARS: Final = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}
 _OTHER_ARCHIVES: Final = frozenset(
     {".zip", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar", ".tbz2", ".txz", ".tzst"}
 )
-"""Whoever types one of these does not mean a folder of that name."""
+"""A target with such a suffix is not meant as a folder."""
 _KEPT_LINKS: Final = ".backup"
 
 
@@ -67,17 +67,17 @@ _KEPT_LINKS: Final = ".backup"
 class Taken:
     manifest: Manifest
     checked: Checked | None
-    """What was found when the copy was read again; None where it was not."""
+    """The result of reading the copy again; None when that was not asked for."""
     signed_by: str
     """The public key, 64 hex digits."""
     made_key: Path | None
-    """The file of the public key, where this backup was the first to be signed with it."""
+    """The file of the public key, when this backup was the first to be signed with it."""
 
 
 def take(settings: Settings, target: Path, *, workspaces: bool, with_secrets: bool, verify: bool) -> Taken:
-    """Write a backup to `target`: a tar file where its name ends so (.tar, .tar.gz, .tgz), a folder otherwise.
+    """Write a backup to `target`: a tar file for a name like .tar, .tar.gz or .tgz, otherwise a folder.
 
-    Raises BackupRefused; then there is no `target`.
+    Raises BackupRefused, and then leaves no `target`.
     """
     paths = Paths(settings)
     mode = _tar_mode(target)
@@ -106,7 +106,7 @@ def take(settings: Settings, target: Path, *, workspaces: bool, with_secrets: bo
 
 
 def _tar_mode(target: Path) -> str | None:
-    """How tarfile is to write it; None for a folder. Raises BackupRefused for a kind of archive that is not written."""
+    """Return tarfile's mode; None for a folder. Raises BackupRefused for an unsupported kind of archive."""
     name = target.name.casefold()
     for end, mode in _TARS.items():
         if name.endswith(end):
@@ -120,7 +120,7 @@ def _tar_mode(target: Path) -> str | None:
 
 
 def _seal(draft: Path, paths: Paths, manifest: Manifest) -> str:
-    """Write manifest and signature; the public key."""
+    """Write manifest and signature; return the public key."""
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=0) + b"\n"
     if len(data) > MANIFEST_MAX_BYTES:
         raise BackupRefused(f"{len(manifest.entries)} files are more than a backup can hold. Leave out --workspaces.")
@@ -144,7 +144,7 @@ class _Taking:
         self._parts = {part.name: part for part in PARTS if self._is_wanted(part, settings, workspaces, with_secrets)}
 
     def everything(self) -> Manifest:
-        """Raises OSError, sqlite3.Error and BackupRefused."""
+        """Copy all parts. Raises OSError, sqlite3.Error and BackupRefused."""
         present = {name: part.path(self._paths) for name, part in self._parts.items()}
         present = {name: path for name, path in present.items() if path.exists()}
         databases = {name: path for name, path in present.items() if self._parts[name].kind is PartKind.DATABASE}
@@ -192,7 +192,7 @@ class _Taking:
         return not reason
 
     def _note_the_rest(self) -> None:
-        """What else lies in the data folder."""
+        """Note the other files of the data folder."""
         known = {part.path(self._paths).absolute() for part in PARTS}
         for path in sorted(self._paths.data_dir.absolute().iterdir()):
             is_of_a_database = path.name.endswith(("-wal", "-shm"))
@@ -218,7 +218,7 @@ class _Taking:
         self._entries.append(Entry(name, len(data), hashlib.sha256(data).hexdigest()))
 
     def _add_file(self, name: str, path: Path) -> None:
-        """Raises OSError."""
+        """Add a file. Raises OSError."""
         digest, size_bytes = hashlib.sha256(), 0
         with path.open("rb") as source, _new(self._draft / name) as file:
             is_executable = bool(os.fstat(source.fileno()).st_mode & 0o100)
@@ -229,11 +229,11 @@ class _Taking:
         self._entries.append(Entry(name, size_bytes, digest.hexdigest(), is_executable))
 
     def _add_folder(self, name: str, folder: Path) -> None:
-        """Files that go while they are looked at are passed over, and so is what is neither file nor link."""
+        """Add a folder. Files that vanish meanwhile are skipped, and so is anything that is neither file nor link."""
         for place, folders, names in os.walk(folder):
             for path in (Path(place, each) for each in [*names, *folders]):
                 inner = f"{name}/{path.relative_to(folder).as_posix()}"
-                with suppress(FileNotFoundError):  # workspaces are worked in meanwhile
+                with suppress(FileNotFoundError):  # workspaces are in use meanwhile
                     if path.is_symlink():
                         self._entries.append(Entry(inner, link=str(path.readlink())))
                     elif path.is_file():
@@ -241,7 +241,7 @@ class _Taking:
 
 
 def _digests(snapshot: sqlite3.Connection | None) -> set[str] | None:
-    """SHA-256 of all artifacts that the records name; None where the records lie elsewhere."""
+    """Return the SHA-256 of all artifacts that the records name; None when the records are elsewhere."""
     if snapshot is None or not snapshot.execute("SELECT 1 FROM sqlite_master WHERE name = 'artifacts'").fetchone():
         return None
     return {digest for (digest,) in snapshot.execute("SELECT DISTINCT sha256 FROM artifacts")}
@@ -249,7 +249,7 @@ def _digests(snapshot: sqlite3.Connection | None) -> set[str] | None:
 
 @contextmanager
 def _kept(folder: Path, digests: set[str] | None) -> Iterator[Mapping[str, Path]]:
-    """By digest, a name of the bytes that nobody else removes: a link beside them, a copy where there are no links."""
+    """Yield by digest a private name of the bytes: a hard link beside them, or a copy when links do not work."""
     place = folder / _KEPT_LINKS / secrets.token_hex(8)
     make_folder(place)
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -275,10 +275,10 @@ def _linked(folder: Path, place: Path, digests: Iterable[str]) -> Iterator[tuple
 
 
 def _remove_left_behind(own: Path) -> None:
-    """The links of backups that were killed."""
+    """Remove the links of backups that were killed."""
     for other in own.parent.iterdir():
         if other != own:
-            with suppress(OSError):  # one that is locked belongs to a backup that runs
+            with suppress(OSError):  # a locked one belongs to a running backup
                 descriptor = os.open(other, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -295,7 +295,7 @@ def _stored(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _new(path: Path) -> Iterator[IO[bytes]]:
-    """A new file, for its owner only."""
+    """Open a new file, for its owner only."""
     make_folder(path.parent)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -309,27 +309,27 @@ def _measured(path: Path) -> tuple[int, str]:
 
 
 def _publish(draft: Path, target: Path, mode: str | None, manifest: Manifest) -> None:
-    """Give the whole backup its name."""
+    """Give the complete backup its name."""
     if mode is None:
-        os.sync()  # one for all: of thousands of artifacts each would wait for the disk
+        os.sync()  # one sync for all: with thousands of artifacts each would wait for the disk
         draft.rename(target)
     else:
         packed = draft.with_name(draft.name + ".tar")
         try:
             _pack(draft, packed, mode, manifest)
             os.sync()
-            os.link(packed, target)  # never over one that somebody else has made meanwhile
+            os.link(packed, target)  # never over one that another process has made meanwhile
         finally:
             packed.unlink(missing_ok=True)
     sync_folder(target.parent)
 
 
 def _pack(draft: Path, packed: Path, mode: str, manifest: Manifest) -> None:
-    """The manifest first: whoever reads the file from its start knows whether to trust it before there is more."""
+    """Write the manifest first, so that a reader of the file knows whether to trust it before reading on."""
     with _new(packed) as file, tarfile.open(fileobj=file, mode=mode, format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
         for name in [MANIFEST, SIGNATURE, *(entry.name for entry in manifest.entries if not entry.link)]:
             member = archive.gettarinfo(str(draft / name), name)
-            member.mtime = int(member.mtime)  # a fraction would take an extended header each
+            member.mtime = int(member.mtime)  # a fraction would need an extended header for each file
             member.mode, member.uid, member.gid, member.uname, member.gname = 0o600, 0, 0, "", ""
             with (draft / name).open("rb") as content:
                 archive.addfile(member, content)

@@ -1,4 +1,4 @@
-"""Checks of machine, configuration and stored files for `toolhub doctor`: each looks, changes nothing, never raises."""
+"""Checks of machine, configuration and stored files for `toolhub doctor`; none changes anything or raises."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: State

@@ -1,4 +1,4 @@
-"""Would a hub with these settings start, and what would it lack? Each check looks, changes nothing and never raises."""
+"""Checks whether a hub with these settings would start, and what it would lack. None changes anything or raises."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from toolhub_service.tools.web.screenshot import find_browser
 async def settings_checks(settings: Settings, config_file: Path | None = None) -> list[Finding]:
     """Every check of this folder but those of the machine, in the order in which `toolhub doctor` prints them.
 
-    `config_file`: where the settings were read from; its mode is checked, too."""
+    `config_file` is the file of the settings; its mode is checked, too.
+    """
     return [
         *port_checks(settings),
         *[finding async for finding in mcp_checks(settings)],
@@ -70,7 +71,8 @@ def _tracing(settings: Settings) -> Finding:
 
 
 def _browser(settings: Settings) -> Iterator[Finding]:
-    """What holds the pages that core/web.screenshot shows; why it is UNAVAILABLE the tools' own check says."""
+    """Check the sandbox of the pages that core/web.screenshot shows; the tools' own check says why they are
+    UNAVAILABLE."""
     browser = find_browser(settings.browser.executable, settings.browser.sandbox)
     if browser.lacking:
         return
@@ -94,7 +96,7 @@ async def _tools(settings: Settings) -> list[Finding]:
         warn("custom tools", reason, "Fix this, or leave these tools out.", *(name for _, name in group))
         for reason, group in groupby(own, key=lambda each: each[0])
     ]
-    # A hub is fit without them: each waits for a library or a configuration that only some hubs have.
+    # A hub is healthy without them: each needs a library or a configuration that only some hubs have.
     waiting = sorted((tool.state_reason, tool.name) for tool in lacking if tool.source == CORE_SOURCE)
     findings += [
         ok("optional", f"not set up: {', '.join(name for _, name in group)}: {reason}")

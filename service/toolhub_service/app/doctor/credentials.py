@@ -1,5 +1,5 @@
-"""Which credentials the hub would accept, how long its API keys, its certificates and the CAs that it trusts still
-hold, and whether callers' credentials can be sealed."""
+"""Checks accepted credentials, the remaining life of API keys, certificates and trusted CAs, and the sealing of
+callers' credentials."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid
 
 _NAME: Final = "credentials"
-# Who renews does so with a third of the life left (Let's Encrypt), or half of it (SPIRE).
+# Renewal is usual with a third of the life left (Let's Encrypt), or half of it (SPIRE).
 _LATE_SHARE: Final = 0.2
 _LATE_MAX_S: Final = 14 * 86_400.0
 
 
 def auth_check(settings: Settings) -> Finding:
-    """What is accepted, and the most urgent thing about API keys."""
+    """Report what is accepted, and the most urgent problem of API keys."""
     modes = ", ".join(settings.auth.modes)
     try:
         listening_of(settings, open_certificates(settings, SVID_DOCTOR_S))
@@ -57,7 +57,7 @@ def auth_check(settings: Settings) -> Finding:
 
 
 def _expired_keys(keys: Mapping[str, StoredKey]) -> Iterator[Finding]:
-    """Keys that somebody may still use, which hold no longer or not for long."""
+    """Yield keys that may still be in use and have expired, or expire soon."""
     now_s = time.time()
     for text, ids in (
         ("expired", [key_id for key_id, key in keys.items() if key.has_expired(now_s) and not key.replaced_by]),
@@ -69,8 +69,8 @@ def _expired_keys(keys: Mapping[str, StoredKey]) -> Iterator[Finding]:
 
 
 def _principals_without_rights(settings: Settings, names: list[str]) -> list[str]:
-    """Of these principals, those that the policy gives nothing; none where it cannot be read, which is reported
-    apart."""
+    """Return the principals to which the policy grants nothing; none when it cannot be read, which is reported
+    elsewhere."""
     try:
         policy = policy_of(policy_file_of(settings))
     except (InvalidPolicy, OfflineRefused):
@@ -79,7 +79,7 @@ def _principals_without_rights(settings: Settings, names: list[str]) -> list[str
 
 
 def certificate_checks(settings: Settings) -> Iterator[Finding]:
-    """A finding for each; files that cannot be used are found with `auth`, for the hub does not start on them."""
+    """Report on each certificate; `auth` reports unusable files, with which the hub does not start."""
     try:
         certificates = open_certificates(settings, SVID_DOCTOR_S)
     except ListenRefused:
@@ -94,7 +94,10 @@ def certificate_checks(settings: Settings) -> Iterator[Finding]:
 
 
 def _workload_api(settings: Settings, endpoint: str, certificates: LiveCertificates) -> Finding:
-    """One that gives no SVID is found with `auth`; one that lacks a bundle leaves a trust domain without anybody."""
+    """Check the Workload API.
+
+    `auth` reports a missing SVID; a missing bundle leaves a trust domain without accepted clients.
+    """
     without = [each.name for each in settings.auth.spiffe.trust_domains if each.name not in certificates.trusted]
     if without:
         text = f"{endpoint} gives no bundle of {', '.join(without)}: nobody of it can be known"
@@ -110,7 +113,7 @@ def _of_clients(settings: Settings, validities: Mapping[str, Validity]) -> Findi
         return fail(name, "auth.modes has spiffe or xfcc, and cryptography is not installed", f"{NOT_INSTALLED}.")
     own = validities.get(CERTIFICATE)
     age_s = connection_age_s(settings)
-    # A connection is authenticated once: it must not outlive the certificate that was shown when it began.
+    # A connection is authenticated once: it must not outlive the certificate presented at its start.
     if own is not None and own.end_s - own.begin_s < 2 * age_s:
         text = f"connections live for {age_s:,.0f} s, and the hub's own certificate for less than twice as long"
         advice = "Where those of clients do so, too, set server.max_connection_age_s to less than half of it."
@@ -131,9 +134,10 @@ def _validity_finding(name: str, validity: Validity, now_s: float) -> Finding:
 
 
 def credential_checks(settings: Settings) -> Iterator[Finding]:
-    """Whether callers' credentials can be sealed: keys that can be read, and the library for it.
+    """Check that callers' credentials can be sealed: readable keys, and the library.
 
-    Nothing where no source and no setting asks for any."""
+    Nothing when no source or setting uses it.
+    """
     sources = _per_user_sources(settings)
     own = Paths(settings).credentials_key
     if not sources and not settings.credentials.keys:
@@ -154,7 +158,7 @@ def credential_checks(settings: Settings) -> Iterator[Finding]:
 
 
 def _per_user_sources(settings: Settings) -> list[str]:
-    """Those that want them; a file that is not valid is reported elsewhere."""
+    """Return the sources with per-user credentials; an invalid file is reported elsewhere."""
     hosts = [host.name for host in settings.credentials.hosts]
     try:
         entries = read_sources(Paths(settings).sources).sources

@@ -1,9 +1,8 @@
-"""What the hub keeps: whether its databases and keys are whole and its files its own, how long everything stays, and
-whether the audit log reaches the places it is carried to.
+"""Checks stored data: databases, keys and files, retention, and whether the audit log reaches its export places.
 
-Looked at without changing a byte, whether a hub runs or not. SQLite's own `quick_check` (sqlite.org/pragma.html) finds
-damaged pages, which a hub meets only when it comes to them. What needs the audit log read event by event is left to
-`toolhub audit verify`.
+The checks change no byte, whether a hub runs or not. SQLite's own `quick_check` (sqlite.org/pragma.html) finds damaged
+pages, which a hub meets only when it reads them. Reading the audit log event by event is left to `toolhub audit
+verify`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from toolhub_service.stores.sqlite_migrations import MIGRATIONS
 
 _DAY_S = 86_400.0
 _GROUP_AND_OTHERS = 0o077
-# A larger database is only opened: to read it all would take longer than somebody waits.
+# A larger database is only opened: reading it all would take longer than a user waits.
 _READ_MAX_BYTES = 256 * 1024**2
 _RESTORE = "Keep a copy, and restore it from a backup; docs/operations.md tells what is lost without one."
 _BACKLOG = 100_000
@@ -38,7 +37,7 @@ _EXTRAS = {"otlp_endpoint": ("opentelemetry.proto", "otlp"), "bucket_url": ("obs
 
 
 def retention_checks(settings: Settings) -> Iterator[Finding]:
-    """How long everything is kept, each place of `audit.export`, and the room that is left."""
+    """Report the retention of everything, each place of `audit.export`, and the free space."""
     audit, workspace = settings.audit, settings.workspace
     kept = {
         "audit events": audit.keep_days,
@@ -59,7 +58,7 @@ def _days(days: float) -> str:
 
 
 def _room(data_dir: Path) -> Iterator[Finding]:
-    with suppress(OSError):  # a folder that is not there yet has no room to look at
+    with suppress(OSError):  # a folder that does not exist yet has no free space to check
         usage = shutil.disk_usage(data_dir)
         if usage.free < usage.total * _FREE:
             text = f"{usage.free / usage.total:.0%} of the disk of {data_dir} are free"
@@ -92,7 +91,7 @@ def _place(settings: Settings, name: str) -> Finding:
 
 
 def kept_checks(settings: Settings) -> Iterator[Finding]:
-    """Files that are not there yet are no trouble: the hub makes them."""
+    """Check the files; missing ones are no problem, because the hub makes them."""
     paths, stores = Paths(settings), settings.stores
     if not stores.postgres_url:
         yield from _database("audit log", paths.audit)
@@ -124,9 +123,9 @@ def _database(name: str, path: Path, version_max: int = 0) -> Iterator[Finding]:
 
 
 def _inspect_database(path: Path, *, is_read_whole: bool) -> tuple[str, int]:
-    """(what is wrong, or "" when nothing is; version of its layout). Raises sqlite3.Error and OSError."""
+    """Return (what is wrong, or an empty text; version of the layout). Raises sqlite3.Error and OSError."""
     has_log = path.with_name(f"{path.name}-wal").exists()
-    # Without a log nobody writes: `immutable` then opens it without making -wal and -shm files beside it.
+    # Without a -wal file nobody writes: `immutable` then opens it without making -wal and -shm files beside it.
     uri = path.absolute().as_uri() + ("?mode=ro" if has_log else "?immutable=1")
     with closing(sqlite3.connect(uri, uri=True, timeout=2.0)) as connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -142,7 +141,7 @@ def _audit_key(paths: Paths, *, has_events: bool) -> Iterator[Finding]:
     try:
         open_keyring(paths.audit_key, create=False)
     except HubFailure as unusable:
-        if unusable.reason.name != "AUDIT_KEY_EXPOSED":  # reported among the key files
+        if unusable.reason.name != "AUDIT_KEY_EXPOSED":  # reported with the key files
             yield fail("audit key", unusable.message, "Restore it from a backup: nothing else verifies what it sealed.")
     except OSError as unreadable:
         yield fail("audit key", f"{paths.audit_key}: {unreadable.strerror}", "Let the hub's user read it.")
@@ -159,13 +158,13 @@ def _plan_key(path: Path) -> Iterator[Finding]:
 
 
 def file_checks(settings: Settings, config_file: Path | None) -> Iterator[Finding]:
-    """Whether other users may write what decides over calls, or read a key."""
+    """Check whether other users may write files that decide over calls, or read a key."""
     yield from _loose_files(settings, config_file)
     yield from _secret_files(Paths(settings))
 
 
 def _loose_files(settings: Settings, config_file: Path | None) -> Iterator[Finding]:
-    """The hub itself refuses to start on these."""
+    """Yield the loose files, with which the hub itself refuses to start."""
     commands = repairs(settings, config_file)
     tell = fail if settings.loose_files == "refuse" else warn
     for command in commands:
@@ -175,7 +174,7 @@ def _loose_files(settings: Settings, config_file: Path | None) -> Iterator[Findi
 
 
 def _secret_files(paths: Paths) -> Iterator[Finding]:
-    """Files that hold keys must be their owner's alone."""
+    """Yield files with keys that others than their owner may read."""
     exposed = [file for file in _existing_secrets(paths) if file.stat().st_mode & _GROUP_AND_OTHERS]
     for file in exposed:
         yield fail("key files", f"{file} can be read by others", f"chmod 600 {file}, and consider its keys known.")

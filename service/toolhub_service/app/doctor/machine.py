@@ -1,4 +1,4 @@
-"""Is this machine fit for a hub? Each check looks, leaves nothing changed and never raises."""
+"""Checks whether this machine is fit for a hub. None leaves anything changed or raises."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ABI_WITH_TCP = 4
 
 
 def machine_checks(data_dir: Path, bubblewrap: str | None) -> Iterator[Finding]:
-    """`bubblewrap` as Confinement takes it: its path, None to look for it, empty to do without."""
+    """Yield the checks; `bubblewrap` as Confinement takes it: its path, None to search for it, empty to do without."""
     yield _python()
     yield ok("versions", ", ".join([f"tool-hub {__version__}", f"sqlite {sqlite3.sqlite_version}", *_versions()]))
     yield from data_dir_checks(data_dir)
@@ -44,8 +44,8 @@ def machine_checks(data_dir: Path, bubblewrap: str | None) -> Iterator[Finding]:
 
 
 def data_dir_checks(data_dir: Path) -> Iterator[Finding]:
-    """Can it be written, on which file system does it lie, how much room is left there?"""
-    # The folder may be made at the first start: what counts is the one that it will be made in.
+    """Check that the folder can be written, its file system, and the free space."""
+    # The folder may be made at the first start: what counts is its future parent.
     standing = next(folder for folder in (data_dir, *data_dir.absolute().parents) if folder.exists())
     if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
         yield fail("data folder", f"{data_dir} cannot be written", "Change its owner, or name another with --data-dir.")
@@ -68,7 +68,8 @@ def data_dir_checks(data_dir: Path) -> Iterator[Finding]:
 
 
 def file_system_of(folder: Path) -> str:
-    """Type of the file system, such as `ext4`, of the longest mount point above the folder (proc(5), mountinfo)."""
+    """Return the type of the file system, such as `ext4`, of the longest mount point above the folder (proc(5),
+    mountinfo)."""
     best, found = "", "an unknown file system"
     path = str(folder.resolve())
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -76,7 +77,7 @@ def file_system_of(folder: Path) -> str:
         mount = words[4]
         is_above = mount in ("/", path) or path.startswith(f"{mount}/")
         if is_above and len(mount) >= len(best):
-            # The type follows a lone dash, behind a number of optional fields (proc_pid_mountinfo(5)).
+            # The type follows a lone dash, after a number of optional fields (proc_pid_mountinfo(5)).
             best, found = mount, words[words.index("-") + 1]
     return found
 
@@ -112,7 +113,7 @@ def _prlimit(confinement: Confinement) -> Finding:
 
 
 def _commands(confinement: Confinement, *, is_wanted: bool) -> Finding:
-    """Which of the three levels holds commands here, and why not a better one."""
+    """Report which of the three levels confines commands here, and why not a better one."""
     if not is_wanted:
         problem, advice = "switched off by tools.bubblewrap", "Remove the setting to have commands confined by it."
     elif not confinement.bubblewrap:
@@ -133,7 +134,7 @@ def _commands(confinement: Confinement, *, is_wanted: bool) -> Finding:
 
 
 async def sandbox_check(ladder: Ladder) -> Finding:
-    """Which level holds scripts of skills and programs, and why not a better one."""
+    """Report which level confines scripts of skills and programs, and why not a better one."""
     level = await ladder.level()
     why = "; ".join(f"{name}: {reason}" for name, reason in ladder.reasons.items())
     whose = f"user {ladder.user}" if os.geteuid() == 0 else "the hub's own user"
@@ -150,11 +151,11 @@ async def sandbox_check(ladder: Ladder) -> Finding:
 
 
 def _bubblewrap_problem(confinement: Confinement) -> str:
-    """What it says itself; empty when it works."""
+    """Return bubblewrap's own error; empty when it works."""
     problem = ""
     try:
         with tempfile.TemporaryDirectory(prefix="toolhub-doctor-") as workspace:
-            # Forbidding further namespaces needs bubblewrap 0.8: an older one confines as well without it.
+            # Forbidding further namespaces needs bubblewrap 0.8; an older one confines equally well without that.
             for nested in (confinement.nested, ()):
                 confinement.nested = nested
                 line = confinement.wrapped("bubblewrap", ("/bin/true",), Sandbox(), workspace, workspace)

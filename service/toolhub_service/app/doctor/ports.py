@@ -1,4 +1,4 @@
-"""What listens on the hub's ports: nobody, a hub or a stranger; and whether MCP clients can connect to it."""
+"""Checks who listens on the hub's ports: nobody, a hub or another program; and whether MCP clients can connect."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from toolhub_service.identity.spiffe import trust_domain_of
 from toolhub_service.mcp_server.listener import is_installed
 from toolhub_service.settings.document import Settings
 
-# The first request of a hub's life waits until the SDK is loaded.
+# The first request of a hub waits until the SDK is loaded.
 _WAIT_S: Final = 15.0
 _PROBE_S: Final = 1.0
-"""To see whether a port is a hub's: an answer that takes longer is no hub on this machine."""
+"""Timeout for recognising a hub on a port: a hub on this machine answers faster."""
 _VERSION, _OLDER = "2026-07-28", "2025-11-25"
 _ME: Final = {"name": "toolhub-doctor", "version": "1"}
 _BEGIN: Final = {"protocolVersion": _OLDER, "capabilities": {}, "clientInfo": _ME}
@@ -48,7 +48,7 @@ _READ: Final = "See what listens there, and the hub's log."
 
 
 async def mcp_checks(settings: Settings) -> AsyncIterator[Finding]:
-    """The port of MCP, what answers on it, and the names that it is to be reached by."""
+    """Check the port of MCP, what answers on it, and the names by which it is to be reached."""
     chosen = settings.server.mcp
     if not chosen.enabled:
         yield ok("mcp port", "server.mcp.enabled is false")
@@ -84,14 +84,14 @@ def _url(settings: Settings, host: str, port: int) -> str:
 
 
 def _verify(settings: Settings) -> Any:
-    """This machine's own certificate is held to itself: the names in it are for others."""
+    """Verify against this machine's own certificate: the names in it are for other machines."""
     if not settings.has_tls:
         return True
     if file := settings.server.tls.certificate_file:
         context = ssl.create_default_context(cafile=file)
     else:
         context = ssl.create_default_context()
-        with suppress(ListenRefused):  # which the finding `auth` says
+        with suppress(ListenRefused):  # which the finding `auth` reports
             certificates = open_certificates(settings, SVID_DOCTOR_S)
             authorities = certificates.trusted.get(trust_domain_of(certificates.spiffe_id), b"")
             context.load_verify_locations(cadata=authorities.decode())
@@ -109,7 +109,7 @@ def _is_healthy(settings: Settings, url: str) -> bool:
 
 
 async def _answers(settings: Settings, url: str) -> Finding:
-    """Whether both versions of the protocol are spoken there."""
+    """Return whether both versions of the protocol are served there."""
     key = os.environ.get("TOOLHUB_API_KEY", "")
     headers = {"accept": "application/json, text/event-stream"} | ({"authorization": f"Bearer {key}"} if key else {})
     try:
@@ -122,7 +122,7 @@ async def _answers(settings: Settings, url: str) -> Finding:
                 text = f"{url}/mcp answers, and wants a credential: set TOOLHUB_API_KEY to have its tools listed"
                 return ok("mcp", text)
             begun = await client.post(f"{url}/mcp", json=_request("initialize", _BEGIN))
-            # Ended at once, or each run of the doctor would leave a session until it idles out.
+            # Ended at once: otherwise each run of the doctor would leave a session until it idles out.
             if session := begun.headers.get("mcp-session-id"):
                 await client.delete(f"{url}/mcp", headers={"mcp-session-id": session, "mcp-protocol-version": _OLDER})
     except httpx.HTTPError as failed:
@@ -139,7 +139,7 @@ def _request(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(settings: Settings) -> Iterator[Finding]:
-    """Hosts and origins that no header can equal."""
+    """Yield hosts and origins that no header can equal."""
     chosen = settings.server.mcp
     for host in chosen.allowed_hosts:
         if "/" in host or "*" in host or not host.strip():
@@ -153,7 +153,7 @@ def _names(settings: Settings) -> Iterator[Finding]:
 
 
 def is_hub(address: str) -> bool:
-    """Whether a hub answers on that port in plaintext."""
+    """Return whether a hub answers on that port in plaintext."""
     with grpc.insecure_channel(address) as channel:
         try:
             health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=_PROBE_S)
@@ -163,7 +163,7 @@ def is_hub(address: str) -> bool:
 
 
 def is_metrics(host: str, port: int) -> bool:
-    """Whether a hub's metrics are served there."""
+    """Return whether a hub's metrics are served there."""
     connection = http.client.HTTPConnection(host, port, timeout=_PROBE_S)
     try:
         connection.request("GET", "/healthz")
@@ -186,7 +186,7 @@ def port_checks(settings: Settings) -> Iterator[Finding]:
 
 
 def is_own(settings: Settings, host: str, port: int) -> bool:
-    """Whether a hub with these settings serves there; with TLS it is known by its certificate."""
+    """Return whether a hub with these settings serves there; with TLS it is recognised by its certificate."""
     if not settings.has_tls:
         return is_hub(settings.server.listen)
     if not settings.server.tls.certificate_file:
@@ -200,7 +200,8 @@ def is_own(settings: Settings, host: str, port: int) -> bool:
 
 
 def _has_our_id(settings: Settings, certificate: bytes | None) -> bool:
-    """Whether it has the SPIFFE id that the Workload API gives here: the certificate itself is another each hour."""
+    """Return whether it has the SPIFFE id that the Workload API gives here: the certificate itself changes every
+    hour."""
     try:
         id = open_certificates(settings, SVID_DOCTOR_S).spiffe_id
     except ListenRefused:
@@ -216,7 +217,7 @@ def _port(name: str, setting: str, address: str, is_our_hub: Callable[[str, int]
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
         with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
-            # A port in TIME_WAIT is no obstacle to the hub either.
+            # A port in TIME_WAIT does not prevent the hub from binding, either.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(found[0][4])
     except OSError as taken:

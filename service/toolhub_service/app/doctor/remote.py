@@ -1,5 +1,4 @@
-"""Whether what the hub reaches over the network answers: issuers of tokens (that they publish keys that are accepted,
-and have the same time), the databases of core/db.*, and the servers that hubs share.
+"""Checks what the hub reaches over the network: token issuers (keys and clock), core/db.* databases, shared servers.
 
 Findings name the address and the problem, never the rest of a URL: it may hold a password.
 """
@@ -50,7 +49,7 @@ async def issuer_checks(settings: Settings) -> AsyncIterator[Finding]:
 
 
 class _Dated(Fetcher):
-    """Keeps the time that the issuer's server says it is."""
+    """Records the time from the issuer's responses."""
 
     skew_s = 0.0
 
@@ -74,7 +73,7 @@ async def _issuer_finding(terms: IssuerTerms) -> Finding:
     if found is None:
         advice = "No token of it is accepted until this is mended: correct auth.jwt.issuers, or the way to it."
         return fail(name, keys.problem, advice)
-    # Five seconds at least: Date has whole seconds, and the answer took a while.
+    # At least five seconds: Date has whole seconds, and the response took a while.
     if abs(fetch.skew_s) > max(5.0, terms.leeway_s):
         text = f"its clock and this machine's differ by {abs(fetch.skew_s):,.0f} s"
         return warn(name, text, "Set this machine's clock (NTP); auth.jwt.leeway_s allows for less.")
@@ -82,7 +81,7 @@ async def _issuer_finding(terms: IssuerTerms) -> Finding:
 
 
 async def database_checks(settings: Settings) -> AsyncIterator[Finding]:
-    """A finding for each configured database: whether it answers, and as what kind of role."""
+    """Report for each configured database whether it answers, and the kind of its role."""
     for database in make_databases(settings, Redactor()):
         yield await _database_finding(database)
 
@@ -102,7 +101,7 @@ async def _database_finding(database: Database) -> Finding:
 
 
 async def server_checks(settings: Settings) -> AsyncIterator[Finding]:
-    """A finding for each shared server that is configured and whose packages are there."""
+    """Report on each configured shared server whose packages are installed."""
     if settings.stores.redis_url and find_spec("redis"):
         yield await _redis(settings.stores.redis_url)
     if settings.stores.postgres_url and find_spec("psycopg"):
@@ -146,7 +145,7 @@ async def _postgres(url: str) -> Finding:
 
 
 def store_checks(settings: Settings) -> Iterator[Finding]:
-    """What the configuration wants and nobody has installed."""
+    """Report packages that the configuration needs and that are not installed."""
     wanted = {
         "stores.redis_url": (settings.stores.redis_url, "redis", "redis"),
         "stores.postgres_url": (settings.stores.postgres_url, "psycopg", "postgres"),

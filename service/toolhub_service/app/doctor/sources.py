@@ -1,4 +1,4 @@
-"""What sources refer to and is not here: looked for without starting or dialling anything."""
+"""Checks what sources refer to and is missing here, without starting or connecting to anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolhub_service.settings.loading import SettingsInvalid
 
 
 def source_checks(settings: Settings) -> Iterator[Finding]:
-    """For `toolhub doctor`: one finding, and one for each source that lacks something."""
+    """For `toolhub doctor`: return one finding, and one for each source that lacks something."""
     path = Paths(settings).sources
     try:
         sources = SourcesFile(path, required=bool(settings.sources.file)).load().sources
@@ -41,7 +41,7 @@ def source_checks(settings: Settings) -> Iterator[Finding]:
 
 
 def _unprefixed(settings: Settings, sources: Collection[str]) -> Iterator[Finding]:
-    """Names in server.mcp.unprefixed_sources that stand for nothing."""
+    """Yield names in server.mcp.unprefixed_sources that match nothing."""
     known = {*sources, *settings.tools.trusted_namespaces, "core", "*"}
     for name in settings.server.mcp.unprefixed_sources:
         if name not in known:
@@ -50,7 +50,7 @@ def _unprefixed(settings: Settings, sources: Collection[str]) -> Iterator[Findin
 
 
 def missing_for(source: Source, settings: Settings) -> Iterator[str]:
-    """What it refers to and is not here, a sentence each."""
+    """Yield what the source refers to and is missing here, one sentence each."""
     kind = kind_of(source)
     if kind.package and find_spec(kind.package) is None:
         yield f"its packages are not installed: pip install 'tool-hub[{kind.name}]'"
@@ -68,5 +68,6 @@ def missing_for(source: Source, settings: Settings) -> Iterator[str]:
 
 
 def unbounded(source: Source) -> Iterator[str]:
-    """What of it takes any path of the machine, a sentence each: `toolhub sources check` refuses it."""
+    """Yield which of its tools accept any path of the machine, one sentence each: `toolhub sources check` refuses
+    them."""
     yield from kind_of(source).unbounded(source)

@@ -139,7 +139,7 @@ class EventSnapshot(Protocol):
         ...
 
     def problems(self) -> Iterator[str]:
-        """Return what the database itself finds wrong with its structure."""
+        """Yield what the database itself finds wrong with its structure."""
         ...
 
 

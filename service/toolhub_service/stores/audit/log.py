@@ -181,7 +181,7 @@ class ChainedAuditLog:
         await self._until(self._appended)
 
     async def ready(self) -> None:
-        """Return once there is room for events; raise ToolFailure IO_ERROR when broken, full or closed.
+        """Wait while the queue is almost full. Raises ToolFailure IO_ERROR when broken, full or closed.
 
         The space beyond the bound at which callers wait exceeds the events of all calls that can be under way.
         """
@@ -215,7 +215,7 @@ class ChainedAuditLog:
         return self.depth > self._timing.group_limit
 
     def _seal(self, events: Sequence[Event]) -> Iterator[Row]:
-        """Return the next rows of the chain, each sealed when it is iterated; in any thread, never in two at once."""
+        """Yield the next rows of the chain, each sealed when it is iterated; in any thread, never in two at once."""
         self._are_clean = are_clean(events, self._redactor)
         return map(self._sealed, events)
 

@@ -324,7 +324,7 @@ class _Snapshot:
             yield from cursor.execute(f"SELECT {COLUMNS} FROM audit_events ORDER BY writer, sequence")  # noqa: S608 — fixed
 
     def problems(self) -> Iterator[str]:
-        """Return nothing: the server offers no check; with data checksums it fails to read pages that a disk
+        """Yield nothing: the server offers no check; with data checksums it fails to read pages that a disk
         changed."""
         return iter(())
 
