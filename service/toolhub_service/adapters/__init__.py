@@ -1,1 +1,2 @@
-"""One port, one file a kind of tool: how a granted call reaches what runs it. Ignorant of one another."""
+"""Adapters: one port, and one adapter for each kind of tool, which executes granted calls. They do not know
+each other."""

@@ -1,9 +1,9 @@
-"""`build_tool`: a tool made from a description `{type, name, config}`, checked before anything is made or imported.
+"""`build_tool` makes a tool from a description `{type, name, config}`, which is checked before anything is imported.
 
     build_tool({"type": "database_query", "name": "acme/sales.query", "config": {"connection": "sales"}}, parts)
 
-The built-in types are tools of the hub under a name of one's own, with part of what they may do fixed; the type
-`custom` is a class of a trusted module. Their guards stay what they are, and policy judges the new name like any other.
+The built-in types are tools of the hub under a new name, with some of their parameters fixed; the type `custom` is a
+class of a trusted module. Their guards stay the same, and policy is evaluated for the new name as for any other.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Parts(msgspec.Struct, frozen=True):
     """What the built-in types are made of."""
 
     databases: Sequence[Database] = ()
-    """Of the configuration; `database_query` names one."""
+    """The configured databases; `database_query` names one of them."""
     bubblewrap: str | None = ""
-    """The program, empty: searched for; None: not used."""
+    """Path of bubblewrap; empty: search for it; None: do not use it."""
     trusted_namespaces: Collection[str] = ()
     """Packages that the type `custom` may import from."""
 
@@ -42,7 +42,7 @@ class _Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class _NoConfig(_Config, frozen=True):
-    """Types that take none."""
+    """For types without configuration."""
 
 
 class _DatabaseQueryConfig(_Config, frozen=True):
@@ -61,13 +61,13 @@ class ToolDescription(Struct, frozen=True, forbid_unknown_fields=True):
     type: str
     """`bash`, `file_copy`, `database_query` or `custom`."""
     name: str = ""
-    """`namespace/path.verb`; empty for `custom` alone, whose class has a name."""
+    """`namespace/path.verb`; empty only for `custom`, whose class has a name."""
     config: dict[str, Any] = {}
 
 
 def build_tool(description: ToolDescription | Mapping[str, Any], parts: Parts) -> AnyTool:
-    """The tool, not yet registered. Raises LoadRefused, which says what to correct; for `custom` also whatever the
-    module or the constructor raises."""
+    """Return the tool, not yet registered. Raises LoadRefused, whose message says what to correct; for `custom` also
+    any exception of the module or the constructor."""
     if isinstance(description, ToolDescription):
         described = description
     else:
@@ -79,7 +79,7 @@ def build_tool(description: ToolDescription | Mapping[str, Any], parts: Parts) -
         raise LoadRefused("`name` is missing: give one such as acme/sales.query")
     tool = make(_converted(described.config, config_type, "`config`"), parts)
     if described.name and described.name != tool.name:
-        # A name is of the class (`ClassVar`): a class of its own renames this tool and no other of its kind.
+        # The name is an attribute of the class (`ClassVar`): a subclass renames this tool only and not all of its type.
         tool.__class__ = type(type(tool).__name__, (type(tool),), {"name": described.name})
     return tool
 

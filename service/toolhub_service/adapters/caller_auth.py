@@ -1,6 +1,7 @@
-"""`auth.per_user` of sources: their servers know callers by credentials of the callers' own (docs/credentials.md).
+"""`auth.per_user` of sources: callers authenticate to the source's server with their own credentials
+(docs/credentials.md).
 
-A kind whose servers can be called so has `auth: SourceAuth` in its section, and asks the vault in step 6.
+A kind that supports this has `auth: SourceAuth` in its section, and reads the credential from the vault in step 6.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ NO_AUTH: Final = SourceAuth()
 
 
 def check_auth(place: str, auth: SourceAuth) -> None:
-    """Raises SourceInvalid."""
+    """Raises SourceInvalid when the section is inconsistent."""
     if auth.per_user is None:
         return
     per_user = auth.per_user
@@ -107,7 +108,7 @@ def check_auth(place: str, auth: SourceAuth) -> None:
     if per_user.kind == "exchange" and not (per_user.token_url and per_user.client_id):
         raise SourceInvalid(f"{place}.per_user: `kind: exchange` needs `token_url` and `client_id`")
     if per_user.kind == "oauth" and per_user.client_secret and not (per_user.client_id and per_user.issuer):
-        # Or whoever the server names as its issuer would get it (SEP-2352).
+        # Otherwise the secret would be sent to any issuer that the server names (SEP-2352).
         raise SourceInvalid(f"{place}.per_user.client_secret: needs `client_id` and `issuer`")
     for at, url in enumerate((per_user.issuer, *per_user.origins, per_user.token_url)):
         if url and not url.startswith(("http://", "https://")):
@@ -115,7 +116,7 @@ def check_auth(place: str, auth: SourceAuth) -> None:
 
 
 def auth_values(auth: SourceAuth) -> Iterator[tuple[str, Value]]:
-    """Each value that may be a reference, with its place in the entry."""
+    """Yield each value that may be a reference, with its place in the entry."""
     if auth.per_user is not None:
         yield "auth.per_user.client_secret", auth.per_user.client_secret
 
@@ -123,7 +124,7 @@ def auth_values(auth: SourceAuth) -> Iterator[tuple[str, Value]]:
 def per_user_terms(
     source: str, auth: SourceAuth, server_url: str, values: SourceValues, ca_file: str
 ) -> PerUserTerms | None:
-    """`server_url` without credentials. Raises ValueMissing."""
+    """Return the terms, or None without `per_user`. `server_url` holds no credentials. Raises ValueMissing."""
     per_user = auth.per_user
     if per_user is None:
         return None

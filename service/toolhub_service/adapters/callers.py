@@ -1,4 +1,5 @@
-"""Callers' own credentials of sources, as adapters ask for them; their secrets are removed from what comes back."""
+"""Callers' own credentials for sources, as adapters request them; the secrets are removed from what the source
+returns."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ from toolhub_service.guards.urls import ParsedUrl, parse_url
 from toolhub_service.tools.hiding import HIDES, masked_failure, masked_outcome
 
 REFUSED: Final = "CREDENTIAL_REFUSED"
-"""The state of a credential that its source's server does not take."""
+"""State of a credential that the source's server rejects."""
 
 
 def refused(what: str, terms: PerUserTerms) -> ToolFailure:
-    """The server does not take the caller's credential, also after a refresh where there is one."""
+    """The server rejects the caller's credential, even after a refresh where refreshing is possible."""
     return refuse(
         ErrorKind.PERMISSION_DENIED,
         f"{what} could not be called: the server refused the caller's own credential. It has not run. The "
@@ -37,8 +38,8 @@ def refused(what: str, terms: PerUserTerms) -> ToolFailure:
     )
 
 
-# A server that hands out what it was called with hands out its caller's secret: an outcome, a failure, a question and
-# progress are seen by models and kept in records.
+# A server may echo the credential that it was called with. Outcomes, failures, questions and progress are seen by
+# models and stored in records, so the secret is masked in all of them.
 
 
 async def hidden(
@@ -47,8 +48,8 @@ async def hidden(
     sink: EventSink,
     run: Callable[[EventSink], Awaitable[Outcome]],
 ) -> Outcome:
-    """What `run` gives, or raises, without the caller's secret. `latest`: the credential by now, which is another one
-    once the server has refused the first."""
+    """Return or raise what `run` does, with the caller's secret masked. `latest` returns the current credential, which
+    is a new one after the server has rejected the first."""
     masks = _Masks(latest)
     masks.add(credential)
     return await _masked(masks, sink, run)
@@ -70,7 +71,7 @@ async def _masked(masks: _Masks, sink: EventSink, run: Callable[[EventSink], Awa
 
 
 class _Masks:
-    """Of all secrets that one call's requests have carried so far."""
+    """Masks all secrets that the requests of one call have carried so far."""
 
     def __init__(self, latest: Callable[[], CallerCredential | None] | None = None) -> None:
         self._latest = latest
@@ -78,7 +79,7 @@ class _Masks:
         self._mask = Mask()
 
     def add(self, credential: CallerCredential | None) -> None:
-        """From now on; what is too short to be a secret would blank too much."""
+        """Mask this credential from now on, unless it is so short that masking it would blank ordinary text."""
         if credential is None or credential.secret in self._carried or len(credential.secret) < SECRET_MIN_CHARS:
             return
         self._carried[credential.secret] = credential.value
@@ -106,27 +107,28 @@ class _MaskedSink:
 
 
 class CallersOf:
-    """The callers of one source, as its adapter asks for their credentials."""
+    """Credentials of the callers of one source."""
 
     def __init__(self, vault: Vault, terms: PerUserTerms) -> None:
         self.terms = terms
         self.vault = vault
         self._given: dict[str, _Masks] = {}
-        """By call that runs: what hides all that it was given."""
+        """Masks of each running call, by its id."""
 
     async def of(self, call: GrantedCall) -> CallerCredential | None:
-        """The caller's; None: it has none, and is served all the same. Raises ToolFailure."""
+        """Return the caller's credential; None when the source also serves callers without one. Raises ToolFailure."""
         return self._noted(call, await self.vault.credential(call.call.principal, self.terms.source))
 
     async def known(self, call: GrantedCall) -> CallerCredential | None:
-        """The same for hiding it: None where there is none."""
+        """Return the caller's credential for masking only: None instead of a ToolFailure when there is none."""
         try:
             return await self.of(call)
         except ToolFailure:
-            return None  # whoever needs it is refused
+            return None  # the call itself fails where it needs the credential
 
     async def renewed(self, call: GrantedCall, used: CallerCredential) -> CallerCredential | None:
-        """Another one in the place of one that the server does not take; None: there is none. Raises ToolFailure."""
+        """Return a new credential in place of one that the server rejects; None when there is none. Raises
+        ToolFailure."""
         return self._noted(call, await self.vault.renewed(call.call.principal, self.terms.source, used.secret))
 
     def _noted(self, call: GrantedCall, credential: CallerCredential | None) -> CallerCredential | None:
@@ -137,7 +139,7 @@ class CallersOf:
     async def hidden(
         self, call: GrantedCall, sink: EventSink, run: Callable[[EventSink], Awaitable[Outcome]]
     ) -> Outcome:
-        """As the function of that name, of a call that asks here for its credential."""
+        """Do the same as the function `hidden`, for a call that requests its credential here."""
         call_id = call.call.call_id
         masks = self._given[call_id] = _Masks()
         try:
@@ -150,19 +152,19 @@ class CallersOf:
         return refused(call.spec.name, self.terms)
 
     def merged(self, headers: Headers, credential: CallerCredential | None) -> Headers:
-        """Headers of a request by the caller: what the source has of its own in their place does not go out with it."""
+        """Return the headers with the caller's credential; the source's own authorization headers are left out."""
         if credential is None:
             return headers
         return (*others(headers, credential.header), (credential.header, credential.value))
 
 
 def others(headers: Headers, header: str) -> Headers:
-    """Those that say nothing of who calls."""
+    """Return the headers that do not identify the caller."""
     return tuple(field for field in headers if field[0].lower() not in ("authorization", header))
 
 
 def opened_for_callers(vault: Vault, terms: PerUserTerms | None) -> CallersOf | None:
-    """None: the source has no credentials of callers. Raises ValueError where they cannot be kept."""
+    """Return None when the source has no per-user credentials. Raises ValueError where they cannot be stored."""
     if terms is None:
         return None
     vault.open_source(terms)
@@ -170,10 +172,10 @@ def opened_for_callers(vault: Vault, terms: PerUserTerms | None) -> CallersOf | 
 
 
 class CallersOfHosts:
-    """Callers of hosts that the built-in HTTP tools ask. Implements `HostCredentials`."""
+    """Credentials for the hosts that the built-in HTTP tools call. Implements `HostCredentials`."""
 
     def __init__(self, vault: Vault, hosts: Iterable[PerUserTerms]) -> None:
-        """Raises ValueError where credentials cannot be kept."""
+        """Raises ValueError where credentials cannot be stored."""
         self._vault = vault
         self._terms = {terms.source: terms for terms in hosts}
         self._names = {parse_url(terms.server_url).origin: name for name, terms in self._terms.items()}

@@ -1,8 +1,8 @@
 """Step 6 for built-in and custom tools: from a granted call to `Tool.run` and back.
 
-Arguments have passed the schema; here they become the tool's typed input. The tool gets a context of its own, which is
-closed however the call ends. A tool that fails in a way it did not foresee is reported as INTERNAL without a word of
-the exception, which travels as `__cause__` for the log. Cancellation always passes.
+The schema has validated the arguments; here they become the tool's typed input. The tool gets a context of its own,
+which is closed however the call ends. An exception that the tool does not foresee is reported as INTERNAL without its
+text; the log gets it as `__cause__`. Cancellation always propagates.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from toolhub_service.tools.workspace import Workspace
 # The folder of a call is `<root>/<principal>/<request_id>/` unless configured otherwise.
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_NEW = "%new"  # No id has this folder name: `%` stands before two digits, `~` or nothing
+_NEW = "%new"  # no id has this folder name: in them, `%` is followed by two digits, `~` or nothing
 
 
 class WorkspaceSharing(Enum):
     """Which calls see the same files."""
 
     REQUEST = "request"
-    """Those of one principal under one request_id."""
+    """Calls of one principal with one request_id."""
     SESSION = "session"
-    """Those of one principal under one session_id; a call without one has its request's folder."""
+    """Calls of one principal with one session_id; a call without one uses the folder of its request."""
     PRINCIPAL = "principal"
     SHARED = "shared"
     """All calls of all principals."""
@@ -70,16 +70,16 @@ class Workspaces(msgspec.Struct, frozen=True):
     root: str
     sharing: WorkspaceSharing = WorkspaceSharing.REQUEST
     keep_s: float = 0.0
-    """From the last change in a folder of a request or session until it is removed; 0: never."""
+    """Seconds between the last change in a folder of a request or session and its removal; 0: never remove it."""
 
     async def sweep(self, now_unix_ms: int) -> int:
-        """Remove the folders of requests and sessions that nobody has changed for `keep_s`; how many."""
+        """Remove the folders of requests and sessions that have not changed for `keep_s`. Return how many."""
         if not self.keep_s or self.sharing not in (WorkspaceSharing.REQUEST, WorkspaceSharing.SESSION):
             return 0
         return await to_thread(partial(self._sweep, now_unix_ms / 1_000 - self.keep_s))
 
     def folders(self, call: Call) -> tuple[str, ...]:
-        """Names of the folders beneath the root, outermost first."""
+        """Return the names of the folders beneath the root, outermost first."""
         if self.sharing is WorkspaceSharing.SHARED:
             return ()
         principal = workspace_folder_name(call.principal.id)
@@ -91,16 +91,16 @@ class Workspaces(msgspec.Struct, frozen=True):
         return principal, workspace_folder_name(work)
 
     def identity(self, call: Call) -> str:
-        """Names the call's folder wherever the root lies. A call without a request_id is given a folder of its own
-        each time: while nothing is in it, one is as good as another."""
+        """Return a name of the call's folder that does not depend on the root. A call without a request_id gets a new
+        folder each time; all of these have the same name as long as they are empty."""
         folders = self.folders(call)
         if self._is_new(call) and self._is_empty(folders):
             folders = (*folders[:-1], _NEW)
         return "/".join((self.sharing.value, *folders))
 
     def open(self, call: Call, expected: Mapping[str, str] = _NOTHING) -> Workspace:
-        """The call's folder, made when missing; `expected`: see `Workspace`. Raises ToolFailure IO_ERROR when it
-        cannot be."""
+        """Open the call's folder, created when missing; `expected`: see `Workspace`. Raises ToolFailure IO_ERROR when
+        that fails."""
         return Workspace(self.root, *self.folders(call), expected=expected)
 
     def _sweep(self, before_s: float, stop: threading.Event) -> int:
@@ -109,15 +109,15 @@ class Workspaces(msgspec.Struct, frozen=True):
             for folder in _folders_of(principal.path):
                 if _changed_at_s(folder.path, before_s) >= before_s:
                     continue
-                # Other processes sweep the same folders.
+                # Other processes remove the same folders.
                 with closing(Workspace(self.root, principal.name)) as workspace, suppress(ToolFailure):
                     workspace.remove(folder.name, recursive=True, stop=stop)
                     swept += 1
         return swept
 
     def _is_new(self, call: Call) -> bool:
-        """Whether the hub itself has named the request, after the call, and the folder is the request's. The caller of
-        a session chooses its call ids: so it is not taken at its word about what is in the folder."""
+        """Return whether the folder belongs to the request and the hub generated the request's id from the call's. With
+        a session the caller chooses the call ids, so they do not prove that the folder is new."""
         is_request_s = self.sharing is WorkspaceSharing.REQUEST or (
             self.sharing is WorkspaceSharing.SESSION and not call.context.session_id
         )
@@ -142,7 +142,8 @@ def _folders_of(path: str) -> list[os.DirEntry[str]]:
 
 
 def _changed_at_s(folder: str, enough_s: float) -> float:
-    """When something in it was last changed, or a time of it that is not before `enough_s`. Links are not followed."""
+    """Return the time of the last change in the folder, or the first one found that is not before `enough_s`. Links are
+    not followed."""
     newest_s = 0.0
     for path, _, files in os.walk(folder):
         for name in (".", *files):
@@ -167,7 +168,7 @@ _PATH_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 class CoreAdapter:
-    """Runs the hub's own tools; names are unique over built-in and custom ones."""
+    """Runs the hub's own tools; names are unique across built-in and custom tools."""
 
     kind = ToolKind.CORE
 
@@ -179,17 +180,18 @@ class CoreAdapter:
         custom_tools: Iterable[AnyTool] = (),
         artifact_service: ArtifactService | None = None,
     ) -> None:
-        """`artifact_service`: where tools keep large outputs; None: nowhere."""
+        """`artifact_service`: where tools store large outputs; None: nowhere."""
         self._workspaces = workspaces
         self._artifact_service = artifact_service
         self.inner_calls: Callable[[GrantedCall], InnerCalls] | None = None
-        """Of a running call; given by the composition, for the pipeline that walks them is made after this."""
+        """The inner calls of a running call; set by the composition, because the pipeline that runs them is
+        made later."""
         self._built_in = tuple(tools)
         self._custom = tuple(custom_tools)
         self._tools = {tool.name: tool for tool in self._custom + self._built_in}
 
     def calls_of(self, call: GrantedCall) -> InnerCalls:
-        """What a running call may call itself. Raises ToolFailure where no calls can be made."""
+        """Return what a running call may call itself. Raises ToolFailure where inner calls are not possible."""
         if self.inner_calls is None:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "No calls can be made from here.", retryable=False)
         return self.inner_calls(call)
@@ -230,7 +232,7 @@ class CoreAdapter:
         except BaseException as error:
             if (suspended := suspended_by(error)) is not None:
                 raise suspended from None
-            # A CancelledError of the tool's own making would leave the caller unanswered.
+            # A CancelledError that the tool raises itself would leave the caller without an answer.
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             raise tool_failed(planned.spec.name) from error
@@ -263,11 +265,11 @@ class CoreAdapter:
         except ToolFailure as failure:
             if failure.error.kind not in _UNFIT:
                 raise
-            return Preconditions(identity)  # The call itself will be refused, and say why.
+            return Preconditions(identity)  # the call itself will be refused with the reason
         return Preconditions(identity, digest(entries), entries)
 
     def _entries(self, call: Call, paths: list[str], stop: threading.Event) -> dict[str, str]:
-        """The state of what stands at each path. Runs in a thread."""
+        """Return the state of the file at each path. Runs in a thread."""
         with closing(self._workspaces.open(call)) as workspace:
             return {path: workspace.state(path, stop) for path in paths}
 
@@ -319,21 +321,22 @@ class CoreAdapter:
 
 
 def _once(make: Callable[[GrantedCall], InnerCalls], call: GrantedCall, made: list[InnerCalls]) -> InnerCalls:
-    """Of one running call the same each time, or what it has used would be forgotten."""
+    """Return the same InnerCalls for all of one running call; a new one would not know what has been used."""
     if not made:
         made.append(make(call))
     return made[0]
 
 
 def _works_in_folder(spec: ToolSpec) -> bool:
-    """Of built-in tools their capabilities or paths say it; what a custom tool does with its context nobody knows."""
+    """Return whether a tool works in its folder: a built-in one declares it by capabilities or paths; a custom one may
+    always."""
     if spec.source != CORE_SOURCE or not _IN_FOLDER.isdisjoint(spec.capabilities):
         return True
     return any(argument.role in _PATHS for argument in spec.guarded)
 
 
 class _Silent:
-    """Where looking reports: nowhere."""
+    """A sink for checks, which discards all reports."""
 
     def progress(self, progress: Progress) -> None: ...
 
@@ -347,8 +350,8 @@ def _typed(tool: AnyTool, args: JsonObject) -> ToolInput:
     try:
         return msgspec.convert(args, tool.In)
     except msgspec.ValidationError:
-        pass  # Tried once more below, whose failure is the caller's.
-    # JSON Schema takes 5.0 for an integer and msgspec does not; rare enough to try the plain way first.
+        pass  # tried again below, where a failure is the caller's
+    # JSON Schema accepts 5.0 as an integer, msgspec does not. That is rare, so the plain conversion is tried first.
     try:
         return msgspec.convert(_whole(args), tool.In)
     except msgspec.ValidationError as error:
@@ -356,7 +359,7 @@ def _typed(tool: AnyTool, args: JsonObject) -> ToolInput:
 
 
 def _whole(value: JsonValue) -> JsonValue:
-    """The value with every float that is a whole number as an integer."""
+    """Return the value with whole-number floats as integers."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):
@@ -367,7 +370,7 @@ def _whole(value: JsonValue) -> JsonValue:
 
 
 def _asked(tool: AnyTool, question: Callable[[ToolInput], Answer], planned: PlannedCall) -> Answer:
-    """What the tool says about a call that does not run yet."""
+    """Return the tool's answer about a call that does not run yet."""
     args = _typed(tool, planned.args)
     try:
         return question(args)
@@ -378,7 +381,7 @@ def _asked(tool: AnyTool, question: Callable[[ToolInput], Answer], planned: Plan
 
 
 def _invalid(tool: str, problem: str) -> ToolFailure:
-    """msgspec tells what is wrong and where: ``Expected `int`, got `str` - at `$.items[0].size` ``."""
+    """`problem` is a message of msgspec: ``Expected `int`, got `str` - at `$.items[0].size` ``."""
     found = _MSGSPEC_PATH.search(problem)
     path = _pointer(found["path"]) if found else ""
     what = problem[: found.start()] if found else problem
@@ -390,6 +393,6 @@ def _invalid(tool: str, problem: str) -> ToolFailure:
 
 
 def _pointer(path: str) -> str:
-    """JSON Pointer of a msgspec path; `...` stands for some key of a mapping."""
+    """Return the JSON Pointer for a path of msgspec, in which `...` is some key of a mapping."""
     steps = (name or index for name, index in _PATH_STEP.findall(path))
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)

@@ -1,9 +1,9 @@
-"""Custom tools: found by a dotted name from the configuration or by an entry point, and only where trust was stated.
+"""Custom tools: found by a dotted name from the configuration or by an entry point, and loaded only where trusted.
 
-A dotted name `package.module:ClassName` is judged before anything of it is imported: its module must lie in one of the
+A dotted name `package.module:ClassName` is checked before anything is imported: its module must lie in one of the
 trusted namespaces, compared component by component (`acme.tools` covers `acme.tools.text`, never `acme.tools_evil`).
-Entry points (group `toolhub.tools`) are looked at only when the configuration allows all of them or names theirs. What
-cannot be loaded is listed UNAVAILABLE with the class of its error, and never stops the start.
+Entry points (group `toolhub.tools`) are read only when the configuration allows all of them or names them. A tool that
+cannot be loaded is listed as UNAVAILABLE with the class of its error; the hub starts all the same.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class UnavailableTool(msgspec.Struct, frozen=True):
     """A custom tool that could not be loaded."""
 
     name: str
-    """Stands in for the tool's own, which may be unknown: `custom/` and where it was to come from."""
+    """Stands in for the tool's name, which may be unknown: `custom/` and the place that it was to be loaded from."""
     reason: str
-    """Class of the error or the rule that was broken; no text of an exception."""
+    """Class of the error, or the rule that was broken; never the text of an exception."""
     cause: BaseException | None = None
     """For the log."""
 
@@ -70,7 +70,7 @@ class CustomTools(msgspec.Struct, frozen=True):
 
 
 class LoadRefused(Exception):
-    """A rule was broken; the message is fit to be shown."""
+    """The tool breaks a rule; the message may be shown."""
 
 
 def load_custom_tools(
@@ -80,12 +80,12 @@ def load_custom_tools(
     allowed_entry_points: Collection[str] = (),
     built: Iterable[tuple[str, Callable[[], AnyTool]]] = (),
 ) -> CustomTools:
-    """Load what the configuration names. Never raises for a tool that is broken or not trusted.
+    """Load what the configuration names. Does not raise for a tool that is broken or not trusted.
 
-    `built`: names of further tools, and what makes each.
+    `built`: names of further tools, each with its factory.
 
-    `allowed_entry_points`: `*` for all, or names, each of a distribution, of one of its entry points
-    (`distribution:entry`), or of an entry point that only one installed distribution offers.
+    `allowed_entry_points`: `*` for all, or names: of a distribution, of one of its entry points (`distribution:entry`),
+    or of an entry point that only one installed distribution offers.
     """
 
     def imported(reference: ToolReference) -> AnyTool:
@@ -106,10 +106,10 @@ def load_custom_tools(
         try:
             tool = make()
             _examine(tool, tools)
-        # SystemExit as well: some modules end their interpreter when they miss something.
+        # SystemExit too: some modules exit the interpreter when a dependency is missing.
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever foreign code raises, the hub starts
             stand_in = _unavailable(label, error)
-            # By the skeleton, as the registry compares names: two stand-ins that look alike would be refused there.
+            # Keyed by skeleton, as in the registry, which would refuse two stand-ins with names that look alike.
             unavailable.setdefault(skeleton(stand_in.name), stand_in)
         else:
             tools[tool.name] = tool
@@ -117,11 +117,12 @@ def load_custom_tools(
 
 
 def is_trusted(module: str, trusted_namespaces: Collection[str]) -> bool:
-    """Whether a dotted module name equals a trusted namespace or lies beneath one, component by component."""
+    """Return whether a dotted module name equals a trusted namespace or lies beneath one, compared component by
+    component."""
     if _DOTTED.fullmatch(module) is None:
         return False
     parts = module.split(".")
-    # Component by component, for `acme.tools` must not cover `acme.tools_evil`.
+    # Component by component, because `acme.tools` must not cover `acme.tools_evil`.
     return any(
         _DOTTED.fullmatch(namespace) is not None and parts[: len(namespace.split("."))] == namespace.split(".")
         for namespace in trusted_namespaces
@@ -129,8 +130,8 @@ def is_trusted(module: str, trusted_namespaces: Collection[str]) -> bool:
 
 
 def import_trusted(reference: str, trusted_namespaces: Collection[str]) -> object:
-    """What `package.module:name` stands for. Raises LoadRefused before anything is imported, then whatever foreign code
-    raises."""
+    """Import and return `package.module:name`. Raises LoadRefused before anything is imported; later any exception of
+    the foreign code."""
     module, colon, attribute = reference.partition(":")
     if not colon or not attribute.isidentifier():
         raise LoadRefused("the name is not of the form package.module:name")
@@ -140,10 +141,10 @@ def import_trusted(reference: str, trusted_namespaces: Collection[str]) -> objec
 
 
 def _entry_points(allowed: Collection[str]) -> list[EntryPoint]:
-    """Those that may be loaded."""
+    """Return the allowed entry points."""
     if not allowed:
         return []
-    # A bare name that two distributions offer is nobody's: one of them may be a squatter.
+    # A bare name that two distributions offer allows neither: one of them may be a squatter.
     found = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (_distribution(point), point.name))
     offers = Counter(point.name for point in found)
     names = {_normal(name) for name in allowed}
@@ -161,20 +162,20 @@ def _distribution(point: EntryPoint) -> str:
 
 
 def _normal(name: str) -> str:
-    """A distribution's name in its one spelling (PEP 503); the part after a colon is treated alike."""
-    # As package indexes compare names (PEP 503): `acme_tools` and `Acme.Tools` are one distribution.
+    """Return a distribution's normalized name (PEP 503); the part after a colon is normalized in the same way."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def make_tool(found: object, arguments: Mapping[str, Any]) -> AnyTool:
-    """An instance of what was imported. Raises LoadRefused where that is no tool, and whatever its constructor does."""
+    """Return an instance of the imported class. Raises LoadRefused when it is no tool, and any exception of its
+    constructor."""
     if not (isinstance(found, type) and issubclass(found, Tool)):
         raise LoadRefused("it is not a subclass of Tool")
     return found(**arguments)
 
 
 def _examine(tool: AnyTool, loaded: Mapping[str, AnyTool]) -> None:
-    """Raises LoadRefused and HubFailure for what cannot be registered."""
+    """Raises LoadRefused or HubFailure when the tool cannot be registered."""
     # A blocking run() would stop the event loop, and with it every other call.
     if not inspect.iscoroutinefunction(tool.run):
         raise LoadRefused("its run() is not an async function")
@@ -186,7 +187,7 @@ def _examine(tool: AnyTool, loaded: Mapping[str, AnyTool]) -> None:
 
 
 def _unavailable(label: str, error: BaseException) -> UnavailableTool:
-    """What is listed in the place of a tool; only the hub's own words are shown."""
+    """Return what is listed in place of a tool; it shows texts of the hub only."""
     name = f"custom/{_FOREIGN.sub('_', label).strip('_-') or 'unnamed'}"[:128]
     if isinstance(error, LoadRefused):
         return UnavailableTool(name, str(error))

@@ -1,7 +1,7 @@
-"""What the definitions of all sources share: checks of their schemas, their names in the hub, the operator's overrides.
+"""What the definitions of all sources share: schema checks, names in the hub, and the operator's overrides.
 
-A remote server may say that its tools are harmless; only the operator's overrides are believed. They are given by glob
-over the tools' own names, compiled once; of the globs that match a name the last one counts, whole.
+A remote server may declare its tools harmless; only the operator's overrides are trusted. They are keyed by a glob over
+the tools' own names. If several globs match a name, only the last one applies.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from toolhub_service.registry.catalog import NAME_MAX_CHARS, check_name
 SCHEMA_MAX_BYTES: Final = 256 * 1024
 DESCRIPTION_MAX_BYTES: Final = 16 * 1024
 PROBLEM_MAX_CHARS: Final = 500
-PROBLEMS_MAX: Final = 50  # Of one reading of a source
-ANY_OBJECT: Final[JsonObject] = {"type": "object"}  # Stands in for an input schema that cannot be used
+PROBLEMS_MAX: Final = 50  # per reading of a source
+ANY_OBJECT: Final[JsonObject] = {"type": "object"}  # replaces an input schema that cannot be used
 NO_MASK: Final = Mask()
-_RETRIES: Final = 2  # Where the operator has said that a repeat is safe
+_RETRIES: Final = 2  # where the operator has declared a repeat safe
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTerms:
-    """What the operator says of a whole source, as far as the definitions of its tools show it."""
+    """The operator's terms for a whole source, as far as the definitions of its tools show them."""
 
     kind: ToolKind
     name: str
     endpoint: str = ""
-    """Its address, without credentials."""
+    """Address of the source, without credentials."""
     capabilities: tuple[str, ...] = ()
-    """What a principal must hold to call its tools; empty: `<kind>:<name>`."""
+    """Capabilities that a principal needs to call its tools; empty: `<kind>:<name>`."""
     tags: tuple[str, ...] = ()
     timeout_s: float = 60.0
     max_concurrency: int = 0
 
     @classmethod
     def of(cls, kind: ToolKind, name: str, endpoint: str, entry: Source) -> SourceTerms:
-        """Those of an entry of sources.yaml."""
+        """Return the terms of an entry of sources.yaml."""
         return cls(kind, name, endpoint, entry.capabilities, entry.tags, entry.timeout_s, entry.max_concurrency)
 
     @property
     def upstream(self) -> str:
-        """Key of the breaker and the concurrency limit that its tools share."""
+        """Key of the breaker and the concurrency limit that the source's tools share."""
         return f"{self.kind.value}:{self.name}"
 
     def spec(
@@ -67,7 +67,7 @@ class SourceTerms:
         output_schema: JsonObject,
         annotations: Annotations,
     ) -> ToolSpec:
-        """What is known of every tool; `chosen`: what the operator says of this one."""
+        """Return the definition of a tool; `chosen`: the operator's terms for it."""
         capabilities = self.capabilities if chosen.capabilities is None else chosen.capabilities
         return ToolSpec(
             name=name,
@@ -91,12 +91,12 @@ class SourceTerms:
         )
 
 
-# Raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by.
+# Raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot validate with.
 CheckSchema = Callable[[JsonObject], object]
 
 
 def refusal(check: Callable[[], object]) -> str:
-    """Why a check of a name or a schema refuses, for a sentence; empty when it does not."""
+    """Return why a check of a name or a schema fails, as part of a sentence; empty when it passes."""
     try:
         check()
     except ToolFailure as failure:
@@ -109,7 +109,7 @@ def refusal(check: Callable[[], object]) -> str:
 
 
 def unusable(schema: JsonObject, check_schema: CheckSchema) -> str:
-    """Why it cannot be used, for a sentence; empty when it can."""
+    """Return why a schema cannot be used, as part of a sentence; empty when it can."""
     text = written(schema)
     if text is None:
         return "it is nested too deeply."
@@ -118,10 +118,10 @@ def unusable(schema: JsonObject, check_schema: CheckSchema) -> str:
     return refusal(lambda: check_schema(schema))
 
 
-# MCP lets a server name its tools almost freely (SEP-986 only recommends a grammar); names in the hub are
-# `source/path.verb`. A character outside that grammar is replaced, never dropped, so that different names stay
-# different: ASCII becomes `_`, anything else its code point (`u641c`), which also makes hidden characters visible.
-# Names that still look alike are found by `skeleton`.
+# MCP hardly restricts the names of tools (SEP-986 only recommends a grammar); names in the hub are `source/path.verb`.
+# A character outside that grammar is replaced, never dropped, so that different names stay different: ASCII becomes
+# `_`, anything else its code point (`u641c`), which also makes hidden characters visible. `skeleton` finds names that
+# still look alike.
 
 # A longer name of a remote tool is refused: nobody writes it by hand, and every call would carry it.
 OWN_NAME_MAX_CHARS: Final = 256
@@ -132,7 +132,7 @@ _DIGEST_CHARS: Final = 8
 
 
 class Unnamed(Exception):
-    """Something has no name by which the hub could know it; `problem` is a sentence for operators."""
+    """Something has no name that the hub can use; `problem` is a sentence for operators."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -140,18 +140,19 @@ class Unnamed(Exception):
 
 
 def full_name(source: str, own_name: str) -> str:
-    """`source/path.verb` for a tool that its source calls `own_name` (not empty): at most 128 characters."""
+    """Return `source/path.verb` for a tool that its source calls `own_name` (not empty): at most 128 characters."""
     path = own_name if _PLAIN.fullmatch(own_name) else ".".join(_word(word) for word in own_name.split("."))
     room = NAME_MAX_CHARS - len(source) - 1
     if len(path) > room:
         digest = hashlib.sha256(own_name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
-        # The digest keeps long names apart that begin alike.
+        # The digest distinguishes long names with the same beginning.
         path = f"{path[: room - _DIGEST_CHARS - 1].rstrip('.-')}_{digest}"
     return f"{source}/{path}"
 
 
 def known_name(source: str, own_name: str, what: str) -> str:
-    """`full_name`, as the hub can know it. `what` begins the sentence, such as `A tool`. Raises Unnamed."""
+    """Return `full_name` if it is valid in the hub; otherwise raise Unnamed. `what` begins the sentence, such as `A
+    tool`."""
     name = full_name(source, own_name)
     try:
         check_name(name)
@@ -161,7 +162,7 @@ def known_name(source: str, own_name: str, what: str) -> str:
 
 
 def _word(word: str) -> str:
-    """One of the words between dots."""
+    """Return one of the words between dots, in the hub's grammar."""
     spelled = "".join(char if char in _ALLOWED else _spelled(char) for char in word)
     return f"_{spelled}" if not spelled or spelled[0] == "-" else spelled
 
@@ -171,9 +172,9 @@ def _spelled(char: str) -> str:
 
 
 _OPTIONS: Final = re2.Options()
-# RE2 writes to standard error by itself, past the hub's log and its redaction.
+# RE2 writes errors to standard error directly, past the hub's log and its redaction.
 _OPTIONS.log_errors = False
-# What a pattern may take to match: an operator's own, yet it runs over what strangers answer.
+# Memory for matching: the pattern is the operator's, but it runs over untrusted answers.
 _OPTIONS.max_mem = 8 * 1024 * 1024
 
 
@@ -182,7 +183,7 @@ FindsError = Callable[[str], bool]
 
 
 class Overrides:
-    """All terms of one source's tools."""
+    """The operator's terms for all tools of one source."""
 
     def __init__(self, terms: Mapping[str, ToolTerms] | None = None) -> None:
         """`terms`: glob to terms, in the order in which they were written.
@@ -191,16 +192,17 @@ class Overrides:
         """
         self._rules: tuple[tuple[re.Pattern[str], ToolTerms, FindsError | None], ...] = tuple(
             (re.compile(fnmatch.translate(glob)), terms_of_glob, _compiled(glob, terms_of_glob.error_pattern))
-            # Of several globs that match, the last one written counts.
+            # Of several globs that match, the last one written applies.
             for glob, terms_of_glob in reversed([*(terms or {}).items()])
         )
 
     def of(self, own_name: str) -> ToolTerms:
-        """The operator's terms of the last rule that fits the name."""
+        """Return the terms of the last glob that matches the name."""
         return next((found for glob, found, _ in self._rules if glob.match(own_name)), _NO_TERMS)
 
     def finds_error(self, own_name: str) -> FindsError | None:
-        """Whether a text result of that tool is an error by the operator's pattern; None: there is none."""
+        """Return the check whether a text result of that tool is an error by the operator's pattern; None without a
+        pattern."""
         return next((finds for glob, _, finds in self._rules if glob.match(own_name)), None)
 
 
@@ -219,7 +221,7 @@ def _compiled(glob: str, pattern: str) -> FindsError | None:
 
 
 def limited(problems: list[str]) -> tuple[str, ...]:
-    """The first problems of a reading, and how many more there are."""
+    """Return the first problems of a reading, and how many more there are."""
     if len(problems) <= PROBLEMS_MAX:
         return tuple(problems)
     return (*problems[: PROBLEMS_MAX - 1], f"And {len(problems) - PROBLEMS_MAX + 1} more.")

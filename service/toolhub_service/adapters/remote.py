@@ -1,4 +1,4 @@
-"""Step 6 for work that runs somewhere else: at most once over there, whatever dies, breaks or stays silent here.
+"""Step 6 for work that runs on a remote side: at most once there, whatever dies, breaks or does not answer.
 
     no mark                mint one and keep it, then start; keep the accepted mark, then follow
         refused, or asked  nothing runs: keep that, and hand it on; the next run starts anew
@@ -8,15 +8,14 @@
         nobody can tell    OUTCOME_UNKNOWN: the job is LOST
     accepted mark          follow again, never start
 
-Followed to its end, however it ends, it is collected. What a remote side forgets is OUTCOME_UNKNOWN, never done. The
-order of saving and sending is that of a write-ahead log; "look up before resend" is what an idempotency key would spare
-us where remote sides honour one, which n8n and ComfyUI do not.
+Work is followed to its end, and then its result is collected. Work that a remote side forgets is OUTCOME_UNKNOWN, never
+done. The order of saving and sending is that of a write-ahead log; an idempotency key would make "look up before
+resend" unnecessary, but n8n and ComfyUI honour none.
 
-Three ways to be stopped, each handled by itself:
-- somebody cancels the job: `RunningJobs.stopping` is set. The remote side is asked to stop and followed until it has.
-- the deadline passes: this coroutine is cancelled at or after `call.deadline_s` by the hub's clock. The remote side
-  is asked once, for a bounded time, to stop.
-- this process stops: this coroutine is cancelled before that. The remote side is left alone, for another run follows.
+Work is stopped in three ways, each handled separately: - somebody cancels the job: `RunningJobs.stopping` is set. The
+remote side is asked to stop and followed until it has. - the deadline passes: this coroutine is cancelled at or after
+`call.deadline_s` by the hub's clock. The remote side is asked once, for a bounded time, to stop. - this process stops:
+this coroutine is cancelled before that. The remote side is left alone, because another run follows.
 """
 
 from __future__ import annotations
@@ -60,28 +59,28 @@ from toolhub_service.domain.result import Outcome, Progress
 @dataclass(frozen=True, slots=True)
 class RemoteTerms:
     look_up_timeout_s: float = 60.0
-    """How long a start of unknown outcome is looked up before it is given up as unknown."""
+    """Seconds for which a start of unknown outcome is looked up before it is reported as unknown."""
     lookups_min: int = 3
-    """How often it is looked up at least, however long an answer takes to fail."""
+    """Minimum number of look-ups, however long an answer takes to fail."""
     absent_for_s: float = 2.0
-    """How long a remote side must go on saying that it has no such job before the start is sent again: a request can
-    still be under way when its sender is dead. 0 where the remote side itself refuses a key that it has seen."""
+    """Seconds for which a remote side must keep answering that it has no such job before the start is sent again: a
+    request can still be under way when its sender is dead. 0 where the remote side refuses a repeated key."""
     starts_max: int = 3
-    """How often a start is sent that was certainly not taken."""
+    """Maximum number of starts, if the remote side certainly did not take the earlier ones."""
     stop_timeout_s: float = 5.0
-    """For the one request to stop what has run past its deadline."""
+    """Timeout of the one request to stop after the deadline."""
     pause_first_s: float = 0.25
     pause_max_s: float = 10.0
-    """Between two attempts at the same thing; doubled from the first one, with jitter."""
+    """Longest pause between two attempts; pauses double from the first one, with jitter."""
 
 
 Answer = TypeVar("Answer")
 
-_TIMER_S: Final = 0.001  # A loop's timers may be early by the resolution of its clock
+_TIMER_S: Final = 0.001  # a loop's timers may fire early by the resolution of its clock
 
 
 class RemoteExecutor:
-    """What an adapter of remote work is composed of: one for each `RemoteJob`, for any number of jobs."""
+    """Runs remote work for an adapter: one executor for each `RemoteJob`, for any number of jobs."""
 
     def __init__(
         self,
@@ -98,14 +97,14 @@ class RemoteExecutor:
         self._randomness = randomness
 
     async def runs(self, call: GrantedCall) -> bool:
-        """Whether a call is work of the remote side: declared so, or a job with a mark, which is proof whatever its
-        tool is declared as by now."""
+        """Return whether a call runs on the remote side: its tool is declared so, or its job has a mark, which proves
+        it whatever the tool's current declaration says."""
         if call.spec.cost.is_async or not call.call.job_id:
             return call.spec.cost.is_async
         return await self.running.mark(call.call.job_id) is not None
 
     async def execute(self, call: GrantedCall, sink: EventSink) -> Outcome:
-        """As `Adapter.execute`, questions included; the call must be run as a job."""
+        """Run the call as `Adapter.execute` does, questions included; it must run as a job."""
         if not call.call.job_id:
             raise no_job(call)
         run = _Run(self, call, sink)
@@ -114,7 +113,7 @@ class RemoteExecutor:
         except (ToolFailure, QuestionAsked):
             raise
         except asyncio.CancelledError:
-            # Cancelled before its deadline, a job is handed over: its work goes on for the next runner.
+            # A job that is cancelled before its deadline is handed over: the next runner continues its work.
             if self.clock.monotonic_s() >= call.deadline_s - _TIMER_S:
                 await run.stop_at_deadline()
             raise
@@ -122,12 +121,12 @@ class RemoteExecutor:
             raise unforeseen(call, run.mark) from defect
 
     def pauses(self) -> _Pauses:
-        """For one thing that is tried again and again."""
+        """Return the pauses between attempts at one thing."""
         return _Pauses(self.terms, self._randomness)
 
 
 class _Pauses:
-    """Growing, with jitter."""
+    """Growing pauses, with jitter."""
 
     def __init__(self, terms: RemoteTerms, randomness: Randomness) -> None:
         self._next_s = terms.pause_first_s
@@ -151,7 +150,7 @@ class _Run:
         self._last_progress = Progress(step=0)
         self._is_asked_to_stop = False
         self._has_ended = False
-        self.mark = new_mark(self._job_id)  # As it was last kept, or is to be
+        self.mark = new_mark(self._job_id)  # as last stored, or about to be stored
 
     async def outcome(self) -> Outcome:
         await self._ensure_started()
@@ -160,7 +159,8 @@ class _Run:
         return await self._collect()
 
     async def stop_at_deadline(self) -> None:
-        """Ask once; in a task of its own, for this one is being cancelled, where timeouts do not nest (before 3.12)."""
+        """Ask the remote side once to stop, in a task of its own: this one is being cancelled, and timeouts do not nest
+        in that state before Python 3.12."""
         if self._has_ended or self._is_asked_to_stop or not may_run(self.mark):
             return
         asking = asyncio.create_task(self._stop_once())
@@ -172,7 +172,7 @@ class _Run:
                 self._report(LEFT_BEHIND)
 
     async def _ensure_started(self) -> None:
-        """Until the remote side has it, and its accepted mark is kept."""
+        """Return when the remote side has the work and its accepted mark is stored."""
         kept = await self._with_retries(lambda: self._on.running.mark(self._job_id))
         taken = self.mark = kept or self.mark
         if not taken.accepted:
@@ -181,12 +181,12 @@ class _Run:
         await self._keep(attached(self.mark, taken))
 
     async def _start(self) -> RemoteMark:
-        """Send it, and again only where it certainly was not taken; the accepted mark."""
+        """Send the start, again only where it certainly was not taken. Return the accepted mark."""
         why = ""
         for _ in range(self._on.terms.starts_max):
             if self._stopping.is_set():
                 raise never_sent(self._call)
-            # Before it is sent, so that whoever comes after a crash knows that there may be something to look up.
+            # Stored before sending, so that a run after a crash knows that there may be something to look up.
             await self._keep(sent(self.mark, self._on.clock.unix_ms()))
             try:
                 return await self._on.remote.start(self._call, self.mark)
@@ -194,7 +194,7 @@ class _Run:
                 why = str(unclear)
                 found = await self._look_up()
             except (ToolFailure, QuestionAsked):
-                # Kept, so that a later run does not look for what the server has clearly not taken.
+                # Stored so that a later run does not look for work that the server has certainly not taken.
                 await self._keep(refused(self.mark))
                 raise
             if found is not None:
@@ -202,7 +202,7 @@ class _Run:
         raise not_taken(self._call, self.mark, self._on.terms.starts_max, why)
 
     async def _look_up(self) -> RemoteMark | None:
-        """The accepted mark; None when the remote side has answered for long enough that it has none."""
+        """Return the accepted mark; None when the remote side has answered for long enough that it has none."""
         clock, terms, pauses = self._on.clock, self._on.terms, self._on.pauses()
         began_s = clock.monotonic_s()
         absent_since_s: float | None = None
@@ -214,7 +214,7 @@ class _Run:
             except (RemoteUnclear, ToolFailure) as unclear:
                 if lookups >= terms.lookups_min and clock.monotonic_s() - began_s >= terms.look_up_timeout_s:
                     raise unknown(self._call, self.mark, UnclearPoint.START, unclear) from unclear
-                absent_since_s = None  # Only an unbroken row of clear answers proves that it never came.
+                absent_since_s = None  # only an unbroken series of clear answers proves that it never arrived
             else:
                 if found is not None:
                     return found
@@ -224,7 +224,8 @@ class _Run:
             await pauses.pause()
 
     async def _follow(self) -> None:
-        """Until the remote side has ended it. Raises QuestionAsked: it waits for a person, and will be found again."""
+        """Return when the remote work has ended. Raises QuestionAsked when it waits for a person; a later run finds it
+        again."""
         stopper = asyncio.create_task(self._stop_when_asked())
         pauses = self._on.pauses()
         try:
@@ -237,7 +238,7 @@ class _Run:
             await asyncio.wait({stopper})
 
     async def _follow_once(self) -> bool:
-        """False: it asks something, but is to be stopped, which ends it as well."""
+        """Return whether the work has ended; False: it asks a question but is to be stopped, which also ends it."""
         try:
             async for progress in self._on.remote.follow(self._call, self.mark):
                 self._last_progress = progress
@@ -258,9 +259,9 @@ class _Run:
         return structs.replace(outcome, evidence=(*outcome.evidence, evidence(self._call, self.mark)))
 
     async def _stop_when_asked(self) -> None:
-        """Ask the remote side to stop, as often as it takes to be answered.
+        """Ask the remote side to stop, until it answers.
 
-        That it is asked is kept first: a run that has lost the job to another one fails there, and asks for nothing.
+        The request is stored first: a run that has lost the job to another one fails there and does not ask.
         """
         await self._stopping.wait()
         try:
@@ -272,7 +273,7 @@ class _Run:
             try:
                 can_stop = await self._on.remote.cancel(self._call, self.mark)
             except RemoteUnclear:
-                pass  # Asked again after a pause: whether it stops is what the caller wants to know.
+                pass  # asked again after a pause, because the caller wants to know whether it stops
             except ToolFailure as refusal:
                 if not refusal.error.is_retryable:
                     self._report(f"{WILL_NOT_STOP}: {refusal.error.message}")
@@ -285,7 +286,7 @@ class _Run:
 
     async def _stop_once(self) -> None:
         try:
-            # Sent, but not answered: it may run under an id that is found by its key.
+            # The start was sent but not answered: the work may run under an id that is found by its key.
             mark = self.mark if self.mark.accepted else await self._on.remote.find(self._call, self.mark)
             if mark is not None:
                 can_stop = await self._on.remote.cancel(self._call, mark)
@@ -298,8 +299,8 @@ class _Run:
         self.mark = mark
 
     async def _with_retries(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """What the job store answers, however long it is away; the deadline bounds that."""
-        # Without it nothing may go on: what is sent without a mark that was kept cannot be found again.
+        """Return the job store's answer, however long the store is unavailable; the deadline limits that."""
+        # Nothing may continue without it: work that is sent without a stored mark cannot be found again.
         pauses = self._on.pauses()
         while True:
             try:
@@ -310,5 +311,5 @@ class _Run:
             await pauses.pause()
 
     def _report(self, message: str) -> None:
-        """Report a message beside the last progress."""
+        """Report a message together with the last progress."""
         self._sink.progress(structs.replace(self._last_progress, message=message))

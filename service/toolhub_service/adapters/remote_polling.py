@@ -1,10 +1,9 @@
-"""Asking a remote side again and again, for many jobs at once, without being a burden to either side.
+"""Polling of a remote side for many jobs at once, with a limited load on both sides.
 
-One `Poller` serves all jobs of one endpoint. Each job is asked about at growing intervals with jitter (Brooker,
-"Timeouts, retries, and backoff with jitter"); together they ask at most `per_s` times a second, whatever their number,
-and at most `at_once` answers are waited for. A Retry-After (RFC 9110 §10.2.3) is honoured, within reason. Between two
-questions a job costs one future and one timer. Whoever learns by another way that there is news (a WebSocket, a request
-to stop that was accepted) says `poll_now`.
+One `Poller` serves all jobs of one endpoint. Each job is polled at growing intervals with jitter (Brooker, "Timeouts,
+retries, and backoff with jitter"); all jobs together send at most `per_s` requests a second and wait for at most
+`at_once` answers. A Retry-After (RFC 9110 §10.2.3) is honoured up to a limit. Between two polls a job costs one future
+and one timer. Code that learns of news in another way (a WebSocket, an accepted request to stop) calls `poll_now`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Randomness
 from toolhub_service.domain.result import Evidence, EvidenceType
 
-# The marks of work on a remote side, and the refusals when its end cannot be known.
+# The marks of work on a remote side, and the failures when its end cannot be known.
 
 _KEYS: Final = uuid.UUID("5f0c1d52-6c0e-4a57-9b8e-4d1f3a1c7e10")
 _ATTACHED: Final = "attached"
@@ -41,7 +40,7 @@ STOPPED_LATE: Final = "its deadline passed; the remote server was asked to stop"
 
 
 class UnclearPoint(Enum):
-    """At which point nobody could tell any more. The value is the `cause` in the error's details."""
+    """The point from which the outcome is unclear. The value is the `cause` in the error's details."""
 
     START = "START_UNCLEAR"
     END = "END_UNCLEAR"
@@ -56,45 +55,44 @@ _HOW: Final[Mapping[UnclearPoint, str]] = {
 
 
 def new_mark(job_id: str) -> RemoteMark:
-    """A mark to be kept before anything is sent.
+    """Return a mark to be stored before anything is sent.
 
-    The key is a UUID (lower case, as remote sides want ids) made from the job's id: two processes that both take the
-    job for theirs send the same one, so that a remote side that knows its keys runs it once.
+    Its key is a UUID (lower case, as remote sides expect ids) derived from the job's id: two processes that both run
+    the job send the same key, so that a remote side that checks keys runs it once.
     """
-    # From the job's id: each run of the job comes to the same key, whoever runs it.
     return RemoteMark(key=str(uuid.uuid5(_KEYS, job_id)))
 
 
 def sent(mark: RemoteMark, at_unix_ms: int) -> RemoteMark:
-    """A mark whose start is about to be sent."""
+    """Return the mark of a start that is about to be sent."""
     details = {name: value for name, value in mark.details.items() if name != _REFUSED}
     return structs.replace(mark, details={**details, _SENT_AT: str(at_unix_ms)})
 
 
 def refused(mark: RemoteMark) -> RemoteMark:
-    """A mark whose start was refused: nothing runs, and there is nothing to look up."""
+    """Return the mark of a start that was refused: nothing runs, and there is nothing to look up."""
     return structs.replace(mark, details={**mark.details, _REFUSED: "true"})
 
 
 def may_run(mark: RemoteMark) -> bool:
-    """Whether the remote side has it, or may have: a start was sent and not refused."""
+    """Return whether the remote side has the work or may have it: a start was sent and not refused."""
     return mark.accepted or (_SENT_AT in mark.details and _REFUSED not in mark.details)
 
 
 def asked_to_stop(mark: RemoteMark, at_unix_ms: int) -> RemoteMark:
-    """The mark of work that is about to be asked to stop."""
+    """Return the mark of work that is about to be asked to stop."""
     return structs.replace(mark, details={**mark.details, _STOP_AT: str(at_unix_ms)})
 
 
 def attached(mark: RemoteMark, accepted: RemoteMark) -> RemoteMark:
-    """The accepted mark, of a remote side that has it, with one more run that follows it."""
+    """Return the accepted mark of work that the remote side has, with one more run counted that follows it."""
     times = int(mark.details.get(_ATTACHED, "0")) + 1
     details = {**mark.details, **accepted.details, _ATTACHED: str(times)}
     return structs.replace(accepted, key=mark.key, accepted=True, details=details)
 
 
 def facts(call: GrantedCall, mark: RemoteMark) -> dict[str, str]:
-    """Where it runs and under which names: for evidence, and for whoever must look there."""
+    """Return where the work runs and under which names, for evidence and for people who look there."""
     known = {
         "endpoint": _place(call, mark),
         "remote_id": mark.remote_id,
@@ -106,7 +104,8 @@ def facts(call: GrantedCall, mark: RemoteMark) -> dict[str, str]:
 
 
 def evidence(call: GrantedCall, mark: RemoteMark) -> Evidence:
-    """What is known of where it ran; details of the mark whose names begin with `_` are the adapter's own."""
+    """Return what is known of where it ran; details of the mark with names that begin with `_` are the
+    adapter's own."""
     shown = {name: value for name, value in mark.details.items() if not name.startswith("_")}
     return Evidence(
         type=EvidenceType.TOOL,
@@ -117,7 +116,7 @@ def evidence(call: GrantedCall, mark: RemoteMark) -> Evidence:
 
 
 def unknown(call: GrantedCall, mark: RemoteMark, point: UnclearPoint, why: Exception) -> ToolFailure:
-    """OUTCOME_UNKNOWN: what was sent where, and how one can find out. `why`: RemoteUnclear or ToolFailure."""
+    """OUTCOME_UNKNOWN: what was sent where, and how to find out. `why`: RemoteUnclear or ToolFailure."""
     reason = why.error.message if isinstance(why, ToolFailure) else str(why)
     advice = (
         "It is safe to call it again."
@@ -131,7 +130,7 @@ def unknown(call: GrantedCall, mark: RemoteMark, point: UnclearPoint, why: Excep
 
 
 def located(call: GrantedCall, mark: RemoteMark, error: ToolError) -> ToolFailure:
-    """The remote side's own verdict, with where it was given."""
+    """Return the remote side's own error, with where it happened."""
     return ToolFailure(structs.replace(error, details={**facts(call, mark), **error.details}))
 
 
@@ -140,14 +139,14 @@ def never_sent(call: GrantedCall) -> ToolFailure:
 
 
 def not_taken(call: GrantedCall, mark: RemoteMark, starts: int, reason: str) -> ToolFailure:
-    """It was sent `starts` times, and the remote side certainly has it not. `reason`: why not."""
+    """The start was sent `starts` times, and the remote side certainly did not take it. `reason`: why not."""
     message = f"{_place(call, mark)} did not accept {call.spec.name}; nothing runs there. {reason.rstrip('. ')}."
     details: JsonObject = {**facts(call, mark), "starts": starts, "reason": reason}
     return ToolFailure(ToolError(ErrorKind.TOOL_UNAVAILABLE, f"{message} Try again later.", details=details))
 
 
 def no_job(call: GrantedCall) -> ToolFailure:
-    """A defect of the hub: work on a remote side was about to run without a record by which to find it again."""
+    """A defect of the hub: remote work was about to run without a record by which it could be found again."""
     message = (
         f"{call.spec.name} runs only as a job, and this call has no job. Nothing was sent. Submit it as a job, and "
         "tell an operator."
@@ -156,7 +155,7 @@ def no_job(call: GrantedCall) -> ToolFailure:
 
 
 def unforeseen(call: GrantedCall, mark: RemoteMark) -> ToolFailure:
-    """A defect of the hub in the middle of it all; whatever runs on the remote side, runs on."""
+    """A defect of the hub during remote work; what runs on the remote side continues."""
     may = "Nothing was sent"
     where: JsonObject = {NOTHING_HAPPENED: True}
     if may_run(mark):
@@ -182,17 +181,17 @@ _NOTHING: Final = object()
 @dataclass(frozen=True, slots=True)
 class PollTerms:
     first_s: float = 0.25
-    """Between the first two questions about a job, and after `poll_now`."""
+    """Between the first two polls of a job, and after `poll_now`."""
     growth: float = 1.5
     longest_s: float = 15.0
     jitter: float = 0.2
-    """Share by which an interval is shortened or lengthened."""
+    """Fraction by which an interval is shortened or lengthened."""
     at_once: int = 8
-    """Questions under way at the endpoint."""
+    """Maximum number of polls under way at the endpoint."""
     per_s: float = 50.0
-    """Questions a second at the endpoint, on average over all its jobs."""
+    """Polls a second at the endpoint, on average over all its jobs."""
     retry_after_max_s: float = 120.0
-    """The longest Retry-After that is believed."""
+    """The longest Retry-After that is honoured."""
 
 
 class Answer(NamedTuple, Generic[Value]):
@@ -200,36 +199,36 @@ class Answer(NamedTuple, Generic[Value]):
 
     value: Value
     is_over: bool = False
-    """Whether there is nothing more to ask."""
+    """Whether polling ends with this answer."""
     retry_after_s: float = 0.0
-    """The remote side wishes to be left alone for so long."""
+    """Seconds for which the remote side asks not to be polled."""
 
 
 class Unreachable(Exception):
-    """No answer, or none worth the name: ask again later. Raised by questions."""
+    """No usable answer arrived: poll again later. Raised by questions."""
 
     def __init__(self, retry_after_s: float = 0.0) -> None:
         super().__init__(retry_after_s)
         self.retry_after_s = retry_after_s
 
 
-Question = Callable[[], Awaitable[Answer[Value]]]  # Asks once. Raises Unreachable, or what ends the asking.
+Question = Callable[[], Awaitable[Answer[Value]]]  # asks once; raises Unreachable, or what ends the polling
 
 
 class Poller:
-    """Asks one endpoint about any number of jobs."""
+    """Polls one endpoint for any number of jobs."""
 
     def __init__(self, randomness: Randomness, terms: PollTerms | None = None) -> None:
         self._randomness = randomness
         self._terms = terms or PollTerms()
         self._under_way = asyncio.Semaphore(self._terms.at_once)
         self._states: dict[str, _PollState] = {}
-        self.asking = 0  # Jobs that are being asked about
+        self.asking = 0  # jobs that are being polled
 
     async def poll(self, ask: Question[Value], *, key: str = "") -> AsyncIterator[Value]:
-        """The answers, each time one differs from the last one; ends with the last answer.
+        """Yield each answer that differs from the one before; the last answer ends the iteration.
 
-        `key` is what `poll_now` is called with; empty for questions that nobody asks to poll now.
+        `key` is the argument for `poll_now`; empty for questions that are never polled early.
         """
         state = _PollState(self._terms.first_s)
         self.asking += 1
@@ -245,7 +244,7 @@ class Poller:
                 except Unreachable as silent:
                     at_least_s = silent.retry_after_s
                 else:
-                    # Progress that says nothing new would only fill the job's history.
+                    # Unchanged progress would only fill the job's history.
                     if answer.value != before:
                         before = answer.value
                         yield answer.value
@@ -259,7 +258,8 @@ class Poller:
                 del self._states[key]
 
     async def answer(self, ask: Question[Value]) -> Value:
-        """The first answer, however long it takes: for what must be known, such as the result of an ended job."""
+        """Return the first answer, however long it takes: for what must be known, such as the result of an
+        ended job."""
         state = _PollState(self._terms.first_s)
         while True:
             try:
@@ -269,14 +269,16 @@ class Poller:
                 await self._pause(state, silent.retry_after_s)
 
     def poll_now(self, key: str) -> None:
-        """There is news of this job: ask now, and often again. Nothing happens when it is not being asked about."""
+        """Poll this job now and at short intervals again, because there is news of it. Does nothing when it is not
+        being polled."""
         state = self._states.get(key)
         if state is not None:
             state.poll_now(self._terms.first_s)
 
     async def _pause(self, state: _PollState, at_least_s: float) -> None:
         terms = self._terms
-        # The more jobs are followed, the more seldom each: the remote side answers `per_s` questions a second at most.
+        # The more jobs are followed, the less often each is polled: the remote side answers at most `per_s` polls a
+        # second.
         share_s = self.asking / terms.per_s
         jittered_s = max(state.interval_s, share_s) * self._randomness.uniform(1 - terms.jitter, 1 + terms.jitter)
         state.interval_s = min(state.interval_s * terms.growth, terms.longest_s)
@@ -284,7 +286,7 @@ class Poller:
 
 
 class _PollState:
-    """The pause of one job between two questions."""
+    """The pause of one job between two polls."""
 
     __slots__ = ("_is_woken", "_woken", "interval_s")
 
@@ -294,7 +296,7 @@ class _PollState:
         self._is_woken = False
 
     async def pause(self, seconds: float) -> None:
-        """Until then, or until hurried; at once when hurried since the last pause."""
+        """Wait so many seconds or until `poll_now`; return at once when `poll_now` was called since the last pause."""
         if not self._is_woken:
             loop = asyncio.get_running_loop()
             self._woken = loop.create_future()

@@ -1,7 +1,5 @@
-"""What entries of sources.yaml have in common: their keys, and values that are references to secrets.
-
-Each kind declares its own keys in its `kind.py`.
-"""
+"""What entries of sources.yaml share: their keys, and values that are references to secrets. Each kind declares its own
+keys in its `kind.py`."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class SourceInvalid(ValueError):
-    """A source, or the document of all, cannot be used as written; the message says where and why."""
+    """A source, or the whole document, is invalid; the message says where and why."""
 
 
 class SecretRef(Section, frozen=True):
@@ -109,35 +107,35 @@ ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 
 
 def check_web(place: str, url: Value) -> None:
-    """Raises SourceInvalid when a URL that stands in the file is not one of the web."""
+    """Raises SourceInvalid when a literal URL is neither http nor https."""
     if isinstance(url, str) and url and not url.startswith(_WEB):
         raise SourceInvalid(f"{place}: must begin with http:// or https://")
 
 
 def named_values(place: str, values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """Each value with its place, such as `headers.Authorization`."""
+    """Yield each value with its place, such as `headers.Authorization`."""
     return ((f"{place}.{name}", value) for name, value in values.items())
 
 
 SECRET_MIN_CHARS = 8  # `token: none` in a configuration must not blank every `none` of a log
 _SECRET_MAX_BYTES = 64 * 1024
-# Behind a user's name. By itself, for what is no URL at all may hold a password, too.
+# The password behind a user's name; matched separately, because a text that is not a URL may hold a password too.
 _PASSWORD = re.compile(r"[^:/?#@]*:([^/?#@]+)@")
-_LINE_MIN_CHARS = 16  # Of one line of several, such as those of a key
-_FRAME = "-----"  # Of PEM: its first and last line are the same for all
-_SEGMENT = re.compile(r"[A-Za-z0-9_~.-]{16,}")  # Of the path of a secret URL; a shorter one is a word
-# What stands between the parts of an Apprise URL.
+_LINE_MIN_CHARS = 16  # of one of several lines, such as those of a key
+_FRAME = "-----"  # begins the first and last line of PEM, which are the same for all keys
+_SEGMENT = re.compile(r"[A-Za-z0-9_~.-]{16,}")  # in the path of a secret URL; a shorter one is a word
+# Separators between the parts of an Apprise URL.
 _PIECES = re.compile(r"[/?&=@:#]+")
-# Of a query, or of what libpq takes in the place of a URL.
+# Parameters of a query, or of a connection string of libpq.
 _NAMED = re.compile(r"(\w+)\s*=\s*('[^']*'|[^&\s;#]+)")
 
 
 class ValueMissing(ValueError):
-    """A value that is kept elsewhere is not there; the message says where it was looked for, never what was found."""
+    """A referenced value is missing; the message says where it was looked up, never what was found."""
 
 
 def resolve_value(value: Value, environment: Mapping[str, str] = os.environ) -> str:
-    """The text itself, or what the environment or a file holds, after its prefix. Raises ValueMissing."""
+    """Return the literal text, or the value from the environment or a file behind its prefix. Raises ValueMissing."""
     if isinstance(value, str):
         return value
     if value.env:
@@ -149,16 +147,17 @@ def resolve_value(value: Value, environment: Mapping[str, str] = os.environ) -> 
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """The password and what stands under telling names, as written and as meant."""
+    """Yield the password and the values of parameters with names of secrets, both encoded and decoded."""
     named = (value.strip("'") for name, value in _NAMED.findall(url) if is_secret_name(name))
     for password in (*_PASSWORD.findall(url), *named):
         yield from {password, unquote(password)}
 
 
 def secrets_of_channel(url: str) -> frozenset[str]:
-    """All that may be secret in an Apprise URL, which has tokens at every place: behind `://`, in path and query.
+    """Return all that may be secret in an Apprise URL, which has tokens at every place: behind `://`, in path and
+    query.
 
-    A host stays, and what reads like a word.
+    Host names and words are not included.
     """
     scheme, _, rest = url.partition("://")
     pieces = {piece for piece in _PIECES.split(rest) if _is_token(piece)}
@@ -168,34 +167,34 @@ def secrets_of_channel(url: str) -> frozenset[str]:
 
 
 def shown(value: Value) -> str:
-    """In the place of a value that stands elsewhere: where."""
+    """Return the value, or for a reference the place that it refers to."""
     return value if isinstance(value, str) else f"{value.prefix}{{{value.env or value.file}}}"
 
 
 class SourceValues:
-    """Resolves the values of one source, after each secret of them was given to the redactor.
+    """Resolves the values of one source and registers each secret in them with the redactor first.
 
-    A referenced value is a secret as a whole and in its parts: each long line of it, the word behind `Bearer`, the
-    password, path and query of a URL. Of a plain value only what is named as a secret is one: by its key, by a flag
-    before it (`--token x`, `--api-key=x`), or as the password of a URL.
+    A referenced value is a secret as a whole and in its parts: each long line, the word behind `Bearer`, the password,
+    path and query of a URL. In a literal value only what is named as a secret is one: by its key, by a flag before it
+    (`--token x`, `--api-key=x`), or as the password of a URL.
     """
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self.secrets: frozenset[str] = frozenset()  # All that was found so far
+        self.secrets: frozenset[str] = frozenset()  # all found so far
 
     def of(self, named: Mapping[str, Value]) -> dict[str, str]:
-        """Every value by its name. Raises ValueMissing, which never holds a value."""
+        """Return each value by its name. Raises ValueMissing, whose message never holds a value."""
         return {name: self.one(value, is_secret=is_secret_name(name)) for name, value in named.items()}
 
     def all(self, values: Iterable[Value]) -> tuple[str, ...]:
-        """A command line. Raises ValueMissing."""
+        """Return the words of a command line. Raises ValueMissing."""
         texts = tuple(self.one(value, is_secret=False) for value in values)
         self._learn(_of_command_line(texts))
         return texts
 
     def one(self, value: Value, *, is_secret: bool = True) -> str:
-        """Raises ValueMissing."""
+        """Return one value. Raises ValueMissing."""
         text = resolve_value(value)
         if isinstance(value, SecretRef):
             self._learn((*_parts(text), *_parts(text.removeprefix(value.prefix)), *_of_secret_url(text)))
@@ -205,7 +204,7 @@ class SourceValues:
         return text
 
     def learn_within(self, value: Any) -> None:
-        """Learn from plain values within each other, by their names."""
+        """Register secrets in nested literal values, found by their names."""
         if isinstance(value, Mapping):
             for name, member in value.items():
                 if isinstance(member, str):
@@ -219,7 +218,8 @@ class SourceValues:
             self._learn(_of_url(value))
 
     def url(self, value: Value) -> str:
-        """The URL, whose scheme is http or https. Raises ValueError, which never holds it, and ValueMissing."""
+        """Return the URL, which is http or https. Raises ValueMissing, and ValueError without the URL in its
+        message."""
         url = self.one(value, is_secret=False)
         if not url.startswith(_WEB):
             raise ValueError("its `url` must begin with http:// or https://")
@@ -232,8 +232,8 @@ class SourceValues:
 
 
 def request_headers(fields: Mapping[str, str]) -> Headers:
-    """The headers, which may be sent. Raises ValueError for one that frames a message or would break its line, which
-    never holds it."""
+    """Return the headers if they may be sent. Raises ValueError, whose message does not hold the header, for one that
+    frames a message or would break its line."""
     try:
         return judge_request_headers(fields)
     except ToolFailure as failure:
@@ -241,10 +241,11 @@ def request_headers(fields: Mapping[str, str]) -> Headers:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """`Bearer x` is as secret as x, a key as its lines, and a pair as the password in it."""
+    """Yield the text and the parts that are as secret: x of `Bearer x`, the lines of a key, the password of a `Basic`
+    pair."""
     yield text
     word = text.rpartition(" ")[2]
-    # The last word of a PEM text is its frame, which every key has.
+    # The last word of a PEM text is its delimiter, which all keys share.
     if not word.endswith(_FRAME):
         yield word
     if "\n" in text:
@@ -258,7 +259,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _of_url(text: str) -> Iterator[str]:
-    """What announces itself in a URL that may be seen otherwise."""
+    """Yield what is recognizably a secret in a URL that is otherwise public."""
     if "://" not in text:
         return
     yield from secrets_of_url(text)
@@ -272,7 +273,7 @@ def _of_url(text: str) -> Iterator[str]:
 
 
 def _of_secret_url(text: str) -> Iterator[str]:
-    """What may be a secret in a URL that nobody was to see."""
+    """Yield what may be a secret in a URL that is secret as a whole."""
     if "://" not in text:
         return
     try:
@@ -284,12 +285,12 @@ def _of_secret_url(text: str) -> Iterator[str]:
 
 
 def _is_token(piece: str) -> bool:
-    """Letters and digits that no word and no name of a host has."""
+    """Return whether the piece reads like a token: no dot, and digits or capitals, unlike words and host names."""
     return "." not in piece and (any(map(str.isdigit, piece)) or not piece.islower())
 
 
 def _of_command_line(words: tuple[str, ...]) -> Iterator[str]:
-    """`--token x`, `--api-key=x`, `TOKEN=x`."""
+    """Yield x of `--token x`, `--api-key=x` and `TOKEN=x`."""
     for before, word in zip(("", *words), words, strict=False):
         name, equals, value = word.partition("=")
         if equals and is_secret_name(name):
@@ -306,7 +307,7 @@ def _file_text(path: str) -> str:
             raise ValueMissing(f"{path} is larger than {_SECRET_MAX_BYTES:,} bytes")
         return data.decode().rstrip()
     except OSError as missing:
-        # Not `{path}: …`: where a path ends in `token`, what follows its colon would be hidden.
+        # Not `{path}: …`: if the path ends in `token`, the redactor would hide what follows the colon.
         raise ValueMissing(f"the file {path} cannot be read: {os.strerror(missing.errno or 0)}") from missing
     except UnicodeDecodeError as broken:
         raise ValueMissing(f"{path} is not UTF-8 text") from broken

@@ -1,9 +1,8 @@
 """What each kind of source declares, in the `kind.py` of its folder; `app/kinds.py` lists the kinds.
 
-Everything that differs from kind to kind is declared there: the section of sources.yaml, what a schema cannot say of
-it, which of its values may be secrets, what it needs on this machine, how it is opened, and its options of `toolhub
-sources add`. A `kind.py` imports no library of an extra: what needs one is imported by the functions that open and
-preview.
+All differences between kinds are declared there: the section of sources.yaml, checks beyond its schema, which values
+may be secrets, requirements on this machine, how it is opened, and its options of `toolhub sources add`. A `kind.py`
+imports no library of an extra; the functions that open and preview do.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config", bound=Source)
 FileKeys = tuple[str, ...] | Callable[[Any], tuple[str, ...]]
-"""Keys of a section that name files or folders, or which of them do in this one."""
+"""Keys of a section that name files or folders, or a function that returns those of a given section."""
 _VALUES_MAX: Final = 6
 _TEXT_MAX_CHARS: Final = 60
 _ARGUMENTS_MAX: Final = 50
 
 
 class SourceDeps(msgspec.Struct, frozen=True):
-    """What the hub gives to every kind for opening its sources."""
+    """What the hub provides to every kind for opening its sources."""
 
     redactor: Redactor
     clock: Clock
@@ -53,25 +52,25 @@ class SourceDeps(msgspec.Struct, frozen=True):
     observer: SourceObserver
     resource_news: ResourceNews
     trace: Callable[[], str]
-    """The `traceparent` of the call that runs; empty outside of one."""
+    """Returns the `traceparent` of the running call; empty outside of one."""
     trace_meta: Callable[[], dict[str, str]]
-    """That and its `tracestate`, by their names; empty outside of one."""
+    """Returns `traceparent` and `tracestate` by name; empty outside of a call."""
     tracer: Any
-    """OpenTelemetry's, for spans of what runs inside a tool."""
+    """OpenTelemetry's tracer, for spans inside a tool."""
     keep_raw: bool
-    """Whether results carry the upstream's own answer."""
+    """Whether results contain the upstream's raw answer."""
     trusted_namespaces: tuple[str, ...]
     inner_calls: Callable[[GrantedCall], InnerCalls]
-    """What a running call may call itself."""
+    """Returns what a running call may call itself."""
     programs: Interpreter
     skills_python: str
-    """Path of the interpreter of skills' scripts; empty: the hub's own."""
+    """Path of the interpreter for skills' scripts; empty: the hub's own."""
     data_dir: Path
-    """The hub's data folder: a kind may keep what it fetches in a folder of its own there."""
+    """The hub's data folder, in which a kind may store what it fetches in a folder of its own."""
     hides: Callable[[], HiddenPaths | None]
-    """The data folder, as worker processes are kept from it; None: they are not."""
+    """Returns how the data folder is hidden from worker processes; None: it is not hidden."""
     ladder: Ladder
-    """Confines the code of sources that see nothing but what they are shown."""
+    """Confines the code of sources that may see only the files given to them."""
     vault: Vault
     """Credentials of callers for sources."""
 
@@ -79,29 +78,29 @@ class SourceDeps(msgspec.Struct, frozen=True):
 class OpenedSource(msgspec.Struct, frozen=True):
     source: ToolSource
     restored: Callable[[JsonObject], Definition | None] | None = None
-    """Makes a definition of what a pin has kept."""
+    """Makes a definition from a stored pin."""
     registered: Callable[[JsonObject], Definition] | None = None
-    """Makes a definition of a tool that an operator has registered, from `registry/offers.py`'s words of it; raises
-    ValueError. None: tools of the kind are not registered over the wire."""
+    """Makes a definition of a tool that an operator has registered, from its description by `registry/offers.py`;
+    raises ValueError. None: tools of the kind are not registered over the wire."""
 
 
 Opened = TypeVar("Opened")
 
 
 class SourceAdapter(Generic[Opened]):
-    """What the adapters of all kinds of sources have in common: sources that come and go while calls run, and answers
-    that the definition gives and not the call."""
+    """What the adapters of all kinds of sources share: sources that are added and removed while calls run, and default
+    answers that do not depend on the call."""
 
     def __init__(self) -> None:
-        # What calls need, by source. Calls under way end where they began, whatever comes in its place.
+        # What calls need, by source. Running calls finish on the source that they began on, even when it is replaced.
         self._sources: dict[str, Opened] = {}
 
     def remove(self, name: str) -> None:
-        """Take a source away; does nothing when it is not there."""
+        """Remove a source; does nothing when there is none of that name."""
         self._sources.pop(name, None)
 
     def _source(self, call: GrantedCall) -> Opened:
-        """Raises ToolFailure when it is gone."""
+        """Return the call's source. Raises ToolFailure when it was removed."""
         source = self._sources.get(call.spec.source)
         if source is None:
             raise no_source(call)
@@ -121,21 +120,22 @@ class SourceAdapter(Generic[Opened]):
 
 
 class Opener(Protocol):
-    """Makes the sources of one kind, and knows the adapter that runs their tools."""
+    """Opens the sources of one kind, and holds the adapter that runs their tools."""
 
     @property
     def adapter(self) -> Adapter: ...
 
     def endpoint(self, name: str, entry: Any) -> str:
-        """Where the source is, without credentials, whether it can be opened or not."""
+        """Return the address of the source, without credentials, whether it can be opened or not."""
         ...
 
     def open(self, name: str, entry: Any) -> OpenedSource:
-        """Nothing is connected yet. Raises ValueError (ValueMissing, too), OSError or HubFailure for the operator."""
+        """Open the source without connecting yet. Raises ValueError (also ValueMissing), OSError or HubFailure for the
+        operator."""
         ...
 
     def forget(self, name: str) -> None:
-        """Its tools are called no more."""
+        """Drop the source; its tools are called no more."""
         ...
 
 
@@ -147,13 +147,13 @@ class SourceOption(msgspec.Struct, frozen=True):
     help: str
     metavar: str = ""
     is_many: bool = False
-    """May be given often."""
+    """May be given several times."""
     is_switch: bool = False
     is_pairs: bool = False
-    """Given often as NAME=VALUE; becomes a mapping."""
+    """Given several times as NAME=VALUE; becomes a mapping."""
     is_path: bool = False
     is_secret: bool = False
-    """The key of the entry that bears its name is a secret: a text in the clear is moved into a file of its own."""
+    """The entry's key of the same name is a secret: a plain text is moved into a file of its own."""
 
 
 def _nothing(*_: Any) -> Iterator[Any]:
@@ -163,48 +163,48 @@ def _nothing(*_: Any) -> Iterator[Any]:
 @dataclass(frozen=True, slots=True)
 class SourceKind(Generic[Config]):
     kind: ToolKind
-    """Its value is the `kind` in sources.yaml and, in capitals, the kind on the wire."""
+    """Its value is the `kind` in sources.yaml and, in capitals, the kind in the protocol."""
     config: type[Config]
     """Its section of sources.yaml."""
     sections: Mapping[type[Section], str]
-    """Sections within `config`, by the heading under which docs/configuration.md lists their keys."""
+    """Sections within `config`, each with the heading under which docs/configuration.md lists its keys."""
     check: Callable[[str, Config], None]
-    """What the schema cannot say of an entry at that place. Raises SourceInvalid."""
+    """Checks of an entry at that place that the schema cannot express. Raises SourceInvalid."""
     opener: str
-    """`module:name` of its `Opener`, made with SourceDeps: a name, for importing it takes up to a second."""
+    """`module:name` of its `Opener`, made with SourceDeps. It is a name because importing it takes up to a second."""
     package: str = ""
-    """Distribution without which it cannot be opened, by the name to import; empty: none."""
+    """Import name of a distribution that it needs to be opened; empty: none."""
     values: Callable[[Config], Iterator[tuple[str, Value]]] = _nothing
-    """Each value that may be a reference, with its place in the entry."""
+    """Yields each value that may be a reference, with its place in the entry."""
     files: Mapping[type[Section], FileKeys] = field(default_factory=dict)
-    """Keys, by section, that name files or folders: relative ones count from the folder of sources.yaml."""
+    """Keys, by section, that name files or folders; relative paths start at the folder of sources.yaml."""
     missing: Callable[[Config, tuple[str, ...]], Iterator[str]] = _nothing
-    """What else the entry refers to and is not on this machine, a sentence each; the second argument is
+    """Yields one sentence for each other thing that the entry refers to and this machine lacks; the second argument is
     `tools.trusted_namespaces`."""
     remarks: Callable[[Config], Iterator[str]] = _nothing
-    """What is not as it should be and keeps nothing from being used, a sentence each, found without a hub."""
+    """Yields one sentence for each problem that does not prevent its use, found without a hub."""
     unbounded: Callable[[Config], Iterator[str]] = _nothing
-    """What of the entry takes any path of the machine, a sentence each."""
+    """Yields one sentence for each part of the entry that accepts any path of the machine."""
     preview: str = ""
-    """`module:name` of a function of a source's name, its entry and a saved `/object_info` of ComfyUI or None, which
-    returns the WorkflowReport of its workflows without asking a server; empty: it has none."""
+    """`module:name` of a function that takes a source's name, its entry and a saved `/object_info` of ComfyUI or None,
+    and returns the WorkflowReport of its workflows without asking a server; empty: there is none."""
     options: tuple[SourceOption, ...] = ()
     entry_of: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
-    """The keys that `options` give besides `url` and `headers`. Raises SourceInvalid for options that do not go
-    together. None: such sources are not added by options."""
+    """Returns the keys that `options` give besides `url` and `headers`. Raises SourceInvalid for options that exclude
+    each other. None: such sources are not added by options."""
     has_trust: bool = True
     """Whether `trust` is a key of `config`."""
     trust: Callable[[Config], Trust] | None = None
-    """What an entry is trusted with, where that depends on more than its `trust`."""
+    """Returns the trust in an entry, where that depends on more than its key `trust`."""
     registering: str = ""
-    """Where tools of the kind are configured that cannot be registered over the wire; empty: they can."""
+    """Where to configure tools of the kind if they cannot be registered over the wire; empty: they can."""
 
     @property
     def name(self) -> str:
         return self.kind.value
 
     def load_opener(self) -> Callable[[SourceDeps], Opener]:
-        """Imports what its sources need. Raises ModuleNotFoundError when its extra is not installed."""
+        """Import what its sources need. Raises ModuleNotFoundError when its extra is not installed."""
         found: Callable[[SourceDeps], Opener] = _load(self.opener)
         return found
 
@@ -213,7 +213,7 @@ class SourceKind(Generic[Config]):
         return found
 
     def trust_of(self, entry: Source) -> Trust:
-        """When a definition of it may be called."""
+        """Return when its definitions may be called."""
         if self.trust is not None:
             return self.trust(cast("Config", entry))
         return Trust(getattr(entry, "trust", Trust.ALWAYS.value))
@@ -228,7 +228,7 @@ class WorkflowTool(msgspec.Struct, frozen=True):
     """The tool that a workflow becomes."""
 
     name: str
-    """Full; of a template without a source its own name."""
+    """Full name; for a template without a source its own name."""
     kind: str
     place: str
     """File, or path in sources.yaml."""
@@ -238,22 +238,22 @@ class WorkflowTool(msgspec.Struct, frozen=True):
     """`sync`, `async` or `job`."""
     capabilities: tuple[str, ...] = ()
     arguments: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Name to what it takes, in a few words."""
+    """A short description of the accepted values, by argument."""
     results: Mapping[str, str] = msgspec.field(default_factory=dict)
     facts: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """What else makes it different from others: digests, where it is called."""
+    """Other distinguishing facts: digests, where it is called."""
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 class WorkflowReport(msgspec.Struct, frozen=True):
-    """What `toolhub workflows check` says: the tools that workflows become, made without asking a server."""
+    """The output of `toolhub workflows check`: the tools that workflows become, made without asking a server."""
 
     tools: tuple[WorkflowTool, ...]
     problems: tuple[str, ...] = ()
-    """Of what did not even become a tool, each with its place."""
+    """Problems of workflows that did not become a tool, each with its place."""
     notes: tuple[str, ...] = ()
-    """What nobody knows without a server."""
+    """What cannot be known without a server."""
 
     @property
     def ok(self) -> bool:
@@ -261,7 +261,7 @@ class WorkflowReport(msgspec.Struct, frozen=True):
 
 
 def summary_of(schema: JsonObject) -> dict[str, str]:
-    """Top-level arguments, such as `{"width": "integer 1 … 4096, required"}`, fifty at most."""
+    """Return the top-level arguments, such as `{"width": "integer 1 … 4096, required"}`, at most fifty."""
     properties = schema.get("properties")
     required = schema.get("required")
     needed = required if isinstance(required, Sequence) and not isinstance(required, str) else ()

@@ -1,6 +1,6 @@
-"""What adapters share: connections, TLS, Retry-After, somebody else's words and bytes at a size, and common failures.
+"""What adapters share: connections, TLS, Retry-After, size limits for foreign texts and bytes, and common failures.
 
-What is cut keeps a digest of the whole, so that a change is still seen.
+Truncated values carry a digest of the whole, so that changes stay visible.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from toolhub_service.guards.secrets import Redact
 from toolhub_service.tools.hiding import masked_bytes
 
 _TOO_DEEP: Final = "nested too deeply to be read"
-LONGEST_S: Final = 3_600.0  # The longest wait that one Retry-After header can ask for
+LONGEST_S: Final = 3_600.0  # the longest wait that one Retry-After header can request
 EXCERPT_MAX_CHARS: Final = 2_000
-JUDGED_CHARS: Final = 8_000  # What the redactor sees: more than is shown, so that no secret straddles the cut
+JUDGED_CHARS: Final = 8_000  # what the redactor sees: more than is shown, so that no secret is cut in half
 _CHUNK_BYTES: Final = 256 * 1024
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}(; ?[\x20-\x7e]{1,100})?")
 
 
-TraceMeta = Callable[[], dict[str, str]]  # W3C traceparent and tracestate of what runs now; empty when there is none
-Trace = Callable[[], str]  # The W3C traceparent of what runs now; empty when there is none
+TraceMeta = Callable[[], dict[str, str]]  # returns the current W3C traceparent and tracestate; empty without any
+Trace = Callable[[], str]  # returns the current W3C traceparent; empty without any
 
 
 def no_trace() -> str:
@@ -41,14 +41,13 @@ def no_trace() -> str:
 
 
 class RefCounted:
-    """Connections that are closed after their last user, so that calls under way end where they began even when their
-    source is removed or opened again meanwhile. `close` ends the connections; it is called once.
-    """
+    """Connections that are closed after their last user, so that running calls can finish even when their source is
+    removed or reopened meanwhile. `close` ends the connections and is called once."""
 
     def __init__(self, close: Callable[[], Awaitable[None]]) -> None:
         self._close = close
         self._users = 0
-        self.is_closed = False  # Whether nobody may begin to use them any more
+        self.is_closed = False  # whether new users are refused
 
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
@@ -61,7 +60,7 @@ class RefCounted:
                 await self._close()
 
     async def close(self) -> None:
-        """Now, or when the last user is out."""
+        """Close now, or when the last user has finished."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -70,20 +69,21 @@ class RefCounted:
 
 
 def is_cancelled() -> bool:
-    """Whether somebody has cancelled this task, and not a library or a tool on its own."""
+    """Return whether this task was cancelled from outside, not by a library or tool that raises CancelledError
+    itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def suspended_by(error: BaseException) -> Suspended | None:
-    """By one of calls that a tool has made beside one another, in a task group."""
+    """Return the Suspended of one of the concurrent calls of a tool in a task group; None when there is none."""
     while isinstance(error, BaseExceptionGroup) and (part := error.subgroup(Suspended)) is not None:
         error = part.exceptions[0]
     return error if isinstance(error, Suspended) else None
 
 
 def retry_after_s(header: str | None) -> float:
-    """Seconds that a Retry-After header (RFC 9110 §10.2.3) asks for, in either form; 0 when it cannot be read."""
+    """Return the seconds in a Retry-After header (RFC 9110 §10.2.3), in either form; 0 when it cannot be parsed."""
     if not header:
         return 0.0
     text = header.strip()
@@ -96,7 +96,8 @@ def retry_after_s(header: str | None) -> float:
 
 
 def client_context(terms: ClientTls) -> ssl.SSLContext:
-    """TLS 1.2 or later, servers verified. Raises OSError and ValueError where a file cannot be read or used."""
+    """Return a client context with TLS 1.2 or later that verifies servers. Raises OSError and ValueError where a file
+    cannot be read or used."""
     context = ssl.create_default_context(cafile=terms.ca_file or None)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if terms.certificate_file:
@@ -105,7 +106,7 @@ def client_context(terms: ClientTls) -> ssl.SSLContext:
 
 
 def written(value: JsonValue) -> bytes | None:
-    """Compact JSON of a value that came as JSON; None when it is nested too deeply to be written."""
+    """Return a parsed JSON value as compact JSON; None when it is nested too deeply to be serialized."""
     try:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
     except (RecursionError, ValueError):
@@ -113,12 +114,12 @@ def written(value: JsonValue) -> bytes | None:
 
 
 def shortened(text: str, max_bytes: int) -> str:
-    """The beginning of the text, at most so many bytes of UTF-8; what is not Unicode is replaced."""
+    """Return the beginning of the text, at most so many bytes of UTF-8; invalid Unicode is replaced."""
     return text.encode("utf-8", "replace")[:max_bytes].decode("utf-8", "ignore")
 
 
 def kept_text(text: str, max_bytes: int) -> JsonValue:
-    """The text; of one that is too long the beginning, its length and its digest."""
+    """Return the text; if it is too long, its beginning, length and digest."""
     short = shortened(text, max_bytes)
     if len(short) == len(text):
         return text
@@ -127,7 +128,7 @@ def kept_text(text: str, max_bytes: int) -> JsonValue:
 
 
 def kept_json(value: JsonValue, max_bytes: int) -> JsonValue:
-    """The value; of one that is too large only its length and digest."""
+    """Return the value; if it is too large, only its length and digest."""
     if isinstance(value, str):
         return kept_text(value, max_bytes)
     data = written(value)
@@ -139,29 +140,30 @@ def kept_json(value: JsonValue, max_bytes: int) -> JsonValue:
 
 
 def one_line(text: str, max_chars: int) -> str:
-    """Untrusted text for a sentence: printable, on one line, cut."""
+    """Return untrusted text for use in a sentence: printable, on one line, truncated."""
     seen = text[: 4 * max_chars]
     line = " ".join("".join(char if char.isprintable() else " " for char in seen).split())
     return line if len(line) <= max_chars and len(seen) == len(text) else f"{line[: max_chars - 1]}…"
 
 
 def as_object(value: JsonValue) -> Mapping[str, JsonValue] | None:
-    """The value when it is a JSON object."""
+    """Return the value if it is a JSON object, else None."""
     return value if isinstance(value, Mapping) else None
 
 
 def as_string(value: object) -> str:
-    """The value when it is text; else empty."""
+    """Return the value if it is a string, else an empty one."""
     return value if isinstance(value, str) else ""
 
 
 def as_number(value: object) -> float | None:
-    """The value when it is a JSON number; an integer stays one, for it may have more digits than a double."""
+    """Return the value if it is a JSON number, else None; integers stay integers, as they may have more digits than a
+    double."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
-    """Somebody else's words, fit to be handed on: redacted, without control characters, cut."""
+    """Return foreign text for handing on: redacted, without control characters, truncated."""
     clean = redact(text[:JUDGED_CHARS])
     shown = "".join(char if char.isprintable() or char in "\n\t" else " " for char in clean).strip()
     return shown if len(shown) <= max_chars else f"{shown[: max_chars - 1]}…"
@@ -171,22 +173,22 @@ _PATH: Final = re.compile(r"""(?:[A-Za-z]:\\|\\\\|(?<![\w:/])/)[^\s'",:;()<>|]{2
 
 
 def without_paths(text: str) -> str:
-    """Somebody else's words without the absolute paths of their machine."""
+    """Return foreign text without absolute paths of its machine."""
     return _PATH.sub("<path>", text)
 
 
 def in_its_words(excerpt: str) -> str:
-    """A sentence with the excerpt of the upstream's answer."""
+    """Return a sentence with the excerpt of the upstream's answer."""
     return f"It says: {excerpt}" if excerpt else "It gave no reason."
 
 
 async def kept_bytes(
     data: bytes, call: Call, artifacts: ArtifactService | None, *, media_type: str = "", name: str = ""
 ) -> tuple[JsonObject, tuple[ArtifactRef, ...]]:
-    """Bytes as a value: where they are kept as an artifact, or why they are not.
+    """Return bytes as a value: the artifact that stores them, or why they are not stored.
 
-    An effect that was had is answered also when its output cannot be kept: so a failure to keep it is not raised.
-    `media_type`: as somebody else names it; what is none is not believed. `artifacts`: None where nothing can be kept.
+    A call that had its effect is answered even when its output cannot be stored, so that failure is not raised.
+    `media_type`: as the upstream names it; ignored when invalid. `artifacts`: None where nothing can be stored.
     """
     data = masked_bytes(data)
     facts: JsonObject = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -206,19 +208,19 @@ async def _chunks(data: bytes) -> AsyncIterator[bytes]:
 
 
 def no_source(call: GrantedCall) -> ToolFailure:
-    """Its source was taken away while the call was on its way."""
+    """The source was removed during the call."""
     message = f"{call.spec.name} is not available: its source is no longer connected to this hub. Use another tool."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
 
 
 def not_loaded(tool: str) -> ToolFailure:
-    """The code of a tool that runs within the hub is not there."""
+    """The code of an in-process tool is not loaded."""
     message = f"{tool} is listed but not loaded. Use another tool, or ask an operator."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
 
 
 def tool_failed(tool: str) -> ToolFailure:
-    """A tool that runs within the hub raised what it should not; nothing of the exception is shown."""
+    """An in-process tool raised an unexpected exception, none of which is shown."""
     message = (
         f"{tool} failed with an unexpected error. Try other arguments or another tool. Operators find the error in "
         "the log."
@@ -227,7 +229,7 @@ def tool_failed(tool: str) -> ToolFailure:
 
 
 def hub_failed(call: GrantedCall) -> ToolFailure:
-    """A defect of the hub in the middle of a call of a remote tool."""
+    """A defect of the hub during a call of a remote tool."""
     message = (
         f"The hub failed while it called {call.spec.name}, which may have run. Check that before you call it "
         "again. Operators find the error in the log."
