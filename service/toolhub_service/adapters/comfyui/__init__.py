@@ -1,4 +1,4 @@
-"""ComfyUI: a template (a graph and a sidecar that says what of it is an argument) as a tool, run as a job.
+"""ComfyUI: a template (a graph and a sidecar that declares its arguments) as a tool, run as a job.
 
     template.py       the sidecar and what it makes of a graph
     loading.py        sidecars and graphs from files and folders

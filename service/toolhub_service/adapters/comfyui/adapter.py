@@ -35,7 +35,7 @@ from toolhub_service.tools.egress.transport import GuardedTransport, SystemResol
 
 # ComfyUI servers of sources.yaml.
 
-# Name of a source's only server, where it has but a `url`.
+# Name of the only server of a source that has only a `url`.
 _ONE = "comfyui"
 
 
@@ -74,24 +74,24 @@ class ComfyUiOpener:
 
 
 def _backends(entry: ComfyUiSource, values: SourceValues) -> Iterator[BackendTerms]:
-    """Raises ValueError for what cannot be used."""
+    """Yield the terms of each server. Raises ValueError for an entry that cannot be used."""
     only = {_ONE: ComfyUiBackend(url=entry.url, headers=entry.headers)} if entry.url else {}
     for name, backend in (only | entry.backends).items():
         yield backend_at(name, values.url(backend.url), dict(request_headers(values.of(backend.headers))))
 
 
 def _bare(url: str) -> str:
-    """Without credentials."""
+    """Return the URL without credentials."""
     try:
         return backend_at("", url, {}).url if "://" in url else url
     except ValueError:
         return ""
 
 
-# A source put together: servers, templates, jobs. Nothing is connected yet.
+# The parts of a source: servers, templates, jobs. Nothing is connected yet.
 
 POLLS = PollTerms(first_s=0.25, longest_s=5.0)
-"""A look a second or two into a run, then every five; a quarter of a second after an event."""
+"""A poll after a second or two of a run, then every five seconds; a quarter of a second after an event."""
 FETCHES = PollTerms(first_s=0.25, longest_s=5.0, at_once=4)
 _CONNECTIONS_MAX = 64
 
@@ -107,7 +107,7 @@ class Opened:
     guarded: GuardedTransport
 
     async def close(self) -> None:
-        """End its connections."""
+        """Close its connections."""
         await self.backends.close()
         await self.http.aclose()
         await self.guarded.aclose()
@@ -125,7 +125,7 @@ def opened(
     polls: PollTerms = POLLS,
     callers: CallersOf | None = None,
 ) -> Opened:
-    """Raises ValueError for a URL that is none, OSError or ValueError for certificates that cannot be used."""
+    """Raises ValueError for an invalid URL, OSError or ValueError for certificates that cannot be used."""
     entry = terms.entry
     tls = client_context(entry.tls) if entry.tls.ca_file or entry.tls.certificate_file else None
     rules = tuple(backend.rule for backend in terms.backends)
@@ -171,7 +171,7 @@ class ComfyAdapter(SourceAdapter[_Source]):
         self._randomness = randomness
 
     def put(self, terms: ComfyTerms, job: ComfyJob, connections: RefCounted, callers: CallersOf | None = None) -> None:
-        """Add a source, or put another in its place. Jobs under way end where they began."""
+        """Add a source, or replace one. Running jobs finish on the source that they began on."""
         patience = RemoteTerms(absent_for_s=terms.entry.lost_after_s)
         executor = RemoteExecutor(job, self._running, self._clock, self._randomness, patience)
         self._sources[terms.name] = _Source(terms, job, executor, connections, callers)
@@ -201,7 +201,7 @@ class ComfyAdapter(SourceAdapter[_Source]):
         )
 
     def _source(self, call: GrantedCall) -> _Source:
-        """Raises ToolFailure when it is gone."""
+        """Return the call's source. Raises ToolFailure when it was removed."""
         source = super()._source(call)
         if source.connections.is_closed:
             raise no_source(call)

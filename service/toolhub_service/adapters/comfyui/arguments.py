@@ -1,7 +1,7 @@
-"""The arguments that an input schema declares, walked through `properties`, and what may be bound of them.
+"""The arguments that an input schema declares, found through `properties`, and which of them may be bound.
 
-ComfyUI takes every list in a graph for a link, and `{"__value__": …}` for a list in disguise. An argument that could be
-either would let a caller rewire the graph, so only what is certainly a literal is bound as it is.
+ComfyUI interprets every list in a graph as a link, and `{"__value__": …}` as a wrapped list. An argument that could be
+either would let a caller rewire the graph, so only certain literals are bound unchanged.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Arguments:
     def __init__(self, schema: JsonObject) -> None:
         self.schema = schema
         self.leaves: dict[str, JsonObject] = dict(self._walk(schema, "", 0))
-        """JSON Pointer to schema of each argument that has no arguments of its own, in the schema's order."""
+        """Schema of each argument without arguments of its own, by JSON Pointer, in the schema's order."""
 
     def at(self, pointer: str) -> JsonObject | None:
-        """The schema of the argument there; None when none is declared."""
+        """Return the schema of the argument at the pointer; None when none is declared."""
         found: JsonObject | None = self.schema
         for name in names_of(pointer):
             properties = self.resolved(found).get("properties") if found is not None else None
@@ -51,7 +51,7 @@ class Arguments:
         return found
 
     def resolved(self, schema: JsonObject) -> JsonObject:
-        """Its `$ref` followed, where that leads into this very document."""
+        """Return the schema with its `$ref` followed, if that refers to this document."""
         for _ in range(_DEPTH_MAX):
             reference = schema.get("$ref")
             if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -65,7 +65,7 @@ class Arguments:
         return schema
 
     def is_given(self, pointer: str) -> bool:
-        """Whether every valid call has it, said or by default."""
+        """Return whether every valid call has the argument, given or by default."""
         at = self.schema
         for name in names_of(pointer):
             properties = self.resolved(at).get("properties")
@@ -80,7 +80,8 @@ class Arguments:
         return True
 
     def types(self, schema: JsonObject) -> frozenset[str] | None:
-        """Types that its values may have; None: any. `allOf` and `not` are not looked at, which errs to more."""
+        """Return the types that its values may have; None: any. `allOf` and `not` are ignored, which can only add
+        types."""
         schema = self.resolved(schema)
         if "const" in schema:
             return frozenset({_type_of(schema["const"])})
@@ -100,7 +101,7 @@ class Arguments:
         return None
 
     def is_literal(self, schema: JsonObject) -> bool:
-        """Whether no value of it is an array or an object."""
+        """Return whether no value of it is an array or an object."""
         types = self.types(schema)
         return types is not None and types <= _LITERALS
 
@@ -114,7 +115,7 @@ class Arguments:
 
 
 def schema_problems(arguments: Arguments) -> Iterator[str]:
-    """What is wrong with the input schema itself, before anything is bound."""
+    """Yield what is wrong with the input schema itself, before anything is bound."""
     schema = arguments.schema
     try:
         compile_schema(schema)
@@ -146,16 +147,16 @@ def _leaf_problems(arguments: Arguments, pointer: str, leaf: JsonObject) -> Iter
 
 
 def _fits(root: JsonObject, schema: JsonObject, value: JsonValue) -> bool:
-    """Whether a value fits a part of a sound schema."""
+    """Return whether a value is valid by a part of a valid schema."""
     shared = {word: root[word] for word in ("$schema", "$defs", "definitions") if word in root}
     try:
         return compile_schema({**shared, **schema}).is_valid(value)
     except SchemaRefused:
-        return True  # a reference that only the whole document can follow
+        return True  # a reference that only the whole document can resolve
 
 
 def value_at(args: JsonObject, pointer: str) -> JsonValue:
-    """The argument there; None when it is not given, or given as null."""
+    """Return the argument at the pointer; None when it is absent or null."""
     found: Any = args
     for name in names_of(pointer):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -188,28 +189,28 @@ _HARMLESS: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An artifact that must lie on the server before the graph is sent."""
+    """An artifact that must be on the server before the graph is sent."""
 
     pointer: str
-    """Of the argument."""
+    """JSON Pointer of the argument."""
     artifact_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class BoundGraph:
-    """What is sent."""
+    """The graph that is sent."""
 
     graph: JsonObject
     sha256: str
-    """Hex, over its canonical JSON."""
+    """Hex digest of its canonical JSON."""
     seeds: Mapping[str, int]
-    """By pointer into the graph: given or drawn, for the record."""
+    """By pointer into the graph, given or drawn, for the record."""
     prefixes: Mapping[str, str]
-    """File name prefixes that were forced, by pointer into the graph."""
+    """Forced file name prefixes, by pointer into the graph."""
 
 
 def required_uploads(template: Template, args: JsonObject) -> tuple[Upload, ...]:
-    """Which artifacts must be uploaded first; each artifact once."""
+    """Return the artifacts that must be uploaded first, each once."""
     found: dict[str, Upload] = {}
     for binding in template.bindings:
         given = value_at(args, binding.source) if binding.transform is Transform.UPLOAD else None
@@ -226,10 +227,10 @@ def bound(
     seeds: Callable[[], int],
     names: Mapping[str, str],
 ) -> BoundGraph:
-    """`args` are valid and complete. `uploads`: artifact id to the name that the server gave; `seeds` draws one below
-    2^53; `names`: `tenant` and `job_id`, of letters, digits, `_` and `-` only.
+    """Return the graph with the arguments bound. `args` are valid and complete. `uploads`: names on the server by
+    artifact id; `seeds` draws one below 2^53; `names`: `tenant` and `job_id`, of letters, digits, `_` and `-` only.
 
-    Raises ToolFailure INVALID_INPUT for a value that would be more than a literal (a list is a link to ComfyUI).
+    Raises ToolFailure INVALID_INPUT for a value that is not a literal (ComfyUI interprets a list as a link).
     """
     drawn = dict(_seeds(template, args, seeds))
     forced = {one.target: _filled(one, names) for one in template.forced}
@@ -246,7 +247,7 @@ def bound(
 def _given(
     bindings: tuple[Binding, ...], args: JsonObject, uploads: Mapping[str, str]
 ) -> Iterator[tuple[NodeInput, Literal]]:
-    """What the caller chose; an argument that is absent or null leaves what the graph says."""
+    """Yield the caller's values; an argument that is absent or null keeps the graph's value."""
     for binding in bindings:
         value = value_at(args, binding.source)
         if value is None:
@@ -274,7 +275,8 @@ def _seeds(template: Template, args: JsonObject, draw: Callable[[], int]) -> Ite
 
 
 def _literal(source: str, value: JsonValue) -> Literal:
-    """The schema has made sure of it; should it ever not, no caller rewires a graph."""
+    """Return the value if it is a literal. The schema ensures that; this check keeps callers from rewiring the graph
+    should it fail."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise refuse(ErrorKind.INVALID_INPUT, f"{source} must be text, a number or a boolean.")
@@ -295,7 +297,7 @@ def _name(name: str) -> str:
 
 
 def _written(graph: JsonObject, values: Mapping[NodeInput, Literal]) -> JsonObject:
-    """The graph with these inputs; the nodes that are not touched are shared with it."""
+    """Return the graph with these inputs; it shares the unchanged nodes."""
     made: dict[str, Any] = dict(graph)
     changed: dict[str, dict[str, JsonValue]] = {}
     for place, value in values.items():

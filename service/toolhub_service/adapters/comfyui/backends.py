@@ -1,8 +1,8 @@
-"""The servers of one source, and which of them a prompt is sent to.
+"""The servers of one source, and the choice of the one that a prompt is sent to.
 
-Least loaded: the shortest queue, with what is on its way there, round robin among equals. A server that cannot be
-reached is passed over with exponential backoff, unless no other is left. There is no circuit breaker for one server: a
-call is stopped only when all of them are gone.
+The least loaded server is chosen: the shortest queue, prompts on the way there included, round robin among equals. An
+unreachable server is skipped with exponential backoff, unless no other is left. There is no circuit breaker for one
+server: a call is stopped only when all of them are down.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _DOWN_MAX_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ServerKind:
-    """What a server says of itself, cut; untrusted."""
+    """What a server reports about itself, truncated; untrusted."""
 
     version: str = ""
     pytorch: str = ""
     device: str = ""
     has_jobs: bool = False
     upload_max_bytes: int = 0
-    """0: it does not say."""
+    """0: not reported."""
 
 
 async def _kind_of(client: ComfyClient) -> ServerKind:
-    """The server's version, device and routes. Raises NoReply."""
+    """Return the server's version, device and routes. Raises NoReply."""
     stats = await client.get("/system_stats")
     system, devices = stats.fields.get("system"), stats.fields.get("devices")
     if not isinstance(system, Mapping):
         raise NoReply(f"the server there is not ComfyUI (status {stats.status})", was_sent=False)
     first = devices[0] if isinstance(devices, list) and devices else None
-    # 0.33 answers `/api/jobs` (one atomic look at a job, one atomic cancel); 0.3.64 has none of it: 404, empty body.
+    # 0.33 answers `/api/jobs` (atomic read of a job, atomic cancel); 0.3.64 does not have it: 404, empty body.
     jobs = await client.get("/api/jobs", {"limit": "1"})
     features = (await client.get("/features")).fields
     cap = features.get("max_upload_size")
@@ -73,16 +73,16 @@ def _word(holder: object, key: str, redact: Callable[[str], str]) -> str:
 
 class StopResult(Enum):
     REMOVED = "removed"
-    """The server has taken it out: if it is not known there any more, that is why."""
+    """The server has removed it, which explains why it may be unknown there."""
     INTERRUPTED = "interrupted"
-    """It runs, and was asked to stop."""
+    """It runs, and the server was asked to stop it."""
     OVER = "over"
     """There is nothing to stop."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one server, whoever asks it."""
+    """What is known of one server, shared by all who ask it."""
 
     witness: str = ""
     kind: ServerKind | None = None
@@ -120,8 +120,8 @@ class Backend:
         clock: Clock,
         callers: CallersOf | None = None,
     ) -> None:
-        """`poller` asks for the state of prompts, `fetches` for files: a long download must not hold up a question.
-        `callers`: where work is sent, followed and fetched with its caller's own credential."""
+        """`poller` polls the state of prompts, `fetches` downloads files: a long download must not delay a poll.
+        `callers`: where requests for a call carry its caller's own credential."""
         self.name = client.name
         self.client = client
         self.events = events
@@ -133,7 +133,7 @@ class Backend:
         self._known = _Known()
 
     def asked_by(self, call: GrantedCall) -> Backend:
-        """The same server, asked as the call's principal is known there; what is known of it is shared."""
+        """Return the same server with the credential of the call's principal; what is known of the server is shared."""
         if self._callers is None:
             return self
         other = copy(self)
@@ -142,7 +142,7 @@ class Backend:
 
     @property
     def witness(self) -> str:
-        """A prompt that it was seen to know: while it knows that one, it has not been started anew. Empty: none."""
+        """Return a prompt that the server knew: while it still knows it, it has not been restarted. Empty: none."""
         return self._known.witness
 
     @property
@@ -150,12 +150,12 @@ class Backend:
         return self._clock.monotonic_s() < self._known.down_until_s
 
     async def kind(self, *, anew: bool = False) -> ServerKind:
-        """What it is; asked once, or `anew`. Raises NoReply."""
+        """Return what the server is; asked once, or again with `anew`. Raises NoReply."""
         known = self._known
         if known.kind is None or anew:
             kind = known.kind = await _kind_of(self._own)
             newest = None
-            with suppress(NoReply):  # without a witness a restart of it is noticed later, no more
+            with suppress(NoReply):  # without a witness a restart is only noticed later
                 newest = await newest_in_history(self._own)
             known.witness = newest.prompt_id if newest is not None else ""
             self.is_back()
@@ -163,7 +163,7 @@ class Backend:
         return known.kind
 
     async def read_status(self, prompt_id: str) -> PromptStatus:
-        """Raises NoReply."""
+        """Return the state of a prompt. Raises NoReply."""
         seen = await read_status(self.client, prompt_id, has_jobs=(await self.kind()).has_jobs)
         if seen.state.is_over or not (self.witness or seen.state is PromptState.UNKNOWN):
             self._known.witness = prompt_id
@@ -172,9 +172,9 @@ class Backend:
         return seen
 
     async def stop(self, prompt_id: str) -> StopResult:
-        """Stop this prompt and no other. Raises NoReply when the server does not do it.
+        """Stop this prompt and no other. Raises NoReply when the server does not answer.
 
-        A node is never interrupted, only what follows it.
+        A running node is never interrupted, only the nodes after it.
         """
         state = (await self.read_status(prompt_id)).state
         if state not in (PromptState.PENDING, PromptState.RUNNING):
@@ -190,8 +190,8 @@ class Backend:
         return await self._stop_by_queue(prompt_id, was_waiting=state is PromptState.PENDING)
 
     async def _stop_by_queue(self, prompt_id: str, *, was_waiting: bool) -> StopResult:
-        # An interrupt without an id, or to a server too old to read one, stops whatever runs: so the prompt is removed
-        # from the queue first, and interrupted only when it is the one that runs.
+        # An interrupt without an id, or to a server too old to read one, stops whichever prompt runs: so the prompt is
+        # removed from the queue first, and interrupted only when it is the running one.
         deleted = await self.client.post("/queue", {"delete": [prompt_id]})
         state = (await self.read_status(prompt_id)).state
         if state is PromptState.RUNNING:
@@ -205,8 +205,8 @@ class Backend:
         return StopResult.REMOVED if is_removed else StopResult.OVER
 
     async def queue(self) -> int:
-        """How many prompts wait or run there, with those on their way from here. Raises NoReply."""
-        # A few bytes, where /queue would tell every graph that waits.
+        """Return how many prompts wait or run there, including those on their way from here. Raises NoReply."""
+        # A few bytes, whereas /queue would return the graph of every waiting prompt.
         info = (await self.client.get("/prompt")).fields.get("exec_info")
         waiting = info.get("queue_remaining") if isinstance(info, dict) else None
         if not isinstance(waiting, int):
@@ -216,7 +216,7 @@ class Backend:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """While a prompt is on its way there."""
+        """Count a prompt as on its way there."""
         self._known.in_flight += 1
         try:
             yield
@@ -224,7 +224,7 @@ class Backend:
             self._known.in_flight -= 1
 
     def has_failed(self) -> None:
-        """Pass it over for a while, and look anew at what it is."""
+        """Skip the server for a while, and read again what it is."""
         known = self._known
         known.kind = None
         known.down_for_s = min(max(2 * known.down_for_s, _DOWN_FIRST_S), _DOWN_MAX_S)
@@ -235,7 +235,7 @@ class Backend:
 
 
 class Backends:
-    """The servers of one source; chooses where a prompt is sent."""
+    """The servers of one source; chooses the one that a prompt is sent to."""
 
     def __init__(self, backends: Iterable[Backend]) -> None:
         self._by_name = {backend.name: backend for backend in backends}
@@ -248,7 +248,7 @@ class Backends:
         return self._by_name.get(name)
 
     async def choose(self, names: frozenset[str]) -> Backend | None:
-        """Where the next prompt is best sent, of these; None when none is left."""
+        """Return the best of these servers for the next prompt; None when none is left."""
         able = [backend for backend in self if backend.name in names]
         alive = [backend for backend in able if not backend.is_down] or able
         if len(alive) < 2:

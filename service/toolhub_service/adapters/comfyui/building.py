@@ -1,6 +1,6 @@
-"""Makes a template of a sidecar and its graph, or reports everything that is wrong with the two at once.
+"""Makes a template from a sidecar and its graph, or reports all problems of the two at once.
 
-What an argument can reach is decided here, once: literal inputs of named nodes of named classes, nothing twice, nothing
+Only here it is decided what an argument can reach: literal inputs of named nodes of named classes, none twice, none
 that is forced, no file names, no secrets.
 """
 
@@ -37,18 +37,18 @@ from toolhub_service.schema.references import SchemaRefused, names_of
 
 
 class InvalidTarget(ValueError):
-    """Something may not stand there in the graph; the message says why and what to do."""
+    """A value is not allowed at this place of the graph; the message says why and what to do."""
 
 
-# What may be bound to what: the argument's schema decides, so that no valid call can do more than was meant.
+# What may be bound where: the argument's schema decides, so that no valid call can do more than intended.
 
-# Classes that read a file of the server: a name of the caller's choice would open anybody's.
+# Classes that read a file of the server: with a name of the caller's choice they would read anybody's file.
 _LOADERS: Final = frozenset({"LoadImage", "LoadImageMask", "LoadImageOutput", "LoadAudio", "LoadVideo", "Load3D"})
 _FILES: Final = frozenset({"image", "audio", "file", "model_file"})
 
 
 def check_binding(binding: Binding, arguments: Arguments) -> None:
-    """Raises InvalidTarget when the argument may not go there, with what to do."""
+    """Raises InvalidTarget, which says what to do, when the argument is not allowed there."""
     declared = arguments.at(binding.source)
     if declared is None:
         raise InvalidTarget(f"input_schema declares no argument {binding.source}: add it there, or correct `from`")
@@ -91,7 +91,7 @@ def check_seed(seed: Seed, arguments: Arguments) -> None:
         )
 
 
-# The schema of a result, made from the outputs that a sidecar declares.
+# The result's schema, made from the outputs that a sidecar declares.
 
 FILE_SCHEMA: Final[JsonObject] = {
     "type": "object",
@@ -107,7 +107,7 @@ FILE_SCHEMA: Final[JsonObject] = {
 
 
 def result_schema(outputs: Sequence[Output]) -> JsonObject:
-    """`{<output>: [file, …]}`; of text outputs `[text, …]`."""
+    """Return the schema of `{<output>: [file, …]}`; for text outputs `[text, …]`."""
     return {
         "type": "object",
         "required": [output.name for output in outputs],
@@ -124,14 +124,15 @@ def result_schema(outputs: Sequence[Output]) -> JsonObject:
     }
 
 
-# Where in a graph a sidecar's pointer leads: to one literal input of one node, of the class the author saw there.
+# A sidecar's pointer leads to one literal input of one node, of the class that the author saw there.
 
 _SHOWN_MAX = 5
 _AGAIN = "the graph was exported again and its nodes were renumbered"
 
 
 def check_target(graph: JsonObject, pointer: str, expect_class: str) -> None:
-    """`/3/inputs/seed` in a sound graph; `expect_class` empty: of any class. Raises InvalidTarget."""
+    """Check a pointer such as `/3/inputs/seed` in a valid graph; an empty `expect_class` allows any class. Raises
+    InvalidTarget."""
     steps = names_of(pointer)
     if len(steps) != 3 or steps[1] != "inputs":
         raise InvalidTarget(f"{pointer} is not an input: write `/<node id>/inputs/<name>`")
@@ -149,7 +150,7 @@ def check_target(graph: JsonObject, pointer: str, expect_class: str) -> None:
 
 
 def node_of(graph: JsonObject, node: str, expect_class: str) -> Mapping[str, Any]:
-    """The node. Raises InvalidTarget when there is none, or it is of another class."""
+    """Return the node. Raises InvalidTarget when there is none, or it is of another class."""
     body = graph.get(node)
     if not isinstance(body, Mapping):
         raise InvalidTarget(f"there is no node {node[:64]}{_since(graph, expect_class)}")
@@ -161,7 +162,7 @@ def node_of(graph: JsonObject, node: str, expect_class: str) -> Mapping[str, Any
 
 
 def _since(graph: JsonObject, expect_class: str) -> str:
-    """What the nodes of that class are called now."""
+    """Return the present ids of the nodes of that class, as part of a sentence."""
     found = [node for node, body in graph.items() if isinstance(body, Mapping) and body["class_type"] == expect_class]
     if not found:
         return f": {_AGAIN}, or the node was taken out"
@@ -175,16 +176,16 @@ _JOB: Final = "{job_id}"
 
 
 def build(sidecar: Sidecar, words: JsonObject, graph: JsonValue, path: str) -> Template:
-    """`words` is the sidecar as it was read, for its digest. Raises TemplateInvalid."""
+    """Return the template. `words` is the sidecar as it was read, for its digest. Raises TemplateInvalid."""
     unsound = graph_problems(graph)
     if unsound:
         raise TemplateInvalid(*(f"{sidecar.workflow.file}: {problem}" for problem in unsound))
-    assert isinstance(graph, Mapping)  # else it would be unsound
+    assert isinstance(graph, Mapping)  # otherwise it would be invalid
     return _Build(sidecar, graph).template(words, path)
 
 
 class _Build:
-    """Goes through a sidecar from top to bottom and collects the problems."""
+    """Checks a sidecar from top to bottom and collects the problems."""
 
     def __init__(self, sidecar: Sidecar, graph: JsonObject) -> None:
         self._sidecar = sidecar
@@ -192,7 +193,7 @@ class _Build:
         self._arguments = Arguments(sidecar.input_schema)
         self._problems: list[str] = []
         self._set_by: dict[str, str] = {}
-        """Pointer into the graph to what stands there, such as `forced[0]`."""
+        """By pointer into the graph, the part of the sidecar that sets it, such as `forced[0]`."""
 
     def template(self, words: JsonObject, path: str) -> Template:
         sidecar = self._sidecar
@@ -231,7 +232,7 @@ class _Build:
         )
 
     def _check_each(self, where: str, items: Iterable[Item], check: Callable[[Item, str], None]) -> None:
-        """Collects what keeps items of a list from being used."""
+        """Check each item of a list and collect the problems."""
         for index, item in enumerate(items):
             at = f"{where}[{index}]"
             try:
@@ -279,7 +280,7 @@ class _Build:
                 yield f"forced: {one.pointer} must stay below the server's output folder: no `..`, no `/` first"
 
     def _argument_problems(self) -> Iterator[str]:
-        """Every argument goes somewhere, or is said not to."""
+        """Yield a problem for each argument that is neither bound nor declared unused."""
         used = {setting.source for setting in self._sidecar.bindings}
         used |= {setting.source for setting in self._sidecar.seeds if setting.source}
         for pointer in self._sidecar.unused:
@@ -313,7 +314,8 @@ class _Build:
         return replace(limits, node_class_allowlist=allowed)
 
     def _warnings(self) -> Iterator[str]:
-        """A run that ComfyUI has in its cache names the files of the run before, unless the prefix is new."""
+        """Yield warnings: a run that is in ComfyUI's cache names the files of an earlier run, unless the prefix
+        is new."""
         if self._sidecar.description.startswith(UNWRITTEN):
             yield "description: it is missing; models choose tools by it"
         forced, outputs = self._sidecar.forced, self._sidecar.outputs

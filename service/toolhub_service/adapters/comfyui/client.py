@@ -1,8 +1,8 @@
 """Requests to one ComfyUI server, bounded in bytes and time, through the egress guard; redirects are never followed.
 
-What matters to callers of a failed request is one thing: whether it can have been taken (`NoReply.was_sent`).
-JSON is read as Python's own parser reads it, for servers write NaN and Infinity into descriptions of nodes; halves of
-surrogate pairs, which are no text and could not be handed on, are replaced.
+About a failed request callers need to know one thing: whether the server may have received it (`NoReply.was_sent`).
+JSON is parsed by Python's own parser, because servers write NaN and Infinity into descriptions of nodes; lone
+surrogates, which could not be encoded again, are replaced.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from toolhub_service.guards.urls import parse_url
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.tools.egress.wire import WireError
 
-# What the operator says of ComfyUI servers, as plain values.
+# The operator's configuration of ComfyUI servers, as plain values.
 
 METHODS = frozenset({"GET", "POST"})
 ALL_NETWORKS = ("0.0.0.0/0", "::/0")
-"""An operator's own server may stand anywhere; metadata services stay shut, for none of these names them."""
+"""An operator's own server may have any address; metadata services remain blocked, as none of these names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class BackendTerms:
 
     name: str
     url: str
-    """Base, without credentials and without a slash at its end."""
+    """Base URL, without credentials and without a slash at its end."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Sent with each request; may hold credentials."""
 
     @property
     def rule(self) -> EgressRule:
-        """Egress to this server and to nothing else. Raises ValueError for what is no URL."""
+        """Return a rule that allows egress to this server only. Raises ValueError for an invalid URL."""
         try:
             place = parse_url(self.url)
         except ToolFailure as wrong:
@@ -66,11 +66,12 @@ class ComfyTerms:
     entry: ComfyUiSource
     backends: tuple[BackendTerms, ...]
     shown_as: str = ""
-    """What stands for its URLs wherever they are shown; empty: the URLs themselves."""
+    """Shown instead of its URLs; empty: the URLs themselves."""
 
     @property
     def upstream(self) -> str:
-        """Key of the breaker that its tools share: one for all backends, for a dead one is passed over here."""
+        """Key of the breaker that its tools share: one for all backends, because a backend that is down is skipped
+        here."""
         return f"comfyui:{self.name}"
 
     @property
@@ -79,7 +80,8 @@ class ComfyTerms:
 
 
 def backend_at(name: str, url: str, headers: Mapping[str, str]) -> BackendTerms:
-    """User and password of the URL become a header, over which the operator's own goes. Raises ValueError."""
+    """Return the terms of a server. User and password of the URL become a header, unless the operator configures one.
+    Raises ValueError."""
     parts = urlsplit(url)
     userinfo, at, place = parts.netloc.rpartition("@")
     named = {key.lower(): value for key, value in headers.items()}
@@ -93,13 +95,13 @@ def backend_at(name: str, url: str, headers: Mapping[str, str]) -> BackendTerms:
 
 ANSWER_MAX_BYTES: Final = 4 * 1024 * 1024
 LISTS_MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of a queue or history, which hold whole graphs."""
-# Of JSON that is parsed in a thread.
+"""Of a queue or history, which contain whole graphs."""
+# JSON of this size is parsed in a thread.
 _LARGE_BYTES: Final = 256 * 1024
 _TEXT_BYTES: Final = 4_000
-# What a proxy answers while the server behind it is away.
+# Statuses of a proxy while the server behind it is down.
 _OF_GATEWAYS: Final = frozenset({502, 503, 504})
-# How many times as long as a silence a whole answer may take.
+# A whole answer may take this many times the read timeout.
 _WHOLE_ANSWER: Final = 4
 _HALVES: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPES: Final = re.compile(
@@ -108,7 +110,7 @@ _ESCAPES: Final = re.compile(
 
 
 class NoReply(Exception):
-    """No answer, or none that means anything; `reason` is a clause for people, without anybody's words."""
+    """No usable answer; `reason` is a clause for people, without foreign text."""
 
     def __init__(
         self, reason: str, *, was_sent: bool = True, retry_after_s: float = 0.0, is_broken: bool = False
@@ -116,50 +118,50 @@ class NoReply(Exception):
         super().__init__(reason)
         self.reason = reason
         self.was_sent = was_sent
-        """Whether the server may have acted on it."""
+        """Whether the server may have acted on the request."""
         self.retry_after_s = retry_after_s
         self.is_broken = is_broken
-        """Whether the connection broke or was not made, as when a server is started anew."""
+        """Whether the connection broke or was not made, as during a restart of the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer below 500 (of `get`), or any (of `post`)."""
+    """An answer with a status below 500 (of `get`), or with any (of `post`)."""
 
     status: int
     body: Any
-    """The JSON value; None where it is none."""
+    """The JSON value; None when the body is not JSON."""
     text: str
-    """The beginning of it, for people."""
+    """The beginning of the body, for people."""
     retry_after_s: float = 0.0
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """The JSON object; empty where it is none."""
+        """Return the JSON object; empty when the body is none."""
         return self.body if isinstance(self.body, dict) else {}
 
 
 class Caller(Protocol):
-    """Whose request it is, at a server that knows callers by credentials of their own."""
+    """The caller of a request, for servers that know callers by their own credentials."""
 
     async def credential(self) -> CallerCredential | None:
-        """None: it has none, and is served all the same. Raises ToolFailure."""
+        """Return the credential; None where a caller without one is served as well. Raises ToolFailure."""
 
     async def renewed(self, used: CallerCredential) -> CallerCredential | None:
-        """In the place of one that the server has refused; None: there is none. Raises ToolFailure."""
+        """Return a credential in place of one that the server refused; None: there is none. Raises ToolFailure."""
 
     def refused(self) -> ToolFailure: ...
 
 
 class NoCookies(CookieJar):
-    """Keeps none."""
+    """Stores no cookies."""
 
     def extract_cookies(self, response: object, request: object) -> None:
-        """Leave them in the response."""
+        """Leave the cookies in the response."""
 
 
 class ComfyClient:
-    """One server; `http` is shared and belongs to the source."""
+    """Client of one server; `http` is shared and belongs to the source."""
 
     def __init__(
         self,
@@ -170,7 +172,7 @@ class ComfyClient:
         redact: Callable[[str], str] = str,
         caller: Caller | None = None,
     ) -> None:
-        """`redact` is for whoever cuts what the server says."""
+        """`redact` is for code that truncates what the server says."""
         self.name = terms.name
         self.redact = redact
         self.terms = terms
@@ -181,7 +183,7 @@ class ComfyClient:
         self._caller = caller
 
     def by(self, caller: Caller) -> ComfyClient:
-        """The same, whose requests are the caller's."""
+        """Return the same client with the caller's credential on its requests."""
         read_timeout_s = self._answer_s / _WHOLE_ANSWER
         other = ComfyClient(self.terms, self._http, read_timeout_s=read_timeout_s, redact=self.redact, caller=caller)
         other.parsing = self.parsing
@@ -190,7 +192,7 @@ class ComfyClient:
     async def get(
         self, path: str, params: Mapping[str, str] | None = None, *, max_bytes: int = ANSWER_MAX_BYTES
     ) -> Reply:
-        """Raises NoReply, also for 5xx and 429: nothing was changed, so it can be asked again."""
+        """Raises NoReply, also for 5xx and 429: a GET changes nothing, so it can be repeated."""
         reply = await self._asked("GET", path, params=params, max_bytes=max_bytes)
         if reply.status >= httpx.codes.INTERNAL_SERVER_ERROR or reply.status == httpx.codes.TOO_MANY_REQUESTS:
             is_broken = reply.status in _OF_GATEWAYS
@@ -205,12 +207,12 @@ class ComfyClient:
     async def post_stream(
         self, path: str, content: Callable[[], AsyncIterator[bytes]], fields: Mapping[str, str]
     ) -> Reply:
-        """Raises NoReply, and whatever `content` raises, which is called for each time that it is sent."""
+        """Raises NoReply, and any exception of `content`, which is called for each attempt to send."""
         return await self._asked("POST", path, content=content, fields=fields)
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
-        """A response whose body is read inside the block, by `aiter_raw`. Raises NoReply."""
+        """Yield a response whose body is read inside the block, by `aiter_raw`. Raises NoReply."""
         with _errors_as_no_reply():
             response = await self._response("GET", path, params=params)
             try:
@@ -219,13 +221,14 @@ class ComfyClient:
                 await response.aclose()
 
     async def _response(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Its body is not read yet. Raises ToolFailure where the server does not take the caller's credential."""
+        """Return the response, its body not read yet. Raises ToolFailure where the server rejects the caller's
+        credential."""
         caller = self._caller
         used = await caller.credential() if caller is not None else None
         response = await self._sent(method, path, used, **more)
         if caller is None or used is None or response.status_code != httpx.codes.UNAUTHORIZED:
             return response
-        # It comes before a server looks at the request: nothing runs twice.
+        # A server answers 401 before it processes the request, so nothing runs twice.
         await response.aclose()
         other = await caller.renewed(used)
         if other is None:
@@ -270,7 +273,7 @@ class ComfyClient:
         if len(data) <= _LARGE_BYTES:
             value = _json(data)
         else:
-            # One at a time, for empty lists take twenty times the room of their text.
+            # One at a time, because empty lists take twenty times the memory of their text.
             async with self.parsing:
                 value = await in_thread(_json, data)
         text = data[:_TEXT_BYTES].decode("utf-8", "replace")
@@ -279,7 +282,7 @@ class ComfyClient:
 
 @contextmanager
 def _errors_as_no_reply() -> Iterator[None]:
-    """Raises NoReply for what breaks on the wire."""
+    """Raises NoReply for network errors."""
     try:
         yield
     except WireError as error:
@@ -303,7 +306,7 @@ async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
 
 def _json(data: bytes) -> Any:
     text = data.decode("utf-8-sig", "replace")
-    # A node may write half a character (a lone surrogate), which cannot be encoded again.
+    # A node may write a lone surrogate, which cannot be encoded again.
     whole = _ESCAPES.sub(lambda found: "\ufffd" if found[1] else found[0], text) if _HALVES.search(text) else text
     try:
         return json.loads(whole)

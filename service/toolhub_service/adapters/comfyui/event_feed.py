@@ -1,9 +1,9 @@
-"""Events of a server, by one WebSocket a server and process: hints only, the state is always asked for.
+"""Events of a server over one WebSocket per server and process. They are hints only; the state is always polled.
 
 The WebSocket is opened when there is work to follow, under a new id: a server that sees the same id again drops the
-newer connection with the older one (measured on 0.3.64 and 0.33). The id is fixed in each prompt that is sent, so
-prompts sent over an earlier connection have no events any more and are followed by polling. Frames are read within a
-limit a second; above it the socket is left to fill.
+newer connection along with the older one (measured on 0.3.64 and 0.33). Each prompt is sent with the current id, so
+prompts of an earlier connection have no events any more and are followed by polling. The number of frames read per
+second is limited; beyond it the socket's buffer fills.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NODE_ID: Final = re.compile(r"[A-Za-z0-9_:.-]{1,64}")
 
 
 class NodeProgress:
-    """How far one prompt has come, by the events of its nodes. `changed` is called at each step.
+    """Progress of one prompt, from the events of its nodes. `changed` is called at each step.
 
-    Nodes to run are those of the graph less those with cached results; a running node counts by its value of its max.
-    An event may come twice, late or not at all: progress never goes back.
+    The total is the number of nodes in the graph without cached results; a running node counts as its value divided by
+    its max. An event may come twice, late or not at all; progress never decreases.
     """
 
     def __init__(self, graph: JsonObject, changed: Callable[[Progress], None]) -> None:
@@ -56,12 +56,12 @@ class NodeProgress:
 
     @property
     def has_events(self) -> bool:
-        """Whether there was an event of one of its nodes."""
+        """Return whether there was an event of one of its nodes."""
         return bool(self._running or self._finished)
 
     @property
     def total(self) -> int:
-        """Nodes to run; 0: everything was there."""
+        """Return the number of nodes to run; 0: all results were cached."""
         return len(self._graph) - len(self._cached)
 
     def progress(self, message: str = "") -> Progress:
@@ -69,13 +69,13 @@ class NodeProgress:
         return Progress(step, float(self.total), UNIT, message or self._running or "begins")
 
     def ended(self, message: str) -> Progress:
-        """Every node is done."""
+        """Return the progress with every node done."""
         return Progress(float(self.total), float(self.total), UNIT, message)
 
     def on_event(self, kind: str, data: Mapping[str, Any]) -> bool:
-        """Take an event; returns whether the server has ended the prompt with it."""
-        # The end is `executing` without a node. Right after `execution_success` the history did not have the prompt in
-        # 4 of 40 runs (0.3.64) and 18 of 40 (0.33); after this event it always had.
+        """Process an event. Return whether it ends the prompt."""
+        # The end is `executing` without a node. Right after `execution_success` the history lacked the prompt in 4 of
+        # 40 runs (0.3.64) and 18 of 40 (0.33); after this event it always had it.
         if kind == "execution_cached":
             self._cached |= _nodes(data.get("nodes")) & self._graph.keys()
         elif kind == "progress_state":
@@ -127,16 +127,16 @@ def _nodes(value: Any) -> set[str]:
 
 
 MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
-"""States of all nodes so far come with every step: about 250 bytes each."""
+"""Every step sends the states of all nodes so far: about 250 bytes each."""
 _ADDRESSES_MAX: Final = 4
 _PING_S: Final = 30.0
-# A server that has just ended a run is silent for seconds.
+# A server that has just ended a run does not answer for seconds.
 _PONG_S: Final = 60.0
 _CLOSE_S: Final = 2.0
 
 
 class ConnectFailed(Exception):
-    """There is no connection; `reason` is a clause for operators."""
+    """The connection could not be made; `reason` is a clause for operators."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -158,7 +158,7 @@ class WebSocketConnector:
         self._timeout_s = connect_timeout_s
 
     async def connect(self, client_id: str) -> ClientConnection:
-        """A connection under this id. Raises ConnectFailed."""
+        """Return a connection under this id. Raises ConnectFailed."""
         try:
             from websockets.asyncio.client import connect
             from websockets.exceptions import WebSocketException
@@ -189,7 +189,7 @@ class WebSocketConnector:
                     max_size=MESSAGE_MAX_BYTES,
                 )
             except BaseException:
-                # Whoever holds the socket by then sees its end, and closes it.
+                # The owner of the socket by then notices its end, and closes it.
                 with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
                 raise
@@ -199,7 +199,7 @@ class WebSocketConnector:
             raise ConnectFailed("its WebSocket was refused or broke") from error
 
     async def _open_socket(self, host: str, port: int) -> socket.socket:
-        """A socket to the first of its addresses that answers. Raises OSError, ConnectFailed."""
+        """Return a socket to the first address that answers. Raises OSError, ConnectFailed."""
         addresses = await self._resolver.resolve(host, port)
         if not addresses or not all(is_allowed(address, Networks(ALL_NETWORKS)) for address in addresses):
             raise ConnectFailed("its host resolves to a forbidden address")
@@ -222,11 +222,11 @@ class WebSocketConnector:
 
 @cache
 def _aborting_connection() -> type[ClientConnection]:
-    """A connection that aborts when it is to close. Raises ModuleNotFoundError without the extra."""
+    """Return a class of connections that abort instead of closing. Raises ModuleNotFoundError without the extra."""
     from websockets.asyncio.client import ClientConnection
 
-    # The library answers a message that is too long with a close frame, and then reads and drops whatever still comes
-    # until the server closes its side: a hostile one never does.
+    # The library answers a message that is too long with a close frame, and then reads and drops all data until the
+    # server closes its side, which a hostile one never does.
     class AbortingConnection(ClientConnection):
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -238,7 +238,7 @@ def _aborting_connection() -> type[ClientConnection]:
 
 _PAUSE_FIRST_S: Final = 1.0
 _PAUSE_MAX_S: Final = 30.0
-# A connection that held so long was a good one: the next pause is short again.
+# A connection that lasted this long was stable: the next pause is short again.
 _STABLE_S: Final = 30.0
 _MESSAGES_PER_S: Final = 500
 _BYTES_PER_S: Final = 8 * 1024 * 1024
@@ -253,7 +253,7 @@ class EventFeed:
     def __init__(
         self, connector: WebSocketConnector, clock: Clock, randomness: Randomness, may_have_ended: Callable[[str], None]
     ) -> None:
-        """`may_have_ended` is called with the id of a prompt that is worth a look."""
+        """`may_have_ended` is called with the id of a prompt that should be polled now."""
         self._connector = connector
         self._clock = clock
         self._randomness = randomness
@@ -265,35 +265,35 @@ class EventFeed:
         self._tried = asyncio.Event()
         self._is_closed = False
         self.client_id = ""
-        """The id under which prompts have events now; empty: not connected."""
+        """The id under which prompts get events now; empty: not connected."""
         self.connections = 0
-        """How many there were."""
+        """Number of connections so far."""
         self.error = ""
-        """Why there is no connection; a clause."""
+        """Why there is no connection, as a clause."""
 
     async def ready(self, timeout_s: float) -> str:
-        """The id under which a prompt is to be sent; empty when there is no connection within that time, or was none
-        when it was last tried."""
+        """Return the id to send a prompt with; empty when there is no connection within that time, or the last attempt
+        failed."""
         if self._is_closed:
             return ""
         self._start()
-        with suppress(TimeoutError):  # `client_id` says whether it came
+        with suppress(TimeoutError):  # `client_id` shows whether it connected
             async with asyncio.timeout(timeout_s):
                 await self._tried.wait()
         return self.client_id
 
     def progress_of(self, prompt_id: str) -> NodeProgress | None:
-        """The progress of a prompt that is followed, else None."""
+        """Return the progress of a followed prompt, else None."""
         return self._followed.get(prompt_id)
 
     def follow(self, prompt_id: str, nodes: NodeProgress) -> None:
-        """Give `nodes` the events of the prompt, until `forget`."""
+        """Pass the prompt's events to `nodes`, until `forget`."""
         self._followed[prompt_id] = nodes
         if not self._is_closed:
             self._start()
 
     def forget(self, prompt_id: str) -> None:
-        """Does nothing when it is not followed."""
+        """Stop following; does nothing when the prompt is not followed."""
         self._followed.pop(prompt_id, None)
         self._notified_at_s.pop(prompt_id, None)
 
@@ -310,7 +310,7 @@ class EventFeed:
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        """Connect, listen, connect anew, for as long as a prompt is followed."""
+        """Connect, listen and reconnect, for as long as a prompt is followed."""
         pause_s = _PAUSE_FIRST_S
         while True:
             await self._needed.wait()
@@ -324,7 +324,7 @@ class EventFeed:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     async def _connect_once(self) -> None:
-        """One connection, from its opening to its end, however it ends."""
+        """Run one connection from its opening to its end, however it ends."""
         client_id = str(uuid.UUID(hex=self._randomness.token_hex(16)))
         try:
             connection = await self._connector.connect(client_id)
@@ -364,7 +364,7 @@ class EventFeed:
             self._notify_end(prompt_id)
 
     def _notify_end(self, prompt_id: str) -> None:
-        # Each call costs a request: four a second at the most, however often a server says it.
+        # Each call costs a request: at most four a second, however often the server sends the event.
         now_s = self._clock.monotonic_s()
         if now_s - self._notified_at_s.get(prompt_id, -inf) >= _NOTIFY_AGAIN_S:
             self._notified_at_s[prompt_id] = now_s
@@ -372,7 +372,7 @@ class EventFeed:
 
 
 class _RateLimit:
-    """Messages and bytes a second; above it, the rest of the second is waited for."""
+    """A limit on messages and bytes a second; above it, the rest of the second is waited for."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""What went wrong with a job of a ComfyUI tool, in the hub's words.
+"""Failures of jobs of ComfyUI tools.
 
     no server took it                          TOOL_UNAVAILABLE: certainly not run, the job waits
     the graph was refused for an argument      INVALID_INPUT with violations
@@ -6,7 +6,7 @@
     a node failed                              EXECUTION_ERROR; out of memory BUDGET_EXCEEDED
     it ran, and what it was to leave is not there or not usable   EXECUTION_ERROR
 
-A server's own words are cut, redacted, and bare of paths; its tracebacks and inputs are never shown.
+A server's own text is truncated, redacted and without paths; its tracebacks and inputs are never shown.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ GONE_FROM_CACHE: Final = (
 
 
 def quoted(text: Any, redact: Redact, max_chars: int = WORDS_MAX_CHARS) -> str:
-    """Somebody else's words, fit to be handed on: redacted, on one line, without paths, cut.
+    """Return foreign text for handing on: redacted, on one line, without paths, truncated.
 
-    In this order: of a secret that was cut nobody knows the rest.
+    In this order: a secret that was cut would not be recognized.
     """
     words = text if isinstance(text, str) else ""
     return one_line(without_paths(redact(words[:_JUDGED_CHARS])), max_chars)
@@ -55,14 +55,14 @@ def no_template(call: GrantedCall) -> ToolFailure:
 
 
 def no_server(call: GrantedCall, why: Mapping[str, str]) -> ToolFailure:
-    """`why`: by backend, a clause."""
+    """`why`: a clause for each backend."""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items()) or "none can run it"
     message = f"No ComfyUI server accepted {call.spec.name} ({reasons}). Nothing runs. Try again later."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, backends=dict(why))
 
 
 def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact) -> ToolFailure:
-    """A start that was answered with a status that says that nothing runs."""
+    """A start whose status says that nothing runs."""
     name, status = call.spec.name, reply.status
     if status == 429:
         message = f"The ComfyUI server accepts no more work for {name} now. Nothing runs. Try again later."
@@ -81,7 +81,7 @@ def refused(call: GrantedCall, template: Template, reply: Reply, redact: Redact)
 
 
 def node_errors(call: GrantedCall, template: Template, reported: Any, redact: Redact) -> ToolFailure:
-    """The server finds fault with nodes: with what arguments put there, or with the template itself."""
+    """The server rejects nodes, because of arguments or because of the template itself."""
     errors = [*_node_errors(reported, redact)][:_ERRORS_MAX]
     sources = {(each.target.node, each.target.input): each.source for each in template.bindings}
     sources |= {(each.target.node, each.target.input): each.source for each in template.seeds if each.source}
@@ -155,13 +155,13 @@ def overran(call: GrantedCall, max_runtime_s: float) -> ToolFailure:
 def bad_output(
     call: GrantedCall, output: Output, cause: str, what: str, *, advice: str = _LOOK_OR_REPEAT, **facts: Any
 ) -> ToolFailure:
-    """It ran to its end, and what it was to leave is not as declared. `what`: a clause."""
+    """The run ended, and an output is not as declared. `what`: a clause."""
     message = f"{call.spec.name} ran, but its output `{output.name}` {what}. {advice}"
     return refuse(ErrorKind.EXECUTION_ERROR, message, cause=cause, output=output.name, node=output.node, **facts)
 
 
 def no_such_output(call: GrantedCall, output: Output, node: Any, redact: Redact) -> ToolFailure:
-    """The node has put out nothing under the key that the sidecar declares; `node`: what it has put out."""
+    """The node has no output under the key that the sidecar declares; `node`: its outputs."""
     keys = [_word(key, redact) for key in list(node)[:_KEYS_MAX]] if isinstance(node, Mapping) else []
     listed = ", ".join(f"`{key}`" for key in keys) or "nothing"
     what = f"is missing: node {output.node} returned {listed}, not `{output.key}`"
@@ -176,7 +176,7 @@ def no_such_output(call: GrantedCall, output: Output, node: Any, redact: Redact)
 
 
 def unclear(backend: str, silent: NoReply) -> str:
-    """Why nobody can tell, for RemoteUnclear."""
+    """Return why the outcome is unknown, for RemoteUnclear."""
     return f"The server {backend} gave no usable response: {silent.reason}."
 
 
@@ -185,7 +185,7 @@ def _word(value: Any, redact: Redact) -> str:
 
 
 def _node_errors(reported: Any, redact: Redact) -> list[tuple[str, str, str, str, str]]:
-    """(node, class, type, input, words) of each."""
+    """Return (node, class, type, input, message) of each error."""
     found = []
     for node, body in list(reported.items())[:_ERRORS_MAX] if isinstance(reported, Mapping) else ():
         listed = body.get("errors") if isinstance(body, Mapping) else None

@@ -1,7 +1,9 @@
-"""A graph as ComfyUI exports it for its API: `{node id: {class_type, inputs}}`, a list `[node id, slot]` being a link.
+"""A graph as ComfyUI exports it for its API: `{node id: {class_type, inputs}}`, where a list `[node id, slot]` is a
+link.
 
-The server answers what is malformed with a bare 500 and accepts some graphs that fail only at run time, so the shape is
-judged here. Acyclic by Kahn's algorithm; nothing recurses, for the depth is bounded when the text is read.
+The server answers a malformed graph with a bare 500 and accepts some graphs that fail only at run time, so the
+structure is validated here. Cycles are found by Kahn's algorithm; nothing recurses, because the depth is limited when
+the text is read.
 """
 
 from __future__ import annotations
@@ -21,32 +23,32 @@ GRAPH_MAX_DEPTH: Final = 32
 INPUT_NAME_MAX_CHARS: Final = 128
 _NODE_ID: Final = re.compile(r"[A-Za-z0-9_:.-]{1,64}")
 _CLASS_MAX_CHARS: Final = 200
-# Names that JavaScript, in which the editor is written, does not take for names.
+# Names that are special in JavaScript, in which the editor is written.
 _PROTOTYPE: Final = frozenset({"__proto__", "prototype", "constructor"})
 _PROBLEMS_MAX: Final = 20
 _HOW_TO_EXPORT = "open it in ComfyUI and use Workflow → Export (API)"
 
 
 def is_link(value: JsonValue) -> bool:
-    """Whether an input is taken from another node; ComfyUI takes every list for one."""
+    """Return whether an input is taken from another node; ComfyUI interprets every list as a link."""
     return isinstance(value, list | tuple)
 
 
 def is_api_format(value: object) -> bool:
-    """Whether it looks like a graph for the API, whole or not."""
+    """Return whether it looks like a graph for the API, valid or not."""
     return isinstance(value, Mapping) and any(
         isinstance(node, Mapping) and "class_type" in node for node in value.values()
     )
 
 
 def is_editor_format(value: object) -> bool:
-    """Whether it is what the editor saves for itself, with positions and colours."""
-    # Found here, for a server answers it with a bare 500.
+    """Return whether it is the editor's own format, with positions and colours."""
+    # Checked here, because a server answers it with a bare 500.
     return isinstance(value, Mapping) and isinstance(value.get("nodes"), list) and "links" in value
 
 
 def name_problem(name: str, max_chars: int = INPUT_NAME_MAX_CHARS) -> str:
-    """Why it cannot name an argument, an input or an output; empty when it can."""
+    """Return why it cannot name an argument, an input or an output; empty when it can."""
     if not name or len(name) > max_chars:
         return f"a name has 1 to {max_chars} characters"
     if any(map(is_hidden, name)) or name != name.strip() or "\n" in name or "\t" in name:
@@ -57,7 +59,7 @@ def name_problem(name: str, max_chars: int = INPUT_NAME_MAX_CHARS) -> str:
 
 
 def graph_problems(graph: JsonValue) -> tuple[str, ...]:
-    """What keeps it from being sent, a sentence or two each, twenty at most; empty when nothing does."""
+    """Return why the graph cannot be sent, a sentence or two for each problem, at most twenty; empty when it can."""
     whole = _not_a_graph(graph)
     if whole or not isinstance(graph, Mapping):
         return (whole,)
@@ -69,7 +71,7 @@ def graph_problems(graph: JsonValue) -> tuple[str, ...]:
 
 
 def links_of(node: JsonValue) -> Iterator[tuple[str, str, int]]:
-    """(input, node it comes from, slot) of each link into a node of a sound graph."""
+    """Yield (input, source node, slot) of each link into a node of a valid graph."""
     inputs = _inputs(node)
     for name, value in inputs.items():
         if is_link(value):
@@ -77,7 +79,7 @@ def links_of(node: JsonValue) -> Iterator[tuple[str, str, int]]:
 
 
 def literals_of(node: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    """(input, value) of each input of a node that is no link."""
+    """Yield (input, value) of each input of a node that is not a link."""
     return ((name, value) for name, value in _inputs(node).items() if not is_link(value))
 
 
@@ -87,7 +89,7 @@ def _inputs(node: JsonValue) -> Mapping[str, Any]:
 
 
 def _not_a_graph(graph: JsonValue) -> str:
-    """Why the whole is nothing that a server would run."""
+    """Return why no server would run it as a graph; empty when one would."""
     if is_editor_format(graph):
         return f"it is in the format of the editor, which a server does not run: {_HOW_TO_EXPORT}"
     if not isinstance(graph, Mapping):
@@ -145,7 +147,7 @@ def _link_problems(graph: JsonObject) -> Iterator[str]:
 
 
 def _cycle_problems(graph: JsonObject) -> list[str]:
-    """Nodes from which nothing more is waited for are taken away until none is left, or those in a circle are."""
+    """Remove nodes that wait for no other, repeatedly, and report the remaining ones as a cycle."""
     needs = Counter({node: sum(1 for _ in links_of(body)) for node, body in graph.items()})
     feeds: dict[str, list[str]] = {node: [] for node in graph}
     for node, body in graph.items():

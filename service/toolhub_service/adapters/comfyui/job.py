@@ -1,11 +1,9 @@
 """Prompts of ComfyUI servers as remote jobs.
 
-The id of a prompt is the mark's key: minted and kept before anything is sent. It is no idempotency key, for a server
-runs the same id twice; so a start without a clear answer is looked up, and sent again only where it certainly is not.
-The answers to questions are the truth; the WebSocket says when to ask, and how far the nodes are.
-
-A prompt that a server takes only in part (200 with `node_errors`) is stopped and followed until it has ended, and ends
-as refused.
+The id of a prompt is the mark's key: created and stored before anything is sent. It is not an idempotency key, because
+a server runs the same id twice; so a start without a clear answer is looked up, and sent again only when it certainly
+did not arrive. Polls determine the state; the WebSocket only shows when to poll, and how far the nodes are. A prompt
+that a server accepts only in part (200 with `node_errors`) is stopped and followed to its end, and ends as refused.
 """
 
 from __future__ import annotations
@@ -35,11 +33,12 @@ from toolhub_service.domain.ports import Clock, EventSink
 from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, Outcome, Progress
 from toolhub_service.guards.secrets import Redact
 
-# A server looks for an interrupt between nodes only (6 to 12 s later, measured), and may lose one that comes just then.
+# A server checks for an interrupt only between nodes (6 to 12 s later, measured), and may lose one that arrives just
+# then.
 STOP_AGAIN_S: Final = 5.0
-"""Between two requests to stop the same prompt."""
+"""Seconds between two requests to stop the same prompt."""
 _CERTAIN_POLLS: Final = 2
-# Requests without an answer, one after the other, before it is reported.
+# Consecutive requests without an answer before it is reported.
 _SILENT_POLLS: Final = 3
 _STOP_ASKED: Final = "stop_asked_at_unix_ms"
 _FILES_MAX: Final = 64
@@ -47,17 +46,17 @@ _NODES_MAX: Final = 200
 
 
 class StopRequests:
-    """The prompts of one source that are to be stopped, by id: shared by who cancels and who polls."""
+    """The prompts of one source that should stop, by id: shared by cancelling and polling."""
 
     def __init__(self) -> None:
         self.wanted: set[str] = set()
-        """Somebody has cancelled them."""
+        """Cancelled by a caller."""
         self.overran: set[str] = set()
-        """They ran for longer than their templates allow."""
+        """Ran longer than their templates allow."""
         self.removed: set[str] = set()
-        """Servers have taken them out for us."""
+        """Removed by servers at our request."""
         self.in_flight: set[str] = set()
-        """A server is asked right now: if it does not know the prompt, that may be our own doing."""
+        """A server is being asked now: if it does not know the prompt, our request may be the reason."""
 
     def forget(self, prompt_id: str) -> None:
         for known in (self.wanted, self.overran, self.removed):
@@ -65,7 +64,7 @@ class StopRequests:
 
 
 class PromptPoll:
-    """Polls the state of one prompt, until it has ended or is certainly lost."""
+    """Polls the state of one prompt until it has ended or is certainly lost."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class PromptPoll:
         lost_after_s: float,
         max_runtime_s: float | None,
     ) -> None:
-        """`max_runtime_s`: None: no bound; the wait in the queue is not counted."""
+        """`max_runtime_s`: None: no limit; time in the queue does not count."""
         self._backend = backend
         self._mark = mark
         self._prompt_id = mark.remote_id
@@ -92,12 +91,12 @@ class PromptPoll:
         self._unknown_since_s: float | None = None
         self._unknown_polls = 0
         self._silent_polls = 0
-        # A server does not say since when it runs: while it still knows a prompt that it knew before this one was
-        # lost, it was not restarted.
+        # A server does not report when it started: while it still knows a prompt from before this one was lost, it was
+        # not restarted.
         self._witness = mark.details.get(WITNESS, "")
 
     async def progress(self) -> Answer[Progress]:
-        """How far it is; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
+        """Return the progress; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
         try:
             seen = await self._read_status()
             if seen.state is PromptState.RUNNING:
@@ -126,12 +125,12 @@ class PromptPoll:
         raise Unreachable
 
     async def end(self) -> Answer[PromptStatus]:
-        """What it has come to; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
+        """Return the final state; a `Question` of a Poller. Raises Unreachable, RemoteUnclear."""
         try:
             seen = await self._read_status()
         except NoReply as silent:
             raise Unreachable(silent.retry_after_s) from silent
-        # A prompt that was taken out of the queue leaves no trace, so that what is unknown then is what was wanted.
+        # A prompt that was removed from the queue leaves no trace, so an unknown one is then as requested.
         if seen.state is PromptState.UNKNOWN and self._prompt_id not in self._stops.removed:
             await self._check_lost()
         elif seen.state.is_over or seen.state is PromptState.UNKNOWN:
@@ -139,7 +138,7 @@ class PromptPoll:
         raise Unreachable
 
     async def _read_status(self) -> PromptStatus:
-        """Raises NoReply. Notes what else the server knows while it knows this one."""
+        """Return the state, and note another prompt that the server knows while it knows this one. Raises NoReply."""
         seen = await self._backend.read_status(self._prompt_id)
         if seen.state is not PromptState.UNKNOWN and self._backend.witness != self._prompt_id:
             self._witness = self._backend.witness or self._witness
@@ -147,15 +146,15 @@ class PromptPoll:
 
     @property
     def _is_to_stop(self) -> bool:
-        # 200 with `node_errors` is a prompt that was taken only in part: branches that the server would not run are
-        # dropped without a word, as long as one is left. It counts as refused, and what runs of it is stopped.
+        # 200 with `node_errors` means that the prompt was accepted only in part: the server silently drops branches
+        # that it cannot run, as long as one is left. It counts as refused, and the rest is stopped.
         is_asked = self._prompt_id in self._stops.wanted or self._prompt_id in self._stops.overran
         return is_asked or NODE_ERRORS in self._mark.details
 
     async def _check_lost(self) -> None:
-        """Raises RemoteUnclear when the server has not known the prompt for too long, without a break."""
-        # History, queue and jobs of a server are empty after a restart, and a prompt that somebody takes out of the
-        # queue leaves no trace: only the time tells it from one that is between two lists.
+        """Raises RemoteUnclear when the server has not known the prompt for too long without interruption."""
+        # History, queue and jobs of a server are empty after a restart, and a prompt removed from the queue leaves no
+        # trace: only time distinguishes it from one that is moving between two lists.
         now_s = self._clock.monotonic_s()
         self._unknown_since_s = now_s if self._unknown_since_s is None else self._unknown_since_s
         self._unknown_polls += 1
@@ -185,7 +184,7 @@ class PromptPoll:
 
 
 class RisingProgress:
-    """An `EventSink` that never reports less than it did before: polls and events overtake one another."""
+    """An `EventSink` that never reports less than before, because polls and events may arrive out of order."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -226,7 +225,7 @@ class ComfyJob:
         self._submitter = Submitter(backends, artifacts, keep_mark, redact)
         self._stops = StopRequests()
         self.sinks: dict[str, RisingProgress] = {}
-        """By job: where progress of its nodes is reported."""
+        """By job: receives the progress of its nodes."""
 
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         runnable = self._runnable(call)
@@ -290,7 +289,7 @@ class ComfyJob:
         )
 
     def forget(self, prompt_id: str) -> None:
-        """Its run is over, or another process's."""
+        """Drop a prompt whose run has ended or was taken over by another process."""
         self._submitter.forget(prompt_id)
         self._stops.forget(prompt_id)
         for backend in self._backends:
@@ -306,7 +305,7 @@ class ComfyJob:
         )
 
     def _watch(self, call: GrantedCall, prompt_id: str, backends: frozenset[str] | set[str]) -> NodeProgress:
-        """What tells of its nodes, the one that it has or a new one; the events of the prompt go there."""
+        """Return the progress of the prompt's nodes, the known one or a new one, which receives the prompt's events."""
         runnable = self._runnable(call)
         known = [backend for backend in self._backends if backend.name in backends]
         nodes = next((found for backend in known if (found := backend.events.progress_of(prompt_id))), None)
@@ -325,7 +324,7 @@ class ComfyJob:
         return self._templates.get(call.spec.resource_id)
 
     def _at(self, call: GrantedCall, mark: RemoteMark) -> Backend:
-        """Raises RemoteUnclear when its server is not configured any more."""
+        """Return the mark's server. Raises RemoteUnclear when it is no longer configured."""
         backend = self._backends.get(mark.endpoint)
         if backend is None:
             raise RemoteUnclear(f"The server {mark.endpoint} is no longer configured in this hub.")
@@ -335,7 +334,7 @@ class ComfyJob:
 def _evidence(
     call: GrantedCall, mark: RemoteMark, template: Template, seen: PromptStatus, files: Sequence[FileRecord]
 ) -> tuple[Evidence, ...]:
-    """One for the run, and one for each file (64 at most)."""
+    """Return one item for the run, and one for each file (64 at most)."""
     cached = [node for node in seen.cached if node in template.graph]
     executed = [node for node in template.graph if node not in cached]
     ended = seen.time_of("execution_success", "execution_error", "execution_interrupted")
@@ -363,7 +362,7 @@ def _evidence(
 
 
 async def _why_lost(backend: Backend, witness: str) -> str:
-    """`witness`: a prompt that the server knew before; empty: none."""
+    """Return why a prompt was lost. `witness`: a prompt that the server knew before; empty: none."""
     lost = f"The server {backend.name} no longer knows it: it is neither running, nor queued, nor in the history."
     unclear = f"{lost} The server has restarted since, or somebody removed it"
     if not witness:

@@ -1,7 +1,7 @@
 """Templates from files and folders.
 
-In a folder, every YAML file is a sidecar, and of JSON files those that have `tool` or `workflow`; graphs may lie beside
-them. A folder is not searched below, and what begins with a dot is left alone.
+In a folder, every YAML file is a sidecar, and so is a JSON file with `tool` or `workflow`; graphs may lie beside them.
+Subfolders and files whose names begin with a dot are ignored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from toolhub_service.schema.canonical_json import NotJson, dumps
 from toolhub_service.schema.references import MAX_SCHEMA_DEPTH
 from toolhub_service.schema.strict_json import loads
 
-# JSON and YAML files of templates, read strictly: bounded, no key twice, no aliases, no tags, JSON values only.
-#
-# Templates come from other people's repositories: one must not keep the others from being read, nor take minutes.
+# JSON and YAML files of templates, parsed strictly: bounded, without duplicate keys, aliases and tags, JSON values
+# only. Templates come from other people's repositories: one must not prevent the reading of others, nor take minutes.
 
 YAML_MAX_BYTES: Final = 256 * 1024
-"""Reading YAML takes some 20 microseconds a byte; JSON may be larger."""
+"""Parsing YAML takes some 20 microseconds a byte; JSON may be larger."""
 _YAML: Final = frozenset({".yaml", ".yml"})
-# YAML knows numbers to the base of 60, which take time that grows with the square of their length.
+# YAML has sexagesimal numbers, whose parsing time grows with the square of their length.
 _NUMBER_MAX_CHARS: Final = 64
 _INTEGER: Final = "tag:yaml.org,2002:int"
 _FLOAT: Final = "tag:yaml.org,2002:float"
@@ -41,7 +40,7 @@ def is_yaml(path: Path) -> bool:
 
 
 def read_value(path: Path, *, max_bytes: int, max_depth: int) -> JsonValue:
-    """What the file holds: YAML by its suffix, else JSON. Raises TemplateInvalid."""
+    """Return the value in the file: YAML by its suffix, else JSON. Raises TemplateInvalid."""
     data = _read(path, min(max_bytes, YAML_MAX_BYTES) if is_yaml(path) else max_bytes)
     if not is_yaml(path):
         try:
@@ -56,7 +55,7 @@ def read_value(path: Path, *, max_bytes: int, max_depth: int) -> JsonValue:
             f"it has a value that JSON cannot express, such as a date (put it in quotes), or more than {max_depth} "
             "levels"
         ) from None
-    return cast("JsonValue", value)  # in the author's order, which is the one that callers see
+    return cast("JsonValue", value)  # in the author's order, which callers see
 
 
 def _read(path: Path, max_bytes: int) -> bytes:
@@ -90,8 +89,8 @@ def _load_yaml(data: bytes) -> Any:
 
 
 class _Strict(yaml.SafeLoader):
-    """Refuses aliases, which may expand without bound, tags, which make something else of a value than it looks like,
-    and a key that stands twice, of which the last would count."""
+    """Refuses aliases, which may expand without limit; tags, which change the type of a value; and duplicate keys, of
+    which only the last would count."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # a gap of the stubs
@@ -124,7 +123,7 @@ _SUFFIXES: Final = frozenset({".json", ".yaml", ".yml"})
 
 
 def load_template(path: Path) -> Template:
-    """The template that this sidecar (JSON or YAML) and the graph it names are. Raises TemplateInvalid."""
+    """Return the template of this sidecar (JSON or YAML) and the graph that it names. Raises TemplateInvalid."""
     words = _sidecar_data(path)
     if is_editor_format(words) or is_api_format(words):
         raise TemplateInvalid(
@@ -134,8 +133,8 @@ def load_template(path: Path) -> Template:
 
 
 def load_templates(places: Sequence[str]) -> tuple[list[Template], list[str]]:
-    """Templates of sidecar files and of folders of them, in order of their files; and what could not be read, a
-    sentence each that begins with the file. Of two with names that read alike the second is left out and told."""
+    """Return the templates of sidecar files and of folders, in order of their files; and a sentence for each problem,
+    which begins with the file. Of two whose names look alike the second is left out and reported."""
     found: dict[str, Template] = {}
     problems: list[str] = []
     for path, is_named in _files(places, problems).items():
@@ -153,7 +152,7 @@ def load_templates(places: Sequence[str]) -> tuple[list[Template], list[str]]:
 
 
 def _files(places: Sequence[str], problems: list[str]) -> dict[Path, bool]:
-    """Each file once, and whether it counts as named; a file of a folder that is read does not."""
+    """Return each file once, with whether it is named explicitly; one that was only found in a folder is not."""
     paths = [Path(place).expanduser() for place in places]
     folders = {path for path in paths if path.is_dir()}
     seen: dict[Path, bool] = {}
@@ -178,7 +177,7 @@ def _files(places: Sequence[str], problems: list[str]) -> dict[Path, bool]:
 
 
 def _of_folder(path: Path) -> Template | None:
-    """None for a JSON file that is no sidecar, such as a graph. Raises TemplateInvalid."""
+    """Return the template; None for a JSON file that is no sidecar, such as a graph. Raises TemplateInvalid."""
     words = _sidecar_data(path)
     is_sidecar = is_yaml(path) or (
         isinstance(words, Mapping) and not is_api_format(words) and not words.keys().isdisjoint({"tool", "workflow"})
@@ -187,13 +186,13 @@ def _of_folder(path: Path) -> Template | None:
 
 
 def _sidecar_data(path: Path) -> JsonValue:
-    """A graph that was named in the place of its sidecar may be larger than one."""
+    """Read with the limit for graphs, because a graph may be given by mistake instead of its sidecar."""
     return read_value(path, max_bytes=GRAPH_MAX_BYTES, max_depth=MAX_SCHEMA_DEPTH)
 
 
 def _built(path: Path, words: JsonValue) -> Template:
     sidecar = read_sidecar(words)
-    assert isinstance(words, Mapping)  # else it would have been refused
+    assert isinstance(words, Mapping)  # otherwise it would have been refused
     file = path.parent / Path(sidecar.workflow.file).expanduser()
     try:
         graph = read_value(file, max_bytes=GRAPH_MAX_BYTES, max_depth=GRAPH_MAX_DEPTH)

@@ -1,8 +1,8 @@
 """Removes metadata from images while they stream: ComfyUI writes the whole graph, with all arguments, into them.
 
-A file is a sequence of parts of known lengths: a step takes the parts that are needed whole; the data between two
-steps are passed or dropped as they arrive, however they are split. Nothing is buffered beyond one part. MP4, WebM,
-FLAC, Ogg and MP3 keep their metadata, because other parts count offsets from it; the evidence says so.
+A file is a sequence of parts of known lengths. A step receives the parts that it needs whole; the data between two
+steps are kept or dropped as they arrive, however they are split. At most one part is buffered. MP4, WebM, FLAC, Ogg and
+MP3 keep their metadata, because other parts count offsets from it; the evidence says so.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Final, Protocol
 
 PARTS_MAX: Final = 65_536
-"""Chunks, segments or blocks of one file: an empty one costs few bytes to send, and more to read."""
+"""Chunks, segments or blocks of one file: an empty one costs few bytes to send, and more to process."""
 
 
 class DamagedImage(ValueError):
-    """It is no whole file of its kind, or of more parts than a picture has."""
+    """It is not a whole file of its kind, or has more parts than a picture needs."""
 
 
 class MetadataFilter(Protocol):
     """Removes the metadata of one file as it streams."""
 
     def passed(self, arrived: bytes) -> bytes:
-        """The bytes that are kept of those that arrived. Raises DamagedImage."""
+        """Return those of the arrived bytes that are kept. Raises DamagedImage."""
         ...
 
     def end(self) -> None:
-        """Raises DamagedImage unless the file has ended, too."""
+        """Raises DamagedImage unless the file is complete."""
         ...
 
 
 async def filtered(chunks: AsyncIterator[bytes], filter_: MetadataFilter) -> AsyncGenerator[bytes, None]:
-    """Raises DamagedImage, and what `chunks` raises."""
+    """Yield the kept bytes. Raises DamagedImage, and what `chunks` raises."""
     async for chunk in chunks:
         passed = filter_.passed(chunk)
         if passed:
@@ -43,16 +43,16 @@ async def filtered(chunks: AsyncIterator[bytes], filter_: MetadataFilter) -> Asy
 
 
 class PartFilter(ABC):
-    """Steps from one part to the next."""
+    """A filter that proceeds part by part."""
 
     def __init__(self, wanted: int, step: Callable[[bytes], bytes]) -> None:
-        """`step` is called with the first `wanted` bytes, and says what of them is handed on."""
+        """`step` is called with the first `wanted` bytes, and returns the bytes to keep."""
         self._wanted = wanted
         self._step = step
         self._left = 0
-        """Bytes of data to come before the next step."""
+        """Bytes of data before the next step."""
         self._held = b""
-        """Less than is wanted."""
+        """Buffered bytes, fewer than wanted."""
         self._parts = 0
 
     def passed(self, arrived: bytes) -> bytes:
@@ -76,7 +76,7 @@ class PartFilter(ABC):
             raise DamagedImage
 
     def _next_step(self, wanted: int, step: Callable[[bytes], bytes], *, after: int = 0) -> None:
-        """`after` so many bytes of data, this step."""
+        """Set the next step, which follows `after` bytes of data."""
         self._wanted, self._step, self._left = wanted, step, after
 
     def _count(self) -> None:
@@ -85,16 +85,16 @@ class PartFilter(ABC):
             raise DamagedImage
 
     def _after_end(self, _: bytes) -> bytes:
-        """Raises DamagedImage: bytes came after the end."""
+        """Raises DamagedImage, because bytes came after the end."""
         raise DamagedImage
 
     @abstractmethod
     def _data(self, piece: bytes) -> bytes:
-        """What of a piece of data is handed on."""
+        """Return the bytes to keep of a piece of data."""
 
 
 # PNG: chunks of length, type, data and CRC (W3C PNG, third edition, §5). Critical chunks and those that change the
-# picture pass, all others are dropped, every CRC is checked; bytes after IEND are refused.
+# picture are kept, all others dropped; every CRC is checked; bytes after IEND are refused.
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _KEPT: Final = frozenset(
     {
@@ -140,14 +140,15 @@ class PngFilter(PartFilter):
         return part if self._kind in _KEPT else b""
 
 
-# JPEG: segments of marker, length and data (ITU T.81, annex B). Those that decoders need pass, and of the application
-# segments JFIF, ICC profiles and Adobe's colours. After the head of a scan its coded data follow, up to a marker that
-# is no restart; bytes after the end of the image are refused. The orientation in EXIF is lost with EXIF.
+# JPEG: segments of marker, length and data (ITU T.81, annex B). Segments that decoders need are kept; of the
+# application segments only JFIF, ICC profiles and Adobe's colours. The head of a scan is followed by its coded data, up
+# to a marker that is no restart; bytes after the end of the image are refused. The orientation in EXIF is lost with
+# EXIF.
 _BEGIN: Final = b"\xff\xd8"
 _SCAN, _END, _APP_FIRST, _APP_LAST = 0xDA, 0xD9, 0xE0, 0xEF
 # Frames, tables, scans, restart intervals.
 _NEEDED: Final = frozenset({*range(0xC0, 0xD0), *range(0xDA, 0xE0)}) - {0xC8}
-# How segments of applications begin that change how the picture looks.
+# Prefixes of application segments that change how the picture looks.
 _OWN: Final = {0xE0: b"JFIF\0", 0xE2: b"ICC_PROFILE\0", 0xEE: b"Adobe"}
 _SEEN_BYTES: Final = max(map(len, _OWN.values()))
 _MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
@@ -159,7 +160,7 @@ class JpegFilter:
     def __init__(self) -> None:
         self._held = b""
         self._left = 0
-        """Bytes of the segment to come."""
+        """Remaining bytes of the segment."""
         self._is_kept = False
         self._has_begun = self._is_coded = self._has_scan = self._is_over = False
         self._parts = 0
@@ -179,7 +180,7 @@ class JpegFilter:
             raise DamagedImage
 
     def _consume(self, data: bytes, at: int, out: bytearray) -> int:
-        """Where the next part begins; `at` itself where more must arrive first."""
+        """Return where the next part begins; `at` itself when more must arrive first."""
         if self._left:
             piece = data[at : at + self._left]
             self._left -= len(piece)
@@ -198,7 +199,7 @@ class JpegFilter:
         return self._segment(data, at, out)
 
     def _scan_data(self, data: bytes, at: int, out: bytearray) -> int:
-        """Up to the next marker; a 0xFF at the very end may be the beginning of one."""
+        """Copy data up to the next marker; a 0xFF at the very end may be the beginning of one."""
         found = _MARKER.search(data, at)
         until = found.start() if found else len(data) - data.endswith(b"\xff")
         self._is_coded = found is None
@@ -209,7 +210,7 @@ class JpegFilter:
         marker = data[at + 1]
         self._count()
         if marker == 0xFF:
-            return at + 1  # filling
+            return at + 1  # fill byte
         if marker == _END:
             if not self._has_scan:
                 raise DamagedImage
@@ -217,11 +218,11 @@ class JpegFilter:
             out += data[at : at + 2]
             return at + 2
         if marker < 0xC0 or 0xD0 <= marker <= 0xD8:
-            raise DamagedImage  # no marker that has a length, or the beginning of another image
+            raise DamagedImage  # a marker without a length, or the beginning of another image
         return self._sized_segment(marker, data, at, out)
 
     def _sized_segment(self, marker: int, data: bytes, at: int, out: bytearray) -> int:
-        """A segment with a length, once enough of it is there to be judged."""
+        """Process a segment with a length, once enough of it has arrived to decide."""
         size = int.from_bytes(data[at + 2 : at + 4], "big")
         seen = at + 4 + min(max(size - 2, 0), _SEEN_BYTES)
         if len(data) - at < 4 or len(data) < seen:
@@ -242,11 +243,11 @@ class JpegFilter:
             raise DamagedImage
 
 
-# WebP (RFC 9649): the length of the file comes first, before it is known what will be dropped. So a dropped chunk is
-# replaced by zeros under a type that readers skip, and the flags of VP8X say that there is no metadata. Frames of an
-# animation hold chunks of their own, which are filtered alike.
+# WebP (RFC 9649): the file's length comes first, before it is known what will be dropped. So a dropped chunk is
+# replaced by zeros under a type that readers skip, and the flags of VP8X declare no metadata. Frames of an animation
+# contain chunks of their own, which are filtered in the same way.
 _WEBP_KEPT: Final = frozenset({b"VP8X", b"VP8 ", b"VP8L", b"ALPH", b"ICCP", b"ANIM", b"ANMF"})
-# The kind of what is left of a chunk: no reader knows it.
+# Type of the replaced chunks, which no reader knows.
 _NOTHING: Final = b"JUNK"
 _FLAGS_OF_METADATA: Final = 0x04 | 0x08
 _VP8X_BYTES: Final = 10
@@ -257,9 +258,9 @@ class WebpFilter(PartFilter):
     def __init__(self) -> None:
         super().__init__(12, self._riff)
         self._whole_left = 0
-        """Bytes of the file to come."""
+        """Remaining bytes of the file."""
         self._frame_left = 0
-        """Bytes of the frame that chunks are in; 0: they are in none."""
+        """Remaining bytes of the frame that contains the chunks; 0: no frame."""
         self._is_kept = True
 
     def _riff(self, part: bytes) -> bytes:
@@ -301,7 +302,7 @@ class WebpFilter(PartFilter):
         return piece if self._is_kept else bytes(len(piece))
 
     def _take(self, size: int, *, is_frame: bool) -> None:
-        """A chunk of that size, its head included, is next. Raises DamagedImage where it goes over what it is in."""
+        """Count a chunk of that size, head included. Raises DamagedImage when it exceeds its container."""
         if self._frame_left:
             if is_frame or size > self._frame_left:
                 raise DamagedImage
@@ -321,8 +322,8 @@ class WebpFilter(PartFilter):
 
 
 # GIF (GIF89a, W3C copy): a header, a screen with or without colours, then blocks up to a trailer; a block's content
-# comes in pieces of up to 255 bytes, the last one empty. Of application data only the repeat count passes.
-# Of all but the last one, as encoders write them: shorter ones are bounded in number.
+# comes in pieces of up to 255 bytes, the last one empty. Of application data only the repeat count is kept. Encoders
+# write all pieces but the last with this size; the number of shorter ones is limited.
 _PIECE_BYTES: Final = 255
 _HEAD_BYTES: Final = 13
 _IMAGE, _EXTENSION, _TRAILER = b"\x2c", b"\x21", b"\x3b"
@@ -387,7 +388,7 @@ class GifFilter(PartFilter):
 
 
 def _colours(flags: int) -> int:
-    """How many bytes of colours follow."""
+    """Return the number of bytes of colours that follow."""
     return 3 << ((flags & 0x07) + 1) if flags & _HAS_COLOURS else 0
 
 

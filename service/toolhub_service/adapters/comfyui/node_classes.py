@@ -1,8 +1,8 @@
-"""A template held to what a server knows (GET /object_info): classes, inputs, bounds, choices, output nodes.
+"""Checks a template against what a server reports (GET /object_info): classes, inputs, bounds, choices, output nodes.
 
-The server's own check is weak (it coerces text, takes literals where it needs links, ignores inputs that it does not
-know) and comes when a call is under way, so this one comes when the template is read. It errs to silence where a server
-tells less, or in a form that is not known.
+The server's own check is weak (it converts text, accepts literals where it needs links, ignores unknown inputs) and
+runs only during a call, so this check runs when the template is read. Where a server reports less, or in an unknown
+form, it finds no problem.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from toolhub_service.adapters.comfyui.graph import links_of, literals_of
 from toolhub_service.adapters.comfyui.template import NodeInput, Template, Transform
 from toolhub_service.domain.json import JsonObject, JsonValue
 
-# What a node takes in one input, as /object_info tells it, and whether every value of a schema is one of those.
-#
-# Three forms are in use: `["INT", {min, max, …}]`, choices in the old form `[["a", "b"], {…}]` and in the new one
-# `["COMBO", {"options": […]}]`. A server checks bounds and choices, and takes no notice of `step`, nor does this.
-# Types that nothing is known of are let pass: custom nodes bring widgets of their own.
+# What a node accepts in one input, as /object_info describes it, and whether it includes every value of a schema. Three
+# forms are in use: `["INT", {min, max, …}]`, choices in the old form `[["a", "b"], {…}]` and in the new one `["COMBO",
+# {"options": […]}]`. A server checks bounds and choices and ignores `step`, and so does this. Unknown types pass,
+# because custom nodes have widgets of their own.
 
 _COMBO: Final = "COMBO"
 _JSON_TYPES: Final = {
@@ -29,7 +28,7 @@ _JSON_TYPES: Final = {
     "BOOLEAN": frozenset({"boolean"}),
     "STRING": frozenset({"string"}),
 }
-# Types of ComfyUI's own that only another node can give.
+# ComfyUI's own types that only another node can provide.
 _LINKED: Final = frozenset(
     "IMAGE MASK LATENT MODEL CLIP VAE CONDITIONING CONTROL_NET CLIP_VISION CLIP_VISION_OUTPUT STYLE_MODEL NOISE SIGMAS "
     "GUIDER SAMPLER UPSCALE_MODEL AUDIO VIDEO MESH".split()
@@ -44,17 +43,17 @@ class InputSpec:
     """One input of one class."""
 
     types: tuple[str, ...]
-    """Such as `INT`, or `IMAGE`; several where it takes any of them."""
+    """Such as `INT`, or `IMAGE`; several where it accepts any of them."""
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[JsonValue, ...] | None = None
-    """None: not one of a list, or of one that the server does not tell."""
+    """None: no list of choices, or one that the server does not report."""
     is_upload: bool = False
-    """It names a file that was uploaded."""
+    """Whether it names an uploaded file."""
 
     @property
     def is_link(self) -> bool:
-        """Whether it can only come from another node."""
+        """Return whether it can only come from another node."""
         return _LINKED.issuperset(self.types)
 
     @property
@@ -63,7 +62,7 @@ class InputSpec:
 
 
 def read_input_spec(described: JsonValue) -> InputSpec | None:
-    """None when it is told in a form that is not known."""
+    """Return the input's terms; None when they are described in an unknown form."""
     if not isinstance(described, list | tuple) or not described:
         return None
     kind = described[0]
@@ -84,7 +83,7 @@ def read_input_spec(described: JsonValue) -> InputSpec | None:
 
 
 def literal_mismatch(value: JsonValue, terms: InputSpec) -> str:
-    """The same for one value. Text that reads like a number is taken for one, as the server does."""
+    """Return the same as `mismatch` for one value. Text that reads like a number counts as one, as on the server."""
     if terms.choices is not None:
         return "" if value in terms.choices else f"the server has no {value!r}: {_listed(terms.choices)}"
     if terms.is_number and isinstance(value, int | float) and not isinstance(value, bool):
@@ -93,7 +92,8 @@ def literal_mismatch(value: JsonValue, terms: InputSpec) -> str:
 
 
 def mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec, depth: int = 0) -> str:
-    """Why a value that the schema allows is refused by the node, and what to write; empty when none is."""
+    """Return why the node would refuse a value that the schema allows, and what to write; empty when it would refuse
+    none."""
     schema = arguments.resolved(schema)
     if depth < _DEPTH_MAX:
         for word in ("anyOf", "oneOf"):
@@ -110,8 +110,8 @@ def mismatch(schema: JsonObject, arguments: Arguments, terms: InputSpec, depth: 
 
 
 def _value_mismatch(value: JsonValue, terms: InputSpec) -> str:
-    """Why the node refuses a value that a caller may choose, by its type as well; empty when it does not."""
-    # null stands for the graph's own value.
+    """Return why the node refuses a value that a caller may choose, also by its type; empty when it accepts it."""
+    # null keeps the graph's own value.
     if value is None or (terms.choices is None and not _JSON_TYPES.keys() >= set(terms.types)):
         return ""
     kind = "boolean" if isinstance(value, bool) else _CONST_TYPES.get(type(value), "")
@@ -142,13 +142,14 @@ def _out_of_bounds(lowest: float | None, highest: float | None, terms: InputSpec
 
 
 def _bounds(schema: JsonObject, *words: str) -> Iterable[float]:
-    """An exclusive bound counts as the bound itself, which errs by less than one step."""
+    """Return the bounds under these keywords. An exclusive one counts as inclusive, which is wrong by less than one
+    step."""
     found = (_number(schema.get(word)) for word in words)
     return [number for number in found if number is not None]
 
 
 def _number(value: object) -> float | None:
-    """Integers stay what they are: a seed's bound has more digits than a double."""
+    """Return the number, else None. Integers stay integers, as a seed's bound has more digits than a double."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
@@ -167,7 +168,8 @@ _KINDS: Final = ("required", "optional")
 
 
 def problems_with(template: Template, object_info: JsonObject) -> tuple[str, ...]:
-    """Why this server cannot run it as it is meant, a sentence or two each; empty when it can. Twenty at most.
+    """Return why this server cannot run it as intended, a sentence or two for each problem, at most twenty; empty when
+    it can.
 
     `object_info`: class name to its description, as the server answers; it may hold the template's classes only.
     """
@@ -191,7 +193,7 @@ class _ServerCheck:
         self._forced = {one.target: one.value for one in template.forced}
         self._replaced = {seed.target for seed in template.seeds}
         self._replaced |= {each.target for each in template.bindings if self._arguments.is_given(each.source)}
-        """Inputs of which every call sets another value."""
+        """Inputs whose value every call replaces."""
 
     def problems(self) -> Iterator[str]:
         for node, body in self._template.graph.items():
@@ -225,7 +227,7 @@ class _ServerCheck:
             yield from self._literal_problems(NodeInput(node, name, f"/{node}/inputs/{name}"), value)
 
     def _literal_problems(self, place: NodeInput, value: JsonValue) -> Iterator[str]:
-        """What stands in the graph counts only where no call replaces it."""
+        """Yield the problems of a value in the graph, which matters only where not every call replaces it."""
         terms = self._terms_at(place)
         if terms is None or place in self._replaced:
             return
@@ -274,13 +276,14 @@ class _ServerCheck:
         return self._terms[self._template.class_of(place.node)].get(place.input)
 
     def _has_input(self, place: NodeInput) -> bool:
-        """Inputs that a node grows by itself are named `<input>.<part>`; nothing is told of the parts."""
+        """Return whether the node has the input. Inputs that a node adds dynamically are named `<input>.<part>`; the
+        server does not describe the parts."""
         known = self._terms[self._template.class_of(place.node)]
         return not known or place.input in known or place.input.partition(".")[0] in known
 
 
 def declared_inputs(described: JsonValue, *kinds: str) -> dict[str, JsonValue]:
-    """The inputs that a class has by its description, of these kinds or of both (`required`, `optional`)."""
+    """Return the inputs in a class's description, of these kinds or of both (`required`, `optional`)."""
     inputs = described.get("input") if isinstance(described, Mapping) else None
     parts = [inputs.get(kind) for kind in kinds or _KINDS] if isinstance(inputs, Mapping) else []
     return {name: value for part in parts if isinstance(part, Mapping) for name, value in part.items()}

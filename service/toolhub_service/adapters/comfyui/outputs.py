@@ -1,9 +1,9 @@
-"""The outputs of a run: fetched, checked by their bytes, and kept as artifacts before the run counts as a success.
+"""The outputs of a run: fetched, identified by their bytes, and stored as artifacts before the run counts as a success.
 
-Each file goes from the server into the store of artifacts as it comes: bounded, sniffed, hashed and, where it is a
-picture and the operator has not said otherwise, without the graph that ComfyUI writes into it. A broken connection
-begins the file anew. An output that is not as the sidecar declares fails the job: a fully cached run names files that
-somebody may have deleted since, and still says success.
+Each file is streamed from the server into the artifact store: bounded, sniffed, hashed and, for pictures unless the
+operator configures otherwise, without the graph that ComfyUI writes into them. After a broken connection the file is
+fetched again from its beginning. An output that differs from the sidecar's declaration fails the job: a fully cached
+run names files that may have been deleted since, and still reports success.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.guards.descriptions import is_hidden
 from toolhub_service.guards.secrets import Redact
 
-# What bytes are, by how they begin (WHATWG MIME Sniffing, and the signatures of what ComfyUI writes besides).
-#
-# What a server calls its files is not believed: a page of HTML under an image's name is the oldest of such tricks.
+# Media types by the first bytes (WHATWG MIME Sniffing, and the signatures of what ComfyUI writes besides). A server's
+# file names are not trusted: HTML under an image's name is a well-known attack.
 
 SNIFFED_BYTES: Final = 512
 _BEGINNINGS: Final = (
@@ -75,7 +74,7 @@ _EXTENSIONS: Final = {
 
 
 def media_type_of(beginning: bytes) -> str:
-    """The media type that the first `SNIFFED_BYTES` bytes show; empty when they show none."""
+    """Return the media type that the first `SNIFFED_BYTES` bytes show; empty when they show none."""
     for signature, media_type in _BEGINNINGS:
         if beginning.startswith(signature):
             return media_type
@@ -87,9 +86,9 @@ def media_type_of(beginning: bytes) -> str:
 
 
 def accepted_as(beginning: bytes, wanted: Sequence[str]) -> str:
-    """The media type that these bytes may be kept as; empty when they are none of `wanted` (any, when it is empty).
+    """Return the media type to store these bytes with; empty when they are none of `wanted` (any, when it is empty).
 
-    Types that no signature shows, such as text, are taken at the operator's word.
+    Types without a signature, such as text, are accepted as declared by the operator.
     """
     found = media_type_of(beginning)
     if found == HTML:
@@ -102,17 +101,17 @@ def accepted_as(beginning: bytes, wanted: Sequence[str]) -> str:
 
 
 def extension_of(media_type: str) -> str:
-    """The file extension of a media type; empty for one that no node loads."""
+    """Return the file extension of a media type; empty for one that no node loads."""
     return _EXTENSIONS.get(media_type, "")
 
 
 def _is_shown(media_type: str) -> bool:
-    """Whether bytes of that type would have shown it."""
+    """Return whether bytes of that type would be recognized."""
     known = {shown for _, shown in _BEGINNINGS} | {*_RIFF.values(), *_BRANDS.values(), "video/mp4"}
     return "*" in media_type or media_type in known
 
 
-# Files as a server names them, judged before anything is asked for: no name of a stranger ever becomes a path.
+# Files as a server names them, validated before they are requested: no foreign name ever becomes a path.
 
 NAME_MAX_CHARS: Final = 255
 _FOLDER_MAX_CHARS: Final = 1_024
@@ -123,18 +122,18 @@ class ServedFile:
     """One file of an output."""
 
     filename: str
-    """Without folders."""
+    """File name without folders."""
     subfolder: str
     type: str
 
     @property
     def params(self) -> dict[str, str]:
-        """Of GET /view."""
+        """Return the parameters of GET /view."""
         return {"filename": self.filename, "subfolder": self.subfolder, "type": self.type}
 
 
 def served_file(value: Any) -> ServedFile | None:
-    """None when it is none, or bears a name that no honest server gives."""
+    """Return the file; None when the value is none, or has a name that no honest server gives."""
     if not isinstance(value, Mapping):
         return None
     filename, subfolder, kind = value.get("filename"), value.get("subfolder", ""), value.get("type", "output")
@@ -150,7 +149,7 @@ def is_file_name(name: str) -> bool:
 
 
 def is_folder(name: str) -> bool:
-    """Relative and going nowhere but down; servers on Windows write backslashes. Empty: the top."""
+    """Return whether it is a relative path without `..`; servers on Windows write backslashes. Empty: the top."""
     if not name:
         return True
     return len(name) <= _FOLDER_MAX_CHARS and all(map(_is_plain, name.replace("\\", "/").split("/")))
@@ -174,12 +173,12 @@ class FileRecord:
     etag: str
     served_bytes: int
     served_sha256: str
-    """Of what the server sent."""
+    """Digest of what the server sent."""
     is_stripped: bool
-    """Whether metadata were taken out."""
+    """Whether metadata was removed."""
 
     def evidence(self) -> Evidence:
-        """What was kept of the file, and what the server sent."""
+        """Return what was stored of the file, and what the server sent."""
         attributes = {
             "output": self.output.name,
             "node": self.output.node,
@@ -199,7 +198,7 @@ class FileRecord:
 
 
 class OutputFetch:
-    """The outputs of one run, fetched from its server and kept as artifacts."""
+    """The outputs of one run, fetched from its server and stored as artifacts."""
 
     def __init__(
         self,
@@ -212,7 +211,7 @@ class OutputFetch:
         strip_metadata: bool,
         cached: Sequence[str] = (),
     ) -> None:
-        """`cached`: the nodes whose results the server had already."""
+        """`cached`: the nodes whose results were in the server's cache."""
         self._cached = frozenset(cached)
         self._backend = backend
         self._artifacts = artifacts
@@ -221,13 +220,13 @@ class OutputFetch:
         self._template = template
         self._strip = strip_metadata
         self._bytes = 0
-        """Of all outputs so far."""
+        """Bytes of all outputs so far."""
         self.value: dict[str, JsonValue] = {}
         self.files: list[FileRecord] = []
 
     async def run(self, outputs: Mapping[str, Any]) -> None:
-        """Every declared output. Raises ToolFailure when one is not as declared, or cannot be kept; then none is kept,
-        nor when this is cancelled."""
+        """Fetch every declared output. Raises ToolFailure when one differs from its declaration or cannot be stored;
+        then, as after a cancellation, none is stored."""
         try:
             for output in self._template.outputs:
                 items = self._items(output, outputs)
@@ -241,7 +240,7 @@ class OutputFetch:
             raise
 
     def _items(self, output: Output, outputs: Mapping[str, Any]) -> list[Any]:
-        """Raises ToolFailure when there are too few or too many."""
+        """Return the output's items. Raises ToolFailure when there are too few or too many."""
         node = outputs.get(output.node)
         value = node.get(output.key) if isinstance(node, Mapping) else None
         items = value if isinstance(value, list) else [value] if isinstance(value, str) else []
@@ -281,7 +280,7 @@ class OutputFetch:
             except NoReply as broken:
                 raise Unreachable(broken.retry_after_s) from broken
             except ToolFailure as failure:
-                if failure.error.is_retryable:  # the store of artifacts is away
+                if failure.error.is_retryable:  # the artifact store is unavailable
                     raise Unreachable(failure.error.retry_after_s or 0.0) from failure
                 raise
 
@@ -298,8 +297,8 @@ class OutputFetch:
     async def _once(self, output: Output, file: ServedFile) -> FileRecord:
         async with self._backend.client.stream("/view", file.params) as response:
             status = response.status_code
-            # A run that took all from its cache names the files of an earlier one, which may have been deleted since:
-            # it still says success.
+            # A fully cached run names the files of an earlier run, which may have been deleted since, and still reports
+            # success.
             if status in _GONE:
                 advice = {"advice": failures.GONE_FROM_CACHE} if output.node in self._cached else {}
                 what = f"is not there any more ({status})"
@@ -313,7 +312,7 @@ class OutputFetch:
                 what = f"is {media_type_of(beginning) or 'of no known kind'}, which the sidecar does not take"
                 raise self._bad_file(output, file, "OUTPUT_TYPE", what)
             filter_ = METADATA_FILTERS[media_type]() if self._strip and media_type in METADATA_FILTERS else None
-            # The artifact's name is the hub's own, such as `image-2.png`.
+            # The hub chooses the artifact's name, such as `image-2.png`.
             extension = extension_of(media_type)
             name = f"{output.name}-{len(self.files) + 1}{f'.{extension}' if extension else ''}"
             chunks = body.chunks()
@@ -330,7 +329,7 @@ class OutputFetch:
         return failures.bad_output(self._call, output, cause, what, filename=file.filename, **advice)
 
     def _count(self, output: Output, added: int, size_bytes: int) -> None:
-        """So many bytes more, of a file or text of that size so far. Raises ToolFailure when that is too large."""
+        """Count so many more bytes of a file or text of that size so far. Raises ToolFailure when it is too large."""
         self._bytes += added
         most, whole = output.max_bytes, self._template.limits.max_output_bytes
         if size_bytes > most:
@@ -342,10 +341,10 @@ class OutputFetch:
 
 
 class _Body:
-    """A response's body, counted and hashed as it was sent."""
+    """A response's body, counted and hashed as it arrives."""
 
     def __init__(self, raw: AsyncIterator[bytes], count: Callable[[int, int], None]) -> None:
-        """`count` gets the size of each chunk, and of all so far; what it raises ends the reading."""
+        """`count` receives the size of each chunk and of all so far; an exception of it ends the reading."""
         self._raw = raw
         self._count = count
         self._held: list[bytes] = []
@@ -365,7 +364,7 @@ class _Body:
         return b"".join(self._held)[:SNIFFED_BYTES]
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """All of it, also what `beginning` has read."""
+        """Yield the whole body, including what `beginning` has read."""
         for held in self._held:
             yield held
         while chunk := await self._next():

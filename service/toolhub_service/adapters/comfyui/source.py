@@ -1,8 +1,8 @@
-"""The tools of one ComfyUI source: its templates, each held to what every server knows of the nodes it uses.
+"""The tools of one ComfyUI source: its templates, each checked against every server's description of the nodes it uses.
 
-Templates are read anew at each reading, so a file that was changed is a changed tool, and so are the descriptions of
-nodes: a class that is gone takes its tools out of use before anybody calls them. A template that no server can run is
-quarantined with the reason; one that some can run goes to those. Templates are the operator's own words: never pinned.
+Templates and descriptions of nodes are read again at each reading, so a changed file is a changed tool, and a missing
+class disables its tools before anybody calls them. A template that no server can run is quarantined with the reason;
+one that some can run is sent to those. Templates come from the operator, so they are never pinned.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ComfyToolSource:
         redact: Redact,
         close: Callable[[], Awaitable[None]],
     ) -> None:
-        """`close` ends all connections. Raises ValueError when an `error_pattern` is no regular expression."""
+        """`close` closes all connections. Raises ValueError when an `error_pattern` is no regular expression."""
         self._terms = terms
         self._backends = backends
         self._templates = templates
@@ -88,21 +88,21 @@ class ComfyToolSource:
         return Discovery(tuple(definitions), tuple(map(self._redact, problems[:PROBLEMS_MAX])), server=versions)
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """It never has news: files and servers are looked at from time to time."""
+        """Do nothing: there are no notifications, files and servers are read periodically."""
 
     def diagnostics(self) -> Sequence[str]:
         sockets = tuple(_socket_of(backend) for backend in self._backends)
         return tuple(map(self._redact, (*self._server_states, *sockets)))
 
     async def start(self) -> None:
-        """Servers are connected to when they are asked."""
+        """Do nothing: servers are connected to when they are asked."""
 
     async def close(self) -> None:
         self._is_closed = True
         await self._close()
 
     def _definition(self, template: Template, problem: str) -> Definition:
-        """`problem`: why no server can run it; empty when one can."""
+        """Return the definition; `problem`: why no server can run it; empty when one can."""
         problem = refusal(lambda: check_name(full_name(self.name, template.name))) or problem
         remote: JsonObject = {
             "name": template.name,
@@ -146,14 +146,14 @@ class ComfyToolSource:
 
 
 class _Server(NamedTuple):
-    """What one server said in one reading."""
+    """One server's answers in one reading."""
 
     kind: ServerKind
     object_info: JsonObject
 
 
 async def _ask_server(backend: Backend, classes: Sequence[str]) -> _Server | str:
-    """What it says of these classes, or why it says nothing."""
+    """Return what the server reports about these classes, or why it does not answer."""
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(name: str) -> Any:
@@ -171,7 +171,7 @@ async def _ask_server(backend: Backend, classes: Sequence[str]) -> _Server | str
 
 
 def _listed(problems: Mapping[str, Sequence[str]]) -> str:
-    """What each server lacks; once where all lack the same."""
+    """Return what each server lacks; once where all lack the same."""
     lacking = {name: "; ".join(found[:3]) for name, found in problems.items()}
     if len(set(lacking.values())) == 1:
         return next(iter(lacking.values()))

@@ -1,9 +1,8 @@
-"""The state of a prompt, from the jobs, or the history and queue, of a server.
+"""The state of a prompt, from a server's jobs, or its history and queue.
 
-With jobs: one answer, made in one turn of the server's loop. Without: history, then queue, then history again, for a
-prompt leaves the one list before it stands in the other. `{}` of a history means pending, running and unknown alike.
-
-A stopped prompt stands in the history as an error whose messages hold `execution_interrupted`.
+With jobs it is one consistent answer. Without, history, then queue, then history again are read, because a prompt
+leaves one list before it appears in the other. `{}` from the history may mean pending, running or unknown. The history
+shows a stopped prompt as an error whose messages contain `execution_interrupted`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from toolhub_service.adapters.comfyui.client import LISTS_MAX_BYTES, ComfyClient, NoReply, Reply
 
 ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
-"""Of a prompt, where it may stand in a URL."""
+"""Ids of prompts that may be used in a URL."""
 _OK: Final = 200
 _NUMBERS_END: Final = 2**63
 _NOT_FOUND: Final = 404
@@ -30,7 +29,7 @@ class PromptState(Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
-    """Neither running, waiting nor remembered."""
+    """Neither running, waiting nor in the history."""
 
     @property
     def is_over(self) -> bool:
@@ -50,29 +49,29 @@ _OF_HISTORY: Final[Mapping[str, PromptState]] = {"success": PromptState.SUCCEEDE
 
 @dataclass(frozen=True, slots=True)
 class PromptStatus:
-    """What a server says of one prompt. All but `state` is untrusted."""
+    """A server's report about one prompt. All but `state` is untrusted."""
 
     state: PromptState
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    """By node: what it put out."""
+    """Output by node."""
     messages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The last one of each type."""
+    """The last message of each type."""
     graph: Any = None
-    """As it was sent; None where the answer does not tell."""
+    """As it was sent; None where the answer does not contain it."""
     place: tuple[int, int] | None = None
-    """While it waits: (its place, how many wait or run), from 1."""
+    """While it waits: (its position from 1, how many wait or run)."""
     created_ms: int = 0
-    """On the server's wall clock; 0: it does not say."""
+    """On the server's wall clock; 0: not reported."""
 
     @property
     def cached(self) -> tuple[str, ...]:
-        """Nodes whose results were there already, each once."""
+        """Return the nodes whose results were cached, each once."""
         nodes = self.messages.get("execution_cached", {}).get("nodes")
         named = (node for node in nodes if isinstance(node, str)) if isinstance(nodes, list) else ()
         return tuple(dict.fromkeys(named))
 
     def time_of(self, *kinds: str) -> int:
-        """When the first of these messages was made, in ms on the server's clock; 0: it does not say."""
+        """Return the time of the first of these messages, in ms on the server's clock; 0: not reported."""
         for kind in kinds:
             at = whole_number(self.messages.get(kind, {}).get("timestamp"))
             if at is not None:
@@ -84,7 +83,7 @@ UNKNOWN: Final = PromptStatus(PromptState.UNKNOWN)
 
 
 async def read_status(client: ComfyClient, prompt_id: str, *, has_jobs: bool) -> PromptStatus:
-    """Raises NoReply."""
+    """Return the state of a prompt. Raises NoReply."""
     if has_jobs:
         return await _in_jobs(client, prompt_id)
     return (
@@ -96,7 +95,7 @@ async def read_status(client: ComfyClient, prompt_id: str, *, has_jobs: bool) ->
 
 
 async def graph_of(client: ComfyClient, prompt_id: str) -> Any:
-    """The graph of a prompt that is known there; None when it cannot be had. Raises NoReply."""
+    """Return the graph of a known prompt; None when it is not available. Raises NoReply."""
     for seen in (await _in_history(client, prompt_id), await _in_queue(client, prompt_id)):
         if seen is not None:
             return seen.graph
@@ -104,16 +103,16 @@ async def graph_of(client: ComfyClient, prompt_id: str) -> Any:
 
 
 class Newest(NamedTuple):
-    """The prompt that ended last, of those that the history has."""
+    """The prompt in the history that ended last."""
 
     number: int
-    """Begins anew with the server."""
+    """Restarts with the server."""
     prompt_id: str
-    """Empty where it is none that may stand in a URL."""
+    """Empty when it may not be used in a URL."""
 
 
 async def newest_in_history(client: ComfyClient) -> Newest | None:
-    """None: the history is empty. Raises NoReply."""
+    """Return the newest prompt; None: the history is empty. Raises NoReply."""
     reply = await client.get("/history", {"max_items": "1"}, max_bytes=LISTS_MAX_BYTES)
     found = [
         Newest(_item(entry.get("prompt")).number, prompt_id if ID.fullmatch(prompt_id) else "")
@@ -125,7 +124,7 @@ async def newest_in_history(client: ComfyClient) -> Newest | None:
 
 async def _in_jobs(client: ComfyClient, prompt_id: str) -> PromptStatus:
     reply = await client.get(f"/api/jobs/{prompt_id}", max_bytes=LISTS_MAX_BYTES)
-    # With a JSON body: the 404 of a server without this route has none.
+    # With a JSON body: the 404 of a server that lacks this route has none.
     if reply.status == _NOT_FOUND and "error" in reply.fields:
         return UNKNOWN
     state = _OF_JOBS.get(str(reply.fields.get("status")))
@@ -156,7 +155,7 @@ async def _in_history(client: ComfyClient, prompt_id: str) -> PromptStatus | Non
         raise _unexpected(reply)
     entry = reply.fields.get(prompt_id)
     if not isinstance(entry, Mapping):
-        return None  # 200 and `{}` of a prompt that waits, runs or is unknown alike
+        return None  # 200 and `{}`, whether the prompt waits, runs or is unknown
     status = entry.get("status")
     state = _OF_HISTORY.get(str(status.get("status_str") if isinstance(status, Mapping) else None))
     if state is None:
@@ -203,7 +202,7 @@ def _item(value: Any) -> _Item:
 
 
 def whole_number(value: Any) -> int | None:
-    """The integer part of an untrusted number; None for NaN, Infinity and what is no number."""
+    """Return the integer part of an untrusted number; None for NaN, Infinity and other values."""
     return int(value) if isinstance(value, int | float) and -_NUMBERS_END < value < _NUMBERS_END else None
 
 
@@ -213,14 +212,14 @@ def _status_of(state: PromptState, outputs: Any, status: Any) -> PromptStatus:
     for message in listed if isinstance(listed, Sequence) and not isinstance(listed, str) else ():
         if isinstance(message, list) and len(message) == 2 and isinstance(message[1], Mapping):
             messages[str(message[0])] = message[1]
-    # The history has a prompt that was interrupted as `error`, with nothing but this message to tell it by.
+    # The history shows an interrupted prompt as `error`; only this message distinguishes it.
     if state is PromptState.FAILED and "execution_interrupted" in messages:
         state = PromptState.CANCELLED
     return PromptStatus(state, outputs if isinstance(outputs, Mapping) else {}, messages)
 
 
 def _queue_place(prompt_id: str, numbers: Mapping[str, Any]) -> tuple[int, int] | None:
-    """By the numbers, lower ones first; None when it is not among them."""
+    """Return its place, where lower numbers come first; None when it is not in the queue."""
     mine = numbers.get(prompt_id)
     if mine is None:
         return None

@@ -1,7 +1,7 @@
 """Sends a prompt to one server, once, after the artifacts that it reads; and finds one that may have been sent.
 
-What fails before the graph is sent (no connection, an upload) sends it to the next server. Once it may have been taken,
-only an answer counts, or a look at jobs, queue and history of the server that the mark has named since before.
+When something fails before the graph is sent (no connection, an upload), it goes to the next server. Once the graph may
+have arrived, only an answer counts, or the jobs, queue and history of the server that the mark has named since before.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.schema.canonical_json import NotJson, digest
 
-# How long a start waits for the WebSocket that brings its events.
+# How long a start waits for the WebSocket that receives its events.
 _SOCKET_TIMEOUT_S: Final = 2.0
 NODE_ERRORS: Final = "node_errors"
-"""Detail of a mark: what the server would not run of a graph that it took all the same."""
+"""Detail of a mark: the nodes that the server would not run in a graph that it accepted all the same."""
 _NODE_ERRORS_MAX_CHARS: Final = 8_000
 _LOOKS: Final = 2
 _TENANT_CHARS: Final = 16
 _REQUEST_TIMEOUT: Final = 408
 _SENT_TO: Final = "sent_to"
 WITNESS: Final = "_its_server_knew"
-"""Detail of a mark, not for evidence: a prompt, perhaps of somebody else, that the server knew when it was sent."""
+"""Detail of a mark, not for evidence: a prompt, perhaps another caller's, that the server knew when this one
+was sent."""
 _MAY_HAVE_FORGOTTEN: Final = "Its server does not know it. It may have restarted since, and lost its history."
 
 KeepMark = Callable[[str, RemoteMark], Awaitable[None]]
@@ -55,11 +56,11 @@ KeepMark = Callable[[str, RemoteMark], Awaitable[None]]
 
 
 class _Sent(NamedTuple):
-    """Where a prompt is, or may have been, sent."""
+    """Where a prompt was sent, or may have been."""
 
     backend: str
-    # A server that was restarted has forgotten what it ran, and does not say since when it runs: while it still knows
-    # a prompt that it knew before, it was not.
+    # A restarted server has forgotten its prompts and does not report when it started: while it still knows an earlier
+    # prompt, it was not restarted.
     witness: str
     """A prompt that its server knew before; empty: none."""
 
@@ -74,7 +75,7 @@ class Submitter:
         self._redact = redact
         self._sent: dict[str, _Sent] = {}
         self._broken_off: set[str] = set()
-        """Keys whose server went away, or seemed to, while they were looked up: it may have forgotten them."""
+        """Keys whose server was or seemed unavailable while they were looked up, so that it may have forgotten them."""
 
     def forget(self, key: str) -> None:
         self._sent.pop(key, None)
@@ -116,7 +117,7 @@ class Submitter:
         return None
 
     def _candidates(self, sent: _Sent | None) -> list[Backend]:
-        """The servers that may have it. Raises RemoteUnclear."""
+        """Return the servers that may have it. Raises RemoteUnclear."""
         if sent is None:
             return list(self._backends)
         backend = self._backends.get(sent.backend)
@@ -125,13 +126,13 @@ class Submitter:
         return [backend]
 
     async def _has_run_since(self, backend: Backend, key: str, sent: _Sent) -> bool:
-        """Whether the server that does not know it has certainly not been restarted since. Raises NoReply."""
+        """Return whether a server that does not know the key has certainly not been restarted since. Raises NoReply."""
         if sent.witness:
             return (await backend.read_status(sent.witness)).state is not PromptState.UNKNOWN
         return key in self._sent and key not in self._broken_off
 
     async def _submit(self, backend: Backend, template: Template, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
-        """The mark of a prompt that was taken.
+        """Return the mark of an accepted prompt.
 
         Raises NoReply when it certainly was not sent, ToolFailure when it was refused, RemoteUnclear otherwise.
         """
@@ -143,13 +144,14 @@ class Submitter:
         names = {"tenant": _tenant_of(call), "job_id": call.call.job_id or mark.key}
         graph = bound(template, call.args, uploads=uploads, seeds=_drawn(mark.key), names=names)
         client_id = await backend.events.ready(_SOCKET_TIMEOUT_S)
-        # Kept before it is sent: whoever finds the mark later knows which server to ask.
+        # Stored before sending, so that a later run knows which server to ask.
         sent = _Sent(backend.name, backend.witness)
         noted = {**mark.details, _SENT_TO: sent.backend, WITNESS: sent.witness}
         await self._keep_mark(call.call.job_id, replace(mark, details=noted))
         self._sent[mark.key] = sent
-        # Without `number`: two prompts that wait with the same id and number break the queue of a server (0.33 answers
-        # every removal with 500). Without `client_id` nobody gets events of the prompt, which are not kept for later.
+        # Without `number`: two waiting prompts with the same id and number break the queue of a server (0.33 answers
+        # every removal with 500). Without `client_id` nobody receives the prompt's events, which are not kept for
+        # later.
         body = {"prompt": graph.graph, "prompt_id": mark.key, **({"client_id": client_id} if client_id else {})}
         try:
             reply = await backend.client.post("/prompt", body)
@@ -174,8 +176,8 @@ class Submitter:
         return _accepted(mark, backend, prompt_id, details)
 
     def _prompt_id(self, reply: Reply, backend: Backend, template: Template, call: GrantedCall) -> str:
-        """The id of a prompt that was taken. Raises ToolFailure when it was refused, RemoteUnclear otherwise."""
-        # A 500 may come of a graph that was not taken, and of one that was: it is looked up, not sent again.
+        """Return the id of an accepted prompt. Raises ToolFailure when it was refused, RemoteUnclear otherwise."""
+        # A server may answer 500 whether or not it accepted the graph: the prompt is looked up, not sent again.
         if 300 <= reply.status < 500 and reply.status != _REQUEST_TIMEOUT:
             raise failures.refused(call, template, reply, self._redact)
         prompt_id = reply.fields.get("prompt_id")
@@ -186,9 +188,9 @@ class Submitter:
         return prompt_id
 
     async def _upload(self, client: ComfyClient, call: GrantedCall, upload: Upload, max_bytes: int) -> str:
-        """The name by which a node loads the artifact. `max_bytes`: what the server takes; 0: it does not say.
+        """Return the name by which a node loads the artifact. `max_bytes`: the server's limit; 0: not reported.
 
-        Raises ToolFailure when the artifact is not the caller's or not for this, NoReply.
+        Raises ToolFailure when the artifact is not the caller's or is unsuitable, NoReply.
         """
         artifact = await self._artifacts.open(call.call.principal.id, upload.artifact_id)
         if max_bytes and artifact.size_bytes > max_bytes:
@@ -199,10 +201,10 @@ class Submitter:
         if not extension:
             why = "it is not an image, audio or video file that a node can load"
             raise failures.upload_refused(call, upload.pointer, why)
-        # The server gives other bytes under a name that is taken another name: so the name is made of the content, an
-        # upload may be repeated, and the name in the answer is the one that counts.
+        # If a name is taken, the server stores other bytes under another name: so the name is made from the content, an
+        # upload may be repeated, and the name in the answer is used.
         reply = await self._post_multipart(client, artifact, f"{artifact.sha256}.{extension}", _tenant_of(call))
-        # 413 above the server's own bound, which it tells under /features; 400 for a folder that leads elsewhere.
+        # 413 above the server's own limit, which it reports under /features; 400 for a folder outside its own.
         if reply.status in (400, 413):
             raise failures.upload_refused(call, upload.pointer, f"the server does not accept it ({reply.status})")
         name, folder = reply.fields.get("name"), reply.fields.get("subfolder", "")
@@ -213,8 +215,8 @@ class Submitter:
         return f"{folder}/{name}" if folder else name
 
     async def _post_multipart(self, client: ComfyClient, artifact: Artifact, name: str, tenant: str) -> Reply:
-        # The boundary is drawn anew each time: bytes that know it would end their part and add fields of their own,
-        # such as another folder.
+        # The boundary is random: bytes that contain a known one would end their part and add fields of their own, such
+        # as another folder.
         boundary = f"toolhub-{secrets.token_hex(16)}"
         part = f"--{boundary}\r\nContent-Disposition: form-data; name="
         head = f'{part}"subfolder"\r\n\r\ntoolhub/{tenant}\r\n{part}"type"\r\n\r\ninput\r\n'
@@ -235,7 +237,7 @@ class Submitter:
 
 
 def _tenant_of(call: GrantedCall) -> str:
-    """What stands for the caller on a server: it tells nobody who that is, and two never share a folder."""
+    """Return a pseudonym of the caller for a server: it does not identify the caller, and two never share a folder."""
     return sha256(f"toolhub tenant {call.call.principal.id}".encode()).hexdigest()[:_TENANT_CHARS]
 
 
@@ -245,7 +247,7 @@ def _accepted(mark: RemoteMark, backend: Backend, prompt_id: str, details: Mappi
 
 
 async def _is_known(backend: Backend, prompt_id: str) -> bool:
-    # Twice: a prompt moves from list to list while they are read.
+    # Twice, because a prompt moves between the lists while they are read.
     for _ in range(_LOOKS):
         if (await backend.read_status(prompt_id)).state is not PromptState.UNKNOWN:
             return True
@@ -253,7 +255,7 @@ async def _is_known(backend: Backend, prompt_id: str) -> bool:
 
 
 async def _found(backend: Backend, mark: RemoteMark, template: Template | None) -> RemoteMark:
-    """The mark of a prompt that is there, with what can still be learnt of what was sent. Raises NoReply."""
+    """Return the mark of a prompt on the server, with what can still be learned about what was sent. Raises NoReply."""
     details = {**_facts_of(template, await backend.kind()), "found": "true"}
     graph: JsonValue = await graph_of(backend.client, mark.key)
     if isinstance(graph, Mapping):
@@ -294,7 +296,7 @@ def _json(values: Mapping[str, object]) -> str:
 
 
 def _drawn(key: str) -> Callable[[], int]:
-    """Seeds of one job: as random as its id, and the same again when it has to be sent again."""
+    """Return the seeds of one job: as random as its id, and the same when it must be sent again."""
     numbers = count()
 
     def draw() -> int:
@@ -305,7 +307,7 @@ def _drawn(key: str) -> Callable[[], int]:
 
 
 def _cut(reported: Any, redact: Redact) -> str:
-    """What is wrong with nodes, as a mark can keep it: without tracebacks and inputs."""
+    """Return the errors of nodes in a form that a mark can store: without tracebacks and inputs."""
     kept: dict[str, Any] = {}
     for node, body in reported.items() if isinstance(reported, Mapping) else ():
         errors = body.get("errors") if isinstance(body, Mapping) else None

@@ -1,7 +1,7 @@
-"""A template: a graph as ComfyUI exports it (API format) and a sidecar that says what of it callers may choose.
+"""A template: a graph as ComfyUI exports it (API format) and a sidecar that declares what callers may choose.
 
-`loading.load_templates` reads them, `node_classes.problems_with` checks one against a server, `arguments.bound`
-makes of one and a call's arguments the graph that is sent. Values only; nothing here reads a file.
+`loading.load_templates` reads them, `node_classes.problems_with` checks one against a server, `arguments.bound` makes
+the graph to send from a template and a call's arguments. This module holds values only and reads no file.
 
 A sidecar:
 
@@ -33,13 +33,13 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.schema.references import names_of
 
 ARTIFACT_FORMAT: Final = "hub-artifact"
-"""`format` of an argument that is an artifact's id, to be uploaded."""
+"""`format` of an argument that is the id of an artifact to upload."""
 SEED_MAX: Final = 2**53 - 1
-"""The largest integer that every reader of JSON keeps exactly; ComfyUI's own nodes go on to 2^64 - 1."""
+"""The largest integer that every JSON reader keeps exactly; ComfyUI's own nodes accept up to 2^64 - 1."""
 PLACEHOLDERS: Final = ("tenant", "job_id")
-"""What forced texts may name in braces."""
+"""Placeholders in braces that forced texts may contain."""
 PREFIX_INPUT: Final = "filename_prefix"
-"""The input that names the files which an output node writes."""
+"""The input that names the files of an output node."""
 
 
 class TemplateInvalid(ValueError):
@@ -51,17 +51,17 @@ class TemplateInvalid(ValueError):
 
 
 class Transform(Enum):
-    """What is done to an argument before it stands in the graph."""
+    """How an argument is transformed before it is put into the graph."""
 
     NONE = ""
     UPLOAD = "upload"
-    """An artifact's id: its bytes are uploaded first, and the name that the server gave them is put in."""
+    """An artifact's id: its bytes are uploaded first, and replaced by the name that the server gave them."""
     JSON = "json"
-    """Any value, written as one JSON text."""
+    """Any value, serialized as one JSON text."""
 
 
 class OutputType(Enum):
-    """Where a server keeps what an output node made."""
+    """Where a server stores the result of an output node."""
 
     OUTPUT = "output"
     TEMP = "temp"
@@ -80,7 +80,7 @@ class NodeInput:
     """`/3/inputs/seed`."""
 
 
-# Sidecars are read strictly: an unknown key is refused, and the nearest known key is named.
+# Sidecars are parsed strictly: an unknown key is refused, and the nearest known key is suggested.
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*"
 ToolName = Annotated[str, Meta(pattern=rf"^([a-z0-9][a-z0-9_-]*/)?{_NAME}$", max_length=128)]
@@ -110,7 +110,7 @@ class Setting(Section, frozen=True, kw_only=True, rename={"source": "from", "poi
 
     @property
     def target(self) -> NodeInput:
-        """Where that is in a graph; `building.py` has checked that it is there."""
+        """Return the place in a graph; `building.py` has checked that it exists."""
         node, _, name = names_of(self.pointer)
         return NodeInput(node, name, self.pointer)
 
@@ -184,13 +184,13 @@ class Sidecar(Section, frozen=True):
 
     @property
     def own_name(self) -> str:
-        """Without a namespace, which is the source's to give."""
+        """Return the name without a namespace, which the source adds."""
         return self.tool.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Template:
-    """Whole and consistent in itself. Read, never changed."""
+    """A complete, consistent template. It is never changed."""
 
     name: str
     """The tool's own name, without the source's."""
@@ -209,20 +209,20 @@ class Template:
     path: str
     """The sidecar's file."""
     sha256: str
-    """Hex, over the canonical JSON of sidecar and graph."""
+    """Hex digest of the canonical JSON of sidecar and graph."""
     workflow_sha256: str
-    """Hex, over the canonical JSON of the graph as exported."""
+    """Hex digest of the canonical JSON of the graph as exported."""
     node_classes: frozenset[str]
     warnings: tuple[str, ...] = ()
-    """What works and is probably not meant, a sentence or two each."""
+    """What works but is probably unintended, a sentence or two each."""
 
     def class_of(self, node: str) -> str:
         found = self.graph[node]
         return str(found["class_type"]) if isinstance(found, Mapping) else ""
 
 
-# A tool names its template with the digest: a changed file is another tool, and a call runs exactly the template that
-# was checked. Templates that a later reading has replaced are kept for a while, for calls under way.
+# A tool names its template by the digest: a changed file is another tool, and a call runs exactly the template that was
+# checked. Templates that a later reading replaced are kept for a while, for running calls.
 _KEPT_MAX: Final = 1_024
 _DIGEST_CHARS: Final = 16
 
@@ -238,13 +238,13 @@ def resource_id(template: Template) -> str:
 
 
 class TemplateCache:
-    """The templates of a source that can be called now, each with the servers that can run it."""
+    """The currently callable templates of a source, each with the servers that can run it."""
 
     def __init__(self) -> None:
         self._runnable: dict[str, RunnableTemplate] = {}
 
     def put(self, found: Mapping[str, RunnableTemplate]) -> None:
-        """What the latest reading has brought, by resource id."""
+        """Store the result of the latest reading, by resource id."""
         kept = {key: runnable for key, runnable in self._runnable.items() if key not in found}
         self._runnable = dict([*kept.items(), *found.items()][-max(_KEPT_MAX, len(found)) :])
 
@@ -273,7 +273,7 @@ def read_sidecar(data: object) -> Sidecar:
 
 
 def _unknown_keys(data: dict[str, Any]) -> Iterator[str]:
-    """At the top, where most are: all of them at once."""
+    """Yield all unknown keys at the top level, where most are."""
     known = msgspec.structs.fields(Sidecar)
     names = [field.encode_name for field in known]
     for key in data:

@@ -1,4 +1,4 @@
-"""The tools that ComfyUI templates become, checked without a server, and a first sidecar for an exported graph."""
+"""The tools that ComfyUI templates become, checked without a server; and a first sidecar for an exported graph."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.schema.compiled import compile_schema
 
-# A first sidecar for a graph: what of it is likely meant to be chosen, what must be forced, what it leaves behind.
-#
-# A beginning for a person who then takes out, narrows and describes. Numbers and switches become arguments with what
-# stands in the graph as default, texts and uploads must be given, seeds are drawn, file names forced. With the server's
-# /object_info bounds and choices are the server's; without, a number may be up to four times what stands there, and
-# choices, which cannot be told from other texts, are left as they are.
+# A first sidecar for a graph: likely arguments, what must be forced, and the outputs. It is a draft for a person to
+# reduce, narrow and describe. Numbers and switches become arguments with the graph's value as default; texts and
+# uploads are required, seeds are drawn, file names forced. With the server's /object_info, bounds and choices are the
+# server's; without, a number may be up to four times the graph's value, and choices, which look like other texts, are
+# left alone.
 
 PREFIX: Final = "toolhub/{tenant}/{job_id}/out"
 _SEEDS: Final = frozenset({"seed", "noise_seed"})
 _TEXTS: Final = frozenset({"text", "prompt", "positive", "negative", "string", "value", "text_g", "text_l", "caption"})
 _UPLOADS: Final = {"LoadImage": "image", "LoadImageMask": "image", "LoadAudio": "audio", "LoadVideo": "file"}
 _LEAVES: Final = re.compile(r"^(Save|Preview)|(Save|Preview)$")
-# Classes that put out something else than their names tell: key and type of each output, and, of what they put out for
-# an input alone, that input (from ComfyUI's own nodes, 0.3.64 to 0.33).
+# Classes whose outputs differ from what their names suggest: key and type of each output and, for outputs that exist
+# for one input only, that input (from ComfyUI's own nodes, 0.3.64 to 0.33).
 _PUT_OUT: Final[Mapping[str, tuple[tuple[str, str, str], ...]]] = {
     "SaveText": (("text", "text", ""),),
     "SaveLatent": (("latents", "output", ""),),
@@ -78,7 +77,7 @@ class _Literal:
 
 
 def draft_of(graph: JsonObject, name: str, file: str, object_info: JsonObject | None = None) -> dict[str, Any]:
-    """A sidecar of a sound graph, as JSON. `file` is the graph's, from the sidecar's folder."""
+    """Return a sidecar for a valid graph, as JSON. `file` is the graph's path, relative to the sidecar's folder."""
     literals = [*_literals(graph, object_info or {})]
     drawn = [literal for literal in literals if literal.input in _SEEDS and isinstance(literal.value, int)]
     chosen = [(literal, schema) for literal in literals if literal not in drawn and (schema := _schema(literal))]
@@ -126,13 +125,13 @@ def _literals(graph: JsonObject, object_info: JsonObject) -> Iterator[_Literal]:
         node_class = _class(body)
         declared = declared_inputs(object_info.get(node_class))
         for name, value in literals_of(body):
-            if not declared or name in declared:  # what the server does not know does nothing
+            if not declared or name in declared:  # an input that the server does not know has no effect
                 terms = read_input_spec(declared[name]) if declared else None
                 yield _Literal(node, node_class, _title(body), name, value, terms)
 
 
 def _schema(literal: _Literal) -> dict[str, Any]:
-    """What callers may say in its place; empty: nothing."""
+    """Return the schema of the argument that replaces the literal; empty: none."""
     if literal.input == PREFIX_INPUT or literal.input.startswith("control_") or is_secret_name(literal.input):
         return {}
     what, terms = f"{literal.input} of {literal.title or literal.node_class}", literal.terms
@@ -153,7 +152,7 @@ def _schema(literal: _Literal) -> dict[str, Any]:
 
 
 def _is_free_choice(value: JsonValue, choices: Sequence[JsonValue]) -> bool:
-    """Not among files, such as models: which of them may be used is not guessed."""
+    """Return whether the caller may choose: not among files, such as models, whose permitted ones cannot be guessed."""
     if value not in choices or len(choices) > _CHOICES_MAX:
         return False
     return all(isinstance(choice, str | int | float) and not _FILE.search(str(choice)) for choice in choices)
@@ -190,7 +189,8 @@ def _binding(literal: _Literal, name: str, **more: Any) -> dict[str, Any]:
 
 
 def _names(literals: list[_Literal]) -> dict[str, str]:
-    """Arguments by pointer: the input's name; where several have it, after the node's title and, at last, its id."""
+    """Return the arguments by pointer: the input's name; if several have it, with the node's title and, at last, its
+    id."""
     plain = [_word(literal.input) for literal in literals]
     titled = [
         f"{_word(literal.title or literal.node_class)}_{name}" for literal, name in zip(literals, plain, strict=True)
@@ -214,7 +214,7 @@ def _outputs(graph: JsonObject, object_info: JsonObject) -> Iterator[dict[str, A
 
 
 def _put_out(body: JsonValue) -> Iterator[tuple[str, str]]:
-    """Key and type of each output of the node."""
+    """Yield key and type of each output of the node."""
     node_class, inputs = _class(body), body["inputs"] if isinstance(body, Mapping) else {}
     if node_class in _PUT_OUT:
         for key, kind, needs in _PUT_OUT[node_class]:
@@ -259,14 +259,14 @@ _HEADING: Final = """\
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes values that occur twice out twice: no sidecar may hold aliases."""
+    """Writes repeated values in full: a sidecar may not contain aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def read_object_info(path: Path) -> JsonObject:
-    """A saved answer of GET /object_info. Raises TemplateInvalid."""
+    """Return a saved answer of GET /object_info. Raises TemplateInvalid."""
     try:
         found = read_value(path, max_bytes=OBJECT_INFO_MAX_BYTES, max_depth=_DEPTH_MAX)
     except TemplateInvalid as invalid:
@@ -281,7 +281,7 @@ def read_object_info(path: Path) -> JsonObject:
 
 
 def first_sidecar(graph: Path, sidecar: Path, name: str, object_info: JsonObject | None) -> str:
-    """The sidecar's text, YAML. Raises TemplateInvalid."""
+    """Return the sidecar as YAML. Raises TemplateInvalid."""
     try:
         nodes = read_value(graph, max_bytes=GRAPH_MAX_BYTES, max_depth=GRAPH_MAX_DEPTH)
     except TemplateInvalid as invalid:
@@ -298,7 +298,7 @@ def first_sidecar(graph: Path, sidecar: Path, name: str, object_info: JsonObject
 
 
 def check_places(places: Sequence[str], object_info: JsonObject | None) -> WorkflowReport:
-    """Sidecars of ComfyUI, without a source."""
+    """Check ComfyUI sidecars without a source."""
     templates, problems = load_templates(places)
     if not templates and not problems:
         problems = [f"there is no sidecar in {', '.join(places)}: `toolhub workflows init GRAPH` writes a first one"]
@@ -307,7 +307,7 @@ def check_places(places: Sequence[str], object_info: JsonObject | None) -> Workf
 
 
 def preview(name: str, source: ComfyUiSource, object_info: JsonObject | None) -> WorkflowReport:
-    """Of the source of that name; `object_info` is a saved answer of the server, to check node classes."""
+    """Preview the source of that name; `object_info` is a saved answer of the server, to check node classes."""
     templates, unread = load_templates(source.templates)
     problems = [f"sources.{name}.templates: {problem}" for problem in unread]
     if not templates and not unread:

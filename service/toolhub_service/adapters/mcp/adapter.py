@@ -1,6 +1,6 @@
 """Step 6 for tools of MCP servers: from a granted call to `tools/call` on its source's warm connection, and back.
 
-Sources come and go while the hub runs. Jobs of tools that run as tasks of their server go through `job.py`.
+Sources are added and removed while the hub runs. Jobs of tools that run as tasks of their server go through `job.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from toolhub_service.domain.tool import Primitive, ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Mask
 from toolhub_service.schema.compiled import compile_schema
 
-# MCP servers of sources.yaml. The only module of the app that imports the MCP SDK: it costs a start half a second.
+# MCP servers of sources.yaml. Only this module of the app imports the MCP SDK, which adds half a second to a start.
 
 
 class McpOpener:
@@ -127,7 +127,7 @@ def _oauth(credentials: ClientCredentials | None, values: SourceValues) -> OAuth
 
 
 def _key(value: Value, values: SourceValues) -> str:
-    """Raises ValueError when there should be one and what stands elsewhere is empty."""
+    """Return the key. Raises ValueError when it is required and the reference resolves to an empty value."""
     key = values.one(value)
     if value and not key:
         raise ValueError("what `oauth.private_key` refers to is empty")
@@ -135,7 +135,7 @@ def _key(value: Value, values: SourceValues) -> str:
 
 
 def terms_of_caller(terms: McpTerms, header: str) -> McpTerms:
-    """Of a connection that serves one caller: nothing that the source is itself known by."""
+    """Return the terms of a connection for one caller, without the source's own credentials."""
     where = terms.where
     assert isinstance(where, HttpTerms)
     headers = dict(others(tuple(where.headers.items()), header))
@@ -162,7 +162,7 @@ class McpAdapter(SourceAdapter[_Source]):
         self._randomness = randomness
 
     def put(self, server: McpServer) -> None:
-        """Add a source, or put another server in its place. Calls under way end where they began."""
+        """Add a source, or replace its server. Running calls finish on the server that they began on."""
         self._sources[server.link.terms.name] = self._opened(server)
 
     def _opened(self, server: McpServer) -> _Source:
@@ -171,13 +171,13 @@ class McpAdapter(SourceAdapter[_Source]):
         return _Source(server, tasks, executor, ResourceList())
 
     def user_sessions(self, server: McpServer, callers: CallersOf) -> UserSessions[_Source]:
-        """Of a server whose callers have credentials of their own."""
+        """Return the sessions of a server whose callers have credentials of their own."""
         terms = terms_of_caller(server.link.terms, callers.terms.header)
 
         def make(holder: Holder) -> tuple[_Source, McpLink]:
             link = McpLink(terms, self._randomness, holder)
             own = McpServer(link, server.overrides, changed=server.changed)
-            own.follow_resources(lambda _: None)  # whom else such news may concern nobody knows
+            own.follow_resources(lambda _: None)  # nobody knows who else such a change may concern
             return self._opened(own), link
 
         return UserSessions(callers, make)
@@ -192,7 +192,7 @@ class McpAdapter(SourceAdapter[_Source]):
                 return await self._execute(source, call, sink)
             own, holder = used
             shared = source.server
-            # What the tools can do is read once, by the source's own connection, and holds for every user's.
+            # The source's own connection reads once what the tools support; that applies to every user's connection.
             own.server.task_support, own.server.skills = shared.task_support, shared.skills
             own.server.has_task_extension = shared.has_task_extension
             try:
@@ -200,7 +200,7 @@ class McpAdapter(SourceAdapter[_Source]):
                     holder.credential, lambda: holder.credential, sink, lambda shown: self._execute(own, call, shown)
                 )
             except ToolFailure as failure:
-                # A connection's failure has no kind of its own for it; its breakage stands in the message.
+                # Failures of a connection have no error kind for this case; the message contains the breakage.
                 if Breakage.UNAUTHORIZED.value in failure.error.message:
                     raise users.callers.refused(call) from failure
                 raise
@@ -229,7 +229,8 @@ class McpAdapter(SourceAdapter[_Source]):
             reporter.close()
 
     async def _read(self, source: _Source, call: GrantedCall) -> Outcome:
-        """What is no tool of the server: whatever its definition says, nothing but these requests is sent for it."""
+        """Run a definition that is not a tool of the server: only these requests are sent for it, whatever its
+        definition says."""
         server, caller = source.server, self._caller
         try:
             match call.spec.primitive:
@@ -249,7 +250,7 @@ class McpAdapter(SourceAdapter[_Source]):
             raise hub_failed(call) from defect
 
     async def _is_task(self, source: _Source, call: GrantedCall) -> bool:
-        # The executor's mark is proof, too, before the server's tools have been read again.
+        # The executor's mark also proves it, before the server's tools have been read again.
         runs_as_task = bool(call.call.job_id) and source.server.runs_as_task(call.spec)
         return runs_as_task or await source.executor.runs(call)
 

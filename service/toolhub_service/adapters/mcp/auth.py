@@ -1,14 +1,14 @@
 """OAuth 2.0 client credentials for a server of streamable HTTP (RFC 6749 §4.4, RFC 8707, MCP authorization).
 
 With a token URL the token is fetched before the first request. Without one the server's 401 leads to its protected
-resource metadata (RFC 9728), that to the authorization server's (RFC 8414), and all of it only over origins that the
-source names. Credentials belong to the authorization server that took them first: when the server names another one
-later, they are not shown to it (SEP-2352). A client shows itself by a secret or by a
-signature (`client_key`). The token is kept, renewed shortly before it expires and once after a 401; many requests wait
-for one renewal. The SDK's provider is not used: it holds its lock while a request runs, so that
-calls run one by one.
+resource metadata (RFC 9728), and this to the authorization server's metadata (RFC 8414); requests go only to origins
+that the source names. Credentials are bound to the authorization server that first accepted them: when the server names
+another one later, they are not sent to it (SEP-2352). A client authenticates by a secret or by a signature
+(`client_key`). The token is cached, and renewed shortly before it expires and once after a 401; concurrent requests
+wait for one renewal. The SDK's provider is not used: it holds its lock while a request runs, so that calls run one by
+one.
 
-Nothing here raises for what a server answers: a request without a good token goes out and comes back with its 401.
+Nothing here raises for a server's answer: a request without a valid token is sent and returns its 401.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 
 from toolhub_service.adapters.mcp.kind import OAuthTerms
 
-# `private_key_jwt` (RFC 7523 §2.2, OpenID Connect Core §9): each token request carries a signed assertion of who the
-# client is, for one authorization server and a few minutes. The audience is the issuer (draft-ietf-oauth-rfc7523bis),
-# so that an assertion shown to one server is worth nothing at another.
+# `private_key_jwt` (RFC 7523 §2.2, OpenID Connect Core §9): each token request carries a signed assertion of the
+# client's identity, valid at one authorization server for a few minutes. The audience is the issuer
+# (draft-ietf-oauth-rfc7523bis), so that an assertion sent to one server is useless at another.
 
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-LIFE_S: Final = 180  # Of an assertion; authorization servers take five minutes at most for granted
+LIFE_S: Final = 180  # of an assertion; authorization servers accept five minutes at most
 AUTO: Final = "auto"
 _RSA_MIN_BITS = 2048
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -55,12 +55,12 @@ _Key = RSAPrivateKey | EllipticCurvePrivateKey | Ed25519PrivateKey
 
 
 class ClientKey:
-    """Signs the assertions of one client. Never shown."""
+    """Signs the assertions of one client. Its repr never shows the key."""
 
     def __init__(self, client_id: str, pem: str, algorithm: str = AUTO) -> None:
         """`algorithm`: of JWS, or `auto` for the usual one of such a key.
 
-        Raises ValueError, which says why the key cannot be used, and nothing of the key.
+        Raises ValueError, which says why the key cannot be used but quotes nothing of it.
         """
         self._client_id = client_id
         self._key = _loaded(pem)
@@ -70,7 +70,7 @@ class ClientKey:
         self._algorithm = fitting[0] if algorithm == AUTO else algorithm
 
     def assertion(self, audience: str) -> str:
-        """A new one, for `audience` alone."""
+        """Return a new assertion for `audience` only."""
         now_s = int(time.time())
         own = {"iss": self._client_id, "sub": self._client_id, "aud": audience}
         return jwt.encode(
@@ -82,7 +82,7 @@ def _loaded(pem: str) -> _Key:
     try:
         key = load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Not `from`: what a parser says of a key may quote it.
+        # No `from`: a parser's error may quote the key.
         raise ValueError("the key of `oauth` is not a PEM private key, or is encrypted with a password") from None
     if not isinstance(key, _Key):
         reason = "the key of `oauth` has a type that cannot sign assertions; use RSA, EC or Ed25519"
@@ -91,7 +91,7 @@ def _loaded(pem: str) -> _Key:
 
 
 def _fitting(key: _Key) -> tuple[str, ...]:
-    """The algorithms that it can sign with, the usual one first."""
+    """Return the algorithms that the key can sign with, the usual one first."""
     if isinstance(key, Ed25519PrivateKey):
         return ("EdDSA",)
     if isinstance(key, RSAPrivateKey):
@@ -106,32 +106,32 @@ def _fitting(key: _Key) -> tuple[str, ...]:
 _LEEWAY_S = 30.0
 _LEEWAY_SHARE = 0.1
 _UNKNOWN_LIFE_S = 3600.0
-_AGAIN_AFTER_S = 5.0  # After a token could not be had, before it is asked for again
+_AGAIN_AFTER_S = 5.0  # before the next request for a token after one has failed
 _IN_TIME = {"timeout": httpx2.Timeout(10.0).as_dict()}
 
-# Sends a request by a transport that never raises for what the network or the server does.
+# Sends a request through a transport that never raises for failures of the network or the server.
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """Where tokens are had, and how."""
+    """Where and how to request tokens."""
 
     url: str
     issuer: str = ""
-    """Empty: the operator's own word."""
+    """Empty: configured by the operator."""
     audience: str = ""
-    """Of assertions."""
+    """Audience of assertions."""
     resource: str = ""
     scope: str = ""
     in_body: bool = False
-    """Whether it takes the client's secret in the form only."""
+    """Whether it accepts the client's secret only in the form."""
 
 
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
-    """Puts a bearer token on each request, and sends it once more with another one after a 401.
+    """Puts a bearer token on each request, and sends it once more with a new one after a 401.
 
-    A 401 comes before a server looks at the request: nothing runs twice.
+    A server answers 401 before it processes the request, so nothing runs twice.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, tokens: Tokens) -> None:
@@ -155,7 +155,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
 
 
 class Tokens:
-    """The token for one server, shared by its connections. Never shown."""
+    """The token for one server, shared by its connections. Its repr never shows the token."""
 
     def __init__(self, terms: OAuthTerms, server_url: str) -> None:
         """Raises ValueError when the private key of the client cannot be used."""
@@ -169,24 +169,25 @@ class Tokens:
             if terms.token_url
             else None
         )
-        self._issuer = ""  # Whose the credentials are, once a token was had by them
+        self._issuer = ""  # owner of the credentials, once they have obtained a token
         self._token = ""
         self._good_until_s = 0.0
         self._again_at_s = 0.0
         self._lock = asyncio.Lock()
 
     async def current(self, send: Send) -> str:
-        """A token that is good; empty when none can be had, or nothing is known yet of where."""
+        """Return a valid token; empty when none can be obtained, or when its endpoint is not known yet."""
         if self._endpoint is None or (self._token and _now_s() < self._good_until_s):
             return self._token
         return await self.renewed(self._token, None, send)
 
     async def renewed(self, used: str, challenge: httpx2.Response | None, send: Send) -> str:
-        """Another token than `used`, unless somebody got one meanwhile, or could not a moment ago."""
+        """Return another token than `used`: a new one, unless another request got one meanwhile or failed a
+        moment ago."""
         async with self._lock:
             if self._token != used or _now_s() < self._again_at_s:
                 return self._token
-            # Set before the request: whoever waits for the lock must not ask a server that just failed.
+            # Set before the request, so that tasks waiting for the lock do not ask a server that has just failed.
             self._again_at_s = _now_s() + _AGAIN_AFTER_S
             if challenge is not None and not self._terms.token_url:
                 self._endpoint = await self._discovered(challenge, send)
@@ -209,7 +210,7 @@ class Tokens:
         elif endpoint.in_body:
             form |= {"client_id": self._terms.client_id, "client_secret": self._terms.client_secret}
         else:
-            # Form-encoded before base64, which many forget (RFC 6749 §2.3.1).
+            # Form-encoded before base64, which many clients forget (RFC 6749 §2.3.1).
             pair = f"{quote(self._terms.client_id, safe='')}:{quote(self._terms.client_secret, safe='')}"
             headers["authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         return httpx2.Request(
@@ -229,33 +230,35 @@ class Tokens:
         self._again_at_s = 0.0
 
     async def _discovered(self, challenge: httpx2.Response, send: Send) -> _Endpoint | None:
-        """The token endpoint; None when the metadata is missing, does not fit the server, or is of another issuer."""
+        """Return the token endpoint; None when the metadata is missing, does not match the server, or is of another
+        issuer."""
         advertised = extract_field_from_www_auth(challenge, "resource_metadata")
         resource = await _first(build_protected_resource_metadata_discovery_urls(advertised, self._server_url), send)
         named, own = resource.get("resource"), resource_url_from_server_url(self._server_url)
         if resource and not (isinstance(named, str) and check_resource_allowed(own, named)):
-            return None  # RFC 9728 §3.3: metadata counts only for the resource that it names.
+            return None  # RFC 9728 §3.3: metadata is valid only for the resource that it names
         issuers = resource.get("authorization_servers")
         issuer = issuers[0] if isinstance(issuers, list) and issuers and isinstance(issuers[0], str) else None
         metadata = await _first(
             build_oauth_authorization_server_metadata_discovery_urls(issuer, self._server_url), send
         )
         if issuer is None and self._key is not None:
-            # Nothing but where it lies speaks for this metadata: it must not get an assertion for somebody else.
+            # Only its location vouches for this metadata: it must not obtain an assertion for another audience.
             issuer = "{0.scheme}://{0.netloc}".format(urlsplit(self._server_url))
         endpoint = _endpoint_of(metadata, issuer, str(named or own), self._scope(challenge, resource))
-        # Once a secret has worked at one issuer, a server that names another one asks for what it must not get.
+        # Once a secret was accepted by one issuer, a server that names another one must not get it.
         is_other = endpoint is not None and self._issuer and not issuers_match(endpoint.issuer, self._issuer)
         return None if is_other else endpoint
 
     def _scope(self, challenge: httpx2.Response, resource: dict[str, Any]) -> str:
-        """The operator's scopes; else those that the server asks for, besides those that were too few (SEP-2350)."""
+        """Return the operator's scopes; else those that the server requires, added to those that were too few
+        (SEP-2350)."""
         if self._terms.scopes:
             return " ".join(self._terms.scopes)
         supported = resource.get("scopes_supported")
         listed = " ".join(map(str, supported)) if isinstance(supported, list) else ""
         wanted = extract_field_from_www_auth(challenge, "scope") or listed
-        # A step up adds to what there was: a token for the new scope alone would lose the calls of before.
+        # A step-up adds to the present scopes: with a token for the new scope only, earlier calls would fail.
         before = self._endpoint.scope if self._endpoint is not None and challenge.status_code == 403 else ""
         return " ".join(dict.fromkeys([*before.split(), *wanted.split()]))
 
@@ -267,20 +270,20 @@ def _bearing(request: httpx2.Request, token: str) -> httpx2.Request:
 
 
 async def _first(urls: list[str], send: Send) -> dict[str, Any]:
-    """The first document that is there; empty when none is."""
+    """Return the first document found; empty when there is none."""
     for url in urls:
         try:
-            # The URLs come from the server's own header, so they may be no URLs.
+            # The URLs come from the server's own header, so they may be invalid.
             request = httpx2.Request("GET", url, headers={"accept": "application/json"}, extensions=_IN_TIME)
         except httpx2.InvalidURL:
-            continue  # the next one may be right; that none was is said by whoever called
+            continue  # the next one may work; the caller reports when none did
         if document := await _asked(request, send):
             return document
     return {}
 
 
 async def _asked(request: httpx2.Request, send: Send) -> dict[str, Any]:
-    """The JSON object that answers with 200; empty otherwise."""
+    """Return the JSON object of a 200 response; empty otherwise."""
     response = await send(request)
     try:
         content = await response.aread()
@@ -293,7 +296,8 @@ async def _asked(request: httpx2.Request, send: Send) -> dict[str, Any]:
 
 
 def _endpoint_of(metadata: dict[str, Any], issuer: str | None, resource: str, scope: str) -> _Endpoint | None:
-    """RFC 8414 §3.3: metadata counts only for the issuer that it names. `resource` goes out as the server wrote it."""
+    """Return the endpoint if the metadata names the issuer that it was fetched for (RFC 8414 §3.3). `resource` is sent
+    as the server wrote it."""
     named, url = metadata.get("issuer"), metadata.get("token_endpoint")
     if not isinstance(url, str) or not isinstance(named, str):
         return None

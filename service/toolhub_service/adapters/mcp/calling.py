@@ -1,7 +1,7 @@
 """One `tools/call`, from its request to its result. It is sent once; only an answer to a question sends it again.
 
-The deadline goes along as the request's read timeout, a little earlier than the hub's own: at either, as at a
-cancellation, the SDK tells the server to cancel.
+The request's read timeout is a little shorter than the hub's deadline: at either, as at a cancellation, the SDK tells
+the server to cancel.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from toolhub_service.guards.secrets import Redact
 # block says why, and the outcome is `truncated`.
 
 BLOCKS_MAX: Final = 1_000
-INLINE_MAX_BYTES: Final = 16 * 1024  # Of base64, or of a resource's text
+INLINE_MAX_BYTES: Final = 16 * 1024  # of base64, or of a resource's text
 RAW_MAX_BYTES: Final = 64 * 1024
 _HUBS_OWN: Final = frozenset({"artifact", "bytes", "sha256", "dropped"})
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
 def text_of(result: JsonObject) -> str:
-    """The text blocks of a result, joined by line breaks."""
+    """Return the text blocks of a result, joined by line breaks."""
     return "\n".join(str(block["text"]) for block in _blocks(result) if _is_text(block))
 
 
 def is_result(result: JsonObject) -> bool:
-    """Whether it has what a result must have at the least."""
+    """Return whether it has the members that a result needs at least."""
     return isinstance(result.get("content"), list | tuple) or "structuredContent" in result
 
 
@@ -67,11 +67,12 @@ async def outcome_of(
     protocol: str,
     keep_raw: bool = False,
 ) -> Outcome:
-    """`artifacts`: where what is too large for a value goes; None: nowhere. `server`: as it calls itself, bounded."""
-    # Each block is looked at on the event loop, so their number is bounded.
+    """Return the outcome of a result. `artifacts`: stores what is too large for a value; None: nothing is stored.
+    `server`: its own name for itself, bounded."""
+    # Each block is processed on the event loop, so their number is bounded.
     blocks = _blocks(result)
     others = [block for block in blocks[:BLOCKS_MAX] if not _is_text(block)]
-    # A null counts only where the tool's schema announced structured content; other servers send it for "none".
+    # A null counts only where the tool's schema declares structured content; other servers send it for "none".
     is_structured = result.get("structuredContent") is not None or (
         "structuredContent" in result and bool(call.spec.output_schema)
     )
@@ -104,8 +105,8 @@ async def outcome_of(
 
 
 def unkept(block: JsonObject) -> JsonObject:
-    """Without what only the hub says: that something became an artifact, or could not."""
-    # A server could else claim an artifact of the hub's that it never kept.
+    """Return the block without the members by which only the hub says that a part became an artifact or could not."""
+    # Otherwise a server could claim an artifact that the hub never stored.
     plain = {place: member for place, member in block.items() if place not in _HUBS_OWN}
     if (resource := as_object(plain.get("resource"))) is not None:
         plain["resource"] = {place: member for place, member in resource.items() if place not in _HUBS_OWN}
@@ -113,7 +114,7 @@ def unkept(block: JsonObject) -> JsonObject:
 
 
 class LargeParts:
-    """The large parts of one result on their way into artifacts."""
+    """Moves the large parts of one result into artifacts."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class LargeParts:
         inline_max_bytes: int,
         text_max_bytes: int = INLINE_MAX_BYTES,
     ) -> None:
-        """`inline_max_bytes` of base64, `text_max_bytes` of a resource's text stay where they are."""
+        """Up to `inline_max_bytes` of base64 and `text_max_bytes` of a resource's text stay in the result."""
         self._call = call
         self.artifacts = artifacts
         self._inline_max_bytes = inline_max_bytes
@@ -131,18 +132,18 @@ class LargeParts:
         self.is_incomplete = False
 
     async def shown(self, block: JsonObject) -> JsonObject:
-        """The block as a value may hold it."""
+        """Return the block in a form that a value can hold."""
         resource = as_object(block.get("resource"))
         if resource is not None:
             return {**block, "resource": await self.contents(resource)}
         return await self._lightened(block, "data")
 
     async def contents(self, resource: JsonObject) -> JsonObject:
-        """The contents of a resource as a value may hold them."""
+        """Return the contents of a resource in a form that a value can hold."""
         return await self._lightened(resource, "blob", "text")
 
     async def _lightened(self, holder: JsonObject, *places: str) -> JsonObject:
-        """Without what is too large; whatever else it says stays."""
+        """Return the holder without the members that are too large; the others stay."""
         place = next((place for place in places if isinstance(holder.get(place), str)), "")
         carried = as_string(holder.get(place))
         if len(carried) <= (self._text_max_bytes if place == "text" else self._inline_max_bytes):
@@ -172,20 +173,20 @@ def _is_text(block: JsonObject) -> bool:
 
 
 def _file_name(holder: JsonObject) -> str:
-    """What the last part of a resource's URI calls it, where that is harmless."""
+    """Return the last part of a resource's URI as a file name if it is harmless, else an empty one."""
     name = as_string(holder.get("uri")).rpartition("/")[2]
     return name if _FILE_NAME.fullmatch(name) else ""
 
 
 def _is_finite(number: float) -> bool:
-    """Whether a double can hold it: an integer of a server may have any number of digits."""
+    """Return whether a double can hold it: an integer of a server may have any number of digits."""
     try:
         return isfinite(number)
     except OverflowError:
         return False
 
 
-# Progress reaches the hub's sink at most 50 times a second: what comes too soon replaces what waits, and one timer
+# Progress reaches the hub's sink at most 50 times a second: an early report replaces the one that waits, and one timer
 # passes it on, so that the newest is never lost.
 
 PAUSE_S: Final = 0.02
@@ -205,7 +206,7 @@ class Reporter:
         self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        # JSON parsers let NaN and integers past a float's range through; neither can be passed on.
+        # JSON parsers accept NaN and integers beyond the range of a float; neither can be passed on.
         if not _is_finite(progress):
             return
         self._waiting = (progress, total, message)
@@ -215,7 +216,7 @@ class Reporter:
             self._timer = self._loop.call_at(self._next_s, self._forward)
 
     def close(self) -> None:
-        """Hand on what waits; the call has ended."""
+        """Pass on the report that waits; the call has ended."""
         if self._waiting is not None:
             self._forward()
 
@@ -233,14 +234,14 @@ class Reporter:
         self._sink.progress(Progress(step=step, total=known_total, message=shown))
 
 
-# By how much the server's time is shorter than the hub's, so that it is cancelled in time; at most a tenth.
+# How much shorter the server's timeout is than the hub's, so that it is cancelled in time; at most a tenth.
 MARGIN_S: Final = 0.05
 KEY_META: Final = "toolhub/idempotencyKey"
-_STATE_ONLY_PAUSE_S: Final = 0.1  # When a server only says that it is not ready yet (SEP-2322)
+_STATE_ONLY_PAUSE_S: Final = 0.1  # when a server only answers that it is not ready yet (SEP-2322)
 
 
 class ToolCaller:
-    """Calls tools, whatever their server."""
+    """Calls tools of any server."""
 
     def __init__(
         self,
@@ -250,7 +251,7 @@ class ToolCaller:
         trace: TraceMeta = dict,
         keep_raw: bool = False,
     ) -> None:
-        """`artifacts`: where large content goes; `keep_raw`: whether outcomes carry the server's answer, bounded."""
+        """`artifacts`: stores large content; `keep_raw`: whether outcomes contain the server's answer, bounded."""
         self.redact = redact
         self.artifacts = artifacts
         self._trace = trace
@@ -268,11 +269,11 @@ class ToolCaller:
         method: str = "tools/call",
         fields: JsonObject | None = None,
     ) -> tuple[JsonObject, McpSession]:
-        """The final answer, and who gave it. Raises ToolFailure, QuestionAsked.
+        """Return the final answer and the session that gave it. Raises ToolFailure, QuestionAsked.
 
-        `fields`: what another method than `tools/call` is sent in the place of a tool's name and arguments.
-        `task_ttl_ms`: ask for a task that is kept so long (2025-11-25); `extension`: what the call declares
-        (2026-07-28). Each is ignored in the other version. `key`: goes along where the call has no idempotency key.
+        `fields`: sent instead of a tool's name and arguments with a method other than `tools/call`. `task_ttl_ms`: ask
+        for a task that is kept for this long (2025-11-25); `extension`: what the call declares (2026-07-28). Each is
+        ignored in the other version. `key`: sent when the call has no idempotency key.
         """
         questions = Questions(call, server.elicitation, self.redact)
         relayed = self._relayed(server, call)
@@ -300,7 +301,7 @@ class ToolCaller:
                 continue
             questions.take(answer)
             if not questions.answers:
-                # A server that asks nothing has only more to do; without a pause the hub would ask it in a loop.
+                # A server that asks nothing only needs more time; without a pause the hub would poll it in a busy loop.
                 await asyncio.sleep(_STATE_ONLY_PAUSE_S)
 
     def _relayed(self, server: McpServer, call: GrantedCall) -> Relayed | None:
@@ -308,7 +309,7 @@ class ToolCaller:
         return None if client is None or not allowed else Relayed(call, client, allowed, self.redact)
 
     def _failure(self, server: McpServer, call: GrantedCall, error: MCPError, relayed: Relayed | None) -> ToolFailure:
-        # The tool's schema names other headers than the hub sent: the list that the hub read is old.
+        # The tool's schema names other headers than the hub sent: the hub's list of tools is outdated.
         if error.error.code == HEADER_MISMATCH:
             server.changed()
         if error.error.code == MISSING_CAPABILITY and relayed is not None:
@@ -328,7 +329,8 @@ class ToolCaller:
         return params
 
     async def outcome(self, server: McpServer, session: McpSession, call: GrantedCall, result: JsonObject) -> Outcome:
-        """What a final result says. Raises ToolFailure when the tool, or the operator, calls it an error."""
+        """Return the outcome of a final result. Raises ToolFailure when the tool, or the operator's pattern, declares
+        an error."""
         if result.get("resultType", "complete") != "complete" or not is_result(result):
             raise failures.outside_protocol(call, "its response is not a tool result")
         if result.get("isError") is True:
@@ -350,7 +352,7 @@ async def _sent(
     options: SendOptions,
     relayed: Relayed | None,
 ) -> JsonObject:
-    """The server's answer; meanwhile the call's client may be asked. Raises MCPError."""
+    """Return the server's answer; the call's client may be asked meanwhile. Raises MCPError."""
     if relayed is not None:
         options["capabilities"], options["on_log"] = relayed.capabilities, relayed.on_log
     with link.running.entered(relayed, call.call.principal.id):
@@ -358,7 +360,7 @@ async def _sent(
 
 
 def time_left_s(call: GrantedCall) -> float | None:
-    """Seconds that the server has; None: no bound."""
+    """Return the seconds that the server has; None: no limit."""
     if call.deadline_s == inf:
         return None
     left_s = call.deadline_s - asyncio.get_running_loop().time()

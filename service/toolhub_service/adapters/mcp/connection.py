@@ -1,8 +1,8 @@
-"""One connection to an MCP server, from entering to leaving the SDK's session: all in the task of `run`.
+"""One connection to an MCP server. The task of `run` enters and leaves the SDK's session.
 
-The SDK's session lives in the task that enters it: its cancel scopes must be left there, and when a server dies it
-cancels that very task. So that task does nothing else, a connection is never revived, and `run` ends by returning,
-whatever the SDK did: the one exception that leaves it is a cancellation from outside.
+The SDK's session belongs to the task that enters it: its cancel scopes must be left there, and it cancels that task
+when a server dies. So that task does nothing else, a connection is never reused, and `run` returns whatever the SDK
+did; it raises only when it is cancelled from outside.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, PipeProtocol
 from toolhub_service.adapters.upstream import is_cancelled
 from toolhub_service.domain.ports import Randomness
 
-# Reconnects are exponential with full jitter (Brooker, "Exponential Backoff And Jitter"). The first is at once; a
-# caller that waits may bring the next one forward, but not to less than `FLOOR_S` after the last; a connection that
-# lasted `LASTED_S` starts the count anew.
+# Reconnects are exponential with full jitter (Brooker, "Exponential Backoff And Jitter"). The first is immediate; a
+# waiting caller may bring the next one forward, but not to less than `FLOOR_S` after the last; a connection that lasted
+# `LASTED_S` resets the count.
 
 FLOOR_S = 0.1
 FIRST_S = 0.5
@@ -64,13 +64,14 @@ class Backoff:
         self._failures = 0
 
     def failed(self) -> float:
-        """Count a failure; seconds until the next try."""
+        """Count a failure. Return the seconds until the next attempt."""
         ceiling_s = min(CAP_S, FIRST_S * 2.0 ** min(self._failures, _EXPONENT_MAX))
         self._failures += 1
         return max(FLOOR_S, self._randomness.uniform(0.0, ceiling_s))
 
     def after_loss(self, for_s: float) -> float:
-        """A connection was lost after so many seconds; seconds until the next try, 0 when it had lasted a while."""
+        """Count the loss of a connection after so many seconds. Return the seconds until the next attempt, 0 when it
+        had lasted a while."""
         if for_s >= LASTED_S:
             self._failures = 0
         if self._failures:
@@ -80,7 +81,7 @@ class Backoff:
 
 
 for _name in ("client", "httpcore2", "httpx2", "mcp"):
-    # They log what servers send, and URLs with their queries.
+    # These loggers write what servers send, and URLs with their queries.
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 _LAST_ANSWERS_S = 0.1
@@ -90,7 +91,7 @@ _MAY_FETCH = (
 )
 _CLIENT = Implementation(name="tool-hub", version=__version__)
 _NAME_MAX_CHARS = 100
-# What the SDK declares for a session that has a callback for questions.
+# What the SDK declares for a session with a callback for questions.
 _MAY_BE_ASKED = ElicitationCapability(form=FormElicitationCapability(), url=UrlElicitationCapability())
 
 
@@ -98,17 +99,17 @@ WATCHED_MAX = 1_000
 
 
 class Watched:
-    """Resources of whose changes the server is to tell; of more than `WATCHED_MAX` the oldest are forgotten."""
+    """Resources whose changes the server should report; beyond `WATCHED_MAX` the oldest are dropped."""
 
     def __init__(self) -> None:
         self.uris: dict[str, asyncio.Event] = {}
-        """Each with what is set once the server has been asked."""
+        """By URI, an event that is set once the server has been asked."""
         self.changed = asyncio.Event()
 
     def add(self, uri: str) -> asyncio.Event:
         if uri not in self.uris:
             if len(self.uris) >= WATCHED_MAX:
-                # The oldest goes: whoever still wants it subscribes again at its next read.
+                # Drop the oldest: a client that still wants it subscribes again at its next read.
                 del self.uris[next(iter(self.uris))]
             self.uris[uri] = asyncio.Event()
             self.changed.set()
@@ -125,13 +126,13 @@ class Deps:
     randomness: Randomness
     changed: Callable[[], None]
     resource_changed: Callable[[str], None]
-    """With its URI; empty: the list of resources."""
+    """Called with the URI; an empty one stands for the list of resources."""
     watched: Watched
     running: Running = field(default_factory=Running)
 
 
 class Connection:
-    """Run once. `connected` is called when it can be used, `disconnected` at once when it is lost or left."""
+    """Runs once. It calls `connected` when it is usable, and `disconnected` as soon as it is lost or left."""
 
     def __init__(
         self, deps: Deps, connected: Callable[[ClientSession, RequestSender], None], disconnected: Callable[[], None]
@@ -148,16 +149,17 @@ class Connection:
         self._fast: FastClient | None = None
         self._handshake = asyncio.timeout(deps.terms.connect_timeout_s)
         self.was_connected = False
-        self.why_over = ""  # For people and models; empty while nothing is wrong
+        self.why_over = ""  # for people and models; empty while nothing is wrong
 
     async def run(self) -> None:
-        """Connect, wait until `leave` is called or the server is gone, and leave."""
+        """Connect, wait until `leave` is called or the server is gone, and disconnect."""
         try:
             async with AsyncExitStack() as stack:
                 await self._connect(stack)
                 await self._over.wait()
         except asyncio.CancelledError:
-            # Stray, from the SDK's scope around this very task, when it is not counted here after the scope was left.
+            # Not cancelled from outside: a stray cancellation from the SDK's scope around this task, after the scope
+            # was left.
             if is_cancelled():
                 raise
             self.disconnect("The connection broke.")
@@ -168,19 +170,19 @@ class Connection:
                 self.why_over = self._program.ended or self.why_over
 
     def disconnect(self, why: str) -> None:
-        """Have `run` end once the connection is made; calls must not begin on it. The first reason counts."""
+        """Make `run` end once the connection is made; calls must not begin on it. The first reason counts."""
         self._disconnect(why)
         self._over.set()
 
     def disconnect_soon(self, why: str) -> None:
-        """Leave once the answer that says why has reached the call that waits for it."""
+        """Disconnect once the answer that contains the reason has reached the call that waits for it."""
         self._disconnect(why)
         asyncio.get_running_loop().call_later(_LAST_ANSWERS_S, self._over.set)
 
     def _disconnect(self, why: str) -> None:
         if not self._is_disconnecting:
             self._is_disconnecting = True
-            # After the deadline the hub itself ends the program, and the reason is not that its pipes closed.
+            # After the deadline the hub itself ends the program, so closed pipes are not the reason.
             self.why_over = self._too_slow if self._handshake.expired() else why
             self._disconnected()
 
@@ -201,11 +203,11 @@ class Connection:
         except TimeoutError:
             raise NotConnected(self._too_slow) from None
         spoken = session.protocol_version or ""
-        # Compared by generation: within one, servers may answer with a neighbouring date (the handshake allows it).
+        # Compared by generation: within one, servers may answer with a neighbouring date, as the handshake allows.
         if wanted != "auto" and is_modern(wanted) != is_modern(spoken):
             raise NotConnected(f"The server speaks protocol {spoken}, but the source requires {wanted}.")
         if self._bounded is not None and self._bounded.was_away and not is_modern(spoken):
-            raise NotConnected(self._bounded.last_error)  # An outage during the probe says nothing of the version.
+            raise NotConnected(self._bounded.last_error)  # an outage during the probe does not reveal the version
         if is_modern(spoken):
             if _announces_list_changes(session):
                 await stack.enter_async_context(following_lists(session, self._deps))
@@ -218,7 +220,8 @@ class Connection:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[tuple[Outbound, ClientSession]]:
-        """The SDK's session after the handshake, and the dispatcher that it shares with the hub's own requests."""
+        """Yield the SDK's session after the handshake, and the dispatcher that it shares with the hub's own
+        requests."""
         async with self._dispatcher() as dispatcher:
             session = ClientSession(
                 dispatcher=dispatcher,
@@ -265,8 +268,8 @@ class Connection:
 async def negotiate(session: ClientSession, wanted: Protocol) -> None:
     """Agree on a protocol version, as the SDK's `Client` does in its modes `auto` and `legacy`.
 
-    A server that does not answer server/discover as a modern one does gets the handshake of 2025-11-25. A fixed
-    2026-07-28 is probed as well: adopted unasked, a dead server would count as connected.
+    A server that does not answer server/discover like a modern one gets the handshake of 2025-11-25. A fixed 2026-07-28
+    is probed as well: without that, a dead server would count as connected.
 
     Raises MCPError, ValidationError or RuntimeError when there is no version in common.
     """
@@ -276,43 +279,43 @@ async def negotiate(session: ClientSession, wanted: Protocol) -> None:
     try:
         await session.discover()
     except (MCPError, ValidationError, RuntimeError) as error:
-        # A handshake of 2025-11-25 would only bring the same refusal in other words.
+        # A handshake of 2025-11-25 would be refused in the same way.
         if isinstance(error, MCPError) and _is_modern_only(error):
             raise
         try:
             await session.initialize()
         except MCPError as refused:
-            # A modern server that started slowly: it answered the probe after its timeout, and refuses a handshake.
+            # A modern server that started slowly answers the probe after its timeout, and refuses a handshake.
             if refused.code != UNSUPPORTED_PROTOCOL_VERSION:
                 raise
             await session.discover()
 
 
 def _is_modern_only(error: MCPError) -> bool:
-    """Whether the server refused each version that the hub speaks, the handshake's among them."""
+    """Return whether the server refused each version that the hub speaks, the handshake's included."""
     if error.code != UNSUPPORTED_PROTOCOL_VERSION:
         return False
     try:
         supported = UnsupportedProtocolVersionErrorData.model_validate(error.error.data).supported
     except ValidationError:
         return False
-    # One that lists an older version, too, is worth the older handshake.
+    # If it also lists an older version, the older handshake is tried.
     return not any(version in HANDSHAKE_PROTOCOL_VERSIONS for version in supported)
 
 
 def server_of(session: ClientSession) -> str:
-    """`name version`, printable and cut; empty when the server does not name itself."""
+    """Return `name version`, printable and truncated; empty when the server does not name itself."""
     info = session.server_info
     shown = f"{info.name} {info.version}" if info else ""
     return "".join(character if character.isprintable() else "�" for character in shown)[:_NAME_MAX_CHARS].strip()
 
 
-# In 2026-07-28 changes of lists come on a `subscriptions/listen` stream, opened again when it breaks. That it breaks
-# says nothing of the connection (a proxy may cut idle streams), so calls in flight are left alone; what was missed
-# meanwhile is unknown, so each new stream counts as a change.
+# In 2026-07-28 changes of lists arrive on a `subscriptions/listen` stream, which is reopened when it breaks. A broken
+# stream does not mean a broken connection (a proxy may cut idle streams), so running calls are left alone. Changes may
+# have been missed meanwhile, so each new stream counts as a change.
 
 _ACKNOWLEDGED_WITHIN_S = 10.0
-_FIRST_WITHIN_S = 1.0  # How long a connection waits for its first stream before it is used without one
+_FIRST_WITHIN_S = 1.0  # how long a connection waits for its first stream before it is used without one
 
 
 def _announces_list_changes(session: ClientSession) -> bool:
@@ -328,7 +331,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 @asynccontextmanager
 async def following_lists(session: ClientSession, deps: Deps) -> AsyncIterator[None]:
-    """Listens between entering and leaving, in a task of its own."""
+    """Listen while the context is active, in a separate task."""
     loop, backoff, is_open = asyncio.get_running_loop(), Backoff(deps.randomness), asyncio.Event()
     changed = deps.changed
     is_connected = False
@@ -339,7 +342,7 @@ async def following_lists(session: ClientSession, deps: Deps) -> AsyncIterator[N
             events = await subscription.__aenter__()
         try:
             is_open.set()
-            if is_connected:  # A stream that opens later than the connection may have missed changes.
+            if is_connected:  # a stream that opens later than the connection may have missed changes
                 changed()
             async for event in events:
                 if isinstance(event, ResourcesListChanged):
@@ -351,7 +354,7 @@ async def following_lists(session: ClientSession, deps: Deps) -> AsyncIterator[N
     async def follow_again_and_again() -> None:
         while True:
             began_s = loop.time()
-            with suppress(MCPError, SubscriptionLost, TimeoutError):  # however it was lost, it is opened again
+            with suppress(MCPError, SubscriptionLost, TimeoutError):  # reopened, whatever the reason of the loss
                 await follow()
             await asyncio.sleep(backoff.after_loss(loop.time() - began_s))
 
@@ -368,11 +371,11 @@ async def following_lists(session: ClientSession, deps: Deps) -> AsyncIterator[N
 
 
 async def _follow_resources(session: ClientSession, deps: Deps) -> None:
-    """One stream for all resources that are watched, opened anew when there is another. Until cancelled."""
+    """Keep one stream for all watched resources, reopened when another one is added. Runs until cancelled."""
     watched, backoff = deps.watched, Backoff(deps.randomness)
 
     async def follow(uris: tuple[str, ...]) -> None:
-        with suppress(MCPError, SubscriptionLost, TimeoutError):  # its end is the news: the loop below opens another
+        with suppress(MCPError, SubscriptionLost, TimeoutError):  # whatever ended it, the loop below opens another
             async with listen(session, resource_subscriptions=uris) as events:
                 for uri in uris:
                     if (asked := watched.uris.get(uri)) is not None:
@@ -392,7 +395,7 @@ async def _follow_resources(session: ClientSession, deps: Deps) -> None:
             for task in (waiting, *following):
                 task.cancel()
             await asyncio.wait({waiting, *following})
-        if not watched.changed.is_set():  # it was lost: what was missed meanwhile is unknown
+        if not watched.changed.is_set():  # it was lost, and changes may have been missed meanwhile
             await asyncio.sleep(backoff.after_loss(asyncio.get_running_loop().time() - began_s))
             for uri in uris:
                 deps.resource_changed(uri)

@@ -1,10 +1,11 @@
-"""Makes a `Definition` of each tool in `tools/list`, each by itself, so that a broken one affects no other.
+"""Makes a `Definition` of each tool in `tools/list`, independently, so that a broken one affects no other.
 
-All of it is untrusted. Nothing is walked before its size is known; a schema that cannot be used gives a definition with
-a `problem` and schemas that stand in for its own. What a server says of risk may raise it and never lower it: only the
-operator's overrides say that a tool changes nothing. `Definition.remote` holds what callers rely on, word for word.
+All of it is untrusted. No value is traversed before its size is known; a schema that cannot be used gives a definition
+with a `problem` and placeholder schemas. A server's annotations may raise the risk and never lower it: only the
+operator's overrides can declare that a tool changes nothing. `Definition.remote` holds the texts that callers rely on,
+verbatim.
 
-A reading mostly brings what the last one brought. A definition is made anew only when the tool's JSON is another.
+Most readings return the same tools as the last one. A definition is rebuilt only when the tool's JSON has changed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints
 from toolhub_service.guards.secrets import Mask
 
-HINTS_MAX_BYTES: Final = 16 * 1024  # Annotations, execution terms and title, each
+HINTS_MAX_BYTES: Final = 16 * 1024  # of annotations, execution terms and title, each
 FORBIDDEN: Final = "forbidden"
 
 _ANYTHING: Final[JsonObject] = {}
@@ -54,9 +55,9 @@ class DefinitionReader:
         check_schema: CheckSchema,
         mask: Mask = NO_MASK,
     ) -> None:
-        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by.
+        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot validate with.
 
-        `mask` hides the source's own secrets: what a definition says is read by every caller and kept in pins.
+        `mask` hides the source's own secrets: every caller reads a definition's texts, and pins store them.
         """
         self._terms = terms
         self._overrides = overrides
@@ -64,22 +65,21 @@ class DefinitionReader:
         self._mask = mask
         self._before: dict[bytes, Definition | None] = {}
         self._now: dict[bytes, Definition | None] = {}
-        self.read_bytes = 0  # JSON of the tools of this reading so far
+        self.read_bytes = 0  # JSON of the tools in this reading so far
 
     def begin(self) -> None:
-        """A new reading begins: what the last one did not bring is forgotten."""
-        # Kept by the digest of the JSON: a reading of a thousand tools that are the same judges no schema again.
+        """Begin a new reading: definitions that the last one did not contain are dropped."""
+        # Keyed by the digest of the JSON, so that reading a thousand unchanged tools checks no schema again.
         self._before, self._now = self._now, {}
         self.read_bytes = 0
 
     def read(self, tool: JsonValue, *, is_modern: bool) -> Definition | None:
-        """The definition; None when the operator does not offer the tool. Raises Unnamed.
+        """Return the definition; None when the operator does not offer the tool. Raises Unnamed.
 
-        `is_modern`: the server speaks 2026-07-28 or later, by which a tool must not ask for headers in a way that
-        cannot be met.
+        `is_modern`: the server speaks 2026-07-28 or later, where a tool must not require headers that cannot be sent.
         """
         own_name = _own_name(tool)
-        assert isinstance(tool, Mapping)  # else it had no name
+        assert isinstance(tool, Mapping)  # otherwise it would have had no name
         text = written(tool)
         if text is not None and self._mask.finds(text):
             own_name, tool, text = self._masked(own_name, tool)
@@ -93,8 +93,9 @@ class DefinitionReader:
         return self._now[key]
 
     def _masked(self, own_name: str, tool: JsonObject) -> tuple[str, JsonObject, bytes | None]:
-        """Without the source's secrets. A name cannot be masked: raises Unnamed."""
-        # A masked name could not be called: the server knows the tool by the real one.
+        """Return the tool without the source's secrets. Raises Unnamed for a name that holds one, as names cannot be
+        masked."""
+        # A masked name could not be called, because the server knows only the real one.
         if self._mask.text(own_name) != own_name:
             raise Unnamed("A tool was left out: its name contains a secret of the source.")
         shown = self._mask.object(tool)
@@ -122,7 +123,7 @@ class DefinitionReader:
         return ""
 
     def _unusable(self, schema: JsonValue) -> str:
-        """Why; empty when it can be used."""
+        """Return why a schema cannot be used; empty when it can."""
         if not isinstance(schema, Mapping):
             return "it is not a JSON object." if schema is not None else "there is none."
         return unusable(schema, self._check_schema)
@@ -148,7 +149,7 @@ class DefinitionReader:
 
 
 def task_support(tool: JsonObject) -> str:
-    """`required`, `optional` or FORBIDDEN: whether calls run as tasks of the server (2025-11-25)."""
+    """Return `required`, `optional` or FORBIDDEN: whether calls run as tasks of the server (2025-11-25)."""
     support = _object(tool, "execution").get("taskSupport")
     return support if support in ("required", "optional") and isinstance(support, str) else FORBIDDEN
 
@@ -165,11 +166,11 @@ def _own_name(tool: JsonValue) -> str:
 
 
 def _plain_problem(tool: JsonObject) -> str:
-    """What is wrong with it besides its schemas."""
+    """Return what is wrong with the tool besides its schemas."""
     description = tool.get("description")
     if description is not None and not isinstance(description, str):
         return "Its description is not text."
-    # Not cut: what an approver has read must be all that a model reads.
+    # Not truncated: an approver must have read all that a model reads.
     if description and len(shortened(description, DESCRIPTION_MAX_BYTES)) < len(description):
         return f"Its description has more than {DESCRIPTION_MAX_BYTES} bytes."
     for place in ("annotations", "execution"):
@@ -179,9 +180,9 @@ def _plain_problem(tool: JsonObject) -> str:
 
 
 def _annotations(hints: JsonObject, chosen: ToolTerms) -> Annotations:
-    """The operator's word, else the more dangerous of what is said and what is not."""
+    """Return the operator's annotations, else the more dangerous of the server's and the protocol's defaults."""
     return Annotations(
-        # The server's own readOnlyHint is not believed: only an operator's word lets a call pass as a read.
+        # The server's own readOnlyHint is not trusted: only the operator can let a call pass as a read.
         read_only=chosen.read_only is True,
         destructive=hints.get("destructiveHint") is True if chosen.destructive is None else chosen.destructive,
         idempotent=chosen.idempotent is True,
@@ -191,7 +192,7 @@ def _annotations(hints: JsonObject, chosen: ToolTerms) -> Annotations:
 
 
 def _remote(own_name: str, tool: JsonObject) -> JsonObject:
-    """What callers rely on, in the server's own words, each at a size that can be kept."""
+    """Return the texts that callers rely on, verbatim, each of a size that can be stored."""
     remote: dict[str, JsonValue] = {"name": own_name}
     for place, max_bytes in _KEPT.items():
         if tool.get(place) is not None:

@@ -1,17 +1,16 @@
-"""A server's questions in the middle of a call (InputRequiredResult, SEP-2322), and how the call goes on.
+"""Questions of a server during a call (InputRequiredResult, SEP-2322), and how the call continues.
 
-A server that needs something answers `input_required` with requests by key and a sealed state of its own; whoever sends
-the call again with answers and that state resumes it. `decline` and `defaults` answer at once. `ask` raises
-`QuestionAsked`: the hub keeps what it needs to go on in the question's continuation, and a later run brings the
-reply. Several requests in one answer become several questions, one after another; the server gets all answers
-together.
+A server that needs input answers `input_required` with requests by key and a sealed state of its own; sending the call
+again with answers and that state resumes it. `decline` and `defaults` answer at once. `ask` raises `QuestionAsked`: the
+question's continuation stores what the hub needs to continue, and a later run brings the reply. Several requests in one
+answer become several questions, one after another; the server gets all answers together.
 
-A state may be worth less than the answer: the SDK's servers seal it with a key of their process, for ten minutes. Where
-a server refuses its own state, it has not looked at the call, which begins anew, once a run; what it asks again, to
-the letter, has been answered already, and anything else is asked of a person.
+A state may expire before the answer arrives: the SDK's servers seal it with a key of their process, for ten minutes. A
+server that refuses its own state has not processed the call, which then starts over, once per run. If it asks exactly
+the same again, the earlier answer is used; anything else is asked of a person.
 
-Only forms of plain values can be asked; what else is wanted of a person (opening a
-page) is declined, and what is wanted of the hub itself (a model's words, its folders) ends the call.
+Only forms of plain values can be asked. Other requests to a person (opening a page) are declined; requests to the hub
+itself (sampling, roots) end the call.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
 
 
 # `elicitation: decline` does not declare the capability, so that servers know beforehand. `ask` declares it: servers of
-# 2026-07-28 send InputRequiredResult, which becomes an approval; an elicitation/create request (2025-11-25, the call is
-# held open meanwhile) is declined. `defaults` accepts with the defaults of the schema.
+# 2026-07-28 send InputRequiredResult, which becomes an approval; an elicitation/create request (2025-11-25), during
+# which the call stays open, is declined. `defaults` accepts with the defaults of the schema.
 
 
 def elicitation_callback(elicitation: Elicitation) -> ElicitationFnT | None:
-    """The SDK's callback; None leaves the capability undeclared."""
+    """Return the SDK's callback; None leaves the capability undeclared."""
     if elicitation == "decline":
         return None
 
@@ -55,7 +54,7 @@ def elicitation_callback(elicitation: Elicitation) -> ElicitationFnT | None:
 
 
 def defaults_of(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The defaults of an object schema's properties; None when a required property has none."""
+    """Return the defaults of an object schema's properties; None when a required property has none."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return None if schema.get("required") else {}
@@ -71,7 +70,7 @@ STATE_MAX_CHARS: Final = 256 * 1024
 _STATE: Final = "requeststate"
 _DECLINE: Final[Mapping[str, JsonValue]] = {"action": "decline"}
 _PLAIN_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
-# What a form's property may say (2025-11-25 and 2026-07-28); anything else is left out.
+# Allowed keywords of a form's property (2025-11-25 and 2026-07-28); others are left out.
 _KEYWORDS: Final = (
     *("type", "title", "description", "default", "enum", "enumNames", "const", "minimum", "maximum"),
     *("minLength", "maxLength", "format", "minItems", "maxItems", "oneOf", "anyOf"),
@@ -79,21 +78,21 @@ _KEYWORDS: Final = (
 
 
 class Questions:
-    """What the server asks in one call and what it is answered, between one `tools/call` and the next."""
+    """The server's questions in one call and their answers, between one `tools/call` and the next."""
 
     def __init__(self, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
-        """Goes on where a person was asked, with the reply. Raises QuestionAsked when another question is next."""
+        """Continue with the reply where a person was asked. Raises QuestionAsked when another question is next."""
         self._call = call
         self._elicitation = elicitation
         self._redact = redact
-        self.state: str | None = None  # The server's own, sealed; handed back as it came
-        self.answers: dict[str, JsonValue] = {}  # By key, as the server wants them
-        # Questions by key that a person has not answered yet, as `{message, schema}`.
+        self.state: str | None = None  # the server's own, sealed; returned unchanged
+        self.answers: dict[str, JsonValue] = {}  # by key, in the form that the server expects
+        # Questions that no person has answered yet, by key, as `{message, schema}`.
         self._pending: dict[str, JsonObject] = {}
         self._rounds = 0
-        # What people have answered in this call, by the digest of the question.
+        # People's answers in this call, by the digest of the question.
         self.given_answers: dict[str, JsonValue] = {}
-        # What is left of `given_answers` for a call that has begun anew; None: it has not.
+        # The part of `given_answers` not used yet in a call that has started over; None: it has not.
         self.earlier_answers: dict[str, JsonValue] | None = None
         if call.reply is None:
             return
@@ -109,16 +108,16 @@ class Questions:
 
     @property
     def params(self) -> dict[str, Any]:
-        """What goes into the next `tools/call` besides name and arguments."""
+        """Return the members of the next `tools/call` besides name and arguments."""
         params: dict[str, Any] = {"inputResponses": self.answers} if self.answers else {}
         if self.state is not None:
             params["requestState"] = self.state
         return params
 
     def restarts(self, failure: ToolFailure) -> bool:
-        """Whether the server has refused its own state, unread, for the first time: then the call begins anew."""
+        """Return whether the server refuses its own state, unread, for the first time: then the call starts over."""
         upstream = failure.error.upstream
-        # There is no code of its own for a state that has expired; servers say it in words.
+        # There is no error code for an expired state; servers say it in the message.
         if upstream is None or upstream.status != INVALID_PARAMS or _STATE not in upstream.excerpt.lower():
             return False
         # Once per call: a server that refuses its own fresh state would be called for ever.
@@ -128,7 +127,8 @@ class Questions:
         return True
 
     def take_relayed(self, result: JsonObject) -> JsonObject:
-        """What the server asks, to be answered by the client that makes the call (`relayed`). Raises ToolFailure."""
+        """Return the server's requests, to be answered by the client that makes the call (`relayed`). Raises
+        ToolFailure."""
         requests = self._requests_in(result)
         self._pending = {}
         return requests
@@ -146,7 +146,7 @@ class Questions:
         self._take_all(self._requests_in(result))
 
     def _requests_in(self, result: JsonObject) -> JsonObject:
-        """Raises ToolFailure."""
+        """Return the server's requests. Raises ToolFailure."""
         if self._is_too_often():
             raise failures.cannot_be_asked(self._call, f"it asked more than {ROUNDS_MAX} times")
         requests = as_object(result.get("inputRequests")) or {}
@@ -159,14 +159,14 @@ class Questions:
         return requests
 
     def _take_all(self, requests: JsonObject) -> None:
-        """Raises ToolFailure, QuestionAsked."""
+        """Answer each request or queue it for a person. Raises ToolFailure, QuestionAsked."""
         self.answers, self._pending = {}, {}
         for key, request in requests.items():
             self._take_one(key, as_object(request) or {})
         self._ask_next()
 
     def _take_one(self, key: str, request: JsonObject) -> None:
-        """Answered now, or to be put to a person. Raises ToolFailure for what is no question to one."""
+        """Answer the request now, or queue it for a person. Raises ToolFailure when nobody can be asked it."""
         if request.get("method") != "elicitation/create":
             what = "it requests a client feature that the hub does not offer, such as sampling"
             raise failures.cannot_be_asked(self._call, what)
@@ -190,9 +190,9 @@ class Questions:
                 self.answers[key] = answer
 
     def _ask_next(self) -> None:
-        """Raises QuestionAsked when there is something that a person has not answered yet."""
+        """Raises QuestionAsked when a person has not answered everything yet."""
         for asked in self._pending.values():
-            # Read back by whichever hub has the reply, which may be of another release: the order is part of it.
+            # The hub that has the reply reads this and may be of another release, so the order is part of the format.
             continuation = json.dumps([self.state, self.answers, self._pending, self._rounds, self.given_answers])
             raise QuestionAsked(Question(str(asked["message"]), as_object(asked["schema"]) or {}, continuation))
 
@@ -202,7 +202,8 @@ class Questions:
 
 
 def form_of(params: JsonObject) -> dict[str, Any] | None:
-    """The form's schema, made anew from what is known to be harmless; empty when it only asks yes or no."""
+    """Return the form's schema, rebuilt from members known to be harmless; empty when it only asks yes or no; None
+    otherwise."""
     if params.get("mode", "form") != "form":
         return None
     schema = as_object(params.get("requestedSchema")) or {}
@@ -221,7 +222,7 @@ def form_of(params: JsonObject) -> dict[str, Any] | None:
 
 
 def _rule(rule: JsonValue) -> dict[str, Any] | None:
-    """One property: a plain value, or a choice of several words; None for anything else."""
+    """Return one property, a plain value or a choice of several words; None for anything else."""
     if not isinstance(rule, Mapping):
         return None
     kept = {keyword: rule[keyword] for keyword in _KEYWORDS if keyword in rule}
@@ -235,12 +236,12 @@ def _rule(rule: JsonValue) -> dict[str, Any] | None:
 
 
 def _digest(key: str, asked: JsonObject) -> str:
-    # Of all that the person saw: an answer counts again only for the very same question.
+    # Digest of all that the person saw: an answer is reused only for exactly the same question.
     return sha256(json.dumps([key, asked["message"], asked["schema"]], sort_keys=True).encode()).hexdigest()
 
 
 def _accepted(answer: JsonObject, asked: JsonObject) -> JsonValue:
-    # Only what the form asked for leaves the hub.
+    # Only the fields of the form leave the hub.
     known = as_object((as_object(asked["schema"]) or {}).get("properties")) or {}
     return {"action": "accept", "content": {name: value for name, value in answer.items() if name in known}}
 
@@ -256,16 +257,18 @@ STATUS: Final = "input_required"
 
 
 class TaskQuestions(Questions):
-    """Of one run that follows a task. Made anew in each: what people have said already comes with the call."""
+    """The questions of one run that follows a task. Each run makes a new one; people's earlier answers come with the
+    call."""
 
     def __init__(self, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
         super().__init__(call, elicitation, redact)
-        # The run after a person's answer meets the task's questions again, and answers them from here.
+        # The run after a person's answer gets the task's questions again, and answers them from here.
         self.earlier_answers = dict(self.given_answers)
         self._answered: set[str] = set()
 
     def answers_for(self, task: JsonObject) -> dict[str, JsonValue] | None:
-        """What has not been answered yet, by key; None when it wants what nobody here gives, or too often.
+        """Return the answers still missing, by key; None when the task requests what the hub cannot provide, or asks
+        too often.
 
         Raises QuestionAsked: a person must answer first.
         """
@@ -282,7 +285,7 @@ class TaskQuestions(Questions):
         return self.answers
 
     def may_be_asked(self) -> bool:
-        """Whether a server of 2025-11-25 may ask; the capability was not declared where it may not."""
+        """Return whether a server of 2025-11-25 may ask; where it may not, the capability was not declared."""
         return self._elicitation != "decline" and not self._is_too_often()
 
     def mark_answered(self, answers: dict[str, JsonValue]) -> None:

@@ -1,11 +1,11 @@
-"""What went wrong with a call of an MCP tool, in the hub's words: what may have happened over there decides the kind.
+"""Failures of calls of MCP tools. The kind depends on what may have happened on the server.
 
     it was not sent, or the server refused it unread     TOOL_UNAVAILABLE: certainly not run
     it was sent and the answer will never come           OUTCOME_UNKNOWN, unless a repeat is safe: UPSTREAM_ERROR
     no answer in time                                    TIMEOUT (the runtime makes it OUTCOME_UNKNOWN where it must)
     the server or the tool answered with an error        UPSTREAM_ERROR
 
-A tool's own words are cut, redacted and marked as such: they are for the model, and written by somebody untrusted.
+A tool's own text is truncated, redacted and marked as such: it is for the model, and untrusted.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
 from toolhub_service.guards.secrets import Redact
 
-# The transports report what broke between the hub and an MCP server as a JSON-RPC error, with a mark that no server can
-# know: a server that imitates one is not believed.
+# The transports report a breakage between the hub and an MCP server as a JSON-RPC error with a mark that no server can
+# know, so that servers cannot imitate one.
 
 _MARK = secrets.token_hex(8)
 
 
 class Breakage(Enum):
-    """The value is the sentence for people."""
+    """How a connection broke. The value is the sentence for people."""
 
     NOT_SENT = "The server could not be reached."
     LOST = "The connection broke before the answer came."
@@ -55,24 +55,24 @@ class Breakage(Enum):
 
     @property
     def was_taken(self) -> bool:
-        """Whether the server may have begun to work on the request."""
+        """Return whether the server may have begun to process the request."""
         return self in {Breakage.LOST, Breakage.TOO_LARGE, Breakage.UNDECODABLE, Breakage.STATUS}
 
 
 def error_of(breakage: Breakage) -> dict[str, Any]:
-    """The `error` member of a JSON-RPC error response."""
+    """Return the `error` member of a JSON-RPC error response."""
     return {"code": CONNECTION_CLOSED, "message": breakage.value, "data": {"mark": _MARK, "breakage": breakage.name}}
 
 
 def broken_error(breakage: Breakage) -> MCPError:
-    """The same, as the SDK raises what a server answers."""
+    """Return the same as the exception that the SDK raises for a server's error."""
     return MCPError(**error_of(breakage))
 
 
 def breakage_of(error: MCPError) -> Breakage | None:
-    """What broke; None when the server itself answered this error, or the SDK made it.
+    """Return what broke; None when the error is the server's own answer, or the SDK's.
 
-    -32000 without a breakage is a connection that closed under the request: it may have been taken.
+    -32000 without a breakage is a connection that closed during the request, which the server may have taken.
     """
     data = error.error.data
     if not isinstance(data, dict) or data.get("mark") != _MARK:
@@ -87,12 +87,12 @@ _UNTAKEN_ADVICE: Final[Mapping[Breakage, str]] = {
     Breakage.NO_SESSION: "It has not run. Try again.",
     Breakage.BUSY: "It has not run. Try again later, or use another tool.",
 }
-# What the same call may not meet again.
+# Failures that the same call may not meet again.
 _PASSING: Final = frozenset({Breakage.NOT_SENT, Breakage.NO_SESSION, Breakage.BUSY})
 
 
 def broken(call: GrantedCall, breakage: Breakage) -> ToolFailure:
-    """The connection failed; what may have happened decides."""
+    """The connection failed; the kind depends on what may have happened."""
     name, what = call.spec.name, breakage.value
     if not breakage.was_taken:
         message = f"{name} could not be called. {what} {_UNTAKEN_ADVICE[breakage]}"
@@ -106,14 +106,15 @@ def broken(call: GrantedCall, breakage: Breakage) -> ToolFailure:
 
 
 def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
-    """An error of the protocol: the server's own, or one that the SDK or the transports made of a broken connection."""
+    """An error of the protocol: the server's own, or one that the SDK or the transports made from a broken
+    connection."""
     code = error.error.code
     breakage = breakage_in(error)
     if breakage is not None:
         return broken(call, breakage)
     if code == REQUEST_TIMEOUT:
         return timed_out(call)
-    # No request of a lost session has run, so the same call may go out again.
+    # A request of an unknown session has not run, so the same call may be sent again.
     if is_lost_session(error):
         message = f"{call.spec.name} could not be called: the server lost the hub's session. Try again."
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
@@ -139,22 +140,23 @@ _ADVICE: Final[Mapping[int, str]] = {
 
 
 def breakage_in(error: MCPError) -> Breakage | None:
-    """What broke on the way; None when this is the server's own answer.
+    """Return what broke on the way; None when this is the server's own answer.
 
-    The SDK reports some breakages in words only. A server that imitates them makes its own call look unclear.
+    The SDK reports some breakages only in the message. A server that imitates such a message only makes the outcome of
+    its own call unclear.
     """
     known = breakage_of(error)
     if known is not None:
         return known
     code, message = error.error.code, error.error.message
-    # `startswith(())` is false: most codes have no such words.
+    # `startswith(())` is false: most codes have no such messages.
     if message.startswith(_LOST.get(code, ())):
         return Breakage.LOST
     return Breakage.UNDECODABLE if code == PARSE_ERROR or (code, message) == _NO_ANSWER_MEANT else None
 
 
 _CLOSED: Final = "Connection closed"
-# How the SDK's own words begin; the last ones for an HTTP status without a JSON-RPC error, such as a gateway's 504.
+# How the SDK's own messages begin; the last are for an HTTP status without a JSON-RPC error, such as a gateway's 504.
 _LOST: Final[Mapping[int, tuple[str, ...]]] = {
     CONNECTION_CLOSED: (
         _CLOSED,
@@ -168,17 +170,17 @@ _NO_ANSWER_MEANT: Final = (INVALID_REQUEST, "server answered a request with 202 
 
 
 def is_closed(error: MCPError) -> bool:
-    """Whether the connection as a whole is of no use any more."""
+    """Return whether the connection as a whole is unusable."""
     return (
         breakage_of(error) is None
         and error.error.code == CONNECTION_CLOSED
-        and error.error.message == _CLOSED  # One stream that ended is one call.
+        and error.error.message == _CLOSED  # a stream that ended concerns one call only
     )
 
 
 def is_lost_session(error: MCPError) -> bool:
-    """Whether a server of 2025-11-25 does not know the session: it refused the request unread."""
-    # Servers have no code of its own for it; the length is bounded, as the message may be megabytes.
+    """Return whether a server of 2025-11-25 does not know the session: it refused the request unread."""
+    # There is no error code for it; the length is bounded, as the message may be megabytes.
     return error.error.code == INVALID_REQUEST and "session" in error.error.message[:200].lower()
 
 
@@ -188,7 +190,7 @@ def timed_out(call: GrantedCall) -> ToolFailure:
 
 
 def reported_failure(call: GrantedCall, text: str, redact: Redact) -> ToolFailure:
-    """The tool ran and says that it failed."""
+    """The tool ran and reports that it failed."""
     excerpt = quoted(text, redact)
     message = f"{call.spec.name} reported an error. Correct the call as it says, or use another tool. "
     message += in_its_words(excerpt)
@@ -196,19 +198,19 @@ def reported_failure(call: GrantedCall, text: str, redact: Redact) -> ToolFailur
 
 
 def outside_protocol(call: GrantedCall, what: str) -> ToolFailure:
-    """It was answered, in a way that no version of the protocol knows. `what`: a clause of the hub's own words."""
+    """The answer is valid in no version of the protocol. `what`: a clause in the hub's words."""
     message = f"{call.spec.name} ran, but the response of its server is invalid: {what}. "
     return refuse(ErrorKind.UPSTREAM_ERROR, f"{message}Use another tool, or tell an operator.", retryable=False)
 
 
 def cannot_be_asked(call: GrantedCall, what: str) -> ToolFailure:
-    """It wants something before it goes on that nobody here gives. `what`: a clause of the hub's own words."""
+    """The tool needs input that nobody here can give. `what`: a clause in the hub's words."""
     message = f"{call.spec.name} did not finish: {what}. Use another tool, or call it so that it does not need to ask."
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False)
 
 
 class NotConnected(Exception):
-    """A connection could not be made; `reason` is fit for models."""
+    """A connection could not be made; `reason` may be shown to models."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -216,7 +218,7 @@ class NotConnected(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """The reason of an exception that left the SDK's client; a group counts as its first leaf."""
+    """Return the reason of an exception from the SDK's client; for a group, that of its first leaf."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, NotConnected):

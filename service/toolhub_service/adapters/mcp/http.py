@@ -1,9 +1,9 @@
-"""The HTTP transport of streamable HTTP: only the source's origins are dialled, and every answer is bounded.
+"""The HTTP transport of streamable HTTP: requests go only to the source's origins, and every answer is bounded.
 
-A response that is not an event stream is read here, at most `max_message_bytes` of it after inflation; of an event
-stream each event is bounded so. Proxies, certificates and credentials of the environment have no effect, and cookies
-are dropped. A response may be silent for as long as the call that waits for it has time; that the peer is gone is
-noticed by keep-alive probes within a minute.
+A response that is not an event stream is read here, at most `max_message_bytes` of it after decompression; in an event
+stream each event has this limit. Proxies, certificates and credentials of the environment have no effect, and cookies
+are dropped. A response may be silent until the deadline of the call that waits for it; keep-alive probes notice within
+a minute that the peer is gone.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.tools.egress.wire import BoundedBody, Pull, WireError, decoder_of
 
 _SESSION = "mcp-session-id"
-# Of a response that is made here; 502 for all others.
+# Status of a response that is made here; 502 for all others.
 _STATUS = {Breakage.REFUSED: 403, Breakage.NOT_SENT: 503, Breakage.NO_SESSION: 404}
 _PRIMARY = b"connection", b"content-encoding", b"content-length", b"set-cookie", b"set-cookie2", b"transfer-encoding"
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-# For what is sent out of politeness: a notification holds up every later request of the connection (the SDK posts it in
-# its writing loop), and the end of a session the end of the connection.
+# Timeout of optional messages: a notification delays every later request of the connection (the SDK posts it in its
+# writing loop), and the end of a session delays the end of the connection.
 _SHORT = httpx2.Timeout(2.0).as_dict()
 _NOTIFIES = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"method":\s*"notifications/|\{\s*"method":\s*"notifications/')
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_END_MAX_BYTES = 3  # Of an end of an event that stand before the piece that completes it
+_END_MAX_BYTES = 3  # of an event's end that precede the piece that completes it
 
 
 def origin_of(url: httpx2.URL) -> tuple[str, str, int]:
@@ -52,9 +52,9 @@ def origin_of(url: httpx2.URL) -> tuple[str, str, int]:
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Whatever breaks becomes a response with a JSON-RPC error (`Breakage`)."""
+    """Turns every breakage into a response with a JSON-RPC error (`Breakage`)."""
 
-    # Raised, it would end the task group of the SDK's transport, and with it every other call of the connection
+    # An exception would end the task group of the SDK's transport, and with it every other call of the connection
     # (python-sdk #3560).
 
     def __init__(
@@ -69,8 +69,8 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self._max_message_bytes = max_message_bytes
         self._on_lost = on_lost
         self.exchanges = Exchanges()
-        self.last_error = ""  # What broke last on the way, for people; empty when nothing has
-        self.was_away = False  # Whether a request could not be sent at all
+        self.last_error = ""  # the last breakage, for people; empty without one
+        self.was_away = False  # whether a request could not be sent at all
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if origin_of(request.url) not in self._origins:
@@ -82,7 +82,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         try:
             return await self._answered(request, exchange)
         except _NOT_SENT as error:
-            # A full pool does not empty by itself where streams hang: a new connection does away with them.
+            # A full pool with hanging streams does not recover by itself; a new connection replaces it.
             if isinstance(error, httpx2.PoolTimeout):
                 self._on_lost("All its connections are in use.")
             self.was_away = True
@@ -113,17 +113,17 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             content = await body.whole()
         finally:
             await response.aclose()
-        # In slices: counting eight megabytes at once would hold up every other call.
+        # In slices: counting eight megabytes at once would block every other call.
         if body.is_cut or await run_in_slices(counted(content)):
             return self._broken(Breakage.TOO_LARGE)
-        # Here, before the SDK follows it with the credentials in its headers.
+        # Checked here, before the SDK follows it with the credentials in its headers.
         if response.has_redirect_location and not self._leads_on(request, response):
             return self._broken(Breakage.REFUSED)
         if _SESSION in request.headers and _knows_no_session(response.status_code, content):
             self._on_lost(Breakage.NO_SESSION.value)
             return self._broken(Breakage.NO_SESSION)
         broken = _breakage_of_status(response.status_code)
-        # A server that explains itself in JSON-RPC is passed on in its own words.
+        # An error that the server itself reports in JSON-RPC is passed on unchanged.
         if broken is not None and not _is_jsonrpc_error(content):
             self.last_error, content = broken.value, _message(broken)
             response.headers["content-type"] = "application/json"
@@ -142,10 +142,10 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 
 class _Events(httpx2.AsyncByteStream):
-    """An event stream, inflated in bounded steps, whole events at a time.
+    """An event stream, decompressed in bounded steps, whole events at a time.
 
-    An event that is too large, or cannot be inflated, becomes one that fails the request that the stream answers (the
-    SDK puts the request's id into it), and the last one.
+    An event that is too large, or cannot be decompressed, is replaced by one that fails the request which the stream
+    answers (the SDK inserts the request's id), and the stream ends.
     """
 
     def __init__(self, pull: Pull, response: httpx2.Response, max_event_bytes: int, exchange: Exchange) -> None:
@@ -158,7 +158,7 @@ class _Events(httpx2.AsyncByteStream):
         held = bytearray()
         try:
             while piece := await self._exchange.wait(self._pull):
-                # Only the new bytes are searched, or a long event would cost the square of its length.
+                # Only the new bytes are searched; otherwise a long event would cost the square of its length.
                 seen = max(0, len(held) - _END_MAX_BYTES)
                 held += piece
                 if end := _end_of_events(held, seen):
@@ -183,7 +183,7 @@ class _Events(httpx2.AsyncByteStream):
 
 
 def _end_of_events(held: bytearray, start: int) -> int:
-    """Where the last whole event ends, looked for from `start`; 0 when there is no end."""
+    """Return the end of the last whole event, searching from `start`; 0 when there is none."""
     found = ((held.rfind(end, start), len(end)) for end in _ENDS)
     return max(at + length if at >= 0 else 0 for at, length in found)
 
@@ -209,13 +209,13 @@ def _pieces_of(response: httpx2.Response) -> Pull:
 def _rebuilt(
     response: httpx2.Response, *, content: bytes | None = None, stream: httpx2.AsyncByteStream | None = None
 ) -> httpx2.Response:
-    # These describe the body as it came; the rebuilt one is decoded and has another length.
+    # These headers describe the original body; the rebuilt one is decoded and has another length.
     headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _PRIMARY]
     return httpx2.Response(response.status_code, headers=headers, content=content, stream=stream)
 
 
 def _knows_no_session(status: int, content: bytes) -> bool:
-    """404 as the specification has it; TypeScript servers answer 400 and say so in words."""
+    """Return whether the session is unknown: 404 by the specification; TypeScript servers answer 400 with a message."""
     return status == 404 or (status == 400 and b"session" in content[:1_000].lower())
 
 
@@ -236,7 +236,7 @@ def _is_jsonrpc_error(content: bytes) -> bool:
 
 
 def _connect_error_of(error: BaseException) -> str:
-    """Why a connection could not be made, from the exceptions behind it."""
+    """Return why a connection could not be made, from the chain of exceptions."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, socket.gaierror):
@@ -247,12 +247,12 @@ def _connect_error_of(error: BaseException) -> str:
             return "TLS with it failed; it may ask for a client certificate."
         if isinstance(cause, ConnectionRefusedError):
             return "It refuses connections."
-        # httpx wraps what the socket said twice or more.
+        # httpx wraps the socket's error twice or more.
         cause = cause.__cause__ or cause.__context__
     return Breakage.NOT_SENT.value
 
 
-CONNECTIONS_MAX = 256  # Of one server: each call in flight and each stream takes one
+CONNECTIONS_MAX = 256  # to one server: each running call and each stream takes one
 _IDLE_MAX = 20
 _KEEP_ALIVE_S = 30.0
 _TIMEOUT = httpx2.Timeout(connect=10.0, read=None, write=30.0, pool=10.0)
@@ -265,10 +265,10 @@ _PROBES = [
 
 
 class HttpTransport:
-    """What connections to one server have in common: the TLS context, the origins, the token."""
+    """What connections to one server share: the TLS context, the origins, the token."""
 
     def __init__(self, terms: HttpTerms, max_message_bytes: int, holder: Holder | None = None) -> None:
-        """`holder`: of a caller's credential, in the place of the source's own."""
+        """`holder`: of a caller's credential, used instead of the source's own."""
         self._holder = holder
         self._terms = terms
         self._url, self._credentials = parted(terms.url)
@@ -282,8 +282,8 @@ class HttpTransport:
     async def connected(
         self, on_lost: Callable[[str], None]
     ) -> AsyncIterator[tuple[JSONRPCDispatcher[Any], BoundedTransport, FastClient]]:
-        """The SDK's dispatcher, and the fast client beside it, over one transport. `on_lost` is called when the server
-        does not know the session any more.
+        """Yield the SDK's dispatcher, the transport, and the fast client over the same transport. `on_lost` is called
+        when the server no longer knows the session.
 
         Raises NotConnected when the TLS files cannot be used.
         """
@@ -311,12 +311,13 @@ class HttpTransport:
                 fast.close()
 
     def _fields(self) -> dict[str, str]:
-        """Headers of each request; those that the operator names go before the URL's own credentials."""
+        """Return the headers of each request; those that the operator names take precedence over the URL's
+        credentials."""
         named = {name.lower(): value for name, value in self._terms.headers.items()}
         return {**self._credentials, **named, "user-agent": f"tool-hub/{__version__}", "accept-encoding": "gzip"}
 
     def _context(self) -> ssl.SSLContext:
-        """Made once: loading the system's CAs takes tens of milliseconds."""
+        """Return the TLS context, made once: loading the system's CAs takes tens of milliseconds."""
         if self._tls is None:
             try:
                 self._tls = client_context(self._terms.tls)
@@ -326,7 +327,8 @@ class HttpTransport:
 
 
 def pool(tls: ssl.SSLContext, connections_max: int = CONNECTIONS_MAX) -> httpx2.AsyncHTTPTransport:
-    """HTTP/1.1 on kept connections. Raises httpx2.TransportError; ConnectError and the like when nothing was sent."""
+    """Return a pool of HTTP/1.1 keep-alive connections. It raises httpx2.TransportError; ConnectError and similar when
+    nothing was sent."""
     return httpx2.AsyncHTTPTransport(
         tls,
         trust_env=False,
@@ -338,8 +340,8 @@ def pool(tls: ssl.SSLContext, connections_max: int = CONNECTIONS_MAX) -> httpx2.
 
 
 def parted(url: str) -> tuple[str, dict[str, str]]:
-    """The URL without a user's name and password, and these as a header: what is resolved, logged, or sent to an
-    authorization server as the resource, carries none."""
+    """Return the URL without user name and password, and these as a header, so that the URL that is resolved, logged,
+    or sent to an authorization server as the resource holds no credentials."""
     parts = urlsplit(url)
     userinfo, at, place = parts.netloc.rpartition("@")
     if not at:

@@ -36,24 +36,24 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Outcome, Progress
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
-POLLS: Final = PollTerms(first_s=0.05, longest_s=5.0)  # Besides what the server asks for (`pollInterval`)
-# There is nothing to look up, so there is nothing to wait for.
+POLLS: Final = PollTerms(first_s=0.05, longest_s=5.0)  # besides what the server asks for (`pollInterval`)
+# There is nothing to look up, so no time is spent on it.
 TERMS: Final = RemoteTerms(look_up_timeout_s=0.0, lookups_min=1, absent_for_s=0.0)
 
 ID_MAX_CHARS: Final = 512
-# For how long past its deadline a server is asked to keep a result, so that another run can still collect it.
+# How long past its deadline a server is asked to keep a result, so that another run can still collect it.
 KEEP_S: Final = 3_600.0
 KEEP_MAX_S: Final = 86_400.0
 _REQUEST_S: Final = 30.0
-_QUESTION_S: Final = 2.0  # For a server of 2025-11-25 to ask, and to be answered, once it may
+_QUESTION_S: Final = 2.0  # for a server of 2025-11-25 to ask and get its answer, once it may
 _ANSWERS_MAX: Final = 1_000
 _OVER: Final = frozenset({"completed", "failed", "cancelled"})
-# How servers say that they do not know a task; -32002 is "resource not found" before 2026-07-28.
+# How servers report an unknown task; -32002 is "resource not found" before 2026-07-28.
 _FORGOTTEN: Final = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, -32002})
 
 
 def has_extension(session: McpSession) -> bool:
-    """Whether the server may answer a call with a task (2026-07-28)."""
+    """Return whether the server may answer a call with a task (2026-07-28)."""
     return session.is_modern and EXTENSION in session.extensions
 
 
@@ -67,7 +67,7 @@ class McpTasks:
         self._clock = clock
         self._answers: dict[str, tuple[JsonObject, McpSession]] = {}
         self._wanted_input: set[str] = set()
-        self.reporters: dict[str, Reporter] = {}  # By job: where a call that is answered at once reports its progress
+        self.reporters: dict[str, Reporter] = {}  # by job: receives the progress of a call that is answered at once
 
     async def start(self, call: GrantedCall, mark: RemoteMark) -> RemoteMark:
         reporter = self.reporters.get(call.call.job_id)
@@ -76,13 +76,13 @@ class McpTasks:
                 self._server, call, reporter, task_ttl_ms=self._ttl_ms(call), extension=EXTENSION, key=mark.key
             )
         except ToolFailure as failure:
-            # The task may exist over there, under an id that the hub never saw.
+            # The task may exist on the server, under an id that the hub never saw.
             if _is_unclear(failure):
                 raise RemoteUnclear(failure.error.message) from failure
             raise
         task = _task_in(answer)
         if task is None:
-            # The server was free to answer at once instead of making a task; `collect` takes it from here.
+            # The server may answer at once instead of making a task; `collect` takes the answer from here.
             self._keep_answer(mark.key, (answer, session))
             return replace(mark, accepted=True)
         return replace(mark, remote_id=str(task["taskId"]), accepted=True)
@@ -96,7 +96,8 @@ class McpTasks:
         if not mark.remote_id:
             return
         wanted = TaskQuestions(call, self._server.elicitation, self._caller.redact)
-        # What the server asks meanwhile may be the task's, which has no client: it is nobody else's to answer.
+        # The server's questions meanwhile may belong to the task, which has no client, so no other call's client
+        # answers them.
         with self._server.link.running.entered(None, call.call.principal.id):
             async for progress in self._poller.poll(lambda: self._poll_task(call, mark, wanted), key=mark.remote_id):
                 yield progress
@@ -136,7 +137,7 @@ class McpTasks:
         return await self._caller.outcome(self._server, session, call, payload)
 
     async def _collect_at_once(self, call: GrantedCall, mark: RemoteMark) -> Outcome:
-        """Of a call that was answered without a task: its answer is in this process, or nowhere."""
+        """Return the outcome of a call that was answered without a task; the answer is only in this process."""
         held = self._answers.pop(mark.key, None)
         if held is None:
             if not call.safe_to_repeat:
@@ -148,7 +149,7 @@ class McpTasks:
         return await self._caller.outcome(self._server, session, call, answer)
 
     async def _poll_task(self, call: GrantedCall, mark: RemoteMark, wanted: TaskQuestions) -> Answer[Progress]:
-        """The progress of a task. Raises Unreachable, RemoteUnclear, QuestionAsked."""
+        """Return the progress of a task. Raises Unreachable, RemoteUnclear, QuestionAsked."""
         task, session = (await self._task(call, mark)).value
         status = str(task.get("status"))
         if status == STATUS and not await self._give_input(call, mark, task, session, wanted):
@@ -166,7 +167,8 @@ class McpTasks:
     async def _give_input(
         self, call: GrantedCall, mark: RemoteMark, task: JsonObject, session: McpSession, wanted: TaskQuestions
     ) -> bool:
-        """Whether a task that wants input has it, or will. Raises Unreachable, QuestionAsked."""
+        """Give a task the input that it requests. Return whether it has the input or will get it. Raises Unreachable,
+        QuestionAsked."""
         if not session.is_modern:
             return wanted.may_be_asked() and await self._open_question_stream(call, mark)
         answers = wanted.answers_for(task)
@@ -176,12 +178,12 @@ class McpTasks:
             except MCPError:
                 return False
             wanted.mark_answered(answers)
-            # What was answered changes at once, and the next poll may be seconds away.
+            # The task continues at once after its answers, while the next poll may be seconds away.
             self._poller.poll_now(mark.remote_id)
         return answers is not None
 
     async def _open_question_stream(self, call: GrantedCall, mark: RemoteMark) -> bool:
-        """Open the stream on which the server asks; it ends with the task, which need not be waited for there."""
+        """Open the stream on which the server asks; it ends with the task, whose end is not awaited there."""
         try:
             await self._ask(call, mark, "tasks/result", timeout_s=_QUESTION_S)
         except Unreachable:
@@ -196,13 +198,13 @@ class McpTasks:
         except MCPError as error:
             raise _task_error(error) from error
         task = _task_in(answer)
-        # A server that mixes tasks up must not hand one caller's result to another.
+        # A server that confuses tasks must not give one caller's result to another.
         if task is None or task["taskId"] != mark.remote_id:
             raise RemoteUnclear("The server sent an invalid task status.")
         return Answer((task, session), is_over=True)
 
     async def _payload(self, call: GrantedCall, mark: RemoteMark) -> Answer[tuple[JsonObject, McpSession]]:
-        """The result of a task of 2025-11-25. Raises ToolFailure when that is an error of the protocol."""
+        """Return the result of a task of 2025-11-25. Raises ToolFailure when it is a protocol error."""
         try:
             return Answer(await self._ask(call, mark, "tasks/result"), is_over=True)
         except MCPError as error:
@@ -213,7 +215,7 @@ class McpTasks:
     async def _ask(
         self, call: GrantedCall, mark: RemoteMark, method: str, *, timeout_s: float = _REQUEST_S, **more: JsonValue
     ) -> tuple[JsonObject, McpSession]:
-        """One request about a task. Raises Unreachable, and MCPError for what the server itself says."""
+        """Send one request about a task. Raises Unreachable, and MCPError for the server's own errors."""
         try:
             session = await self._server.link.session(asyncio.get_running_loop().time() + _REQUEST_S)
         except ToolFailure as failure:
@@ -236,14 +238,14 @@ class McpTasks:
         return int(1_000 * min(max(left_s, 0.0) + KEEP_S, KEEP_MAX_S))
 
     def _keep_answer(self, key: str, answer: tuple[JsonObject, McpSession]) -> None:
-        # Of runs that were cut off between `start` and `collect`; nobody comes for those.
+        # Answers of runs that were cut off between `start` and `collect`; nobody collects them.
         if len(self._answers) >= _ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
         self._answers[key] = answer
 
 
 def _is_unclear(failure: ToolFailure) -> bool:
-    """Whether a start may have been taken: no answer in time, or a connection that broke under it."""
+    """Return whether a start may have been taken: no answer in time, or a connection that broke during it."""
     error = failure.error
     if error.kind is ErrorKind.UPSTREAM_ERROR:
         return error.upstream is None and error.is_retryable
@@ -251,20 +253,21 @@ def _is_unclear(failure: ToolFailure) -> bool:
 
 
 def _task_error(error: MCPError) -> Exception:
-    """What an error about a task means: it is forgotten, or the server is not well and may be asked again."""
+    """Return what an error about a task means: the task is unknown, or the server has a problem and may be
+    asked again."""
     if error.error.code in _FORGOTTEN:
         return RemoteUnclear("The server no longer knows the task.")
     return Unreachable()
 
 
 def _task_in(answer: JsonObject) -> JsonObject | None:
-    """The task in an answer; None when there is none."""
+    """Return the task in an answer; None when there is none."""
     task = as_object(answer.get("task")) or answer
     name = task.get("taskId")
     return task if isinstance(name, str) and 0 < len(name) <= ID_MAX_CHARS and "status" in task else None
 
 
 def _poll_interval_s(task: JsonObject) -> float:
-    """`pollInterval` was renamed `pollIntervalMs` in the extension."""
+    """Return the interval in seconds; the extension renamed `pollInterval` to `pollIntervalMs`."""
     given_ms = as_number(task.get("pollIntervalMs", task.get("pollInterval"))) or 0.0
     return max(0.0, given_ms / 1_000)

@@ -39,7 +39,7 @@ Relay = Literal["elicitation", "sampling", "roots", "logging"]
 
 _ENDPOINT_MAX_CHARS = 300
 
-# Programs that fetch what they run, and what they need for that behind a proxy, a CA or a registry of one's own.
+# Programs that fetch what they run; they need these variables behind a proxy, a private CA or a private registry.
 _LAUNCHERS = frozenset({"bunx", "npm", "npx", "pipx", "pnpm", "uv", "uvx"})
 _OF_EITHER_CASE = (
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
@@ -174,20 +174,20 @@ class StdioTerms:
     command: str
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Its environment besides the few names that it gets from the hub's; values may be secrets."""
+    """Environment variables besides the few passed from the hub's environment; values may be secrets."""
     cwd: str = ""
-    """Empty: the hub's."""
+    """Empty: the hub's working directory."""
     pass_env: tuple[str, ...] | None = None
-    """Names of variables that it gets from the hub's environment besides; None: as its program needs."""
+    """Names of further variables passed from the hub's environment; None: those that its program needs."""
 
     @property
     def is_launcher(self) -> bool:
-        """Whether it fetches what it runs."""
+        """Return whether the program fetches what it runs."""
         return Path(self.command).name in _LAUNCHERS
 
     @property
     def passed(self) -> dict[str, str]:
-        """Variables that it gets from the hub's environment besides those that every program gets."""
+        """Return the variables passed from the hub's environment besides those that every program gets."""
         names = (LAUNCHER_ENV if self.is_launcher else ()) if self.pass_env is None else self.pass_env
         return {name: os.environ[name] for name in names if name in os.environ}
 
@@ -202,10 +202,10 @@ class OAuthTerms:
     """Empty: discovered from the server's metadata."""
     scopes: tuple[str, ...] = ()
     private_key: str = field(default="", repr=False)
-    """PEM; in the place of the secret."""
+    """PEM; used instead of the secret."""
     signing_algorithm: str = "auto"
     audience: str = ""
-    """Whom assertions are for, with a `token_url`; empty: it."""
+    """Audience of assertions with a `token_url`; empty: that URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,30 +214,30 @@ class HttpTerms:
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent with each request to the server, and never to a token endpoint; values may be secrets."""
+    """Sent with each request to the server, never to a token endpoint; values may be secrets."""
     oauth: OAuthTerms | None = None
     tls: ClientTls = NO_TLS_FILES
     origins: tuple[str, ...] = ()
-    """`scheme://host[:port]` that may be dialled besides those of the URL and of `oauth.token_url`."""
+    """Allowed `scheme://host[:port]` besides those of the URL and of `oauth.token_url`."""
 
 
 @dataclass(frozen=True)
 class McpTerms:
-    """One server: where it is and how it is spoken to."""
+    """One server: its address and how to talk to it."""
 
     name: str
-    """Of the source."""
+    """Name of the source."""
     where: StdioTerms | HttpTerms
     protocol: Protocol = "auto"
     elicitation: Elicitation = "decline"
     relay: frozenset[Relay] = frozenset()
     connect_timeout_s: float = 30.0
     max_message_bytes: int = 8 * 1024 * 1024
-    """The largest single message read from the server, inflated."""
+    """The largest single message accepted from the server, decompressed."""
 
     @cached_property
     def endpoint(self) -> str:
-        """Where it is, for people and records: no credentials, at most 300 characters."""
+        """Return the address for people and records: without credentials, at most 300 characters."""
         where = self.where
         if isinstance(where, HttpTerms):
             parts = urlsplit(where.url)
@@ -249,9 +249,9 @@ class McpTerms:
 
     @cached_property
     def secrets(self) -> tuple[str, ...]:
-        """Values that must never be shown: those of the environment, the headers and the client."""
+        """Return the values that must never be shown: those of the environment, the headers and the client."""
         if isinstance(self.where, StdioTerms):
-            urls = self.where.passed.values()  # of proxies and registries, and such: no secret but the credentials
+            urls = self.where.passed.values()  # of proxies and registries: only credentials in them are secret
             return (*self.where.env.values(), *(secret for url in urls for secret in secrets_of_url(url)))
         oauth = self.where.oauth
         own = (oauth.client_secret, oauth.private_key, *oauth.private_key.splitlines()[1:-1]) if oauth else ()

@@ -1,6 +1,6 @@
-"""Cuts a stream of bytes into lines of bounded length, and of a bounded number of values.
+"""Splits a byte stream into lines of bounded length and with a bounded number of values.
 
-Of a line that is too long only its first and last bytes are kept, enough to find out which request it would have
+Of a line that is too long only the first and last bytes are kept, enough to find out which request it would have
 answered: servers write the `id` either first (Python) or last (TypeScript).
 """
 
@@ -14,12 +14,12 @@ from itertools import islice
 from typing import Final
 
 LINES_MAX = 200
-BYTES_MAX = 32 * 1024  # To look through so much for secrets takes 5 ms
+BYTES_MAX = 32 * 1024  # searching so much for secrets takes 5 ms
 LINE_MAX_BYTES = 2_000
 
 
 class Tail:
-    """The last lines of an output: at most 200 and 32 KiB, long ones cut."""
+    """The last lines of an output: at most 200 and 32 KiB, long ones truncated."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque()
@@ -36,7 +36,7 @@ class Tail:
         self._unfinished = (self._unfinished + rest)[:LINE_MAX_BYTES]
 
     def lines(self) -> list[str]:
-        """Oldest first, the unfinished one last."""
+        """Return the lines, oldest first and the unfinished one last."""
         last = [self._unfinished] if self._unfinished else []
         return [line.decode("utf-8", "replace") for line in (*self._lines, *last)]
 
@@ -48,12 +48,12 @@ class Tail:
 
 
 # The values of a message are counted before it is parsed: eight megabytes of `[],` would block the event loop for
-# seconds, because a parser makes an object of each value. So a bound on bytes alone is none: a long text costs a
-# millisecond a megabyte, small values a hundred times as much. Counted are the commas and openings outside strings, at
-# most one less than there are values; piece by piece as the message arrives, so that the count does not block either.
+# seconds, because a parser makes an object of each value. A limit on bytes alone does not help: a long text costs a
+# millisecond a megabyte, small values a hundred times as much. Commas and openings outside strings are counted, at most
+# one less than there are values, piece by piece as the message arrives, so that counting does not block either.
 
-# In one message: about 15 ms of the loop, or 75 where the SDK reads it (HTTP). Each takes two bytes, so that a message
-# of no more bytes than this need not be counted.
+# Per message: about 15 ms of the loop, or 75 where the SDK reads it (HTTP). Each value takes two bytes, so a message of
+# no more bytes than this need not be counted.
 VALUES_MAX: Final = 100_000
 _STEP_BYTES: Final = 64 * 1024
 _BEFORE_VALUES: Final = b",", b"[", b"{"
@@ -65,28 +65,28 @@ class ValueCounter:
     def __init__(self) -> None:
         self._marks = 0
         self._quotes = 0
-        self._is_escaped = False  # Whether the last byte takes the meaning from the next
+        self._is_escaped = False  # whether the last byte escapes the next
 
     @property
     def is_over_limit(self) -> bool:
-        """Each value, and each name, has two quotes at most."""
+        """Return whether there are too many; each value, and each name, has at most two quotes."""
         return self._marks > VALUES_MAX or self._quotes > 4 * VALUES_MAX
 
     def take(self, piece: bytes) -> bool:
-        """The next bytes; whether there are too many values already."""
+        """Count the next bytes. Return whether there are too many values already."""
         return any(self._step(piece[start : start + _STEP_BYTES]) for start in range(0, len(piece), _STEP_BYTES))
 
     def _step(self, piece: bytes) -> bool:
-        # Split at quotes, every other part is outside strings: C code looks at each byte, and Python at each string.
+        # Split at quotes, every other part is outside strings: C code reads the bytes, and Python only the parts.
         parts = self._unescaped(piece).split(b'"')
         outside = b"".join(parts[self._quotes % 2 :: 2])
-        # Quotes are bounded as well: short strings cost Python as much as values do.
+        # Quotes are limited too: short strings cost Python as much as values do.
         self._quotes += len(parts) - 1
         self._marks += sum(map(outside.count, _BEFORE_VALUES))
         return self.is_over_limit
 
     def _unescaped(self, piece: bytes) -> bytes:
-        """Without what is escaped, as far as quotes go."""
+        """Return the piece without escaped characters, as far as they matter for quotes."""
         if self._is_escaped:
             piece = piece[1:]
         self._is_escaped = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
@@ -94,7 +94,7 @@ class ValueCounter:
 
 
 def counted(message: bytes) -> Generator[None, None, bool]:
-    """Whether it holds too many; yields wherever the count can be left."""
+    """Return whether the message holds too many values; yields where the count can be interrupted."""
     counter = ValueCounter()
     if len(message) > VALUES_MAX:
         for start in range(0, len(message), _STEP_BYTES):
@@ -116,13 +116,13 @@ _MESSAGE = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"method"\s*:'
 
 
 def later_messages(line: bytes) -> Iterator[bytes]:
-    """What may be a whole message behind one that broke off in its line, or behind a text without a line end."""
+    """Yield possible whole messages behind one that broke off in its line, or behind a text without a line end."""
     openings = (found.start() for found in _OPENING.finditer(line, 1))
     return (line[start:] for start in islice(openings, _LATER_MAX))
 
 
 def _beginning(pieces: Iterable[bytes]) -> bytes:
-    """Joined no further than is kept of it: the whole may have megabytes."""
+    """Return the joined beginning, only as much as is kept: the whole may have megabytes."""
     beginning = b""
     for piece in pieces:
         beginning += piece[:_EDGE_BYTES]
@@ -137,7 +137,7 @@ def _end(pieces: list[bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """A line that was not kept, or not read."""
+    """A line that was not kept, or not parsed."""
 
     head: bytes
     tail: bytes
@@ -148,7 +148,7 @@ class TooLong:
 
     @property
     def answers(self) -> int | str | None:
-        """The id of the request that it would have answered; None when it cannot be read."""
+        """Return the id of the request that it would have answered; None when it cannot be read."""
         found = _FIRST.match(self.head) or _LAST.search(self.tail)
         if found is None:
             return None
@@ -156,7 +156,7 @@ class TooLong:
 
     @property
     def is_unasked(self) -> bool:
-        """A notification or a request of the server's: no call waits for it."""
+        """Return whether it is a notification or a request of the server, for which no call waits."""
         return _MESSAGE.match(self.head) is not None
 
 
@@ -165,15 +165,15 @@ class Lines:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._short_bytes = min(max_bytes, VALUES_MAX)  # So much is never too much
+        self._short_bytes = min(max_bytes, VALUES_MAX)  # a message this short cannot hold too many values
         self._pieces: list[bytes] = []
         self._held_bytes = 0
-        self._too_long: bytes | None = None  # The head of the line that is being skipped
+        self._too_long: bytes | None = None  # the head of the line that is being skipped
         self._tail = b""
-        self._counter: ValueCounter | None = None  # Of a line that may hold too many values
+        self._counter: ValueCounter | None = None  # for a line that may hold too many values
 
     def feed(self, data: bytes) -> Iterator[bytes | TooLong]:
-        """The lines that this piece completes, without their ends. Consume it wholly."""
+        """Yield the lines that this piece completes, without their ends. The iterator must be exhausted."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
             self._take(data[start:end])
@@ -192,7 +192,7 @@ class Lines:
                 self._pieces.clear()
 
     def _is_too_much(self) -> bool:
-        """Told after each piece."""
+        """Return whether the line is over a limit; called after each piece."""
         if self._held_bytes > self._max_bytes:
             return True
         if self._counter is None:

@@ -1,8 +1,8 @@
-"""A warm connection to one MCP server, made again whenever it is lost.
+"""A warm connection to one MCP server, re-established whenever it is lost.
 
-One owner task a server starts one connection after another; the task of a connection alone enters and leaves the SDK's
-session (`connection.py`), so that what the SDK does to that task when a server dies (a stray cancellation, an
-ExceptionGroup; python-sdk #3560, #3522) ends there: the owner itself is only ever cancelled by `close`.
+One owner task per server starts one connection after another. Each connection has a task, which alone enters and leaves
+the SDK's session (`connection.py`), so that the SDK's reactions to a dying server (a stray cancellation, an
+ExceptionGroup; python-sdk #3560, #3522) end there: only `close` cancels the owner.
 
 Callers send by `send`, which leaves a connection that it finds broken, or whose session is unknown to the server; the
 link itself notices a program that ended and a session that HTTP refuses.
@@ -42,19 +42,19 @@ _STOPPED = "The hub has stopped the source."
 
 @dataclass(frozen=True, slots=True, eq=False)
 class McpSession:
-    """A connection in use. Valid until it is lost; calls on it fail then, at once."""
+    """A connection in use. It is valid until it is lost; then its calls fail at once."""
 
     requests: RequestSender
     is_modern: bool
     """It speaks 2026-07-28 or later: no sessions, questions by InputRequiredResult."""
     protocol: str
-    """The version that was agreed on."""
+    """The negotiated version."""
     server: str
     """`name version` as the server calls itself, untrusted, at most 100 characters; empty when it does not."""
     extensions: frozenset[str] = frozenset()
     """Identifiers of the extensions that the server declares."""
     features: frozenset[str] = frozenset()
-    """What it declares besides tools: `prompts`, `resources`, `resources.subscribe`, `completions`."""
+    """Declared features besides tools: `prompts`, `resources`, `resources.subscribe`, `completions`."""
 
 
 class McpLink:
@@ -70,7 +70,7 @@ class McpLink:
         self._shown: tuple[str, ...] = ()
         self.watched = Watched()
         self.on_resource_change: Callable[[str], None] = lambda _: None
-        """To be called with a resource's URI when the server says that it changed; empty: the list did."""
+        """Called with a resource's URI when the server reports its change; empty: the list changed."""
         self._deps = Deps(
             terms=terms,
             http=http,
@@ -84,11 +84,11 @@ class McpLink:
         self._changed: list[Callable[[], None]] = []
         self._reconnect_task: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
-        self._task: asyncio.Task[None] | None = None  # Of the connection
+        self._task: asyncio.Task[None] | None = None  # of the connection
         self._session: McpSession | None = None
-        self._attempt_done = asyncio.Event()  # Set, and replaced, whenever an attempt has succeeded or failed
+        self._attempt_done = asyncio.Event()  # set and replaced when an attempt has succeeded or failed
         self._retry_now = asyncio.Event()
-        self.connects = 0  # How many connections were made
+        self.connects = 0  # how many connections were made
         self._attempts = 0
         self._next_try_s = 0.0
         self._closed = asyncio.Event()
@@ -96,7 +96,7 @@ class McpLink:
 
     @property
     def running(self) -> Running:
-        """Calls that run on the server."""
+        """Return the calls that run on the server."""
         return self._deps.running
 
     @property
@@ -104,9 +104,9 @@ class McpLink:
         return self._session is not None
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Have `changed` called when the server says that its tools changed, and whenever they may have: when a
-        connection is made that is not the first, or not at the first try; and when a lost one could not be replaced at
-        once, so that nobody takes the tools for callable until they are due to be read."""
+        """Have `changed` called when the server reports that its tools changed, and whenever they may have: after each
+        connection except the first one at the first attempt; and when a lost connection could not be replaced at once,
+        so that its tools do not count as callable until the next scheduled reading."""
         self._changed.append(changed)
 
     def start(self) -> None:
@@ -117,13 +117,13 @@ class McpLink:
             )
 
     async def close(self) -> None:
-        """Leave the server, end its processes; bounded (about 5 s). Calls in flight fail."""
+        """Disconnect from the server and end its processes; takes at most about 5 s. Running calls fail."""
         self._closed.set()
         self._retry_now.set()
         if self._connection is not None:
             self._connection.disconnect(_STOPPED)
             if self._task is not None and not self._connection.was_connected:
-                # Only while it connects: a connection that works is given time to take its leave.
+                # Only while it connects: a working connection gets time to close properly.
                 self._task.cancel()
         self._finish_attempt()
         if self._reconnect_task is not None:
@@ -132,12 +132,11 @@ class McpLink:
             await asyncio.wait({self._reconnect_task}, timeout=_LEAVE_WITHIN_S)
 
     async def session(self, deadline_s: float) -> McpSession:
-        """The connection in use, or the one that the attempt under way gives before `deadline_s` (loop clock).
+        """Return the connection in use, or the one from the attempt under way, before `deadline_s` (loop clock).
 
-        In a pause between attempts the next one is hurried.
+        During a pause between attempts the next one is brought forward.
 
-        Raises:
-            ToolFailure: TOOL_UNAVAILABLE, with `retry_after_s` and a reason fit for models and operators.
+        Raises: ToolFailure: TOOL_UNAVAILABLE, with `retry_after_s` and a reason fit for models and operators.
         """
         session = self._session or await self._next_session(deadline_s)
         if session is None:
@@ -147,7 +146,7 @@ class McpLink:
     async def send(
         self, session: McpSession, method: str, params: dict[str, Any], **options: Unpack[SendOptions]
     ) -> JsonObject:
-        """As `RequestSender.send`: raises MCPError, for what broke as well. A connection that is of no use is left."""
+        """Send like `RequestSender.send`, which raises MCPError also for breakages. An unusable connection is left."""
         try:
             return await session.requests.send(method, params, **options)
         except MCPError as error:
@@ -157,19 +156,19 @@ class McpLink:
                 self.lost(session, "the server no longer knows the session")
             raise
         except (OSError, TimeoutError, asyncio.CancelledError) as error:
-            # The SDK cancels whoever waits on a connection that dies (python-sdk #3560).
+            # The SDK cancels the tasks that wait on a dying connection (python-sdk #3560).
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             self.lost(session, "its connection broke")
             raise failures.broken_error(Breakage.LOST) from error
 
     def lost(self, session: McpSession, why: str) -> None:
-        """This connection is of no use any more: leave it and make another. `why` without text of exceptions."""
+        """Leave an unusable connection and make another. `why` holds no text of exceptions."""
         if session is self._session and self._connection is not None:
             self._connection.disconnect(why)
 
     def diagnostics(self) -> tuple[str, ...]:
-        """The tail of standard error, state, what went wrong last; secrets hidden."""
+        """Return the tail of standard error, the state and the last problem; secrets are masked."""
         session = self._session
         state = f"connected: {session.server or 'a server'} speaks {session.protocol}" if session else "not connected"
         lines = [f"{self.terms.endpoint}: {state}", f"connections: {self.connects} in {self._attempts} attempts"]
@@ -179,10 +178,10 @@ class McpLink:
             left_s = self._next_try_s - _now_s()
             lines.append(f"next try: in {left_s:.1f} s" if left_s > 0 else "next try: under way")
         lines_now = self._connection.diagnostics() if self._connection else []
-        return (*self._clean_tail(lines_now), *map(self._redactor.text, lines))  # the last of them count most
+        return (*self._clean_tail(lines_now), *map(self._redactor.text, lines))  # the last of them matter most
 
     def _clean_tail(self, tail: list[str]) -> tuple[str, ...]:
-        # Redacted once, and together: one by one the lines take three times as long.
+        # Redacted once for all lines: one by one they take three times as long.
         if tail != self._tail:
             self._tail = tail
             self._shown = tuple(self._redactor.text("\n".join(tail)).split("\n")) if tail else ()
@@ -191,13 +190,13 @@ class McpLink:
     async def _next_session(self, deadline_s: float) -> McpSession | None:
         if not self._closed.is_set():
             self._retry_now.set()
-            with suppress(TimeoutError):  # None says so: the caller has no session
+            with suppress(TimeoutError):  # the result None means that: the caller has no session
                 async with asyncio.timeout_at(deadline_s):
                     await self._attempt_done.wait()
         return self._session
 
     async def _keep_connected(self) -> None:
-        """One connection after another, each in a task of its own, until the link is closed."""
+        """Run one connection after another, each in its own task, until the link is closed."""
         had_connected = False
         while not self._closed.is_set():
             began_s = _now_s()
@@ -207,7 +206,7 @@ class McpLink:
             self._last_error = connection.why_over
             if self._closed.is_set():
                 return
-            # The server was there and is gone: its tools are to be shown as unavailable.
+            # The server was there and is gone, so its tools must be shown as unavailable.
             if had_connected and not connection.was_connected:
                 self._notify_changed()
             had_connected = connection.was_connected
@@ -225,16 +224,16 @@ class McpLink:
             self._session = None
 
     async def _pause(self, pause_s: float, *, has_failed: bool) -> None:
-        """Wait for the next try; a caller who waits ends that after the floor."""
+        """Wait for the next attempt; a waiting caller shortens that to the minimum pause."""
         self._next_try_s = _now_s() + pause_s
         if has_failed:
-            self._retry_now.clear()  # The caller that hurried this attempt gets its failure now.
+            self._retry_now.clear()  # the caller that hurried this attempt gets its failure now
             self._finish_attempt()
         if pause_s <= 0:
             return
-        # Many callers may ask for a try at once; together they shorten the pause to this, and no further.
+        # Many callers may request an attempt at once; together they shorten the pause to this minimum and no further.
         await asyncio.sleep(min(FLOOR_S, pause_s))
-        with suppress(TimeoutError):  # nobody asked: the pause was waited out
+        with suppress(TimeoutError):  # nobody asked during the pause
             async with asyncio.timeout_at(self._next_try_s):
                 await self._retry_now.wait()
 
@@ -251,18 +250,18 @@ class McpLink:
             features=features_of(capabilities),
         )
         self._finish_attempt()
-        # The first connection is followed by a reading anyway; after a gap the list may be another.
+        # A reading follows the first connection anyway; after a gap the list may have changed.
         if self._attempts > 1:
             self._notify_changed()
 
     def _has_disconnected(self) -> None:
-        """No call may begin any more. The leaving is given a while, so that it cannot keep the next connection away."""
+        """Let no further call begin. Closing has a time limit, so that it cannot delay the next connection for long."""
         self._session = None
         if self._task is not None:
             asyncio.get_running_loop().call_later(_LEAVE_WITHIN_S, self._task.cancel)
 
     def _finish_attempt(self) -> None:
-        # Replaced before it is set, so that whoever waits from now on waits for the next attempt.
+        # Replaced before it is set, so that tasks waiting from now on wait for the next attempt.
         turn, self._attempt_done = self._attempt_done, asyncio.Event()
         turn.set()
 
@@ -316,22 +315,22 @@ def _do_nothing() -> None: ...
 
 @dataclass(slots=True, eq=False)
 class McpServer:
-    """Shared by `McpAdapter` and `McpToolSource`; one a source."""
+    """State that `McpAdapter` and `McpToolSource` share; one per source."""
 
     link: McpLink
     overrides: Overrides
     task_support: dict[str, str] = field(default_factory=dict)
-    """By own name: `required` or `optional`, as the last reading brought it; others are not there."""
+    """By own name, `required` or `optional`, as in the last reading; other tools are absent."""
     skills: Mapping[str, Any] = field(default_factory=dict)
-    """What the server serves as skills, by the resource id of the tool that reads each."""
+    """The skills that the server serves, by the resource id of the tool that reads each."""
     has_task_extension: bool = False
     """Whether it may answer any call with a task (2026-07-28)."""
     resource_changes: int = 0
-    """How many changes of its resources the server has announced, or may have had unseen."""
+    """Number of changes of its resources that the server has announced or that may have been missed."""
     changed: Callable[[], None] = _do_nothing
-    """To be called when a tool's definition turns out to be another than the one that is known."""
+    """Called when a tool's definition turns out to differ from the known one."""
     users: UserSessions[Any] | None = None
-    """Where callers have credentials of their own; None: `link` serves all."""
+    """Sessions where callers have credentials of their own; None: `link` serves all."""
     _header_maps: dict[str, HeaderMap] = field(default_factory=dict)
 
     async def close(self) -> None:
@@ -340,7 +339,7 @@ class McpServer:
         await self.link.close()
 
     def follow_resources(self, publish: Callable[[str], None]) -> None:
-        """Have `publish` called with the URI of each resource that changes; empty: the list."""
+        """Have `publish` called with the URI of each resource that changes; empty: the list changed."""
 
         def changed(uri: str) -> None:
             self.resource_changes += not uri
@@ -353,15 +352,15 @@ class McpServer:
         return self.link.terms.elicitation
 
     def runs_as_task(self, spec: ToolSpec) -> bool:
-        """Whether a job of this tool runs as a task of the server."""
+        """Return whether a job of this tool runs as a task of the server."""
         return spec.cost.is_async or self.has_task_extension or spec.resource_id in self.task_support
 
     def headers_of(self, spec: ToolSpec) -> HeaderMap:
-        """Which arguments are mirrored into headers (2026-07-28, `x-mcp-header`); nearly always none."""
+        """Return which arguments are mirrored into headers (2026-07-28, `x-mcp-header`); nearly always none."""
         known = self._header_maps.get(spec.digest)
         if known is None:
             if len(self._header_maps) >= _MAPS_MAX:
-                # By digest of the schema: lists that keep changing would else fill the memory.
+                # Keyed by digest of the schema and cleared: lists that keep changing would otherwise fill the memory.
                 self._header_maps.clear()
             schema: Any = spec.input_schema
             known = self._header_maps[spec.digest] = x_mcp_header_map(schema)

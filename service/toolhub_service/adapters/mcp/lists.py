@@ -1,4 +1,4 @@
-"""All pages of a list that a server gives besides its tools: prompts, resources, templates; within bounds."""
+"""Reads all pages of a server's lists besides tools (prompts, resources, templates), within limits."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from toolhub_service.adapters.upstream import as_number, written
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 PAGES_MAX: Final = 50
-LIST_MAX_BYTES: Final = 8 * 1024 * 1024  # Of all entries together, as JSON
+LIST_MAX_BYTES: Final = 8 * 1024 * 1024  # of all entries together, as JSON
 CURSOR_MAX_CHARS: Final = 64 * 1024
 
 
 def count_of(value: JsonValue) -> int | None:
-    """The value when it is a count that every client can hold."""
+    """Return the value if it is a count that every client can represent, else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
 
 
 class Listed(NamedTuple):
     entries: list[JsonObject]
-    """Objects; nothing else of them has been judged."""
+    """JSON objects, not validated further."""
     is_whole: bool
-    """False: a bound was met, or the pages form a loop."""
+    """False: a limit was reached, or the pages form a loop."""
     ttl_s: float | None
-    """For how long the server says that it holds; None: it does not say."""
+    """Seconds for which the server declares it valid; None: not declared."""
     error: MCPError | None
-    """What ended it before its end."""
+    """The error that ended the reading early."""
 
 
 async def listed(
     server: McpServer, session: McpSession, method: str, member: str, entries_max: int, timeout_s: float | None = None
 ) -> Listed:
-    """What `method` gives as `member`, over all pages. `timeout_s`: of each page. Never raises MCPError."""
+    """Return the entries in `member` of all pages of `method`. `timeout_s`: per page. Never raises MCPError."""
     entries: list[JsonObject] = []
     cursors: set[str] = set()
     ttl_s: float | None = None
@@ -58,7 +58,7 @@ async def listed(
         following = page.get("nextCursor")
         if following is None:
             return Listed(entries, True, ttl_s, None)
-        # A cursor that comes back would be followed round and round.
+        # A repeated cursor would be followed for ever.
         if not isinstance(following, str) or len(following) > CURSOR_MAX_CHARS or following in cursors:
             break
         cursors.add(following)
@@ -67,7 +67,7 @@ async def listed(
 
 
 def _shortest(ttl_s: float | None, page: JsonObject) -> float | None:
-    """0 only forbids to keep copies."""
+    """Return the shortest time to live so far; 0 only forbids copies and is ignored."""
     given_ms = as_number(page.get("ttlMs")) or 0.0
     if given_ms <= 0:
         return ttl_s

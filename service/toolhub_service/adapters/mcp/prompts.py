@@ -1,7 +1,7 @@
-"""Prompts of an MCP server, and what completes their arguments: each prompt is a tool that gives its messages.
+"""Prompts of an MCP server, and the completion of their arguments: each prompt is a tool that returns its messages.
 
-A tool a prompt, and not one for all: what a server says of a prompt is read by models as what it says of a tool is, so
-each is judged, pinned and ruled by itself, and its arguments have a schema. Completion is one tool a server.
+There is a tool per prompt, not one for all: models read a prompt's description like a tool's, so each is checked,
+pinned and subject to policy separately, and its arguments have a schema. Completion is one tool per server.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from toolhub_service.guards.secrets import Mask, Redact
 PROMPTS_MAX: Final = 500
 ARGUMENTS_MAX: Final = 64
 PREFIX: Final = "prompts."
-"""Of a prompt's own name as a tool."""
+"""Precedes a prompt's own name in the tool's name."""
 GET: Final = "prompts/get "
-"""Before a prompt's name in the resource id of its tool."""
+"""Precedes a prompt's name in the resource id of its tool."""
 COMPLETE: Final = "completion.complete"
 
 READS: Final = Annotations(read_only=True, idempotent=True, open_world=True)
-"""What the hub sends is a read by the protocol, and nothing else."""
+"""The hub sends only requests that the protocol defines as reads."""
 
-_WORDS_MAX_BYTES: Final = 4 * 1024  # A title, or a description of a prompt or an argument
+_WORDS_MAX_BYTES: Final = 4 * 1024  # of a title, or a description of a prompt or an argument
 _MESSAGES_MAX: Final = 200
-_RESULT_MAX_BYTES: Final = 512 * 1024  # Which an MCP client can take as one message
-_VALUES_MAX: Final = 100  # Of a completion, by the protocol
+_RESULT_MAX_BYTES: Final = 512 * 1024  # which an MCP client can take as one message
+_VALUES_MAX: Final = 100  # of a completion, by the protocol
 _VALUE_MAX_CHARS: Final = 1_000
 _ROLES: Final = frozenset({"user", "assistant"})
 
@@ -104,8 +104,8 @@ def fixed_definition(
     input_schema: JsonObject,
     output_schema: JsonObject,
 ) -> Definition | None:
-    """A tool that any server of such a feature has, in the hub's words. None: the operator does not offer it. Raises
-    Unnamed."""
+    """Return the tool that every server with such a feature has, described in the hub's words; None: the operator does
+    not offer it. Raises Unnamed."""
     chosen = overrides.of(own_name)
     if not chosen.offered:
         return None
@@ -145,7 +145,8 @@ class PromptReader:
     async def read_all(
         self, server: McpServer, session: McpSession, redact: Redact, problems: list[str]
     ) -> list[Definition]:
-        """Of the whole list. What cannot be used is a problem, and none of it fails the reading of the source."""
+        """Return the definitions of the whole list. An unusable prompt becomes a problem and does not fail the
+        reading."""
         if "prompts" not in session.features:
             return []
         found = await listed(server, session, "prompts/list", "prompts", PROMPTS_MAX)
@@ -166,7 +167,7 @@ class PromptReader:
         return definitions
 
     def restored(self, remote: JsonObject) -> Definition | None:
-        """As it was pinned. Raises Unnamed."""
+        """Return the definition from a pin. Raises Unnamed."""
         return self._definition(as_string(remote.get("prompt")), as_object(remote.get("inputSchema")) or {})
 
     def _read(self, prompt: JsonObject) -> Definition | None:
@@ -176,7 +177,8 @@ class PromptReader:
         return self._definition(name, _schema(prompt, name))
 
     def _definition(self, name: str, schema: JsonObject) -> Definition | None:
-        """The tool that gives its messages; None when the operator does not offer it. Raises Unnamed."""
+        """Return the tool that returns the prompt's messages; None when the operator does not offer it. Raises
+        Unnamed."""
         own_name = f"{PREFIX}{name}"
         chosen = self._overrides.of(own_name)
         if not chosen.offered:
@@ -200,7 +202,7 @@ class PromptReader:
 
 
 def _schema(prompt: JsonObject, name: str) -> JsonObject:
-    """Of the arguments, with the prompt's own words. Raises Unnamed."""
+    """Return the schema of the arguments, with the prompt's own descriptions. Raises Unnamed."""
     arguments = prompt.get("arguments") or []
     label = f"The prompt `{one_line(name, 80)}` was left out"
     if not isinstance(arguments, Sequence) or isinstance(arguments, str) or len(arguments) > ARGUMENTS_MAX:
@@ -210,7 +212,7 @@ def _schema(prompt: JsonObject, name: str) -> JsonObject:
     for argument in arguments:
         fields = as_object(argument) or {}
         own = as_string(fields.get("name"))
-        # Left out as a whole: without one of its arguments a prompt may say something else.
+        # The whole prompt is left out: without one of its arguments it may mean something else.
         if not own or len(own) > OWN_NAME_MAX_CHARS or own in properties:
             raise Unnamed(f"{label}: an argument has no name of its own.")
         properties[own] = {"type": "string", **_words(fields, label)}
@@ -223,7 +225,7 @@ def _schema(prompt: JsonObject, name: str) -> JsonObject:
 
 
 def _words(fields: JsonObject, label: str) -> dict[str, JsonValue]:
-    """Title and description. Raises Unnamed for what is so long that nobody reads it."""
+    """Return title and description. Raises Unnamed for a text that is too long for anybody to read."""
     words: dict[str, JsonValue] = {}
     for place in ("title", "description"):
         text = as_string(fields.get(place))
@@ -238,7 +240,7 @@ def _words(fields: JsonObject, label: str) -> dict[str, JsonValue]:
 
 
 async def get_prompt(server: McpServer, call: GrantedCall, caller: ToolCaller) -> Outcome:
-    """`{description?, messages: [{role, content}]}`. Raises ToolFailure, QuestionAsked."""
+    """Return `{description?, messages: [{role, content}]}`. Raises ToolFailure, QuestionAsked."""
     name = prompt_of(call.spec)
     fields: dict[str, JsonValue] = {"name": name}
     if call.args:
@@ -267,12 +269,12 @@ async def get_prompt(server: McpServer, call: GrantedCall, caller: ToolCaller) -
 
 
 def prompt_of(spec: ToolSpec) -> str:
-    """The server's own name of the prompt that a tool gives."""
+    """Return the server's own name of the tool's prompt."""
     return spec.resource_id.removeprefix(GET)
 
 
 async def complete(server: McpServer, call: GrantedCall, caller: ToolCaller) -> Outcome:
-    """`{values, total?, hasMore?}`. Raises ToolFailure."""
+    """Return `{values, total?, hasMore?}`. Raises ToolFailure."""
     args = call.args
     ref: JsonObject = {"type": "ref/resource", "uri": args.get("template")}
     if "prompt" in args:
@@ -295,6 +297,6 @@ async def complete(server: McpServer, call: GrantedCall, caller: ToolCaller) -> 
 
 
 def evidence_of(call: GrantedCall, session: McpSession, what: str) -> Evidence:
-    """`what` it did, for a sentence."""
+    """Return the evidence; `what` is what the tool did, as part of a sentence."""
     attributes = {"source": call.spec.source, "server": session.server, "protocol": session.protocol}
     return Evidence(EvidenceType.TOOL, call.call.call_id, f"{call.spec.name} {what}", attributes=attributes)

@@ -1,13 +1,13 @@
 """Ends the programs that a hub leaves behind when it is killed.
 
-A hub that is killed outright (SIGKILL, out of memory) cannot end its servers. Their standard input closes, but not
-every program heeds that, and the kernel's PR_SET_PDEATHSIG reaches one process only: never the server that `npx` or a
-shell started. So one small process (this very file, run with the standard library alone) reads from the hub, over a
-pipe that nobody else holds, which process groups there are; the end of that pipe is the end of the hub, whatever ended
-it, and then it kills those groups. It lives in a session of its own, only while there are programs to watch.
+A hub that is killed (SIGKILL, out of memory) cannot end its servers. Their standard input closes, but not every program
+reacts to that, and the kernel's PR_SET_PDEATHSIG reaches one process only: never the server that `npx` or a shell
+started. So one small process (this file, run with the standard library only) reads the process groups from the hub over
+a pipe that no other process holds. When the pipe closes, the hub has ended, for whatever reason, and the process kills
+those groups. It has a session of its own and runs only while there are programs to watch.
 
-Between the start of a program and its first line here lies less than a millisecond in which only the closing of
-standard input ends the program.
+For less than a millisecond after the start of a program, before its first line here, only the closing of standard input
+ends it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import suppress
 
 
 class Reaper:
-    """Sends the watching process the groups to kill after the hub. Not thread-safe."""
+    """Sends the groups to kill after the hub to the watching process. Not thread-safe."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -29,7 +29,7 @@ class Reaper:
         self._pipe = -1
 
     def watch(self, group: int) -> None:
-        """Kill this process group when the hub dies before it says `forget`."""
+        """Kill this process group when the hub dies before it calls `forget`."""
         self._groups.add(group)
         if self._process is None:
             self._start()
@@ -64,7 +64,8 @@ class Reaper:
     def _stop(self) -> None:
         if self._process is None:
             return
-        # An empty list first: a pipe that closes without one would kill what `watch` only wanted to send again.
+        # An empty list first: if the pipe closed without one, the process would kill groups that `watch` only wanted to
+        # resend.
         self._send("0\n")
         os.close(self._pipe)
         threading.Thread(target=self._process.wait, daemon=True).start()
@@ -77,7 +78,7 @@ class Reaper:
             return False
 
 
-REAPER = Reaper()  # Of this process: a pipe more for each source would be a process more for each
+REAPER = Reaper()  # one per process: a pipe for each source would need a process for each
 
 
 def _watch() -> None:
@@ -91,7 +92,7 @@ def _watch() -> None:
         else:
             groups.clear()
     for group in groups:
-        with suppress(ProcessLookupError, PermissionError):  # it has ended, and its number may be another's by now
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, and its number may have been reused
             os.killpg(group, signal.SIGKILL)
 
 

@@ -1,12 +1,12 @@
-"""What an upstream server asks, or tells, in the middle of a call, handed on to the client that makes the call.
+"""Relays requests and notifications of an upstream server during a call to the client that makes the call.
 
-Only what the source's `relay` names, and only to a client that declares it can answer. A server of 2026-07-28 is told
-with each call what its client can be asked; one of 2025-11-25 is told at its handshake, and asks by requests of its
-own, which do not say for which call: they are handed on while one call alone runs there, and refused otherwise, as for
-a while after another principal's call was given up.
+Only what the source's `relay` names is relayed, and only to a client that declares it can answer. A server of
+2026-07-28 learns with each call what its client can be asked. A server of 2025-11-25 learns it at the handshake and
+sends its own requests, which do not name their call: they are relayed only while exactly one call runs there, and not
+for a while after another principal's call was given up.
 
-A form is made anew from what is known to be harmless, and says which tool asks. What a client answers goes back as it
-is: the server asked for it.
+A form is rebuilt from members known to be harmless, and names the tool that asks. A client's answer is returned
+unchanged: the server asked for it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MISSING_CAPABILITY: Final = -32021
 SOURCE_META: Final = "toolhub/source"
 
-# A server that was told to cancel may go on for a while, and then asks for a call that runs no more.
+# A server that was told to cancel may continue for a while and ask for a call that no longer runs.
 _GIVEN_UP_S: Final = 60.0
 
 _KINDS: Final[Mapping[str, Relay]] = {
@@ -58,7 +58,7 @@ _NOBODY: Final = "The hub cannot tell for whom this is, or its client cannot be 
 
 
 class Relayed:
-    """Of one call."""
+    """The relayed requests of one call."""
 
     def __init__(self, call: GrantedCall, client: CallingClient, allowed: frozenset[Relay], redact: Redact) -> None:
         self._call = call
@@ -72,17 +72,17 @@ class Relayed:
 
     @property
     def capabilities(self) -> dict[str, Any]:
-        """What the server may ask, as MCP's ClientCapabilities."""
+        """Return what the server may ask, as MCP's ClientCapabilities."""
         known = self._client.capabilities
         return {kind: {} for kind in ("elicitation", "sampling", "roots") if kind in self._allowed and kind in known}
 
     def gives(self, requests: JsonObject) -> bool:
-        """Whether all of it can be asked of the client."""
+        """Return whether the client can be asked all of it."""
         kinds = {_KINDS.get(as_string((as_object(each) or {}).get("method"))) for each in requests.values()}
         return bool(kinds) and kinds <= self.capabilities.keys()
 
     async def answers(self, requests: JsonObject, form_of: Callable[[JsonObject], JsonObject | None]) -> JsonObject:
-        """What the client answers, by key. Raises ToolFailure."""
+        """Return the client's answers, by key. Raises ToolFailure."""
         answers: dict[str, JsonValue] = {}
         asked: dict[str, JsonObject] = {}
         for key, request in requests.items():
@@ -96,7 +96,7 @@ class Relayed:
         return answers
 
     def missing(self, data: object) -> None:
-        """The server says that the client must declare something (-32021), which it could."""
+        """Note that the server requires the client to declare something (-32021) that it could declare."""
         required = as_object((as_object(data) or {}).get("requiredCapabilities")) or {}  # type: ignore[arg-type]
         lacking: dict[str, JsonValue] = {
             kind: {} for kind in required if kind in self._allowed and kind not in self._client.capabilities
@@ -106,19 +106,19 @@ class Relayed:
 
     @property
     def on_log(self) -> Callable[[str, str, Any], None] | None:
-        """Takes a line of the server's log; None: it is not to be handed on."""
+        """Return what receives a line of the server's log; None: log lines are not relayed."""
         return self._log if "logging" in self._allowed else None
 
     def _log(self, level: str, logger: str, data: JsonValue) -> None:
         self._client.log(level, f"{self._call.spec.source}/{logger}" if logger else self._call.spec.source, data)
 
     def _shown(self, request: JsonObject, form_of: Callable[[JsonObject], JsonObject | None]) -> JsonObject | None:
-        """The request as the client gets it; None: it is declined."""
+        """Return the request as the client gets it; None: it is declined."""
         params = dict(as_object(request.get("params")) or {})
         params["_meta"] = {SOURCE_META: self._call.spec.source}
         if request.get("method") == "elicitation/create":
             form = form_of(params)
-            # A form that the hub cannot check is not put before a person.
+            # A form that the hub cannot check is not shown to a person.
             if form is None:
                 return None
             words = quoted(as_string(params.get("message")), self._redact)
@@ -134,7 +134,7 @@ class Running:
     def __init__(self) -> None:
         self._calls: list[Relayed | None] = []
         self._given_up_s: dict[str, float] = {}
-        """By principal whose call was given up unanswered: until when its server may still ask for it, loop clock."""
+        """By principal whose call was given up unanswered: until when (loop clock) its server may still ask for it."""
 
     @contextmanager
     def entered(self, relayed: Relayed | None, principal_id: str) -> Iterator[None]:
@@ -144,7 +144,7 @@ class Running:
             yield
             is_answered = True
         except MCPError as error:
-            # Any other error is an answer: the server is done with the call.
+            # Any other error is an answer: the server has finished the call.
             is_answered = error.error.code != REQUEST_TIMEOUT
             raise
         finally:
@@ -156,8 +156,9 @@ class Running:
 
     @property
     def only(self) -> Relayed | None:
-        """The one whose client can be asked, where no other call runs, and no other principal's may go on there."""
-        # In 2025-11-25 a server's question names no call: with two of them it could reach the wrong person.
+        """Return the call whose client can be asked, if no other call runs and none of another principal may continue
+        there."""
+        # In 2025-11-25 a server's question names no call: with two running calls it could reach the wrong person.
         only = self._calls[0] if len(self._calls) == 1 else None
         now_s = asyncio.get_running_loop().time()
         others = (who for who, until_s in self._given_up_s.items() if until_s > now_s)
@@ -165,7 +166,7 @@ class Running:
 
 
 class Callbacks:
-    """Of a session of 2025-11-25, in which a server asks by requests of its own."""
+    """Callbacks of a session of 2025-11-25, in which a server sends requests of its own."""
 
     def __init__(
         self, relay: frozenset[Relay], running: Running, form_of: Callable[[JsonObject], JsonObject | None]
@@ -211,7 +212,7 @@ class Callbacks:
         return show if "logging" in self._relay else None
 
     async def _asked(self, method: str, params: Any) -> JsonValue:
-        """What the client of the only call answers; None: nobody can be asked."""
+        """Return the answer of the only call's client; None: nobody can be asked."""
         relayed = self._running.only
         sent = {} if params is None else params.model_dump(mode="json", by_alias=True, exclude_none=True)
         requests: dict[str, JsonValue] = {"request": {"method": method, "params": sent}}

@@ -1,8 +1,8 @@
 """Requests to one server as plain JSON: the SDK's framing, correlation and cancellation, without its result models.
 
-The SDK's typed requests validate an answer twice with pydantic, as a whole: one tool that is not to the letter of the
-specification loses its whole page of the list, one odd content block loses a result that is otherwise good, and a
-large result is walked twice on the event loop. The hub judges each part of an answer by itself anyway. So the hub
+The SDK's typed requests validate a whole answer twice with pydantic: one tool that does not conform to the
+specification invalidates its whole page of the list, one invalid content block an otherwise good result, and a large
+result is traversed twice on the event loop. The hub validates each part of an answer separately anyway. So the hub
 builds the SDK's dispatcher, gives it to the session, and sends requests to it (`Dispatcher.send_raw_request`).
 """
 
@@ -45,30 +45,30 @@ if TYPE_CHECKING:
     from mcp_types import ClientCapabilities, Implementation
 
 
-OnLog = Callable[[str, str, Any], None]  # Level, logger, data
-_decoded: Final = msgspec.json.Decoder().decode  # Strict, and exact for integers of any size
+OnLog = Callable[[str, str, Any], None]  # level, logger, data
+_decoded: Final = msgspec.json.Decoder().decode  # strict, and exact for integers of any size
 _ALWAYS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _LOG: Final = "notifications/message"
 _PROGRESS: Final = "notifications/progress"
-_YIELD_EVERY: Final = 32  # Events in a row before other tasks run
+_YIELD_EVERY: Final = 32  # events in a row before other tasks run
 
 
 class Redirected(Exception):
-    """The server wants the request at another URL; it has not looked at it."""
+    """The server redirects the request to another URL without having processed it."""
 
 
 class FastClient:
     """Sends `tools/call` to a server of streamable HTTP that speaks 2026-07-28: one POST, no task, no model."""
 
-    # That version has no session: a request is complete in itself, its answer is in its own response, and closing the
+    # That version has no session: a request is self-contained, its answer is in its own response, and closing the
     # response cancels it (SEP-2575, SEP-2567). The SDK puts two streams, three tasks and a model at each of them around
-    # the POST, which cost more than the POST (decision 0035). What is sent is the same to the letter, over the same
-    # transport, and so are the errors that are raised. Calls share nothing but the transport's pool of connections.
+    # the POST, which cost more than the POST (decision 0035). This client sends exactly the same over the same
+    # transport and raises the same errors. Calls share only the transport's pool of connections.
 
     def __init__(
         self, transport: httpx2.AsyncBaseTransport, url: str, fields: Mapping[str, str], timeout: httpx2.Timeout
     ) -> None:
-        """`transport` never raises for what the network or the server does; `fields` go with every request."""
+        """`transport` never raises for failures of the network or the server; `fields` are sent with every request."""
         self._transport = transport
         self._url = httpx2.URL(url)
         self._fields = {name.lower(): value for name, value in fields.items()} | _ALWAYS
@@ -77,7 +77,7 @@ class FastClient:
         self.is_open = True
 
     def close(self) -> None:
-        """No call may begin any more."""
+        """Let no further call begin."""
         self.is_open = False
 
     async def send(
@@ -88,8 +88,8 @@ class FastClient:
         on_progress: ProgressFnT | None = None,
         on_log: OnLog | None = None,
     ) -> dict[str, Any]:
-        """The `result` member of the answer, unjudged. Raises MCPError for an error response or what broke
-        (`breakage_of`), Redirected when nothing has run: send it by the SDK."""
+        """Return the `result` member of the answer, not validated. Raises MCPError for an error response or a breakage
+        (`breakage_of`), and Redirected when nothing has run: then send it by the SDK."""
         asked = f"hub-{next(self._ids)}"
         if on_progress is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": asked}}
@@ -105,8 +105,8 @@ class FastClient:
             if status in {200, 201} and media.startswith("text/event-stream"):
                 response.request = request
                 return await _streamed(response, asked, on_progress, on_log)
-            # A server that redirects is left to the SDK from then on: it knows when a redirect may be followed.
-            if status in {307, 308}:  # of the others a server may have acted before it answered (RFC 9110 §15.4)
+            # From then on the SDK handles a server that redirects: it knows when a redirect may be followed.
+            if status in {307, 308}:  # with others a server may have acted before it answered (RFC 9110 §15.4)
                 self.is_open = False
                 raise Redirected
             return _result(_answer(status, media, response.content), asked)
@@ -115,7 +115,7 @@ class FastClient:
 
 
 def _thawed(value: object) -> object:
-    """Arguments may be frozen."""
+    """Return a mapping as a dict; arguments may be frozen."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError
@@ -124,7 +124,7 @@ def _thawed(value: object) -> object:
 async def _streamed(
     response: httpx2.Response, asked: str, on_progress: ProgressFnT | None, on_log: OnLog | None
 ) -> dict[str, Any]:
-    """The answer that ends an event stream; progress on the way is handed on, whatever else comes is not for us."""
+    """Return the answer that ends an event stream; progress is passed on, other messages are ignored."""
     seen = count(1)
     try:
         async for event in httpx2.EventSource(response, max_event_size=None):
@@ -140,7 +140,7 @@ async def _streamed(
             elif on_log is not None and message["method"] == _LOG and isinstance(line := message.get("params"), dict):
                 on_log(str(line.get("level")), str(line.get("logger") or ""), line.get("data"))
     except (httpx2.TransportError, httpx2.SSEError):
-        pass  # As a stream that ends without an answer
+        pass  # treated as a stream that ends without an answer
     raise broken_error(Breakage.LOST)
 
 
@@ -153,7 +153,7 @@ async def _report(params: object, asked: str, on_progress: ProgressFnT) -> None:
 
 
 def _answer(status: int, media: str, content: bytes) -> dict[str, Any]:
-    """The JSON-RPC response of a body that is no stream. What is none gets the SDK's own error text."""
+    """Return the JSON-RPC response of a body that is not a stream; an invalid one gets the SDK's own error text."""
     is_json = media.startswith("application/json")
     if status >= 400:
         message = _error_in(content) if is_json else None
@@ -178,7 +178,7 @@ def _error_in(content: bytes) -> dict[str, Any] | None:
 
 
 def _read(text: bytes | str) -> dict[str, Any]:
-    """A JSON-RPC message. Raises MCPError -32700."""
+    """Parse a JSON-RPC message. Raises MCPError -32700."""
     try:
         message = _decoded(text)
     except (ValueError, RecursionError):
@@ -189,7 +189,7 @@ def _read(text: bytes | str) -> dict[str, Any]:
 
 
 def _result(message: dict[str, Any], asked: str) -> dict[str, Any]:
-    """What a response says. An error may be of no id: the server could not read ours."""
+    """Return the result in a response. An error may have no id when the server could not read the request's."""
     error, result = message.get("error"), message.get("result")
     if "error" in message and "result" not in message and message.get("id") in (asked, None):
         if isinstance(error, dict) and type(error.get("code")) is int and isinstance(error.get("message"), str):
@@ -204,16 +204,16 @@ def _unreadable() -> MCPError:
 
 
 _EXTENSIONS: Final = "extensions"
-_WRITE_S: Final = 0.5  # For a request that is not written in its time
+_WRITE_S: Final = 0.5  # for a request that is not written in time
 
 
 def is_modern(protocol_version: str) -> bool:
-    """2026-07-28 or later: no sessions, questions by InputRequiredResult."""
+    """Return whether it is 2026-07-28 or later: no sessions, questions by InputRequiredResult."""
     return protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 class SendOptions(TypedDict, total=False):
-    """What a request may have besides its method and params."""
+    """Options of a request besides its method and params."""
 
     timeout_s: float | None
     on_progress: ProgressFnT | None
@@ -264,13 +264,12 @@ class RequestSender:
         capabilities: Mapping[str, Any] | None = None,
         on_log: OnLog | None = None,
     ) -> dict[str, Any]:
-        """The `result` member of the answer, unjudged.
+        """Return the `result` member of the answer, not validated.
 
-        When the caller is cancelled, or after `timeout_s`, the server is told to cancel. `extension` and
-        `capabilities` are declared with this request alone, and lines of the server's log are wanted with `on_log`
-        (2026-07-28; over HTTP).
+        When the caller is cancelled, or after `timeout_s`, the server is told to cancel. `extension` and `capabilities`
+        are declared with this request only, and `on_log` requests lines of the server's log (2026-07-28; over HTTP).
 
-        Raises MCPError: an error response, -32001 after `timeout_s`, or what broke (`breakage_of`).
+        Raises MCPError: an error response, -32001 after `timeout_s`, or a breakage (`breakage_of`).
         """
         fields = {MCP_PROTOCOL_VERSION_HEADER: self._version}
         if self._meta:  # SEP-2575, SEP-2243
@@ -294,7 +293,7 @@ class RequestSender:
             if timeout_s is None:
                 return await self._dispatcher.send_raw_request(method, params, options)
             options["timeout"] = timeout_s
-            # The SDK's timeout does not begin before the request is written, and a program may read nothing.
+            # The SDK's timeout begins only after the request is written, and a program may not read at all.
             async with _bounded(method, timeout_s + _WRITE_S):
                 return await self._dispatcher.send_raw_request(method, params, options)
 
@@ -309,7 +308,7 @@ class RequestSender:
 
 @asynccontextmanager
 async def _bounded(method: str, timeout_s: float | None) -> AsyncIterator[None]:
-    """Raises MCPError -32001 after that time."""
+    """Raises MCPError -32001 after this time."""
     try:
         async with asyncio.timeout(timeout_s) as scope:
             yield
@@ -326,7 +325,7 @@ def _dumped(model: Implementation | ClientCapabilities) -> dict[str, Any]:
 Answer = TypeVar("Answer")
 
 _EXCHANGE: Final = "toolhub-exchange"
-"""The field that names a request between `RequestSender` and the HTTP transport, which takes it off."""
+"""The header by which `RequestSender` identifies a request to the HTTP transport, which removes it."""
 
 
 class RequestCancelled(Exception):
@@ -334,15 +333,16 @@ class RequestCancelled(Exception):
 
 
 class Exchange:
-    """The POST of one request, until nobody waits for its answer."""
+    """The POST of one request, valid while somebody waits for its answer."""
 
     def __init__(self) -> None:
         self._scope: asyncio.Timeout | None = None
         self._is_cancelled = False
 
     async def wait(self, part: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Waits for a part of the exchange. Raises RequestCancelled."""
-        # A part that is there already never suspends, and a scope would not end it: a server that floods would go on.
+        """Wait for a part of the exchange. Raises RequestCancelled."""
+        # A part that is ready never suspends, so a cancel scope would not end it, and a server that floods would
+        # continue.
         if self._is_cancelled:
             raise RequestCancelled
         try:
@@ -362,12 +362,13 @@ class Exchange:
 
 
 class Exchanges:
-    """Those of one connection whose callers wait."""
+    """The exchanges of one connection whose callers still wait."""
 
-    # In 2025-11-25 a cancellation is a message of its own (`notifications/cancelled`), and the SDK leaves the POST of
-    # the cancelled request open until the server answers it. With a server that never does, every call that ends at
-    # its deadline would leave a socket and a task behind. The message is no sign to go by: the SDK drops it when the
-    # connection has no room for it within 5 s. So whoever sends a request names it, and takes the name back.
+    # In 2025-11-25 a cancellation is a separate message (`notifications/cancelled`), and the SDK leaves the POST of the
+    # cancelled request open until the server answers it. With a server that never does, every call that ends at its
+    # deadline would leak a socket and a task. The message is not a reliable signal: the SDK drops it when the
+    # connection has no room for it within 5 s. So the sender names its request and removes the name when it stops
+    # waiting.
 
     def __init__(self) -> None:
         self._names = count(1)
@@ -375,7 +376,7 @@ class Exchanges:
 
     @contextmanager
     def named(self) -> Iterator[dict[str, str]]:
-        """The field to send with one request, whose exchange is cancelled when this is left."""
+        """Yield the header to send with one request, whose exchange is cancelled when the context ends."""
         name, exchange = str(next(self._names)), Exchange()
         self._waited[name] = exchange
         try:
@@ -385,11 +386,11 @@ class Exchanges:
             exchange.cancel()
 
     def begin(self, request: httpx2.Request) -> Exchange:
-        """That of this request, one that is cancelled already where nobody waits for it any more."""
+        """Return the exchange of this request; a cancelled one when nobody waits for it any more."""
         name = request.headers.pop(_EXCHANGE, "") or request.extensions.get(_EXCHANGE, "")
         if not name:
             return Exchange()
-        request.extensions = {**request.extensions, _EXCHANGE: name}  # which a redirected request takes over
+        request.extensions = {**request.extensions, _EXCHANGE: name}  # which a redirected request inherits
         exchange = self._waited.get(name)
         if exchange is None:
             exchange = Exchange()

@@ -1,8 +1,8 @@
 """Resources of an MCP server: one tool that lists them and one that reads them, by the server's own URIs.
 
-The list is read when it is first wanted, and kept while the server says that it holds, or says that it has changed:
-one that was read before also answers while the server is away. What a server writes into it is read by models, as what
-it says of its tools, and is judged like that; a list is too long and changes too often to be pinned.
+The list is read when it is first needed, and cached for as long as the server declares it valid and reports no change;
+a cached list also answers while the server is away. Models read its texts like descriptions of tools, so they are
+checked in the same way; a list is too long and changes too often to be pinned.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from toolhub_service.guards.secrets import Redact
 from toolhub_service.registry.cooperative import TimeSlice
 
 RESOURCE_LISTS: Final = (("resources/list", "resources"), ("resources/templates/list", "resourceTemplates"))
-"""Methods, and where each has its entries."""
+"""Methods, each with the member that holds its entries."""
 LIST: Final = "resources.list"
 READ: Final = "resources.read"
 SUBSCRIBE: Final = "resources.subscribe"
@@ -40,17 +40,17 @@ URI_MAX_CHARS: Final = 2_000
 RESOURCES_MAX: Final = 1_000
 TEMPLATES_MAX: Final = 100
 TEXT_MAX_BYTES: Final = 256 * 1024
-"""Of one text in a result; what is larger becomes an artifact."""
+"""Limit of one text in a result; a larger one becomes an artifact."""
 
-_LIST_MAX_BYTES: Final = 768 * 1024  # Below what a result may hold without being cut
+_LIST_MAX_BYTES: Final = 768 * 1024  # below what a result may hold without being cut
 _WORDS_MAX_BYTES: Final = 1_024
 _NAME_MAX_CHARS: Final = 256
 _CONTENTS_MAX: Final = 200
 _CONTENTS: Final = ("mimeType", "text", "blob", "_meta")
-_TTL_S: Final = 60.0  # Where the server does not say
+_TTL_S: Final = 60.0  # where the server declares none
 _TTL_MAX_S: Final = 600.0
-_ASKED_S: Final = 5.0  # For a server to take a subscription of 2026-07-28
-_NOT_FOUND_ONCE: Final = -32002  # Before 2026-07-28
+_ASKED_S: Final = 5.0  # for a server to accept a subscription of 2026-07-28
+_NOT_FOUND_ONCE: Final = -32002  # before 2026-07-28
 
 _SHOWN: Final = (("resources", "uri", RESOURCES_MAX), ("templates", "uriTemplate", TEMPLATES_MAX))
 _ENTRIES: Final[JsonObject] = {"type": "array", "items": {"type": "object"}}
@@ -81,7 +81,7 @@ _NOTHING: Final[JsonObject] = {"type": "object", "properties": {}, "additionalPr
 
 
 def resource_definitions(terms: SourceTerms, overrides: Overrides, *, may_subscribe: bool) -> list[Definition]:
-    """The tools of a source that has resources. Raises Unnamed."""
+    """Return the tools of a source that has resources. Raises Unnamed."""
     listing = fixed_definition(
         terms,
         overrides,
@@ -119,24 +119,24 @@ class _Known(NamedTuple):
     until_s: float
     """Loop clock."""
     changes: int
-    """How many the server had announced when it was read."""
+    """Number of changes that the server had announced when the list was read."""
 
 
 class ResourceList:
-    """Of one server."""
+    """The resources of one server."""
 
     def __init__(self) -> None:
         self._known: _Known | None = None
         self._reading = asyncio.Lock()
 
     async def outcome(self, server: McpServer, call: GrantedCall, redact: Redact) -> Outcome:
-        """`{resources, templates, complete}`. Raises ToolFailure when it cannot be read and never could."""
+        """Return `{resources, templates, complete}`. Raises ToolFailure when it cannot be read and never could."""
         async with self._reading:
             if not self._holds(server):
                 try:
                     self._known = await _read_list(server, call, redact)
                 except ToolFailure:
-                    # An old list is better than none, for as long as the server is away.
+                    # While the server is away, an old list is better than none.
                     if self._known is None:
                         raise
         assert self._known is not None
@@ -152,7 +152,7 @@ class ResourceList:
 
 
 async def _read_list(server: McpServer, call: GrantedCall, redact: Redact) -> _Known:
-    # Counted before the reading: a change in the middle of it makes the list old again.
+    # Counted before the reading, so that a change during it makes the list outdated again.
     changes = server.resource_changes
     session = await server.link.session(call.deadline_s)
     found: dict[str, list[JsonValue]] = {}
@@ -178,7 +178,7 @@ async def _read_list(server: McpServer, call: GrantedCall, redact: Redact) -> _K
 
 
 def _entry(raw: JsonObject, place: str) -> dict[str, JsonValue]:
-    """A resource or a template, as far as clients use what is said of it; empty when it has no usable address."""
+    """Return a resource or a template with the members that clients use; empty when it has no usable address."""
     uri, name = as_string(raw.get(place)), as_string(raw.get("name"))
     if not 0 < len(uri) <= URI_MAX_CHARS or not uri.isprintable():
         return {}
@@ -194,7 +194,7 @@ def _entry(raw: JsonObject, place: str) -> dict[str, JsonValue]:
 
 
 async def read_resource(server: McpServer, call: GrantedCall, caller: ToolCaller) -> Outcome:
-    """`{contents: [{uri, mimeType?, text | blob | artifact, …}]}`. Raises ToolFailure, QuestionAsked."""
+    """Return `{contents: [{uri, mimeType?, text | blob | artifact, …}]}`. Raises ToolFailure, QuestionAsked."""
     uri = str(call.args["uri"])
     try:
         answer, session = await caller.result(server, call, None, method="resources/read", fields={"uri": uri})
@@ -220,7 +220,8 @@ async def read_resource(server: McpServer, call: GrantedCall, caller: ToolCaller
 
 
 async def subscribe_to_resource(server: McpServer, call: GrantedCall, caller: ToolCaller) -> Outcome:
-    """`{subscribed}`. It lasts until the source is closed, also over new connections. Raises ToolFailure."""
+    """Return `{subscribed}`. A subscription lasts until the source is closed, also over new connections. Raises
+    ToolFailure."""
     uri = str(call.args["uri"])
     session = await server.link.session(call.deadline_s)
     if not session.is_modern:
@@ -228,10 +229,10 @@ async def subscribe_to_resource(server: McpServer, call: GrantedCall, caller: To
             await caller.result(server, call, None, method="resources/subscribe", fields={"uri": uri})
         except ToolFailure as failure:
             raise _absent(call, failure) or failure from failure
-    # After the server took it: a subscription that was refused is not repeated at the next connection.
+    # Only after the server accepted it: a refused subscription is not repeated at the next connection.
     asked = server.link.watched.add(uri)
     if session.is_modern:
-        with suppress(TimeoutError):  # it is asked for all the same, a little after the answer
+        with suppress(TimeoutError):  # the subscription follows a little after the answer
             async with asyncio.timeout(_ASKED_S):
                 await asked.wait()
     proof = evidence_of(call, session, f"subscribed to {one_line(uri, 200)}")
@@ -239,17 +240,18 @@ async def subscribe_to_resource(server: McpServer, call: GrantedCall, caller: To
 
 
 async def subscribe_again(server: McpServer, session: McpSession) -> None:
-    """On a new connection of 2025-11-25, which knows of none; what was missed meanwhile is unknown."""
+    """Subscribe on a new connection of 2025-11-25, which has no subscriptions; changes may have been missed
+    meanwhile."""
     for uri in tuple(server.link.watched.uris):
-        # A resource that is gone since then ends this one subscription and no other.
+        # A resource that no longer exists ends only its own subscription.
         with suppress(MCPError):
             await server.link.send(session, "resources/subscribe", {"uri": uri}, timeout_s=_ASKED_S)
-            # What changed while there was no connection is unknown, so it counts as changed.
+            # Changes without a connection are unknown, so the resource counts as changed.
             server.link.on_resource_change(uri)
 
 
 def _absent(call: GrantedCall, failure: ToolFailure) -> ToolFailure | None:
-    """What a server says of a URI that it does not have: INVALID_PARAMS from 2026-07-28 on."""
+    """Return the failure for a URI that the server does not have: INVALID_PARAMS from 2026-07-28 on. Otherwise None."""
     upstream = failure.error.upstream
     if upstream is None or upstream.status not in (INVALID_PARAMS, _NOT_FOUND_ONCE):
         return None

@@ -1,9 +1,9 @@
-"""Skills that an MCP server serves (SEP-2640): each becomes a tool that reads it, and none is ever executed by it.
+"""Skills that an MCP server serves (SEP-2640): each becomes a tool that reads it and never executes it.
 
-Only a server that declares the extension is asked. A listing brings each skill's frontmatter and the digest of each of
-its files, and no file is fetched before somebody reads it; what is fetched is held to the digest and size of the
-listing, and SKILL.md to its frontmatter besides. The listing is what a pin is taken over. A skill within a skill has a
-listing, a tool and an approval of its own, and is not read through the one around it.
+Only a server that declares the extension is asked. A listing contains each skill's frontmatter and the digest of each
+of its files; a file is fetched only when it is read, and must match the digest and size in the listing, SKILL.md also
+its frontmatter. Pins are computed from the listing. A nested skill has its own listing, tool and approval, and is not
+read through the outer one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from toolhub_service.guards.secrets import Mask, Redact
 
 EXTENSION: Final = "io.modelcontextprotocol/skills"
 SKILLS_MAX: Final = 500
-FILES_MAX: Final = 512  # The extension's own bounds of a skill
+FILES_MAX: Final = 512  # the extension's own limits of a skill
 SKILL_MAX_BYTES: Final = 16 * 1024 * 1024
 _PAGES_MAX: Final = 50
 _TEXT_MAX_BYTES: Final = 64 * 1024
@@ -56,10 +56,10 @@ class ServedFile:
 
 @dataclass(frozen=True, slots=True)
 class ServedSkill:
-    """As the server lists it. Untrusted."""
+    """A skill as the server lists it. Untrusted."""
 
     uri: str
-    """Of its SKILL.md."""
+    """URI of its SKILL.md."""
     frontmatter: JsonObject
     files: Mapping[str, ServedFile]
     """By path from the folder of SKILL.md."""
@@ -72,8 +72,8 @@ class ServedSkill:
 async def listed_skills(
     server: McpServer, session: McpSession, redact: Redact, mask: Mask, problems: list[str]
 ) -> list[ServedSkill]:
-    """All pages of `skills/list`, without the source's own secrets. What cannot be used is a problem, and none of it
-    fails the reading of the source."""
+    """Return the skills on all pages of `skills/list`, without the source's own secrets. An unusable skill becomes a
+    problem and does not fail the reading."""
     found: list[ServedSkill] = []
     cursor = ""
     for _ in range(_PAGES_MAX if EXTENSION in session.extensions else 0):
@@ -101,7 +101,7 @@ async def listed_skills(
 
 
 def definition_of(skill: ServedSkill, terms: SourceTerms, overrides: Overrides) -> Definition | None:
-    """The tool that reads the skill; None when the operator does not offer it. Raises Unnamed."""
+    """Return the tool that reads the skill; None when the operator does not offer it. Raises Unnamed."""
     own_name = f"{skill.name}.{READ}"
     chosen = overrides.of(own_name)
     if not chosen.offered:
@@ -121,7 +121,7 @@ def definition_of(skill: ServedSkill, terms: SourceTerms, overrides: Overrides) 
         "instructions and the list of its files; with `resource`, one of them.",
         input_schema=READ_INPUT,
         output_schema=READ_OUTPUT,
-        # The hub sends `resources/read` and nothing else, which is a read by the protocol.
+        # The hub sends only `resources/read`, which the protocol defines as a read.
         annotations=Annotations(read_only=True, idempotent=True),
     )
     files = tuple((path, file.sha256, file.size_bytes) for path, file in skill.files.items())
@@ -131,7 +131,7 @@ def definition_of(skill: ServedSkill, terms: SourceTerms, overrides: Overrides) 
 async def read_served(
     server: McpServer, call: GrantedCall, skill: ServedSkill, artifacts: ArtifactService | None, redact: Redact
 ) -> Outcome:
-    """One file of it. Raises ToolFailure, for bytes that are not those of the listing as well."""
+    """Return one file of a skill. Raises ToolFailure, also for bytes that do not match the listing."""
     asked = call.args.get("resource")
     path = asked if isinstance(asked, str) else _SKILL_MD
     file = skill.files.get(path)
@@ -140,7 +140,7 @@ async def read_served(
             f"The skill has no file `{one_line(path, 80)}`. Call {call.spec.name} without `resource`: it lists them."
         )
         raise refuse(ErrorKind.NOT_FOUND, message)
-    # Read at each call, and kept by nobody: the digests of the list say whether it is still the same file.
+    # Read at each call and not cached: the digests of the listing show whether it is still the same file.
     data = await _fetched(server, call, file, redact)
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise _other(server, call, f"`{one_line(path, 80)}` is not the file of that digest and size")
@@ -161,7 +161,7 @@ async def read_served(
 
 
 def _skill(entry: JsonValue) -> ServedSkill:
-    """Raises Unnamed, whose problem says why it is left out."""
+    """Raises Unnamed, whose problem says why the skill is left out."""
     fields = as_object(entry) or {}
     uri, frontmatter = as_string(fields.get("uri")), as_object(fields.get("frontmatter")) or {}
     name = as_string(frontmatter.get("name"))
@@ -191,7 +191,7 @@ def _files(resources: list[JsonValue], root: str, label: str) -> Iterator[tuple[
         is_within = uri.startswith(root) and not {"", ".", ".."} & set(path.split("/")) and path.isprintable()
         if not is_within or found is None or not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise Unnamed(f"{label}: a file of it lies elsewhere, or has no SHA-256 digest or size.")
-        # A SKILL.md in a folder below is a skill of its own, with an entry of its own.
+        # A SKILL.md in a subfolder is a separate skill with its own entry.
         if not path.endswith(f"/{_SKILL_MD}"):
             yield path, ServedFile(uri, found[1], size)
 
@@ -205,17 +205,17 @@ async def _fetched(server: McpServer, call: GrantedCall, file: ServedFile, redac
     contents = answer.get("contents")
     first = as_object(contents[0]) if isinstance(contents, list) and len(contents) == 1 else None
     if first is not None and isinstance(text := first.get("text"), str):
-        # Strict encoding would raise for a lone surrogate; this way the digest says that it is another file.
+        # Strict encoding would raise for a lone surrogate; this way the digest shows that it is another file.
         return text.encode("utf-8", "surrogatepass")
     try:
         return base64.b64decode(as_string((first or {}).get("blob")), validate=True)
     except (binascii.Error, ValueError):
-        # No bytes have the digest that was listed, so the caller refuses them as another file.
+        # No file has the listed digest and these bytes, so the caller refuses it as another file.
         return b""
 
 
 def _instructions(server: McpServer, call: GrantedCall, skill: ServedSkill, data: bytes) -> str:
-    """The body of SKILL.md, whose frontmatter must be the listed one, field by field."""
+    """Return the body of SKILL.md, whose frontmatter must equal the listed one, field by field."""
     try:
         if frontmatter_of(data) != _as_text(skill.frontmatter):
             raise _other(server, call, "the frontmatter of SKILL.md is not the listed one")
@@ -225,7 +225,7 @@ def _instructions(server: McpServer, call: GrantedCall, skill: ServedSkill, data
 
 
 def _as_text(value: JsonValue) -> JsonValue:
-    """As YAML is read that stays text."""
+    """Return the value as a YAML reader that keeps all scalars as text would."""
     if isinstance(value, Mapping):
         return {key: _as_text(member) for key, member in value.items()}
     if isinstance(value, list):
@@ -246,7 +246,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _other(server: McpServer, call: GrantedCall, what: str) -> ToolFailure:
-    """The server sends another skill than the one that was listed and pinned: it is to be listed anew."""
+    """The server sends another skill than the one that was listed and pinned: it must be listed again."""
     server.changed()
     reason = f"its server sends something else than it listed ({what}): `toolhub pins diff {call.spec.name}` shows it"
     message = f"{call.spec.name} was not read: {reason}. Use another tool, or ask an operator."

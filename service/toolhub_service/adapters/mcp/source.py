@@ -1,7 +1,7 @@
-"""The tools of one MCP server: all pages of its list, each tool by itself, within bounds.
+"""The tools of one MCP server: all pages of its list, each tool independently, within limits.
 
-A page that fails after others makes the reading incomplete, and a tool that cannot be read is missing alone; both are
-reported as problems. Only a list that cannot be had at all fails the reading.
+A page that fails after others makes the reading incomplete, and a tool that cannot be read is left out alone; both are
+reported as problems. The reading fails only when no list can be read at all.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from toolhub_service.guards.secrets import Mask, Redact
 from toolhub_service.registry.catalog import skeleton
 from toolhub_service.registry.cooperative import TimeSlice, in_thread
 
-# What a server can make the hub read and keep at the most.
+# Upper limits of what a server can make the hub read and store.
 PAGES_MAX: Final = 100
 TOOLS_MAX: Final = 2_000
-LIST_MAX_BYTES: Final = 64 * 1024 * 1024  # Of all tools together, as JSON
+LIST_MAX_BYTES: Final = 64 * 1024 * 1024  # of all tools together, as JSON
 CURSOR_MAX_CHARS: Final = 64 * 1024
-# Of a tool that is judged in a thread: the schemas of the largest take a quarter of a second.
+# A tool of this size is checked in a thread: the largest schemas take a quarter of a second.
 _LARGE_BYTES: Final = 16 * 1024
 
 
 class McpToolSource:
-    """Where the tools of one server are discovered."""
+    """Discovers the tools of one server."""
 
     kind = ToolKind.MCP
 
@@ -55,9 +55,10 @@ class McpToolSource:
         trust: Trust = Trust.FIRST_USE,
         mask: Mask = NO_MASK,
     ) -> None:
-        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot judge by.
+        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot validate with.
 
-        `mask` hides the source's own secrets in what it says of its tools; `redact` all that the hub knows in the rest.
+        `mask` hides the source's own secrets in its definitions; `redact` hides all secrets known to the hub in other
+        texts.
         """
         self._server = server
         self.name = terms.name
@@ -69,12 +70,12 @@ class McpToolSource:
         self._reader = DefinitionReader(terms, server.overrides, check_schema, mask)
         self._prompts = PromptReader(terms, server.overrides, check_schema, mask)
         self._last_session: McpSession | None = None
-        self._reading = asyncio.Lock()  # The reader compares with the last reading, so there is one at a time.
+        self._reading = asyncio.Lock()  # one reading at a time, because the reader compares with the last one
 
     def restored(self, remote: JsonObject) -> Definition | None:
-        """A definition as it was pinned, under today's terms; None when its tool is not offered any more, and for a
-        skill, of which only its server can be asked."""
-        # A served skill is called by its list of files, which is only known once the server has been read.
+        """Return a pinned definition under the current terms; None when its tool is no longer offered, and for a skill,
+        which only its server can describe."""
+        # A served skill needs its list of files to be called, which is known only once the server has been read.
         if "frontmatter" in remote:
             return None
         try:
@@ -96,7 +97,8 @@ class McpToolSource:
         return next((definition for definition in fixed if definition.remote == remote), None)
 
     def registered(self, words: JsonObject) -> Definition:
-        """Of a tool that the server has and does not list, as an operator registered it. Raises ValueError."""
+        """Return the definition of a tool that the server has but does not list, as an operator registered it. Raises
+        ValueError."""
         tool = {key: value for key, value in words.items() if key != "resourceId"}
         tool["name"] = words.get("resourceId") or words["name"]
         try:
@@ -111,7 +113,7 @@ class McpToolSource:
         async with self._reading:
             session = await self._server.link.session(inf)
             listing = _Listing(self._reader, is_modern=session.is_modern)
-            # In 2025-11-25 subscriptions belong to a session, and a new one has none of them.
+            # In 2025-11-25 subscriptions belong to a session, and a new one has none.
             if session is not self._last_session and not session.is_modern:
                 await subscribe_again(self._server, session)
             self._last_session = session
@@ -144,9 +146,10 @@ class McpToolSource:
         await self._server.close()
 
     async def _features(self, session: McpSession, problems: list[str]) -> Collection[str]:
-        """What the server declares and has: many declare resources, as their library does, and have none."""
+        """Return the features that the server declares and really has: many declare resources because their library
+        does."""
         features = session.features - {"resources"}
-        # A server may declare resources and have none: two tools that lead nowhere are worth one request.
+        # A server may declare resources and have none: one request avoids two useless tools.
         for method, member in RESOURCE_LISTS if "resources" in session.features else ():
             try:
                 page = await self._server.link.send(session, method, {})
@@ -160,7 +163,7 @@ class McpToolSource:
         return features
 
     def _fixed(self, features: Collection[str]) -> list[Definition]:
-        """The tools for resources and completion. Their names need no check but the source's own. Raises Unnamed."""
+        """Return the tools for resources and completion. Their names depend only on the source's. Raises Unnamed."""
         definitions = []
         if "resources" in features:
             may_subscribe = "resources.subscribe" in features
@@ -169,7 +172,7 @@ class McpToolSource:
         return definitions if completion is None else [*definitions, completion]
 
     async def _skills(self, session: McpSession, problems: list[str]) -> list[Definition]:
-        """The tools that read what the server serves as skills."""
+        """Return the tools that read the skills which the server serves."""
         definitions: list[Definition] = []
         known: dict[str, ServedSkill] = {}
         for skill in await listed_skills(self._server, session, self._redact, self._mask, problems):
@@ -185,7 +188,7 @@ class McpToolSource:
         return definitions
 
     async def _list(self, session: McpSession, listing: _Listing) -> None:
-        cursors: set[str] = set()  # Nothing keeps a server from handing out the same one for ever.
+        cursors: set[str] = set()  # a server might return the same one for ever
         cursor = ""
         for _ in range(PAGES_MAX):
             page = await self._page(session, cursor, listing)
@@ -205,11 +208,11 @@ class McpToolSource:
         listing.problems.append(f"The list of tools has more than {PAGES_MAX} pages; the rest was not read.")
 
     async def _page(self, session: McpSession, cursor: str, listing: _Listing) -> JsonObject | None:
-        """One page; None when the server has none, or none after the ones that were read."""
+        """Return one page; None when the server has none, or none after those already read."""
         try:
             return await self._server.link.send(session, "tools/list", {"cursor": cursor} if cursor else {})
         except MCPError as error:
-            # A server may have prompts or resources alone.
+            # A server may have only prompts or resources.
             if not cursor and error.error.code == METHOD_NOT_FOUND:
                 if not session.features:
                     listing.problems.append("The server offers no tools.")
@@ -223,7 +226,7 @@ class McpToolSource:
 
 
 class _Listing:
-    """What one reading has brought so far."""
+    """The result of one reading so far."""
 
     def __init__(self, reader: DefinitionReader, *, is_modern: bool) -> None:
         self._reader = reader
@@ -258,13 +261,13 @@ class _Listing:
             self.problems.append(f"The list of tools was cut at {self._seen} tools ({self._reader.read_bytes} bytes).")
 
     def add(self, definitions: Iterable[Definition]) -> None:
-        """Of what else the server offers besides tools."""
+        """Add definitions of what the server offers besides tools."""
         self._found += definitions
 
     def unique(self) -> tuple[Definition, ...]:
-        """Sorted by their own names; of two whose full names read alike only the first."""
+        """Return the definitions sorted by their own names; of two whose full names look alike only the first."""
         unique: dict[str, Definition] = {}
-        # Of two names that look alike the same one stays, in whatever order the server lists them.
+        # Of two names that look alike the same one stays, whatever the order in the server's list.
         for definition in sorted(self._found, key=lambda found: found.spec.resource_id):
             first = unique.setdefault(skeleton(definition.spec.name), definition)
             if first is not definition:
@@ -286,7 +289,7 @@ class _Listing:
             self.task_support[definition.spec.resource_id] = support
 
     def _note_ttl(self, ttl_ms: JsonValue) -> None:
-        """The shortest of all pages counts; 0 only forbids to keep copies."""
+        """Note the shortest of all pages; 0 only forbids copies and is ignored."""
         given_ms = as_number(ttl_ms) or 0.0
         if self._is_modern and given_ms > 0:
             self.ttl_s = min(given_ms / 1_000, inf if self.ttl_s is None else self.ttl_s)

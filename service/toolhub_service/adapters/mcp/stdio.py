@@ -1,8 +1,8 @@
-"""A server on the standard input and output of a program of its own, one JSON-RPC message a line.
+"""A server on the standard input and output of its own program, one JSON-RPC message per line.
 
 The SDK's own transport has no bound on a line and hands standard error on. Here: the program leads a session and a
-process group of its own, inherits no descriptor, and gets an environment made from nothing. Standard output is taken
-by a protocol as it arrives. A line longer than `max_message_bytes` is skipped without being held; the request that it
+process group of its own, inherits no descriptor, and gets an environment made from nothing. Standard output is taken by
+a protocol as it arrives. A line longer than `max_message_bytes` is skipped without being held; the request that it
 would have answered fails as `Breakage.TOO_LARGE` where its id can be read, a notification is dropped, and otherwise the
 connection ends, so that no call waits for an answer that was thrown away. Lines that are no JSON-RPC are counted and
 ignored, a few kept for diagnostics; too many of them end the connection. One that was meant as an answer, with an id
@@ -34,16 +34,16 @@ from toolhub_service.adapters.mcp.lines import Lines, Tail, TooLong, later_messa
 from toolhub_service.adapters.mcp.reaper import REAPER
 from toolhub_service.sandbox.process import Child, Program, spawn, wait_up_to
 
-HELD_MAX = 256  # Messages, after which the pipe is not read until half of them are taken
+HELD_MAX = 256  # messages, after which the pipe is not read until half of them are taken
 HELD_MAX_BYTES = 1024 * 1024
 _CANCELLED = "notifications/cancelled"
-_YIELD_EVERY = 32  # Messages in a row before the loop gets its turn
+_YIELD_EVERY = 32  # messages in a row before other tasks run
 
 
 class ReceiveQueue(ObjectReceiveStream[SessionMessage | Exception]):
     """Messages from the server that the SDK has not taken yet: the stream that its dispatcher reads.
 
-    It is filled by the protocol of the pipe, which is not read while the SDK does not keep up.
+    The protocol of the pipe fills it, and does not read the pipe while the SDK does not keep up.
     """
 
     def __init__(self, hold_back: Callable[[bool], None]) -> None:
@@ -67,12 +67,12 @@ class ReceiveQueue(ObjectReceiveStream[SessionMessage | Exception]):
             self._pause_reading(True)
 
     def end(self) -> None:
-        """Nothing will come any more; what is held can still be taken."""
+        """End the stream; messages held can still be taken."""
         self._is_over = True
         self._wake.set()
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message. Raises anyio.EndOfStream."""
+        """Return the next message. Raises anyio.EndOfStream."""
         while not self._held:
             if self._is_over:
                 raise anyio.EndOfStream
@@ -97,7 +97,7 @@ class ReceiveQueue(ObjectReceiveStream[SessionMessage | Exception]):
 class SendQueue(ObjectSendStream[SessionMessage]):
     """Messages to the server: the stream that the SDK's dispatcher writes.
 
-    It writes to the pipe, and waits while the program does not read; the deadline of the call that waits ends that.
+    It writes to the pipe, and waits while the program does not read, until the deadline of the waiting call.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -108,28 +108,28 @@ class SendQueue(ObjectSendStream[SessionMessage]):
 
     @property
     def is_held(self) -> bool:
-        """Whether the program does not read."""
+        """Return whether the program does not read."""
         return not self._open.is_set()
 
     def set_full(self, is_full: bool) -> None:
-        """Whether the pipe is full."""
+        """Note whether the pipe is full."""
         if is_full:
             self._open.clear()
         else:
             self._open.set()
 
     def end(self) -> None:
-        """The pipe is gone: whoever waits or sends fails."""
+        """Fail all tasks that wait or send, because the pipe is gone."""
         self._is_over = True
         self._open.set()
 
     async def send(self, item: SessionMessage) -> None:
-        """Raises anyio.BrokenResourceError when the program cannot be written to any more.
+        """Send a message. Raises anyio.BrokenResourceError when the program can no longer be written to.
 
-        While the pipe is full a cancellation is dropped: the SDK would hold the cancelled call back for its sake.
+        While the pipe is full a cancellation is dropped, because the SDK would delay the cancelled call for it.
         """
         message = item.message
-        # The program reads nothing, so it would not read this; waiting here would hold up whoever gave up.
+        # The program reads nothing, so it would not read this; waiting here would delay the call that gave up.
         if self.is_held and isinstance(message, JSONRPCNotification) and message.method == _CANCELLED:
             return
         await self._open.wait()
@@ -142,9 +142,9 @@ class SendQueue(ObjectSendStream[SessionMessage]):
 
 
 INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-GRACE_S = 2.0  # From the closing of standard input to SIGTERM, as the SDK has it
+GRACE_S = 2.0  # from the closing of standard input to SIGTERM, as in the SDK
 TERM_GRACE_S = 1.0
-_LAST_WORDS_S = 0.2  # For what a program wrote right before it ended
+_LAST_WORDS_S = 0.2  # for output that a program wrote right before it ended
 GARBAGE_MAX = 1_000
 _GARBAGE_KEPT = 5
 _GARBAGE_KEPT_BYTES = 200
@@ -156,7 +156,7 @@ _NO_PROGRAM = "Its program ended."
 PIPE_REASONS = frozenset({_NO_OUTPUT, _NO_INPUT, _NO_PROGRAM})
 
 _read = msgspec.json.Decoder().decode
-OnEnd = Callable[[str], None]  # Called once, with the reason, when the program or its pipes are gone
+OnEnd = Callable[[str], None]  # called once, with the reason, when the program or its pipes are gone
 
 
 class PipeProtocol(asyncio.SubprocessProtocol):
@@ -173,11 +173,11 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         self._garbage_kept: list[bytes] = []
         self._too_long = 0
         self._is_signalled = False
-        self.ended = ""  # How the program ended by itself; empty when it did not
+        self.ended = ""  # how the program ended by itself; empty when it did not
 
     @asynccontextmanager
     async def running(self, terms: StdioTerms) -> AsyncIterator[None]:
-        """Once: starts the program, and leaves nothing of it running. Raises NotConnected when it cannot be started."""
+        """Start the program once, and leave nothing of it running. Raises NotConnected when it cannot be started."""
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         program = Program(
             (terms.command, *terms.args), {**inherited, **terms.passed, **terms.env}, terms.cwd or None, has_input=True
@@ -186,7 +186,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             child = await spawn(program, self)
         except (OSError, ValueError) as error:
             raise NotConnected(_why_not_started(error, terms)) from None
-        # Only a connection that ended in good order is given time; a failed start is not.
+        # Only a connection that ended properly gets time; a failed start does not.
         grace_s = _LAST_WORDS_S
         try:
             yield
@@ -195,7 +195,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             await self._end_program(child, grace_s)
 
     async def _end_program(self, child: Child, grace_s: float) -> None:
-        """When it is cancelled it kills at once."""
+        """End the program; kill it at once when cancelled."""
         self.end("")
         stdin = child.get_pipe_transport(0)
         term_grace_s = 0.0
@@ -214,7 +214,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._transport = transport
-        # As early as can be: from here on a hub that is killed leaves a program behind.
+        # As early as possible: from here on a killed hub would leave a program behind.
         REAPER.watch(transport.get_pid())
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
@@ -237,7 +237,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             self.ended = (
                 f"Its program ended (exit code {code})." if code >= 0 else f"Its program was killed (signal {-code})."
             )
-        # Standard output may still hold an answer, and a child of the program may hold it open for ever.
+        # Standard output may still hold an answer, and a child of the program may keep it open for ever.
         asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.end, _NO_PROGRAM)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -251,7 +251,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         self.outbox.set_full(False)
 
     def end(self, why: str) -> None:
-        """No message goes either way any more; requests in flight fail at once. An empty reason is not reported."""
+        """End both streams; requests in flight fail at once. An empty reason is not reported."""
         self.inbox.end()
         self.outbox.end()
         on_end, self._on_end = self._on_end, None
@@ -259,7 +259,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             on_end(why)
 
     def diagnostics(self) -> list[str]:
-        """What it wrote to standard error, and what was wrong with its output; secrets not hidden."""
+        """Return its standard error and the problems of its output; secrets are not masked."""
         lines = [f"stderr: {line}" for line in self._tail.lines()]
         if self._garbage:
             lines.append(f"{self._garbage} lines on standard output were not JSON-RPC, such as:")
@@ -269,9 +269,10 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         return lines
 
     def _taken(self, line: bytes) -> bool:
-        """Whether it is a message. Read strictly: the SDK's own way lets NaN through, and takes five times as long."""
+        """Return whether the line is a message. Parsed strictly: the SDK's own way accepts NaN and takes five times as
+        long."""
         try:
-            # Read by msgspec, as the messages of HTTP are: both transports take the same JSON.
+            # Parsed by msgspec, as with HTTP, so that both transports accept the same JSON.
             message = jsonrpc_message_adapter.validate_python(_read(line), by_name=False)
         except (ValueError, RecursionError):
             return False
@@ -279,26 +280,27 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         return True
 
     def _on_invalid_line(self, line: bytes) -> None:
-        """No message: what it would have answered fails, and what follows a half message in its line is not lost."""
+        """Fail the request that an invalid line would have answered, and keep messages that follow a broken one in its
+        line."""
         self._garbage += 1
         if len(self._garbage_kept) < _GARBAGE_KEPT:
             self._garbage_kept.append(line[:_GARBAGE_KEPT_BYTES])
         edges = TooLong.of(line)
         if b'"jsonrpc"' in edges.head or b'"jsonrpc"' in edges.tail:
             self._fail(edges, Breakage.UNDECODABLE)
-        # A program that printed without a line break put its message behind the text.
+        # A program that printed without a line break wrote its message behind the text.
         any(map(self._taken, later_messages(line)))
         if self._garbage > GARBAGE_MAX:
             self.end("Its program writes text that is not JSON-RPC to its standard output.")
 
     def _on_oversized_line(self, line: TooLong) -> None:
         self._too_long += 1
-        # Whose answer it was cannot be told, so that one call would wait for ever: the connection is given up.
+        # It is unknown which request it answers, and one call would wait for ever, so the connection is given up.
         if not self._fail(line, Breakage.TOO_LARGE) and not line.is_unasked:
             self.end(Breakage.TOO_LARGE.value)
 
     def _fail(self, line: TooLong, breakage: Breakage) -> bool:
-        """The request that the line would have answered; False when its id cannot be read."""
+        """Fail the request that the line would have answered. Return False when its id cannot be read."""
         answers = line.answers
         if answers is not None:
             error = JSONRPCError.model_validate({"jsonrpc": "2.0", "id": answers, "error": error_of(breakage)})
@@ -331,7 +333,7 @@ def _why_not_started(error: OSError | ValueError, terms: StdioTerms) -> str:
 
 
 def _not_found(command: str) -> str:
-    """Names the program without its folder, because agents read why a source is down."""
+    """Return a reason with the program's name but not its folder, because agents read why a source is down."""
     folder, _, name = command.rpartition("/")
     if folder:
         return (

@@ -1,7 +1,8 @@
-"""Connections of single callers to one MCP server: with a caller's own credential goes a session of its own.
+"""Connections of single callers to one MCP server: a caller with its own credential has its own session.
 
-None is shared: what a server keeps by its session, or says on it, is one caller's. There are at most `SESSIONS_MAX` of
-them, and one that has served nobody for `IDLE_S` is closed, as is one whose caller has given another credential.
+Sessions are not shared, because the state that a server keeps by session, or sends on it, belongs to one caller. There
+are at most `SESSIONS_MAX`; one that has been unused for `IDLE_S` is closed, as is one whose caller has given another
+credential.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ Renew = Callable[[CallerCredential], Awaitable[CallerCredential | None]]
 
 
 class Holder:
-    """The credential that a connection's requests carry: the one of the caller's last call."""
+    """The credential on a connection's requests: that of the caller's last call."""
 
     def __init__(self, credential: CallerCredential, renew: Renew) -> None:
-        """`renew`: another one than what the server has just refused; None: there is none. Raises ToolFailure."""
+        """`renew` returns a new credential after the server refused one; None: there is none. Raises ToolFailure."""
         self.credential = credential
         self._renew = renew
 
@@ -69,13 +70,13 @@ class CallerTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
         port = url.port or (443 if url.scheme == "https" else 80)
-        # A caller's credential goes to the source's server alone, not to where that may lead.
+        # A caller's credential is sent only to the source's server, not to other hosts that it refers to.
         if (url.scheme, url.host, port) != self._origin:
             return await self._inner.handle_async_request(request)
         used = self._holder.credential
         request.headers[used.header] = used.value
         response = await self._inner.handle_async_request(request)
-        # A 401 comes before a server looks at the request: nothing runs twice.
+        # A server answers 401 before it processes the request, so nothing runs twice.
         if response.status_code != 401 or (other := await self._holder.renewed(used)) is None:
             return response
         await response.aclose()
@@ -97,15 +98,15 @@ class _Session(Generic[Opened]):
 
 @dataclass(slots=True, eq=False)
 class UserSessions(Generic[Opened]):
-    """Of one source."""
+    """The sessions of one source."""
 
     callers: CallersOf
     make: Callable[[Holder], tuple[Opened, Closable]]
-    """Another connection, not started."""
+    """Makes another connection, not started."""
     sessions_max: int = SESSIONS_MAX
     idle_s: float = IDLE_S
     _sessions: OrderedDict[tuple[str, str, str], _Session[Opened]] = field(default_factory=OrderedDict)
-    """The one that was used last comes last."""
+    """The most recently used one is last."""
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
     _is_closed: bool = False
 
@@ -114,7 +115,8 @@ class UserSessions(Generic[Opened]):
 
     @asynccontextmanager
     async def used(self, call: GrantedCall) -> AsyncIterator[tuple[Opened, Holder] | None]:
-        """The caller's own connection and its credential; None where it has none, and is served all the same.
+        """Yield the caller's own connection and its credential; None where a caller without a credential is served as
+        well.
 
         Raises ToolFailure.
         """
@@ -159,7 +161,7 @@ class UserSessions(Generic[Opened]):
         if self._is_closed:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {source} has been stopped.", retryable=False)
         if len(self._sessions) >= self.sessions_max:
-            # The one that was used longest ago, as they stand in the order of use.
+            # The least recently used idle one, as they are in order of use.
             idle = next((key for key, each in self._sessions.items() if not each.users), None)
             if idle is None:
                 message = f"{call.spec.name} could not be called: {source} serves as many callers as it can at once. "
