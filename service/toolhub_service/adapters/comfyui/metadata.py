@@ -141,9 +141,8 @@ class PngFilter(PartFilter):
 
 
 # JPEG: segments of marker, length and data (ITU T.81, annex B). Segments that decoders need are kept; of the
-# application segments only JFIF, ICC profiles and Adobe's colours. The head of a scan is followed by its coded data, up
-# to a marker that is no restart; bytes after the end of the image are refused. The orientation in EXIF is lost with
-# EXIF.
+# application segments only JFIF, ICC profiles and Adobe's colours. Coded data follow the head of a scan, up to a marker
+# that is no restart; bytes after the end of the image are refused. The orientation in EXIF is lost.
 _BEGIN: Final = b"\xff\xd8"
 _SCAN, _END, _APP_FIRST, _APP_LAST = 0xDA, 0xD9, 0xE0, 0xEF
 # Frames, tables, scans, restart intervals.

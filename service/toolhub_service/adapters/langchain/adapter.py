@@ -1,7 +1,7 @@
-"""Step 6 for LangChain tools: in their source's worker processes; async ones on the event loop where `in_hub` says so.
+"""Step 6 for LangChain tools, which run in their source's worker processes; async ones on the event loop with `in_hub`.
 
 Cancelling a call, as the runtime does at its deadline, cancels the coroutine or kills the worker. Arguments that only
-the hub may set are dropped from what the caller sent and filled from the call itself.
+the hub may set are removed from the caller's arguments and set from the call itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
 
 
-# LangChain tools of sources.yaml. The only module of the app that imports LangChain.
+# LangChain tools of sources.yaml. Only this module of the app imports LangChain.
 
 
 class LangChainOpener:
@@ -73,12 +73,12 @@ ERROR: Final = "error.type"
 
 
 def is_recording() -> bool:
-    """Whether the call that runs now is traced."""
+    """Return whether the running call is traced."""
     return trace.get_current_span().is_recording()
 
 
 def make_spans(tracer: Tracer, runs: Sequence[Sequence[Any]], redact: Callable[[str], str]) -> None:
-    """One span for each record of `RunRecorder.records`, parents first. Names only, no values."""
+    """Make one span for each record of `RunRecorder.records`, parents first, with names only and no values."""
     root = trace.get_current_span()
     made: list[Span] = []
     for kind, name, start_ns, end_ns, parent, error in runs:
@@ -99,9 +99,9 @@ def make_spans(tracer: Tracer, runs: Sequence[Sequence[Any]], redact: Callable[[
         made.append(span)
 
 
-# `ToolException` is LangChain's way to tell a model what went wrong, so its text is passed on, cut and redacted, as is
-# that of a result whose status or wording is an error. Of any other exception the type is told and its text, redacted
-# and without paths; the traceback goes to the log alone.
+# `ToolException` is LangChain's way to explain an error to a model, so its text is passed on, truncated and redacted,
+# as is the text of a result whose status or wording is an error. Of any other exception only the type and the text,
+# redacted and without paths, are passed on; the traceback goes only to the log.
 
 EXCERPT_CHARS: Final = 2000
 
@@ -111,7 +111,7 @@ class WorkerTrace(Exception):
 
 
 def reported_failure(tool: str, text: str, redact: Redact) -> ToolFailure:
-    """The tool itself says that it failed."""
+    """The tool itself reports that it failed."""
     excerpt = redact(text[: 2 * EXCERPT_CHARS])[:EXCERPT_CHARS].strip() or "it does not say why"
     return refuse(
         ErrorKind.EXECUTION_ERROR,
@@ -120,7 +120,7 @@ def reported_failure(tool: str, text: str, redact: Redact) -> ToolFailure:
 
 
 def tool_raised(call: GrantedCall, kind: str, text: str, redact: Redact) -> ToolFailure:
-    """The tool raised an exception of its own after it had begun: what it has done by then, it has done."""
+    """The tool raised an exception after it had begun; its effects up to then remain."""
     excerpt = without_paths(redact(text[: 2 * EXCERPT_CHARS]))[:EXCERPT_CHARS].strip().rstrip(".")
     partly = "" if call.safe_to_repeat else " It may have had a part of its effect: check that first."
     message = f"{call.spec.name} failed with {kind}{f': {excerpt}' if excerpt else ''}.{partly}"
@@ -129,7 +129,7 @@ def tool_raised(call: GrantedCall, kind: str, text: str, redact: Redact) -> Tool
 
 
 def refusal_of(call: GrantedCall, reply: Mapping[str, Any], redact: Redact, max_bytes: int) -> ToolFailure:
-    """What a reply with `failed` means."""
+    """Return the failure for a reply with `failed`."""
     tool = call.spec.name
     match reply["failed"]:
         case "tool":
@@ -156,7 +156,7 @@ def no_worker(tool: str) -> ToolFailure:
 
 
 def died(call: GrantedCall) -> ToolFailure:
-    """The worker was gone before it answered."""
+    """The worker ended before it answered."""
     tool = call.spec.name
     if call.safe_to_repeat:
         message = f"The process of {tool} ended before it answered. Try other arguments or another tool."
@@ -175,11 +175,11 @@ def _invalid(tool: str, reported: Any, redact: Redact) -> ToolFailure:
     return refuse(ErrorKind.INVALID_INPUT, message, violations=violations)
 
 
-_MATCHED_CHARS: Final = 64 * 1024  # Of a text result, as far as an error pattern looks
+_MATCHED_CHARS: Final = 64 * 1024  # of a text result, matched against an error pattern
 
 
 class LangChainAdapter(SourceAdapter[LangChainToolSource]):
-    """Implements Adapter for all LangChain sources; they may come and go while calls run."""
+    """Implements Adapter for all LangChain sources; they may be added and removed while calls run."""
 
     kind = ToolKind.LANGCHAIN
 
@@ -190,8 +190,8 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         tracer: Tracer | None = None,
         troubled: Callable[[str, BaseException], None] | None = None,
     ) -> None:
-        """`tracer`: makes spans of what happens inside a call that is traced; None: nobody does. `troubled`: called
-        with the source's name and each exception of a tool, for the log."""
+        """`tracer`: makes spans of the runs inside a traced call; None: no spans. `troubled`: called with the source's
+        name and each exception of a tool, for the log."""
         super().__init__()
         self._troubled = troubled
         self._redact = redact
@@ -207,7 +207,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         if refusal := too_weak(call.spec.name, level, call.verdict.constraints.sandbox.minimum_of(call.spec.name)):
             raise refusal
         request = self._request(call, source, tool)
-        # In the hub's own process there is nothing that could be confined, which `level_of` has said already.
+        # The hub's own process cannot be confined, which `level_of` has already reported.
         if source.runs_in_hub(tool):
             reply = await self._on_loop(call, source, tool, request)
         else:
@@ -261,7 +261,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
-            # Of the tool's own making: it would leave the caller unanswered.
+            # A CancelledError that the tool raises itself would leave the caller without an answer.
             raise tool_failed(call.spec.name) from error
 
     async def _in_worker(
@@ -273,7 +273,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         except PoolClosed as closed:
             raise not_loaded(tool) from closed
         except WorkerFailed as failed:
-            # A worker that ended before it was asked has done nothing: the call can be made again.
+            # A worker that ended before it was asked has done nothing, so the call can be repeated.
             raise (died(call) if failed.was_asked else no_worker(tool)) from failed
         except (FrameTooLarge, ValueError) as error:
             raise tool_failed(tool) from error
@@ -284,7 +284,7 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
 
 
 def _injected_value(call: Call, what: Injected) -> str:
-    """What of the call is put into an injected argument; empty where the call does not say."""
+    """Return the call's value for an injected argument; empty where the call has none."""
     if what == "principal":
         return call.principal.id
     value: str = call.call_id if what == "call_id" else getattr(call.context, what)

@@ -1,8 +1,8 @@
-"""One loaded LangChain tool, examined once: what it takes, where it runs, and one way to call it.
+"""One loaded LangChain tool, inspected once: its arguments, where it runs, and one way to call it.
 
-Every call has the full ToolCall form: only then does LangChain keep the artifact, tell an error by its status and give
-the call's id to tools that ask for it. A reply is plain JSON, whether it was made on the event loop or in a worker:
-`{"value": …, "status": "success"|"error", "runs": […]}` or `{"failed": <why>, …, "runs": […]}`.
+Every call has the full ToolCall form: only then does LangChain return the artifact, mark an error by its status and
+pass the call's id to tools that declare it. A reply is plain JSON, whether it was made on the event loop or in a
+worker: `{"value": …, "status": "success"|"error", "runs": […]}` or `{"failed": <why>, …, "runs": […]}`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from toolhub_service.adapters.langchain.contract import Contract, contract_of, i
 from toolhub_service.adapters.upstream import as_string
 
 # The value of a result has one shape for all tools: `{"text": …}`, with `content` and `artifact` if there are any.
-# `text` is what a model reads; `content` has the blocks of a result that is more than one text; `artifact` is the
-# second half of `content_and_artifact`: itself where it is JSON and small enough, else a description.
+# `text` is for the model; `content` has the blocks of a result that is more than one text; `artifact` is the second
+# half of `content_and_artifact`: itself where it is JSON and small enough, else a description.
 
 
 class TooLarge(Exception):
-    """The text or the content is larger than what a result may be."""
+    """The text or the content exceeds the limit of a result."""
 
 
 class NotAResult(Exception):
-    """Something that means nothing outside LangChain, such as a command to a graph; the message says what."""
+    """The value has no meaning outside LangChain, such as a command to a graph; the message says what it is."""
 
 
 def value_of(given: Any, max_bytes: int) -> tuple[dict[str, Any], str]:
-    """The value and its status, `success` or `error`. Raises TooLarge, NotAResult."""
+    """Return the value and its status, `success` or `error`. Raises TooLarge, NotAResult."""
     messages = given if isinstance(given, list) else [given]
     if not messages or not all(isinstance(message, ToolMessage) for message in messages):
         odd = next((message for message in messages if not isinstance(message, ToolMessage)), given)
@@ -94,7 +94,7 @@ def _plain(part: Any) -> Any:
 
 
 def _described(thing: Any) -> dict[str, Any]:
-    """What stands for something that is not JSON."""
+    """Return a description of a value that is not JSON."""
     of = type(thing)
     described: dict[str, Any] = {"type": f"{of.__module__}.{of.__qualname__}", "omitted": "not JSON"}
     if isinstance(thing, bytes | bytearray | memoryview):
@@ -103,10 +103,10 @@ def _described(thing: Any) -> dict[str, Any]:
 
 
 # A callback handler records name, kind, times and parent of each nested run of tools, models, chains and retrievers,
-# and no value; the hub makes spans of them afterwards, the same way for a call on its own loop and for one in a worker.
+# but no values. The hub makes spans from these records afterwards, whether the call ran on its own loop or in a worker.
 # LangChain's run of the called tool itself is left out: it is the hub's span `execute_tool`.
 
-RUNS_MAX: Final = 200  # Of one call; further ones are not recorded
+RUNS_MAX: Final = 200  # per call; further ones are not recorded
 _NAME_CHARS: Final = 100
 
 
@@ -114,17 +114,18 @@ class RunRecorder(BaseCallbackHandler):
     """Records one call."""
 
     run_inline = True
-    """Called where the run happens: it is quick, and an executor would lose the order."""
+    """Called where the run happens: it is fast, and an executor would change the order."""
 
     def __init__(self) -> None:
         self._records: list[list[Any]] = []
         self._indexes: dict[UUID, int] = {}
-        # The run of the called tool itself: the first. A tool that passes its own config on hides the parent of what it
-        # runs inside, which then counts as this one's.
+        # The run of the called tool itself: the first. If a tool passes its own config on, the parent of its nested
+        # runs is unknown, and they count as this one's.
         self._called: UUID | None = None
 
     def records(self) -> list[list[Any]]:
-        """`[kind, name, start_ns, end_ns, parent, error]` each, wall clock; `parent`: place in this list, or -1.
+        """Return a list of `[kind, name, start_ns, end_ns, parent, error]`, wall clock; `parent`: index in this list,
+        or -1.
 
         A run that has not ended ends now.
         """
@@ -183,7 +184,7 @@ class RunRecorder(BaseCallbackHandler):
 
 def _name(serialized: Any, about: Mapping[str, Any]) -> str:
     named = about.get("name") or (serialized.get("name") if isinstance(serialized, Mapping) else None) or ""
-    # A lone surrogate cannot be written as JSON, and the whole reply would be lost for a span's name.
+    # A lone surrogate cannot be encoded as JSON, and the whole reply would be lost for a span's name.
     return str(named)[:_NAME_CHARS].encode("utf-8", "replace").decode()
 
 
@@ -203,7 +204,7 @@ class BoundTool:
     """A tool and what is known of it."""
 
     tool: BaseTool
-    """What is called: for async tools a copy of what was loaded."""
+    """The tool that is called: for async tools a copy of the loaded one."""
     own_name: str
     description: str
     on_loop: bool
@@ -224,16 +225,17 @@ class BoundTool:
         metadata: Mapping[str, str],
         traced: bool,
     ) -> dict[str, Any]:
-        """One call as plain JSON: nothing injected that the caller sent, and all that the operator injects."""
+        """Return one call as plain JSON: without injected arguments of the caller, and with all that the operator
+        injects."""
         hidden = self.contract.injected
         if hidden:
-            # What a caller sends under an injected name is dropped: only the hub may say who calls.
+            # A caller's value for an injected name is dropped: only the hub may identify the caller.
             args = {name: value for name, value in args.items() if name not in hidden}
             args |= {name: value for name, value in injected.items() if name in hidden}
         return {"tool": self.own_name, "args": args, "call_id": call_id, "metadata": metadata, "traced": traced}
 
     async def ask(self, call: Mapping[str, Any], max_bytes: int) -> Reply:
-        """Call it on the event loop; `cause` of the reply is for the log. `call`: as `request` makes it."""
+        """Call the tool on the event loop. `call`: as `request` makes it; `cause` of the reply is for the log."""
         recorder = RunRecorder() if call["traced"] else None
         try:
             message = await self.tool.ainvoke(_tool_call(call), config=_config(call, recorder))
@@ -242,7 +244,7 @@ class BoundTool:
             return self._failed(error, recorder) | {"cause": error}
 
     def call_blocking(self, call: Mapping[str, Any], max_bytes: int) -> Reply:
-        """Call it in this thread, for as long as it takes. For workers."""
+        """Call the tool in this thread, for as long as it takes. For workers."""
         recorder = RunRecorder() if call["traced"] else None
         try:
             if self.on_loop:
@@ -250,7 +252,7 @@ class BoundTool:
             else:
                 answer = self.tool.invoke(_tool_call(call), config=_config(call, recorder))
             return _reply_of(answer, max_bytes, recorder)
-        # A tool that calls sys.exit() must not end the worker that others' calls wait for.
+        # A tool that calls sys.exit() must not end the worker that other calls wait for.
         except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:  # noqa: BLE001
             trace = "".join(traceback.format_exception(error))[-_TRACE_CHARS:]
             return self._failed(error, recorder) | {"trace": _printable(trace)}
@@ -266,19 +268,20 @@ class BoundTool:
             return reply | {"failed": "no_result", "message": str(error)}
         if isinstance(error, ValidationError) and self._is_about_arguments(error):
             return reply | {"failed": "input", "violations": _violations(error)}
-        # Anything else (SystemExit, a cancellation of its own making) stays "crash", and its text is not shown.
+        # Anything else (SystemExit, a CancelledError that it raises itself) stays "crash", and its text is not shown.
         if isinstance(error, Exception) and not isinstance(error, ToolExited):
             return reply | {"failed": "exception", "message": _message_of(error)}
         return reply
 
     def _is_about_arguments(self, error: ValidationError) -> bool:
-        """A tool may also meet one in what it reads itself."""
+        """Return whether the error is about the tool's arguments; a tool may also raise one for data that it reads
+        itself."""
         schema: Any = self.tool.args_schema
         return isinstance(schema, type) and error.title == getattr(schema, "__name__", "")
 
 
 def bound(tool: BaseTool, given: frozenset[str]) -> BoundTool:
-    """Examine a tool. `given`: injected arguments that the operator has filled."""
+    """Inspect a tool. `given`: injected arguments that the operator has configured."""
     contract, problem = _EMPTY, ""
     try:
         contract = contract_of(tool)
@@ -304,7 +307,7 @@ def bound(tool: BaseTool, given: frozenset[str]) -> BoundTool:
 
 @functools.cache
 def _loop() -> asyncio.Runner:
-    """One for all calls of a worker: what a tool keeps, such as a connection, belongs to its loop."""
+    """Return one loop for all calls of a worker: what a tool keeps, such as a connection, belongs to its loop."""
     return asyncio.Runner()
 
 
@@ -326,14 +329,14 @@ def _reply_of(message: Any, max_bytes: int, recorder: RunRecorder | None) -> Rep
 
 
 def _violations(error: ValidationError) -> list[list[str]]:
-    """JSON Pointer, kind and sentence of each of at most five; the values are left out."""
+    """Return JSON Pointer, kind and message of at most five violations, without the values."""
     # Without the input: it may be a secret in the wrong argument, and the message goes to a model.
     details = error.errors(include_url=False, include_context=False, include_input=False)[:5]
     return [["".join(f"/{step}" for step in one["loc"]), one["type"], _printable(one["msg"][:300])] for one in details]
 
 
 def _message_of(error: Exception) -> str:
-    """Its text, cut; empty where that is broken too. Without the values of what pydantic could not read."""
+    """Return its text, truncated; empty when that raises too. Values that pydantic could not parse are left out."""
     if isinstance(error, ValidationError):
         return "; ".join(f"{path or '/'}: {text}" for path, _, text in _violations(error))
     try:
@@ -347,9 +350,9 @@ def _printable(text: str) -> str:
 
 
 def _without_system_exit(tool: BaseTool) -> BaseTool:
-    """A copy whose `_arun` never raises SystemExit: LangChain runs it in a task, where that ends the event loop.
+    """Return a copy whose `_arun` never raises SystemExit: LangChain runs it in a task, where that ends the event loop.
 
-    It is not verbose either: arguments would be printed to the hub's own output.
+    The copy is not verbose either: arguments would be printed to the hub's own output.
     """
     copy = tool.model_copy(update={"verbose": False})
     inner = copy._arun  # noqa: SLF001
@@ -361,6 +364,6 @@ def _without_system_exit(tool: BaseTool) -> BaseTool:
         except (SystemExit, KeyboardInterrupt) as left:
             raise ToolExited from left
 
-    # Past pydantic, which takes a name that begins with `_` for a private attribute and refuses it.
+    # Bypasses pydantic, which takes a name that begins with `_` for a private attribute and refuses it.
     object.__setattr__(copy, "_arun", arun)
     return copy

@@ -1,8 +1,8 @@
-"""What a LangChain tool takes from its caller, and what only the hub may give it.
+"""The arguments of a LangChain tool: those of its caller, and those that only the hub may set.
 
-`tool_call_schema` leaves injected arguments out, but the tool takes them from whoever sends them, and a schema given as
-a dict may even list them. So the schema is closed (`additionalProperties: false`), injected names are taken out of it,
-and the adapter drops them from arguments whatever the schema said.
+`tool_call_schema` leaves injected arguments out, but the tool accepts them from any sender, and a schema given as a
+dict may even list them. So the schema is closed (`additionalProperties: false`), injected names are removed from it,
+and the adapter drops them from arguments whatever the schema says.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from langchain_core.utils.pydantic import get_fields
 from pydantic import BaseModel
 
 # A tool with async code of its own runs on the event loop and can be cancelled. `BaseTool._arun` runs `_run` in a
-# thread that nothing can stop, and much code that is async by name does the same or worse: it calls `_run`, hands a
-# function to an executor, or only raises. All of these belong in a worker process. What an async function does is read
-# from the names in its byte code, not by trying it.
+# thread that nothing can stop, and much code that is only formally async does the same or worse: it calls `_run`,
+# passes a function to an executor, or only raises. All of these belong in a worker process. What an async function does
+# is inferred from the names in its byte code, without running it.
 
 _TO_THREADS: Final = frozenset({"_run", "run_in_executor", "to_thread", "run_sync"})
 _REFUSING: Final = frozenset({"NotImplementedError", "self", "__class__", "__name__", "name", "type"})
-# Its own async wrappers (of runnables and retrievers) run what they wrap in a thread unless that is async.
+# LangChain's own async wrappers (of runnables and retrievers) run what they wrap in a thread unless that is async.
 _WRAPPERS: Final = "langchain_core."
 
 
 def runs_on_loop(tool: BaseTool) -> bool:
-    """Whether it is called on the event loop; else by `invoke` in a worker process."""
+    """Return whether it is called on the event loop; otherwise by `invoke` in a worker process."""
     code = _async_code(tool)
     if code is None:
         return False
@@ -38,7 +38,7 @@ def runs_on_loop(tool: BaseTool) -> bool:
 
 
 def is_generator(tool: BaseTool) -> bool:
-    """Whether calling it gives a generator instead of a result."""
+    """Return whether calling it returns a generator instead of a result."""
     functions = (getattr(tool, "coroutine", None), getattr(tool, "func", None), _method(tool, "_run"))
     return any(
         inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
@@ -51,7 +51,7 @@ def _async_code(tool: BaseTool) -> Callable[..., Any] | None:
     arun = _method(tool, "_arun")
     if arun is _method(BaseTool, "_arun"):
         return None
-    # These two only pass on to the function that the tool was made from: that one is looked at.
+    # These two only call the function that the tool was made from, so that one is inspected.
     if arun in (_method(StructuredTool, "_arun"), _method(Tool, "_arun")):
         coroutine: Callable[..., Any] | None = getattr(tool, "coroutine", None)
         return coroutine
@@ -67,13 +67,13 @@ def _has_sync_code(tool: BaseTool) -> bool:
 
 
 def _method(tool: BaseTool | type[BaseTool], name: str) -> Callable[..., Any]:
-    """As its class defines it."""
+    """Return the method as its class defines it."""
     function: Callable[..., Any] = getattr(tool if isinstance(tool, type) else type(tool), name)
     return function
 
 
 def _is_async_at_heart(function: Callable[..., Any]) -> bool:
-    # A decorator's wrapper says nothing of what runs within.
+    # A decorator's wrapper does not show what it wraps.
     function = inspect.unwrap(function)
     if str(getattr(function, "__module__", "")).startswith(_WRAPPERS):
         return False
@@ -84,12 +84,12 @@ def _is_async_at_heart(function: Callable[..., Any]) -> bool:
 
 
 def _only_refuses(code: CodeType) -> bool:
-    """Whether the body is but `raise NotImplementedError(…)`."""
+    """Return whether the body is only `raise NotImplementedError(…)`."""
     return "NotImplementedError" in code.co_names and _REFUSING.issuperset(code.co_names)
 
 
 _COMPOSING: Final = ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if")
-# Of a `Tool` without a schema: one text.
+# For a `Tool` without a schema: one text.
 _SINGLE_INPUT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"tool_input": {"type": "string"}},
@@ -102,18 +102,18 @@ class Contract:
     """How a tool is called."""
 
     schema: dict[str, Any]
-    """Of what a caller may send; closed."""
+    """Closed schema of the caller's arguments."""
     injected: frozenset[str]
     """Arguments that a caller must never set."""
     required: frozenset[str]
-    """Those of them that must be given, besides the call id, which LangChain gives itself."""
+    """The injected ones that are required, except the call id, which LangChain sets itself."""
     aliased: frozenset[str] = frozenset()
-    """Those of them that pydantic reads under another name: what is put under their own may not arrive, and what a
-    caller puts under the other might."""
+    """The injected ones that pydantic reads under another name: a value under their own name may not arrive, and a
+    caller's value under the other one might."""
 
 
 def contract_of(tool: BaseTool) -> Contract:
-    """Raises whatever pydantic and the tool's own code raise when they fail."""
+    """Return the contract. Raises any exception of pydantic or of the tool's own code."""
     needed = _injected(tool)
     return Contract(
         schema=_closed(_schema(tool), frozenset(needed)),
@@ -136,7 +136,7 @@ def _schema(tool: BaseTool) -> dict[str, Any]:
 
 
 def _injected(tool: BaseTool) -> dict[str, bool]:
-    """Injected arguments, and whether each must be given."""
+    """Return the injected arguments, each with whether it is required."""
     own: frozenset[str] = tool._injected_args_keys  # noqa: SLF001  there is no public way to ask
     parameters = {name: _must_be_given(tool, name) for name in own}
     if isinstance(tool.args_schema, dict) or (isinstance(tool, Tool) and tool.args_schema is None):
@@ -145,7 +145,7 @@ def _injected(tool: BaseTool) -> dict[str, bool]:
     hidden = set(get_fields(full)) - set(get_fields(_shown(tool)))
     annotations = get_all_basemodel_annotations(full)
     fields = get_fields(full)
-    # A schema class may hide fields that no parameter of the function names: both are asked.
+    # A schema class may hide fields that no parameter of the function names, so both are used.
     by_field = {
         name: _is_required(fields[name]) and not _is_call_id(annotations.get(name))
         for name in hidden | (own & set(fields))
@@ -192,7 +192,7 @@ def _is_required(field: Any) -> bool:
 
 
 def _closed(schema: Mapping[str, Any], injected: frozenset[str]) -> dict[str, Any]:
-    """The schema without injected names, and without room for any other."""
+    """Return the schema without injected names, and closed to any other."""
     closed = {key: value for key, value in schema.items() if key not in ("title", "description")}
     closed["type"] = "object"
     properties = closed.get("properties")
@@ -202,7 +202,7 @@ def _closed(schema: Mapping[str, Any], injected: frozenset[str]) -> dict[str, An
     if isinstance(required, list):
         closed["required"] = [name for name in required if name not in injected]
     if any(key in closed for key in _COMPOSING):
-        # Parts of it may name arguments that stand in no `properties` here: those are accepted, and nothing else.
+        # Parts of it may name arguments that are in no `properties` here: those are accepted, and no others.
         closed["unevaluatedProperties"] = False
         closed.pop("additionalProperties", None)
         if injected:

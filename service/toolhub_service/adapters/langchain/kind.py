@@ -17,7 +17,7 @@ Injected = Literal["principal", "user_id", "agent_id", "request_id", "task_id", 
 
 
 _FILE_TOOLS = ("langchain_community.agent_toolkits", "langchain_community.tools")
-# Of langchain_community: without `root_dir` they take any path of the machine.
+# Tools of langchain_community that accept any path of the machine without `root_dir`.
 _FILE_NAMES = frozenset(
     "FileManagementToolkit CopyFileTool DeleteFileTool FileSearchTool ListDirectoryTool MoveFileTool ReadFileTool "
     "WriteFileTool".split()
@@ -56,7 +56,7 @@ def _check(place: str, source: LangChainSource) -> None:
 
 
 def _missing(source: LangChainSource, trusted_namespaces: tuple[str, ...]) -> Iterator[str]:
-    # Here, for a command line that only lists sources needs nothing of the tools behind it.
+    # Imported here, because a command line that only lists sources does not need the tools behind it.
     from toolhub_service.adapters.custom import is_trusted
 
     for reference in source.load:
@@ -76,10 +76,10 @@ def _unbounded(source: LangChainSource) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class LoadTerms:
-    """What is loaded. Travels to worker processes as JSON."""
+    """What is loaded. Sent to worker processes as JSON."""
 
     load: tuple[str, ...] = ()
-    """`package.module:name` of a tool, a list of tools, a toolkit, or a class or function that gives one of these."""
+    """`package.module:name` of a tool, a list of tools, a toolkit, or a class or function that returns one of these."""
     args: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Keyword arguments of the classes and functions; values may be secrets."""
     entry_points: tuple[str, ...] = ()
@@ -89,9 +89,9 @@ class LoadTerms:
 
     @property
     def endpoint(self) -> str:
-        """Where the source stands, for people and records."""
+        """Return the origin of the source, for people and records."""
         named = (*self.load, *(f"entry point {name}" for name in self.entry_points))
-        # It stands in listings and logs; a source may name hundreds.
+        # Truncated for listings and logs, because a source may name hundreds.
         return f"python:{', '.join(named)}"[:300]
 
 

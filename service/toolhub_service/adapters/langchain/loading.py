@@ -1,10 +1,10 @@
 """LangChain tools by dotted name or entry point, from trusted code only.
 
-A reference `package.module:name` is judged before anything of it is imported: its module must lie in one of the trusted
+A reference `package.module:name` is checked before anything is imported: its module must lie in one of the trusted
 namespaces, compared component by component. Entry points of the group `toolhub.langchain` are loaded only when they are
 named, or all are allowed. What cannot be loaded is reported as a problem, by the class of its error or the rule it
-breaks, and harms nothing else. What was loaded once is kept, for a toolkit may hold connections; what failed is tried
-again at the next reading.
+breaks, and affects nothing else. What was loaded once is kept, because a toolkit may hold connections; what failed is
+retried at the next reading.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from toolhub_service.domain.tool import Annotations
 from toolhub_service.guards.secrets import Mask
 from toolhub_service.registry.catalog import skeleton
 
-# Each tool is described by itself, so that a broken one does not affect the others. Nothing in LangChain says whether a
-# tool changes anything: it does, unless the operator's overrides say otherwise.
+# Each tool is described independently, so that a broken one does not affect the others. LangChain does not declare
+# whether a tool changes anything: it counts as changing, unless the operator's overrides say otherwise.
 
-# Of every LangChain tool.
+# Output schema of every LangChain tool.
 OUTPUT_SCHEMA: Final[JsonObject] = {
     "type": "object",
     "properties": {
@@ -62,10 +62,10 @@ OUTPUT_SCHEMA: Final[JsonObject] = {
 def definitions_of(
     tools: Iterable[BoundTool], terms: SourceTerms, overrides: Overrides, check_schema: CheckSchema
 ) -> tuple[tuple[Definition, ...], tuple[str, ...]]:
-    """Definitions by name, and why tools were left out, one sentence each."""
+    """Return the definitions by name, and why tools were left out, one sentence each."""
     found: dict[str, Definition] = {}
     problems: list[str] = []
-    # Of two names that look alike the same one stays, however the toolkit orders them.
+    # Of two names that look alike the same one stays, whatever the toolkit's order.
     for tool in sorted(tools, key=lambda tool: tool.own_name):
         chosen = overrides.of(tool.own_name)
         if not chosen.offered:
@@ -81,7 +81,7 @@ def definitions_of(
 
 
 def _definition(bound: BoundTool, terms: SourceTerms, chosen: ToolTerms, check_schema: CheckSchema) -> Definition:
-    """Raises Unnamed."""
+    """Return the definition. Raises Unnamed."""
     if not bound.own_name or len(bound.own_name) > OWN_NAME_MAX_CHARS:
         raise Unnamed(f"{_shown(bound)} was left out: its name is empty or too long.")
     name = known_name(terms.name, bound.own_name, "A tool")
@@ -106,9 +106,9 @@ def _definition(bound: BoundTool, terms: SourceTerms, chosen: ToolTerms, check_s
 
 
 def _judged(schema: dict[str, Any], check_schema: CheckSchema) -> tuple[JsonObject, str]:
-    """A copy that is JSON and nothing else, or what stands in for it and why."""
+    """Return a copy that is plain JSON, or a placeholder schema and why it is used."""
     try:
-        # A copy: the tool may change its own dict later, and the registry holds what was checked.
+        # A copy: the tool may change its own dict later, and the registry must hold what was checked.
         copy: JsonObject = msgspec.json.decode(msgspec.json.encode(schema))
         why = refusal(partial(check_schema, copy))
     except (ValueError, TypeError, RecursionError) as not_json:
@@ -121,7 +121,7 @@ def _shown(bound: BoundTool) -> str:
 
 
 ENTRY_POINT_GROUP: Final = "toolhub.langchain"
-TOOLS_MAX: Final = 1000  # Of one source
+TOOLS_MAX: Final = 1000  # per source
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class LoadProblem:
     label: str
     """The reference or the entry point."""
     reason: str
-    """A rule that was broken, or the class of the error; no text of an exception."""
+    """The rule that was broken, or the class of the error; no text of an exception."""
     cause: BaseException | None = None
     """For the log."""
 
@@ -141,14 +141,14 @@ class LoadProblem:
 
 
 class Loader:
-    """Loads what one source names. Not for use by several threads at once."""
+    """Loads what one source names. Not thread-safe."""
 
     def __init__(self, terms: LoadTerms) -> None:
         self._terms = terms
         self._loaded: dict[str, tuple[BaseTool, ...]] = {}
 
     def load(self) -> tuple[tuple[BaseTool, ...], tuple[LoadProblem, ...]]:
-        """All tools, each name once, and what could not be loaded. Never raises for code that is broken."""
+        """Return all tools, each name once, and what could not be loaded. Never raises for broken code."""
         tools: dict[str, BaseTool] = {}
         problems: list[LoadProblem] = []
         for label, find in self._candidates():
@@ -184,7 +184,7 @@ def _absent() -> object:
 
 
 def _tools_of(found: object, args: Mapping[str, Any], *, may_call: bool = True) -> tuple[BaseTool, ...]:
-    """The tools that a loaded object is or gives. Raises LoadRefused, and whatever foreign code raises."""
+    """Return the tools that a loaded object is or provides. Raises LoadRefused, and any exception of foreign code."""
     if isinstance(found, BaseTool):
         return (found,)
     if isinstance(found, BaseToolkit):
@@ -205,7 +205,7 @@ def _tools_of(found: object, args: Mapping[str, Any], *, may_call: bool = True) 
 def _add(tools: dict[str, BaseTool], found: tuple[BaseTool, ...], label: str) -> Iterator[LoadProblem]:
     for tool in found:
         if tool.name in tools:
-            # Two references may lead to the same object (a toolkit, and one tool of it): that is no conflict.
+            # Two references may lead to the same object (a toolkit, and one tool of it), which is no conflict.
             if tools[tool.name] is not tool:
                 yield LoadProblem(label, f"another tool is already named {tool.name[:80]}")
         elif len(tools) == TOOLS_MAX:
@@ -220,7 +220,7 @@ SERVER = f"langchain-core {langchain_core.__version__}"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What one reading gave."""
+    """The result of one reading."""
 
     tools: Mapping[str, BoundTool]
     """By their own names."""
@@ -232,7 +232,7 @@ class Read:
 
 
 class Reader:
-    """Reads the tools of one source. What was loaded and examined once stays as it is."""
+    """Reads the tools of one source. A tool that was loaded and inspected once stays the same."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class Reader:
         check_schema: CheckSchema,
         mask: Mask,
     ) -> None:
-        """`injected`: arguments that the operator fills; `mask` hides what the code was given."""
+        """`injected`: arguments that the operator fills; `mask` hides the code's own arguments."""
         self._terms = terms
         self._overrides = overrides
         self._check_schema = check_schema
@@ -256,7 +256,7 @@ class Reader:
         loaded, unloaded = self._loader.load()
         for tool in loaded:
             known = self._bound.get(tool.name)
-            # Examined again only when it is another object: making a schema takes milliseconds for each tool.
+            # Inspected again only when the object changed: making a schema takes milliseconds for each tool.
             if known is None or known[0] is not tool:
                 self._bound[tool.name] = tool, self._masked(bound(tool, self._injected))
         tools = {tool.name: self._bound[tool.name][1] for tool in loaded}
@@ -264,6 +264,7 @@ class Reader:
         return Read(tools, definitions, left_out, unloaded)
 
     def _masked(self, tool: BoundTool) -> BoundTool:
-        """Without what the code was given: a toolkit may describe its database by a URL with a password."""
+        """Return the tool with the code's arguments masked: a toolkit may describe its database by a URL with a
+        password."""
         contract = replace(tool.contract, schema=dict(self._mask.object(tool.contract.schema)))
         return replace(tool, description=self._mask.text(tool.description), contract=contract)

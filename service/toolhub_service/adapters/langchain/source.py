@@ -1,7 +1,8 @@
-"""A source of LangChain tools: read in a thread, for importing LangChain takes half a second and foreign code longer.
+"""A source of LangChain tools: read in a thread, because importing LangChain takes half a second and foreign code
+longer.
 
-It also owns the worker processes of its tools, and what is known of each tool, for the adapter. The code was named by
-the operator and lies in trusted namespaces, so its definitions are believed without pins.
+For the adapter it also owns the worker processes of its tools, and what is known of each tool. The operator has named
+the code and it lies in trusted namespaces, so its definitions are trusted without pins.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _LINES_KEPT: Final = 50
-# In an answer of a worker, besides the value: runs, violations, the trace of an exception.
+# In an answer of a worker, besides the value: runs, violations, a traceback.
 _FRAME_ROOM_BYTES: Final = 1024 * 1024
 
 
@@ -57,12 +58,11 @@ class LangChainToolSource:
         keep_warm: bool = True,
         hides: HiddenPaths | None = None,
     ) -> None:
-        """`secrets`: what stands in `entry.args` and must not stand in a definition.
+        """`secrets`: values in `entry.args` that must not appear in a definition.
 
-        `troubled`: called with the source's name and each exception that kept something from being loaded, on the loop.
-        `max_result_bytes`: of a call's text or content, and of its artifact, each.
-        `hides`: what workers must not see.
-        `keep_warm`: start a worker as soon as there is a tool that needs one, for a start takes a second or more.
+        `troubled`: called with the source's name and each exception that prevented loading, on the loop.
+        `max_result_bytes`: of a call's text or content, and of its artifact, each. `hides`: what workers must not see.
+        `keep_warm`: start a worker as soon as there is a tool that needs one, because a start takes a second or more.
         """
         self.name = name
         self.entry = entry
@@ -92,7 +92,7 @@ class LangChainToolSource:
             self._reading = _in_thread(self._read)
             self._reading.add_done_callback(self._on_read)
         try:
-            # Shielded: a thread cannot be stopped, and whoever reads next waits for the same one.
+            # Shielded: a thread cannot be stopped, and the next reader waits for the same one.
             read = await asyncio.shield(self._reading)
         except ImportError as missing:
             message = "LangChain is not installed here: pip install 'tool-hub[langchain]'."
@@ -105,27 +105,28 @@ class LangChainToolSource:
         return self._discovery(read)
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Loaded code does not change."""
+        """Do nothing: loaded code does not change."""
 
     def diagnostics(self) -> Sequence[str]:
         return tuple(self._redact(f"stderr: {line}") for line in self._lines)
 
     async def start(self) -> None:
-        """Nothing to connect to."""
+        """Do nothing: there is nothing to connect to."""
 
     async def close(self) -> None:
         await self.pool.close()
 
     def tool(self, own_name: str) -> BoundTool | None:
-        """What was loaded under the tool's own name."""
+        """Return the tool loaded under its own name; None: there is none."""
         return self._tools.get(own_name)
 
     def runs_in_hub(self, tool: BoundTool) -> bool:
-        """Whether it is called on the hub's event loop; else in a worker, from which the hub's data is hidden."""
+        """Return whether it is called on the hub's event loop; otherwise in a worker, from which the hub's data is
+        hidden."""
         return tool.on_loop and self.entry.in_hub
 
     async def level_of(self, tool: BoundTool) -> Level | None:
-        """What keeps the tool from the hub's own files; `rlimits` where the operator wants nothing to."""
+        """Return what keeps the tool from the hub's own files; `rlimits` where the operator wants no protection."""
         return "rlimits" if self._hides is None or self.runs_in_hub(tool) else await self._hides.level()
 
     def _read(self) -> Read:
@@ -144,7 +145,7 @@ class LangChainToolSource:
             return
         read = reading.result()
         self._tools = read.tools
-        # A worker takes seconds to import what it needs: it begins before the first call asks for it.
+        # A worker takes seconds to import what it needs, so it starts before the first call.
         if self._keep_warm and any(not self.runs_in_hub(tool) and not tool.problem for tool in read.tools.values()):
             self.pool.warm()
         if self._troubled is not None:
@@ -173,7 +174,7 @@ class LangChainToolSource:
 
 
 def _in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """What the work gives. In a daemon thread: an import that never ends must not hold up the end of the hub."""
+    """Return the result of the work in a daemon thread: an import that never ends must not delay the end of the hub."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -186,9 +187,9 @@ def _in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
             outcome: tuple[Callable[[Any], None], Any] = (future.set_result, work())
         except Exception as error:  # noqa: BLE001  goes to whoever waits
             outcome = (future.set_exception, error)
-        with suppress(RuntimeError):  # The loop has been closed meanwhile.
+        with suppress(RuntimeError):  # the loop has been closed meanwhile
             loop.call_soon_threadsafe(deliver, *outcome)
 
-    # Not a pool's thread: an import that hangs would hold its place for good, and keep the hub from ending.
+    # Not a pool's thread: an import that hangs would occupy it for ever, and keep the hub from ending.
     threading.Thread(target=run, name="langchain-reading", daemon=True).start()
     return future

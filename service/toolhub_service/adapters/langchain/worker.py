@@ -1,7 +1,8 @@
 """A worker process: loads one source's tools as the hub did, then runs one call at a time in its main thread.
 
-Started by the hub with the numbers of two descriptors: the channel and the lifeline. What tools print goes to the hub's
-pipe for diagnostics. A child that a tool forked and that came back from the tool ends here: it must not answer too.
+Started by the hub with the numbers of two descriptors: the channel and the lifeline. Output of tools goes to the hub's
+pipe for diagnostics. A child that a tool forked and that returns from the tool ends here, because it must not answer
+too.
 """
 
 from __future__ import annotations
@@ -26,15 +27,14 @@ from toolhub_service.adapters.langchain.kind import LoadTerms
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
 
-# Messages between the hub and its worker processes: four bytes of length, most significant first, then JSON.
-#
-# JSON and nothing else, so that a worker, whose code may be of anybody, can hand the hub only plain values.
+# Messages between the hub and its worker processes: four bytes of length, big-endian, then JSON. JSON only, so that a
+# worker, which may run anybody's code, can send the hub only plain values.
 
 LENGTH_BYTES: Final = 4
 
 
 class FrameTooLarge(Exception):
-    """The other side announced more than was agreed."""
+    """The other side announced a larger frame than agreed."""
 
 
 class ChannelClosed(Exception):
@@ -42,7 +42,7 @@ class ChannelClosed(Exception):
 
 
 def encode(message: Any) -> bytes:
-    """The frame of a JSON value."""
+    """Return the frame of a JSON value."""
     body = msgspec.json.encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
@@ -52,7 +52,7 @@ def decode(body: bytes | bytearray) -> Any:
 
 
 def read_frame(channel: socket.socket) -> Any:
-    """The next message, waited for. Raises ChannelClosed. For workers, whose hub is to be trusted with sizes."""
+    """Wait for the next message and return it. Raises ChannelClosed. For workers, which trust the hub's sizes."""
     return decode(_read(channel, int.from_bytes(_read(channel, LENGTH_BYTES), "big")))
 
 
@@ -70,8 +70,8 @@ def _read(channel: socket.socket, size_bytes: int) -> bytearray:
 class FrameProtocol(asyncio.Protocol):
     """The hub's end: one question at a time, and one answer to it.
 
-    Whoever sends more than was asked for (a tool that found the descriptor, a child that a tool forked) is cut off:
-    what it sent must not pass for the answer to the next question, which is another caller's.
+    A sender of more than was asked for (a tool that found the descriptor, a child that a tool forked) is cut off: its
+    data must not pass for the answer to the next question, which is another caller's.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -92,7 +92,7 @@ class FrameProtocol(asyncio.Protocol):
         return decode(await answer)
 
     def fail(self, error: Exception) -> None:
-        """Let nobody wait any longer."""
+        """Fail the waiting and all later questions."""
         self._broken = self._broken or error
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(self._broken)
@@ -104,7 +104,7 @@ class FrameProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         self._deliver()
-        # Bytes that nobody asked for: the worker's code writes into the channel, and no later answer can be trusted.
+        # Unrequested bytes: the worker's code writes into the channel, and no later answer can be trusted.
         if self._received and (self._answer is None or self._answer.done()):
             self.fail(ChannelClosed())
             if self._transport is not None:
@@ -118,7 +118,7 @@ class FrameProtocol(asyncio.Protocol):
         if len(received) < LENGTH_BYTES:
             return
         size_bytes = int.from_bytes(received[:LENGTH_BYTES], "big")
-        # Judged by the announced length, before anything of that size is kept.
+        # Checked by the announced length, before anything of that size is buffered.
         if size_bytes > self._max_bytes:
             self.fail(FrameTooLarge())
             return
@@ -128,19 +128,19 @@ class FrameProtocol(asyncio.Protocol):
             del received[:end]
 
 
-# LangChain runs without its tracing: LangSmith would send arguments and results to a third party. Tracing is decided by
-# context, then by `langsmith.configure`, then by environment variables. The variables are set before anything is
+# LangChain runs without its tracing: LangSmith would send arguments and results to a third party. Tracing is controlled
+# by context, then by `langsmith.configure`, then by environment variables. The variables are set before anything is
 # imported, the configuration right after, so that a later change of the variables has no effect.
 
 OFF: Final = dict.fromkeys(
     ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING", "LANGCHAIN_TRACING_V2"), "false"
 )
 _OTHER_TRACERS: Final = ("LANGCHAIN_HANDLER", "LANGCHAIN_WANDB_TRACING", "LANGCHAIN_COMET_TRACING")
-_OWN_PREFIX: Final = "TOOLHUB_"  # The hub's own settings, some of which are secrets
+_OWN_PREFIX: Final = "TOOLHUB_"  # the hub's own settings, some of which are secrets
 
 
 def disable_tracing() -> None:
-    """Turn tracing off in this process for good. Imports langsmith: half a second the first time."""
+    """Turn tracing off in this process permanently. Imports langsmith: half a second the first time."""
     for name in _OTHER_TRACERS:
         os.environ.pop(name, None)
     os.environ.update(OFF)
@@ -150,7 +150,7 @@ def disable_tracing() -> None:
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a worker process is given of the hub's environment: all but the hub's settings and switches of tracing."""
+    """Return the hub's environment for a worker process, without the hub's settings and the switches of tracing."""
     kept = {
         name: value
         for name, value in environment.items()
@@ -161,24 +161,25 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 _SET_CHILD_SUBREAPER: Final = 36
 
-# When the hub is gone, the worker's whole process group is killed. The hub alone holds the writing end of a pipe. On
+# When the hub is gone, the worker's whole process group is killed. Only the hub holds the writing end of a pipe. On
 # Linux the kernel itself sends SIGKILL to the group when that end closes (`F_SETOWN` with a group, `F_SETSIG`,
-# `O_ASYNC`; fcntl(2)), which also ends a tool that never releases the interpreter lock. A thread that waits for the end
-# of the pipe does the same where that is missing.
+# `O_ASYNC`; fcntl(2)), which also ends a tool that never releases the interpreter lock. Where that is missing, a thread
+# that waits for the end of the pipe does the same.
 
 
 def bind_to_hub(lifeline: int) -> None:
-    """Raises RuntimeError where neither this process nor its parent leads its group: others would be killed with it.
+    """Have this process group killed when the hub is gone.
 
+    Raises RuntimeError where neither this process nor its parent leads its group, as others would be killed with it.
     The parent may be the sandbox that hides the hub's data folder.
     """
     if os.getpgrp() not in (os.getpid(), os.getppid()):
         raise RuntimeError("a worker must lead its process group")
     _adopt_orphans()
-    # A child that inherited it would keep the pipe's reading end open past the worker.
+    # A child that inherited it would keep the pipe's reading end open after the worker's end.
     os.set_inheritable(lifeline, False)
     if hasattr(fcntl, "F_SETSIG"):
-        # The kernel kills at once, also where a tool holds the GIL; where it cannot, the thread below does.
+        # The kernel kills at once, even while a tool holds the GIL; where it cannot, the thread below does.
         with suppress(OSError):
             fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
             fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
@@ -187,15 +188,15 @@ def bind_to_hub(lifeline: int) -> None:
 
 
 def _adopt_orphans() -> None:
-    """Whatever tools start stays below this process, so that the hub finds it all (PR_SET_CHILD_SUBREAPER of prctl(2)):
-    else a child that its parent has left, in a session of its own, would belong to nobody. Linux only."""
-    # Linux alone has it; elsewhere orphans of a tool are not ended with it.
+    """Keep the processes that tools start below this one, so that the hub finds them all (PR_SET_CHILD_SUBREAPER of
+    prctl(2)): otherwise an orphan in a session of its own would have no known parent. Linux only."""
+    # Only Linux has it; elsewhere orphans of a tool are not ended with it.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _end_with(lifeline: int) -> None:
-    with suppress(OSError):  # a pipe that fails is a hub that is gone, too
+    with suppress(OSError):  # a failed pipe also means that the hub is gone
         os.read(lifeline, 1)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
@@ -207,7 +208,7 @@ _BOOTSTRAP: Final = (
 
 
 def worker_argv() -> list[str]:
-    """The command of a worker that imports from where this process imports."""
+    """Return the command of a worker that imports from the same paths as this process."""
     paths = json.dumps(sys.path)
     return [sys.executable, "-P", "-c", _BOOTSTRAP, paths]
 
@@ -234,10 +235,10 @@ def _serve(channel: socket.socket) -> None:
         tool = tools.get(call["tool"])
         answer = tool.call_blocking(call, greeting["max_bytes"]) if tool else {"failed": "absent", "runs": []}
         reply = encode(answer)
-        # A tool that forked and returned twice: the child must not answer in its parent's place.
+        # A tool that forked returns twice: the child must not answer in its parent's place.
         if os.getpid() != own_pid:
             os._exit(0)
-        # What the tool printed reaches the hub's log before its answer does.
+        # The tool's output reaches the hub's log before its answer does.
         sys.stdout.flush()
         channel.sendall(reply)
 

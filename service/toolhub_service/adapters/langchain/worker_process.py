@@ -1,8 +1,8 @@
-"""One worker process as the hub holds it: started, asked, and ended with all that it started.
+"""One worker process, from the hub's side: started, asked, and ended with all processes that it started.
 
-The worker leads a session of its own and is reached over a socket pair, so that what a tool prints cannot break a
-message. A pipe of which only the hub holds the writing end is its lifeline: when the hub is gone, however it went, the
-worker's group is killed (`lifeline`). Nothing is forked: each worker is a new interpreter.
+The worker leads a session of its own and is reached over a socket pair, so that a tool's output cannot break a message.
+A pipe whose writing end only the hub holds is its lifeline: when the hub is gone, for whatever reason, the worker's
+group is killed (`lifeline`). Nothing is forked: each worker is a new interpreter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toolhub_service.sandbox.hidden import CannotHide, HiddenPaths
 from toolhub_service.sandbox.process import Child, Program, spawn, wait_up_to
 from toolhub_service.sandbox.strays import kill_strays
 
-_GRACE_S: Final = 0.5  # Between SIGTERM and SIGKILL
+_GRACE_S: Final = 0.5  # between SIGTERM and SIGKILL
 _LINE_BYTES: Final = 4096
 
 OnLine = Callable[[str], None]
@@ -38,25 +38,25 @@ class WorkerTerms:
     """The first frame sent; the worker answers it when it is ready."""
     start_timeout_s: float = 60.0
     max_frame_bytes: int = 16 * 1024 * 1024
-    """Of an answer."""
+    """Limit of an answer."""
     hides: HiddenPaths | None = None
-    """What the worker must not see."""
+    """Paths hidden from the worker."""
 
 
 class WorkerFailed(Exception):
     """A worker could not be started, or has ended before it answered."""
 
     def __init__(self, reason: str, *, was_asked: bool = False) -> None:
-        """`was_asked`: the call had been sent to it, so that nobody knows how it ended."""
+        """`was_asked`: the call had been sent to it, so its outcome is unknown."""
         super().__init__(reason)
         self.was_asked = was_asked
 
 
 class WorkerProcess(asyncio.SubprocessProtocol):
-    """A running worker, what it prints, and its end. Made by `start_worker`."""
+    """A running worker, its output, and its end. Made by `start_worker`."""
 
     def __init__(self, channel: socket.socket, lifeline: int, max_frame_bytes: int, on_line: OnLine) -> None:
-        """Owns the hub's ends of the channel and the lifeline: they are closed with the process."""
+        """Takes over the hub's ends of the channel and the lifeline: they are closed with the process."""
         self._socket = channel
         self._lifeline = lifeline
         self._frames = FrameProtocol(max_frame_bytes)
@@ -76,23 +76,25 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         return has_channel and self._child is not None and not self._child.exited.is_set()
 
     async def start(self, program: Program) -> None:
-        """Once. Raises OSError when it cannot be started."""
+        """Start the process, once. Raises OSError when that fails."""
         self._child = await spawn(program, self)
 
     async def connect(self) -> None:
-        """Open the channel; once, before anything is asked."""
+        """Open the channel, once, before the first question."""
         self._socket.setblocking(False)
         self._channel, _ = await asyncio.get_running_loop().create_connection(lambda: self._frames, sock=self._socket)
 
     async def ask(self, frame: bytes) -> Any:
-        """The answer. Raises WorkerFailed, FrameTooLarge, ValueError: then, as on cancellation, it must be ended."""
+        """Return the answer. Raises WorkerFailed, FrameTooLarge, ValueError: then, as on cancellation, the worker must
+        be ended."""
         try:
             return await self._frames.ask(frame)
         except ChannelClosed as closed:
             raise WorkerFailed("it ended before it answered", was_asked=True) from closed
 
     async def end(self) -> None:
-        """Leave nothing running: SIGTERM to the group, a grace, SIGKILL; SIGKILL to what has left the group."""
+        """Leave nothing running: SIGTERM to the group, a pause, SIGKILL; SIGKILL to processes that have left
+        the group."""
         try:
             if self._child is not None:
                 await self._end_all(self._child)
@@ -107,7 +109,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     async def _end_all(self, child: Child) -> None:
         try:
-            # First, and once more, for with the worker goes all knowledge of what it has started.
+            # First, and once more, because with the worker all knowledge of its processes is lost.
             if not child.exited.is_set():
                 kill_strays(child.get_pid())
                 child.signal_group(signal.SIGTERM)
@@ -119,23 +121,25 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
-        # A line without an end would else grow for as long as the tool prints.
+        # A line without an end would otherwise grow for as long as the tool prints.
         self._rest = self._rest[:_LINE_BYTES]
         for line in lines[-100:]:
             self._on_line(line[:_LINE_BYTES].decode("utf-8", "replace"))
 
     def process_exited(self) -> None:
-        # A child that outlives the worker can hold the channel open: its end is the end of the answer all the same.
+        # A child that outlives the worker can hold the channel open; the worker's end is the end of the answer all the
+        # same.
         self._frames.fail(ChannelClosed())
 
 
 async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
-    """A worker that has answered the greeting. Raises WorkerFailed; leaves nothing behind when it fails."""
+    """Return a worker that has answered the greeting. Raises WorkerFailed, and then leaves nothing running."""
     ours, theirs = socket.socketpair()
     theirs_lifeline, ours_lifeline = os.pipe()
     worker = WorkerProcess(ours, ours_lifeline, terms.max_frame_bytes, on_line)
     try:
-        # Closed here once the worker has them: an end left open in the hub would hide the worker's own end.
+        # Closed here once the worker has them: an end left open in the hub would hide that the worker has closed its
+        # own.
         with theirs, os.fdopen(theirs_lifeline) as inherited:
             passed = (theirs.fileno(), inherited.fileno())
             argv = (*terms.argv, *map(str, passed))
@@ -147,13 +151,13 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
             await worker.connect()
             await worker.ask(terms.greeting)
     except BaseException as error:
-        # A start that is cut off must not leave the process behind.
+        # A start that is cut off must not leave the process running.
         await asyncio.shield(asyncio.ensure_future(worker.end()))
         if isinstance(error, CannotHide):
             raise WorkerFailed(
                 "neither bubblewrap nor Landlock works here to hide the hub's data folder from it"
             ) from error
-        # TimeoutError is an OSError, too, and has a sentence of its own below.
+        # TimeoutError is an OSError too, and has its own sentence below.
         if isinstance(error, OSError) and not isinstance(error, TimeoutError):
             raise WorkerFailed("it could not be started") from error
         if isinstance(error, TimeoutError | WorkerFailed):
@@ -162,9 +166,9 @@ async def start_worker(terms: WorkerTerms, on_line: OnLine) -> WorkerProcess:
     return worker
 
 
-# Not a library's pool: those that can kill a worker (pebble, loky) return results pickled, and to unpickle what foreign
-# code wrote is to run it. Calls wait for a place in the order they came. A place starts its worker when it is first
-# needed; a call that is cut off takes its worker with it, and the next one is started at once.
+# Not a library's pool: those that can kill a worker (pebble, loky) return pickled results, and unpickling data of
+# foreign code executes it. Calls wait for a slot in order of arrival. A slot starts its worker when it is first needed;
+# a call that is cut off takes its worker with it, and the next one is started at once.
 
 Start = Callable[[], Awaitable[WorkerProcess]]
 
@@ -174,7 +178,7 @@ class PoolClosed(Exception):
 
 
 class _Slot:
-    """A place in the pool for one worker."""
+    """A slot of the pool for one worker."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
@@ -190,7 +194,7 @@ class _Slot:
         return self._starting is not None
 
     def warm(self) -> asyncio.Task[WorkerProcess]:
-        """Have a worker started, once however many ask."""
+        """Start a worker, once for all who request it."""
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._started())
             self._starting.add_done_callback(_retrieve_exception)
@@ -209,7 +213,7 @@ class _Slot:
         starting, self._starting = self._starting, None
         if starting is not None and not starting.done():
             starting.cancel()
-            # Waited for all the same: a start that is cut off ends its own process.
+            # Awaited all the same: a start that is cut off ends its own process.
             with suppress(asyncio.CancelledError, WorkerFailed):
                 await starting
         worker, self.worker = self.worker, None
@@ -240,11 +244,11 @@ class WorkerPool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the workers that are running."""
+        """Return the process ids of the running workers."""
         return tuple(slot.worker.pid for slot in self._slots if slot.worker is not None and slot.worker.alive)
 
     async def ask(self, frame: bytes) -> Any:
-        """The answer of a worker. Raises PoolClosed, WorkerFailed, FrameTooLarge, ValueError."""
+        """Return a worker's answer. Raises PoolClosed, WorkerFailed, FrameTooLarge, ValueError."""
         async with self._permits:
             if self.is_closed:
                 raise PoolClosed
@@ -255,7 +259,7 @@ class WorkerPool:
                     return await worker.ask(frame)
                 except BaseException as error:
                     await self._replace(slot)
-                    # Its end was the pool's own doing.
+                    # The pool itself ended the worker.
                     if isinstance(error, WorkerFailed) and self.is_closed:
                         raise PoolClosed from error
                     raise
@@ -263,7 +267,7 @@ class WorkerPool:
                 self._free.append(slot)
 
     def warm(self) -> None:
-        """Have one worker ready before it is asked for, when none is running. Returns at once."""
+        """Start a worker before it is needed, when none is running. Returns at once."""
         if not self._closed and self._free and not self.pids:
             self._free[-1].warm()
 
@@ -273,14 +277,15 @@ class WorkerPool:
         await asyncio.gather(*(slot.clear() for slot in self._slots), *self._replacements)
 
     def _take(self) -> _Slot:
-        """The place used last whose worker is ready, else one whose worker is being started, else any."""
-        # The warmest, and of those the one used last, so that few workers stay warm and the rest never start.
+        """Return the most recently used slot whose worker is ready, else one whose worker is being started,
+        else any."""
+        # The most recently used of the ready ones, so that few workers stay warm and the rest never start.
         chosen = max(reversed(self._free), key=lambda slot: (slot.is_warm, slot.is_starting))
         self._free.remove(chosen)
         return chosen
 
     async def _replace(self, slot: _Slot) -> None:
-        """End the worker, even when the one who waits for that is cancelled, and start another."""
+        """End the worker, even when the waiting task is cancelled, and start another."""
         task = asyncio.ensure_future(self._replaced(slot))
         self._replacements.add(task)
         task.add_done_callback(self._replacements.discard)
@@ -293,6 +298,6 @@ class WorkerPool:
 
 
 def _retrieve_exception(starting: asyncio.Task[WorkerProcess]) -> None:
-    """Keep asyncio from reporting a failed start that nobody waits for: the next call starts anew."""
+    """Keep asyncio from reporting a failed start that nobody awaits: the next call starts another."""
     if not starting.cancelled():
         starting.exception()

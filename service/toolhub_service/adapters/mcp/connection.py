@@ -70,8 +70,7 @@ class Backoff:
         return max(FLOOR_S, self._randomness.uniform(0.0, ceiling_s))
 
     def after_loss(self, for_s: float) -> float:
-        """Count the loss of a connection after so many seconds. Return the seconds until the next attempt, 0 when it
-        had lasted a while."""
+        """Count a lost connection. Return the seconds until the next attempt; 0 after one that had lasted a while."""
         if for_s >= LASTED_S:
             self._failures = 0
         if self._failures:

@@ -1,4 +1,4 @@
-"""Step 6 for workflows of n8n: a webhook call that brings its result, or one that begins a job. Sources come and go."""
+"""Step 6 for workflows of n8n: a webhook call that returns its result, or one that starts a job."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class N8nOpener:
 
 
 def _terms(name: str, entry: N8nSource, shown_as: str, redactor: Redactor) -> N8nTerms:
-    """Raises ValueError for what cannot be used."""
+    """Return the terms. Raises ValueError for values that cannot be used."""
     values = SourceValues(redactor)
     fields = values.of(entry.headers)
     return N8nTerms(
@@ -87,7 +87,7 @@ def _terms(name: str, entry: N8nSource, shown_as: str, redactor: Redactor) -> N8
 
 
 def _per_user(terms: N8nTerms, redactor: Redactor) -> PerUserTerms | None:
-    """Raises ValueMissing."""
+    """Return the terms of callers' credentials. Raises ValueMissing."""
     entry, url = (
         terms.entry,
         urlunsplit(urlsplit(terms.url)._replace(netloc=urlsplit(terms.url).netloc.rpartition("@")[2])),
@@ -96,15 +96,15 @@ def _per_user(terms: N8nTerms, redactor: Redactor) -> PerUserTerms | None:
 
 
 def _headers(own: dict[str, str], inherited: dict[str, str]) -> Headers:
-    """A workflow's own, and those of the source that it does not name itself."""
+    """Return a workflow's own headers, and those of the source that it does not name itself."""
     names = {name.lower() for name in own}
     return request_headers({name: value for name, value in inherited.items() if name.lower() not in names} | own)
 
 
 def base_url(value: Value, values: SourceValues) -> str:
-    """The URL without a slash at its end. Raises ValueError when it is none, or no base."""
+    """Return the URL without a slash at its end. Raises ValueError when it is invalid or cannot be a base."""
     url = values.url(value)
-    # Paths are put behind it, where a query would swallow them.
+    # Paths are appended to it, which a query or fragment would swallow.
     if "?" in url or "#" in url:
         raise ValueError("its `url` is a base URL and must not have a query")
     return url.rstrip("/")
@@ -139,7 +139,7 @@ class N8nAdapter(SourceAdapter[_Source]):
         self._missing = missing
 
     def put(self, server: N8nServer, connections: RefCounted) -> None:
-        """Add a source, or put another server in its place. Calls under way end where they began."""
+        """Add a source, or replace its server. Running calls finish on the server that they began on."""
         jobs = N8nJob(server, self._caller, self._missing)
         executor = RemoteExecutor(jobs, self._running, self._clock, self._randomness, self._terms)
         self._sources[server.terms.name] = _Source(server, executor, connections)
@@ -163,7 +163,7 @@ class N8nAdapter(SourceAdapter[_Source]):
             raise no_source(call)
         try:
             return await self._caller.run(server, workflow, call)
-        # Anything else is the hub's own defect: the caller gets no text of it.
+        # Anything else is a defect of the hub: the caller gets none of its text.
         except (ToolFailure, asyncio.CancelledError):
             raise
         except Exception as defect:
@@ -177,7 +177,7 @@ class N8nAdapter(SourceAdapter[_Source]):
         return (f"Starts the n8n workflow `{spec.resource_id}` of the source `{spec.source}`{how}; it {does}.",)
 
     def _source(self, call: GrantedCall) -> _Source:
-        """Raises ToolFailure when it is gone."""
+        """Return the call's source. Raises ToolFailure when it was removed."""
         source = super()._source(call)
         if source.connections.is_closed:
             raise no_source(call)

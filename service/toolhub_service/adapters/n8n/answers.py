@@ -34,14 +34,14 @@ from toolhub_service.tools.egress.wire import MOST
 
 EXECUTION_HEADER: Final = "x-execution-id"
 STARTED: Final[JsonObject] = {"message": "Workflow was started"}
-"""How n8n answers at once, of a workflow that nobody waits for."""
+"""n8n's immediate answer for a workflow whose result is not awaited."""
 _DEPTH_MAX: Final = 64
 _JSON_BEGINS: Final = frozenset(b'{["-0123456789tfn')
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 class Unreadable(Exception):
-    """It begins like JSON and is none that can be used. `why` is a clause."""
+    """It begins like JSON and cannot be parsed or used. `why` is a clause."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -51,21 +51,21 @@ class Unreadable(Exception):
 class Read(NamedTuple):
     value: JsonValue
     binary: bytes | None = None
-    """What is neither JSON nor text."""
+    """A body that is neither JSON nor text."""
 
 
 def read(answer: Reply) -> Read:
-    """The body. Raises Unreadable."""
+    """Parse the body. Raises Unreadable."""
     body = answer.body.strip()
     if not body:
         return Read(None)
-    # By its content: what `responseData` makes of a webhook that answers at once is JSON sent as text/html.
+    # By its content: with `responseData`, a webhook that answers at once sends JSON as text/html.
     if body[0] in _JSON_BEGINS:
         try:
             return Read(loads(body, max_bytes=len(body), max_depth=_DEPTH_MAX))
         except ToolFailure as failure:
             if body[:1] in (b"{", b"[") or "json" in answer.headers.get("content-type", ""):
-                # "true story" is a text; what begins like an object or a list and is none is broken.
+                # "true story" is a text; what begins like an object or a list and does not parse is broken.
                 is_too_deep = failure.error.details.get("reason") == "too_deep"
                 why = "it is nested too deeply" if is_too_deep else "it is not valid JSON"
                 raise Unreadable(why) from failure
@@ -76,12 +76,12 @@ def read(answer: Reply) -> Read:
 
 
 async def read_in_thread(answer: Reply) -> Read:
-    """The same, of a large body in a thread."""
+    """Do the same, in a thread for a large body."""
     return read(answer) if len(answer.body) <= LARGE_BYTES else await in_thread(_read_bounded, answer)
 
 
 def _read_bounded(answer: Reply) -> Read:
-    """As `read`; of a body whose structure would hold everybody up, nothing."""
+    """Do the same as `read`, but refuse a body whose structure would block other calls."""
     if answer.body.lstrip()[:1] in (b"{", b"["):
         try:
             bound_structure(answer.body, MOST)
@@ -91,13 +91,13 @@ def _read_bounded(answer: Reply) -> Read:
 
 
 def execution_named(answer: Reply, value: JsonValue, pointer: str) -> str:
-    """The execution that the answer names; empty when it names none, or in a way that no id is written."""
+    """Return the id of the execution that the answer names; empty when it names none, or not as an id."""
     found = at(value, pointer)
     return (id_of(found) if found is not None else "") or id_of(answer.headers.get(EXECUTION_HEADER, "").strip())
 
 
 def at(value: JsonValue, pointer: str) -> JsonValue:
-    """What a JSON Pointer leads to; None where it leads nowhere."""
+    """Return the value at a JSON Pointer; None when there is none."""
     for name in names_of(pointer) if pointer else ():
         if isinstance(value, Mapping):
             value = value.get(name)
@@ -109,12 +109,12 @@ def at(value: JsonValue, pointer: str) -> JsonValue:
 
 
 def plain_media_type(value: str) -> str:
-    """The media type without its parameters."""
+    """Return the media type without its parameters."""
     return value.partition(";")[0].strip()
 
 
 def failure_in(entry: N8nWorkflow, value: JsonValue) -> str | None:
-    """What the workflow says of its failure, perhaps nothing; None: it has not failed."""
+    """Return the workflow's message about its failure, which may be empty; None: it has not failed."""
     sign = next((sign for sign in entry.fails_when if _matches(sign, value)), None)
     if sign is None:
         return None
@@ -126,17 +126,17 @@ def _matches(sign: BusinessError, value: JsonValue) -> bool:
     found = at(value, sign.at)
     if sign.equals is None:
         return found is not None and found is not False and found not in ("", [], {})
-    # In Python 1 equals true, in JSON it does not.
+    # In Python 1 equals True, in JSON it does not.
     return isinstance(found, bool) == isinstance(sign.equals, bool) and found == sign.equals
 
 
-# An item of a result has files under `binary`, by property: `{mimeType, fileName, fileSize, data, id}`. With the mode
-# `default` (in memory), and from Code nodes that write them so, `data` is base64: the file becomes an artifact. Else
-# (`filesystem`, the default of 2.x, `s3`, `database`) `data` only names the mode, and `id` the file: n8n gives it to
-# logged-in users, and no route of its public API does (OpenAPI of 2.8.4). Such a file is reported as missing.
+# An item of a result has files under `binary`, by property: `{mimeType, fileName, fileSize, data, id}`. In the mode
+# `default` (in memory), and from Code nodes that write it so, `data` is base64: the file becomes an artifact. Otherwise
+# (`filesystem`, the default of 2.x, `s3`, `database`) `data` only names the mode, and `id` the file, which n8n gives to
+# logged-in users but through no route of its public API (OpenAPI of 2.8.4). Such a file is reported as missing.
 
 FILES_MAX: Final = 32
-"""Of one result; more are only counted."""
+"""Per result; further files are only counted."""
 _WORD_MAX_CHARS: Final = 120
 _NAMED_MAX: Final = 5
 _ELSEWHERE: Final = "it stays in n8n, whose API does not return files"
@@ -144,10 +144,10 @@ _UNREADABLE: Final = "n8n's description of it is not a file"
 
 
 class ItemFile(NamedTuple):
-    """One file of one item, as n8n tells of it."""
+    """One file of one item, as n8n describes it."""
 
     item: int
-    """From 0."""
+    """Index from 0."""
     name: str
     """The property."""
     fields: JsonObject
@@ -155,16 +155,16 @@ class ItemFile(NamedTuple):
 
 @dataclass(slots=True)
 class Files:
-    """All files of a result: which were kept, and why others were not."""
+    """All files of a result: those stored, and why others were not."""
 
     by_item: dict[int, dict[str, JsonValue]] = field(default_factory=dict)
     artifacts: tuple[ArtifactRef, ...] = ()
     evidence: list[Evidence] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    """Those that are not kept, in words."""
+    """Descriptions of the files that were not stored."""
 
     def merged(self, value: JsonValue) -> JsonValue:
-        """The result; what an item that is nothing but files is in it is these files."""
+        """Return the result; an item that consists of files only is replaced by these files."""
         if isinstance(value, list):
             return [self._of(at, item) for at, item in enumerate(value)]
         return self._of(0, value)
@@ -186,7 +186,7 @@ def files_in(items: Sequence[JsonObject]) -> list[ItemFile]:
 async def keep_files(
     found: Sequence[ItemFile], call: Call, artifacts: ArtifactService | None, redact: Redact, execution_id: str
 ) -> Files:
-    """Each kept, or the reason why it is not."""
+    """Store each file, or note why it is not stored."""
     files = Files()
     for file in found[:FILES_MAX]:
         about = {name: quoted(_text(file.fields, key), redact, _WORD_MAX_CHARS) for name, key in _WORDS.items()}
@@ -220,9 +220,9 @@ _SHOWN: Final = ("filename", "media_type", "size")
 
 
 async def _data(fields: JsonObject) -> bytes | str:
-    """Its bytes, or why there are none; a clause."""
+    """Return the file's bytes, or a clause that says why there are none."""
     text = fields.get("data")
-    # With an id, `data` is the name of n8n's store and no content.
+    # With an id, `data` names n8n's store and is no content.
     if not isinstance(text, str) or fields.get("id"):
         return _ELSEWHERE
     return _decoded(text) if len(text) <= LARGE_BYTES else await asyncio.to_thread(_decoded, text)

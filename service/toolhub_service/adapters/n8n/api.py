@@ -1,8 +1,8 @@
-"""n8n's public API (`/api/v1`), as far as workflows are called, followed, looked up and stopped by it.
+"""n8n's public API (`/api/v1`), as far as the hub uses it to find, follow and stop workflows.
 
-Checked against the OpenAPI of 2.8.4 and 2.41.3: no route starts a workflow, so that "by id" means by the webhook that
-the API tells of. `POST /executions/{id}/stop` is there from 2.10 on; before that the router itself answers 404, worded
-`not found`, where an execution that is not there is `Not Found`.
+Checked against the OpenAPI of 2.8.4 and 2.41.3: no route starts a workflow, so a workflow "by id" is called by the
+webhook that the API reports. `POST /executions/{id}/stop` exists from 2.10 on; before that the router itself answers
+404 with `not found`, while a missing execution is `Not Found`.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _WORKFLOWS_A_PAGE: Final = 50
 _DEPTH_MAX: Final = 64
 _CURSOR_MAX_CHARS: Final = 4_096
 CLOCK_SKEW_MS: Final = 120_000
-"""By how much n8n's clock may be behind."""
+"""How far n8n's clock may be behind."""
 _STATUSES: Final = ("running", "waiting", "")
-# Of executions that a call may have begun; those of timers and the like are not.
+# Modes of executions that a call may have started, unlike those of timers and the like.
 _MODES: Final = frozenset({"", "webhook", "retry"})
 _LISTED_MAX: Final = 50
 _READ_MAX: Final = 60
 _REMEMBERED_MAX: Final = 4_096
-# Of one execution; one with more is read again each time.
+# Per execution; one with more is read again each time.
 _KEYS_MAX: Final = 16
 _NO_EXECUTION: Final = "Not Found"
 _NOT_STOPPABLE: Final = "Only running or waiting executions can be stopped"
 
 
 class ApiError(Exception):
-    """The API does not help. `reason` is a sentence in the hub's words."""
+    """The API gave no usable answer. `reason` is a sentence in the hub's words."""
 
     def __init__(self, reason: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -57,34 +57,34 @@ class ApiError(Exception):
 
 
 class ApiRefused(ApiError):
-    """It does not accept the key, or the key may not do this: nothing that passes by itself."""
+    """The API rejects the key, or the key lacks a permission: a repeat does not help."""
 
 
 class ApiTooLarge(ApiError):
-    """What it tells is there, and more than may be read."""
+    """The answer exists but is larger than may be read."""
 
 
 class NotFound(Exception):
-    """It says that it has no such thing."""
+    """The API answers that there is no such thing."""
 
 
 class Found(NamedTuple):
     execution: Execution
     """With its data."""
     others: int = 0
-    """Executions that bear the same key."""
+    """Number of other executions with the same key."""
 
 
 class Stop(Enum):
     ASKED = "asked"
     OVER = "over"
-    """It has ended by itself."""
+    """It has already ended by itself."""
     IMPOSSIBLE = "impossible"
-    """This version of n8n has no way."""
+    """This version of n8n cannot do it."""
 
 
 class N8nApi:
-    """Questions to it. Each raises ApiError when there is no answer worth the name."""
+    """Requests to the API. Each raises ApiError when there is no usable answer."""
 
     def __init__(self, client: N8nClient, url: str, api_key: str) -> None:
         self._client = client
@@ -92,11 +92,11 @@ class N8nApi:
         self._headers = (("x-n8n-api-key", api_key),)
         # One large answer at a time: each may be megabytes, and threads would share the interpreter's lock.
         self._reading = asyncio.Semaphore(1)
-        # By execution and its start: under which keys it was called, all there will ever be.
+        # By execution and its start, all keys that it was called with; these never change.
         self._keys: OrderedDict[tuple[str, str], frozenset[str]] = OrderedDict()
 
     async def execution(self, execution_id: str, *, with_data: bool, timeout_s: float = REQUEST_S) -> Execution:
-        """Raises NotFound; ApiTooLarge when what it brought is too large to be read."""
+        """Return an execution. Raises NotFound; ApiTooLarge when its data are too large to be read."""
         return await self.judged(execution_id, lambda execution: execution, with_data=with_data, timeout_s=timeout_s)
 
     async def judged(
@@ -107,7 +107,8 @@ class N8nApi:
         with_data: bool = True,
         timeout_s: float = REQUEST_S,
     ) -> Value:
-        """What `judge` makes of an execution, in a thread where its data are large. Raises as `execution`."""
+        """Return the result of `judge` for an execution, computed in a thread where its data are large. Raises as
+        `execution`."""
 
         def read(value: JsonValue) -> tuple[Value] | None:
             if (as_object(value) or {}).get("dataTooLargeToDisplay") is True:
@@ -115,19 +116,20 @@ class N8nApi:
             execution = execution_of(value)
             if execution is None or execution.id != execution_id:
                 raise ApiError("Its API sent an invalid description of an execution.")
-            # In a tuple, so that a judgement of None is not taken for data that is missing.
+            # In a tuple, so that a result of None is not confused with missing data.
             return (judge(execution),)
 
         path, query = f"/executions/{execution_id}", {"includeData": "true" if with_data else "false"}
         found = await self._get(path, query, timeout_s, read)
-        if found is None:  # of newer versions, which take this, too
+        if found is None:  # of newer versions, which accept this too
             found = await self._get(path, {**query, "ignoreDataSizeLimit": "true"}, timeout_s, read)
         if found is None:
             raise ApiTooLarge("Its API does not return the data of the execution.")
         return found[0]
 
     async def executions(self, workflow_id: str, status: str) -> Sequence[Execution]:
-        """The newest of a workflow, or of all (empty); of one status, or, empty, of those that have ended."""
+        """Return the newest executions of a workflow, or of all (empty); with one status, or, empty, those that have
+        ended."""
         query = {"limit": str(_LISTED_MAX), "includeData": "false"}
         if workflow_id:
             query["workflowId"] = workflow_id
@@ -139,19 +141,18 @@ class N8nApi:
             raise ApiError("Its API sent an invalid list of executions.")
         return [execution for execution in map(execution_of, rows[:_LISTED_MAX]) if execution is not None]
 
-    # Which execution a call has begun, where its answer does not say, is found by the key that was sent along. n8n has
-    # no search by key, so the newest executions are read one by one. A list may miss one that has just ended, and what
-    # is not saved is never listed: that nothing was found proves nothing. One call may have begun two executions, where
-    # a proxy repeats requests; the older one counts, for a workflow that checks its keys does its work in that one.
-    #
-    # Lists come without data. The data of each candidate are read whole, for n8n has no other way, and once: the key of
-    # an execution never changes, so those found to be another call's are remembered.
+    # If an answer does not name its execution, the execution is found by the key that was sent. n8n cannot search by
+    # key, so the newest executions are read one by one. A list may miss one that has just ended, and one that is not
+    # saved is never listed: finding nothing proves nothing. One call may have started two executions, where a proxy
+    # repeats requests; the older one counts, because a workflow that checks its keys does its work in that one. Lists
+    # come without data. n8n can only return the whole data of a candidate; they are read once: the key of an execution
+    # never changes, so executions of other calls are remembered.
 
     async def find(self, workflow_id: str, key: str, sent_at_unix_ms: int) -> Found | None:
-        """The execution that bears the key, begun after it was sent. Raises ApiError when it cannot be looked for."""
+        """Return the execution with the key, started after it was sent. Raises ApiError when the look-up fails."""
         found: dict[str, Execution] = {}
         seen: set[str] = set()
-        # The list without a status leaves out what runs and what waits (2.8.4).
+        # The list without a status omits running and waiting executions (2.8.4).
         for status in _STATUSES:
             for listed in await self.executions(workflow_id, status):
                 if listed.id in seen or len(seen) >= _READ_MAX or not self._may_be(listed, key, sent_at_unix_ms):
@@ -170,7 +171,8 @@ class N8nApi:
         return listed.mode in _MODES and not is_older and key in self._keys.get((listed.id, listed.started_at), (key,))
 
     async def _with_key(self, listed: Execution, key: str) -> Execution | None:
-        """The execution with its data when it bears the key. Of any other they are dropped where they were read."""
+        """Return the execution with its data when it has the key. The data of others are dropped where they
+        were read."""
 
         def judge(execution: Execution) -> tuple[Execution | None, frozenset[str] | None]:
             keys = keys_of(execution)
@@ -179,7 +181,7 @@ class N8nApi:
         try:
             execution, keys = await self.judged(listed.id, judge)
         except (NotFound, ApiTooLarge):
-            return None  # whose it was cannot be known
+            return None  # its call cannot be known
         if keys is not None and len(keys) <= _KEYS_MAX:
             self._keys[listed.id, listed.started_at] = keys
             if len(self._keys) > _REMEMBERED_MAX:
@@ -187,9 +189,9 @@ class N8nApi:
         return execution
 
     async def stop(self, execution_id: str) -> Stop:
-        """Raises NotFound when there is no such execution."""
-        # Older than 2.10 there is no such route: `not found` of the router, where an execution is `Not Found`. One that
-        # has ended is answered with 500 and a sentence.
+        """Stop an execution. Raises NotFound when there is none."""
+        # Before 2.10 there is no such route: the router answers `not found`, for an execution it is `Not Found`. One
+        # that has ended is answered with 500 and a sentence.
         answer = await self._ask("POST", f"/executions/{execution_id}/stop", REQUEST_S)
         if answer.status // 100 == 2:
             return Stop.ASKED
@@ -203,14 +205,14 @@ class N8nApi:
         raise _error(answer)
 
     async def workflow(self, workflow_id: str) -> JsonObject:
-        """As it answers calls, with its description, which lists do not tell. Raises NotFound."""
+        """Return the published workflow with its description, which lists omit. Raises NotFound."""
         found = await self._get(f"/workflows/{workflow_id}", {}, REQUEST_S, _fields)
         if id_of(found.get("id")) != workflow_id:
             raise ApiError("Its API sent an invalid description of a workflow.")
         return published(found)
 
     async def workflows(self) -> AsyncIterator[JsonObject]:
-        """The active ones, all pages of them, within bounds."""
+        """Yield the active workflows of all pages, within limits."""
         query = {"active": "true", "limit": str(_WORKFLOWS_A_PAGE), "excludePinnedData": "true"}
         seen, cursors = 0, set[str]()
         for _ in range(PAGES_MAX):
@@ -235,7 +237,7 @@ class N8nApi:
     async def _get(
         self, path: str, query: dict[str, str], timeout_s: float, read: Callable[[JsonValue], Value]
     ) -> Value:
-        """What `read` makes of the answer; of a large one in a thread, one at a time."""
+        """Return `read` of the answer; a large one is read in a thread, one at a time."""
         answer = await self._ask("GET", f"{path}?{urlencode(query)}" if query else path, timeout_s)
         if answer.status == 404 and message_of(answer.body)[0] == _NO_EXECUTION:
             raise NotFound

@@ -1,7 +1,7 @@
-"""A workflow that answers with its result: one request, and what can be known where the answer does not tell.
+"""A workflow that answers with its result: one request, and a look-up where the answer is unclear.
 
-An answer that never came proves nothing, for n8n goes on when its caller has left. Its execution is looked up by the
-key, and followed while there is time; what it says counts. The last part of the call's time is kept for that.
+A missing answer proves nothing, because n8n continues when its caller disconnects. The execution is looked up by the
+key and followed while there is time, and determines the outcome. The last part of the call's time is reserved for that.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ from toolhub_service.tools.egress.wire import is_large
 
 RAW_MAX_BYTES: Final = 64 * 1024
 RESERVE_S: Final = 5.0
-"""Of a call's time, for looking up how it ended; at most a quarter of it."""
+"""Part of a call's time for looking up how it ended; at most a quarter of it."""
 STOP_TIMEOUT_S: Final = 2.0
-"""For finding and stopping what a caller has given up."""
+"""For finding and stopping an execution whose caller has given up."""
 LOOKUP_TIMEOUT_S: Final = 3.0
-"""How long an execution that has ended is looked for: a list may miss it for a moment."""
+"""How long an ended execution is looked for: a list may miss it for a moment."""
 _PAUSE_S: Final = 0.2
 _NO_API: Final = "It could not be looked up, because the source has no `api_key`."
 _NOT_FOUND: Final = "Its execution was not found by its key; it may have run all the same."
 
 
 class WorkflowCaller:
-    """Calls workflows, whatever their server."""
+    """Calls workflows of any server."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class WorkflowCaller:
         pause_s: float = _PAUSE_S,
         lookup_timeout_s: float = LOOKUP_TIMEOUT_S,
     ) -> None:
-        """`artifacts`: where binary answers go; `keep_raw`: whether outcomes carry n8n's own answer (bounded).
+        """`artifacts`: stores binary answers; `keep_raw`: whether outcomes contain n8n's own answer (bounded).
 
         `pause_s`: between two requests about one execution; `lookup_timeout_s`: how long one is looked for.
         """
@@ -93,12 +93,12 @@ class WorkflowCaller:
         self.lookup_timeout_s = lookup_timeout_s
 
     async def run(self, server: N8nServer, workflow: Workflow, call: GrantedCall) -> Outcome:
-        """Raises ToolFailure; cancelled, it has n8n stop what it can find."""
+        """Run one call. Raises ToolFailure; when cancelled, it has n8n stop the executions that it can find."""
         run = _Run(self, server, workflow, call)
         try:
             return await run.outcome()
         except asyncio.CancelledError:
-            # n8n goes on with a workflow whose caller has left.
+            # n8n continues a workflow whose caller has disconnected.
             await run.stop()
             raise
 
@@ -110,10 +110,10 @@ class WorkflowCaller:
         execution: Execution,
         known: dict[str, str],
     ) -> Outcome:
-        """What an execution that is over has come to. Raises ToolFailure as its verdict, NoData."""
+        """Return the outcome of an execution that has ended. Raises ToolFailure when it failed, NoData."""
         failures.check_end(call, execution, self.redact, known)
         value, found = _result_and_files(workflow, call, execution)
-        # Before anything is made of it: a workflow may hand out the secrets that it was called with.
+        # Masked first: a workflow may return the secrets that it was called with.
         value = server.terms.mask.value(value)
         self._judge(workflow, call, value, known)
         files = await keep_files(found, call.call, self._artifacts, self.redact, execution.id)
@@ -134,7 +134,7 @@ class WorkflowCaller:
         value: Read,
         known: dict[str, str],
     ) -> Outcome:
-        """What a successful answer says. Raises ToolFailure."""
+        """Return the outcome of a successful answer. Raises ToolFailure."""
         if server.terms.mask.finds(sent.answer.body):
             value = Read(server.terms.mask.value(value.value), value.binary)
         if value.binary is not None:
@@ -159,7 +159,7 @@ class WorkflowCaller:
 def _result_and_files(
     workflow: Workflow | None, call: GrantedCall, execution: Execution
 ) -> tuple[JsonValue, Sequence[ItemFile]]:
-    """Its result and its files. Raises NoData."""
+    """Return the execution's result and its files. Raises NoData."""
     try:
         value = result_of(execution) if call.spec.cost.is_async else answer_of(execution)
         return value, files_in(result_items(execution))
@@ -200,12 +200,12 @@ class _Run:
         return await self._read(sent)
 
     async def stop(self) -> None:
-        """Ask n8n to stop it, once and for a bounded time; in a task of its own, for this one is being cancelled."""
+        """Ask n8n once to stop it, for a bounded time and in a separate task, because this one is being cancelled."""
         if self._has_ended or self._server.api is None:
             return
         asking = asyncio.create_task(self._stop_once(self._server.api))
         await asyncio.wait({asking}, timeout=STOP_TIMEOUT_S)
-        # A caller that gave up does not wait for an n8n that hangs.
+        # A caller that gave up does not wait for a hanging n8n.
         asking.cancel()
 
     async def _stop_once(self, api: N8nApi) -> None:
@@ -217,7 +217,7 @@ class _Run:
             if execution_id:
                 await api.stop(execution_id)
         except (ApiError, NotFound):
-            return  # it goes on to its end, as without an API
+            return  # it runs to its end, as it does without an API
 
     async def _read(self, sent: Sent) -> Outcome:
         answer, call = sent.answer, self._call
@@ -225,10 +225,10 @@ class _Run:
             raise failures.too_large(call, self._server.terms.entry.max_response_bytes, self._known())
         if failures.is_gateway(answer):
             return await self._outcome_by_lookup(f"A proxy before n8n answered with status {answer.status}.")
-        # `Error in workflow` tells neither the cause nor the execution.
+        # `Error in workflow` names neither the cause nor the execution.
         if failures.is_in_workflow(answer):
             raise await self._workflow_failure()
-        # What a workflow answers that knows the key already; the recipe in docs/n8n.md answers so.
+        # The answer of a workflow that already knows the key, as in the recipe of docs/n8n.md.
         if answer.status == 409 and self._workflow.entry.deduplicates:
             return await self._first_outcome(sent)
         if not 200 <= answer.status < 300:
@@ -247,7 +247,7 @@ class _Run:
         return await self._by.answered(self._server, self._workflow, call, sent, value, known)
 
     async def _outcome_of_empty(self, sent: Sent) -> Outcome:
-        """A success without a body: only its execution tells what that means."""
+        """Return the outcome of a success without a body, which only its execution explains."""
         found, search = await self._find_execution()
         if found is None:
             raise failures.answered_nothing(self._call, search, self._known())
@@ -261,7 +261,7 @@ class _Run:
         raise failures.answered_nothing(self._call, search, known)
 
     async def _workflow_failure(self) -> ToolFailure:
-        """Why the workflow failed, as its execution tells."""
+        """Return why the workflow failed, according to its execution."""
         found, search = await self._find_execution()
         if found is None or not found.execution.has_failed:
             return failures.in_workflow(self._call, search if self._server.api else "")
@@ -269,15 +269,16 @@ class _Run:
         return failures.failed(self._call, found.execution, self._by.redact, known, status=500)
 
     async def _first_outcome(self, sent: Sent) -> Outcome:
-        """The workflow knows the key: the answer is what its first run has come to."""
+        """Return the outcome of the first run with this key, which the workflow already knew."""
         found, _ = await self._find_execution()
-        # One execution alone is the one that answered 409: whose result this key has is not known.
+        # A single execution is the one that answered 409: the result of this key is unknown.
         if found is None or not found.others:
             raise failures.refused(self._call, sent.answer, self._by.redact)
         return await self._wait_for_end(found, "It had been sent before under the same key.")
 
     async def _outcome_by_lookup(self, happened: str) -> Outcome:
-        """It was sent, and there is no answer. Raises ToolFailure OUTCOME_UNKNOWN when its execution tells nothing."""
+        """Return the outcome of a request without an answer. Raises ToolFailure OUTCOME_UNKNOWN when no execution
+        explains it."""
         found, search = await self._find_execution()
         if found is None:
             self._has_ended = True
@@ -285,16 +286,16 @@ class _Run:
         return await self._wait_for_end(found, happened)
 
     async def _wait_for_end(self, found: Found, happened: str) -> Outcome:
-        """To the end of an execution, while there is time."""
+        """Follow an execution to its end, while there is time."""
         api = self._server.api
-        assert api is not None  # else nothing was found
+        assert api is not None  # otherwise nothing was found
         self._execution_id = found.execution.id
         execution = found.execution
         search = "Its execution was found and is still running."
         try:
             while not execution.is_over and self._remaining_s() > self._stop_reserve_s():
                 await asyncio.sleep(self._by.pause_s)
-                # Its data may be megabytes, and only whether it goes on is asked here.
+                # Its data may be megabytes, and here only its status matters.
                 execution = await api.execution(execution.id, with_data=False, timeout_s=self._remaining_s())
             if execution.is_over:
                 execution = await api.execution(execution.id, with_data=True, timeout_s=self._remaining_s())
@@ -313,7 +314,7 @@ class _Run:
         raise failures.unknown(self._call, happened, search, known)
 
     async def _find_execution(self) -> tuple[Found | None, str]:
-        """Its execution, or None and a sentence about why it was not found."""
+        """Return its execution, or None and a sentence about why it was not found."""
         api = self._server.api
         if api is None:
             return None, _NO_API
@@ -321,7 +322,7 @@ class _Run:
             self._now_s() + self._by.lookup_timeout_s, self._now_s() + self._remaining_s() - self._stop_reserve_s()
         )
         try:
-            # One question at least, however little time is left.
+            # At least one request, however little time is left.
             async with asyncio.timeout_at(max(until_s, self._now_s() + 0.05)):
                 while True:
                     found = await api.find(self._workflow_id, self._key, self._sent_at_unix_ms)
@@ -347,14 +348,14 @@ class _Run:
         return inf if self._call.deadline_s == inf else self._call.deadline_s - self._now_s()
 
     def _answer_deadline_s(self) -> float:
-        """Until when the answer is waited for: then there is time left to look it up."""
+        """Return the deadline for the answer, which leaves time to look the execution up."""
         deadline_s = self._call.deadline_s
         if deadline_s == inf:
             return inf
-        # Time to look the execution up, where that can be done at all; a quarter of a short deadline at most.
+        # Time to look the execution up, where that is possible; at most a quarter of a short deadline.
         reserve_s = RESERVE_S if self._server.api is not None else 0.1
         return deadline_s - min(reserve_s, self._remaining_s() / 4)
 
     def _stop_reserve_s(self) -> float:
-        """What is left when it is time to give up following, and to ask for a stop."""
+        """Return the time reserved for giving up and requesting a stop."""
         return min(0.5, self._remaining_s() / 10) if self._remaining_s() != inf else 0.0

@@ -1,8 +1,8 @@
-"""Requests to one n8n server, and to nothing else: judged, dialled and bounded by the egress guard.
+"""Requests to one n8n server only: checked, connected and bounded by the egress guard.
 
-Only the origin of the operator's URL may be reached, whatever networks it stands in. Redirects are not followed, no
-cookie is kept, and nothing of the environment has an effect. A request is sent once: on a kept connection that turns
-out to be dead nobody can tell whether it was taken. Connections are given up before n8n does so (Node: after 5 s idle).
+Only the origin of the operator's URL may be reached, in whatever network. Redirects are not followed, no cookie is
+stored, and the environment has no effect. A request is sent once: if a kept connection turns out to be dead, it is
+unknown whether the request arrived. So connections are closed before n8n closes them (Node: after 5 s idle).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from toolhub_service.guards.urls import judge_url, parse_url
 from toolhub_service.tools.egress.transport import GuardedTransport, judged_as
 from toolhub_service.tools.egress.wire import BoundedBody, WireError, decoder_of
 
-# n8n's own errors carry `stacktrace` and `hint`; errors of nodes carry `stack` and the parameters of the node. These
-# and paths of its machine are removed before n8n's words are passed on, redacted and cut.
+# n8n's own errors contain `stacktrace` and `hint`; errors of nodes contain `stack` and the parameters of the node.
+# These and paths of its machine are removed before n8n's text is passed on, redacted and truncated.
 
 MESSAGE_MAX_CHARS: Final = 500
 _TRACES: Final = frozenset({"stacktrace", "stack", "hint"})
@@ -48,24 +48,24 @@ _TAGS: Final = re.compile(r"<(script|style)\b.*?(?:</\1>|\Z)|<[^<>]*>", re.DOTAL
 
 
 def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
-    """Somebody else's words: redacted, printable, without traces and paths, at most so many characters."""
+    """Return foreign text: redacted, printable, without stack traces and paths, at most so many characters."""
     plain = _PLACE.sub("[path]", _STACK.sub("", text[:JUDGED_CHARS]))
     return upstream.quoted(plain, redact, max_chars)
 
 
 def message_of(body: bytes) -> tuple[str, JsonValue]:
-    """What an error answer says, before it is redacted: its message or its text, and its JSON where it is some."""
+    """Return the message or the text of an error answer, not redacted, and its JSON value if it has one."""
     text = body[:JUDGED_CHARS].decode("utf-8", "replace")
     value: JsonValue = None
     if text.lstrip()[:1] in ("{", "["):
         try:
-            # A body that was cut is no JSON, and goes on as text.
+            # A truncated body does not parse, and is used as text.
             value = json.loads(body[: 8 * JUDGED_CHARS])
         except (ValueError, RecursionError):
             value = None
     if isinstance(value, Mapping) and isinstance(value.get("message"), str):
         return str(value["message"]), value
-    # An error of another shape is shown as a whole, without the members that tell of n8n's machine.
+    # An error of another shape is shown as a whole, without the members that describe n8n's machine.
     if value is not None:
         return json.dumps(_without_traces(value, _DEPTH_MAX), ensure_ascii=False), value
     if "<" in text and text.lstrip()[:1] == "<":
@@ -90,14 +90,14 @@ _CONNECTIONS_MAX: Final = 100
 _KEEP_ALIVE_S: Final = 4.0
 _WRITE_S: Final = 30.0
 LARGE_BYTES: Final = 64 * 1024
-"""Of an answer that is read in a thread: of what a workflow says nobody knows how large it is."""
+"""Size of an answer that is parsed in a thread, as a workflow's answer may have any size."""
 _FIELDS: Final = (("user-agent", f"tool-hub/{__version__}"), ("accept", "*/*"), ("accept-encoding", "gzip"))
 
 
 class Reply(NamedTuple):
     status: int
     headers: Mapping[str, str]
-    """Names in lower case; of a field that was sent twice the first."""
+    """Names in lower case; of a repeated field the first."""
     body: bytes
     is_cut: bool = False
     """Whether there was more than may be read."""
@@ -110,13 +110,13 @@ class NoReply(Exception):
         super().__init__(reason)
         self.reason = reason
         self.was_sent = was_sent
-        """Whether the server may have got the request."""
+        """Whether the server may have received the request."""
         self.is_late = is_late
         """Whether time ran out."""
 
 
 class N8nClient:
-    """Sends requests to one server, and to nothing else."""
+    """Sends requests to one server only."""
 
     def __init__(self, url: str, entry: N8nSource, resolver: Resolver) -> None:
         """Raises ToolFailure for a URL that cannot be used, OSError or ValueError for certificates that cannot."""
@@ -132,7 +132,7 @@ class N8nClient:
         )
         self._origin = httpx.URL(f"{origin.scheme}://{origin.authority}")
         self._max_bytes = entry.max_response_bytes
-        # Reading is bounded by the deadline of each request, for a workflow may take as long as its call.
+        # Reading is bounded by the deadline of each request, because a workflow may take as long as its call.
         self._timeouts = {"connect": entry.connect_timeout_s, "read": None, "write": _WRITE_S, "pool": None}
         self._transport = GuardedTransport(
             resolver,
@@ -145,7 +145,8 @@ class N8nClient:
     async def send(
         self, method: str, url: str, headers: Headers = (), body: bytes = b"", *, deadline_s: float = inf
     ) -> Reply:
-        """One request and its whole answer. Raises NoReply; ToolFailure for an address that may not be reached."""
+        """Send one request and return its whole answer. Raises NoReply; ToolFailure for an address that may not be
+        reached."""
         if self.is_closed:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The source has been closed.")
         judged = judge_url(url, method, self._rules)
@@ -184,9 +185,10 @@ class N8nClient:
 
 
 def _context(tls: ClientTls, scheme: str) -> ssl.SSLContext | None:
-    """None: as everything else in the hub verifies servers. Where TLS is never spoken, one that trusts nobody."""
+    """Return None for the hub's usual verification of servers; where TLS is never used, a context that trusts
+    nobody."""
     if scheme == "http":
-        # Never used over http: made without loading the system's certificates.
+        # Never used over http, so the system's certificates are not loaded.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if not (tls.ca_file or tls.certificate_file):
         return None

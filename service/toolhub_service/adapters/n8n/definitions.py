@@ -1,9 +1,9 @@
-"""From a workflow to a `Definition`: as the operator has configured it, or as n8n's API tells of it.
+"""Makes a `Definition` of a workflow that the operator has configured, or that n8n's API reports.
 
-Of a configured workflow every word is the operator's. Of a discovered one nothing is believed but where it is called:
-its name, tags and description are untrusted text, it has no schema (any object, tagged `open-schema`), and only the
-operator's overrides say that it changes nothing. `Definition.remote` holds what callers rely on; what a workflow does
-inside can change without any of it changing.
+All texts of a configured workflow are the operator's. Of a discovered one only its address is trusted: name, tags and
+description are untrusted text, it has no schema (any object, tagged `open-schema`), and only the operator's overrides
+declare that it changes nothing. `Definition.remote` holds what callers rely on; the nodes inside a workflow can change
+without any of it changing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DefinitionMaker:
         self._overrides = Overrides(terms.entry.tools)
 
     def configured(self, own_name: str, workflow: N8nWorkflow, problem: str = "") -> Definition | None:
-        """None when it is not offered. Raises Unnamed."""
+        """Return the definition; None when the workflow is not offered. Raises Unnamed."""
         wrong = problem or self._wrong(workflow)
         description = workflow.description or f"The n8n workflow `{own_name}`."
         remote: dict[str, JsonValue] = {
@@ -60,7 +60,7 @@ class DefinitionMaker:
         return self._made(own_name, workflow, description, remote, wrong, is_operators=True)
 
     def discovered(self, found: Discovered) -> Definition | None:
-        """None when it is not offered. Raises Unnamed."""
+        """Return the definition; None when the workflow is not offered. Raises Unnamed."""
         own_name = found.name
         mask = self._terms.mask
         if mask.text(own_name) != own_name:
@@ -107,7 +107,7 @@ class DefinitionMaker:
             annotations=Annotations(
                 read_only=override.read_only is True,
                 destructive=override.destructive is True,
-                # A workflow that checks its keys does its work once, however often it is sent.
+                # A workflow that checks its keys does its work once, however often it is called.
                 idempotent=override.idempotent is True or workflow.deduplicates,
                 open_world=True,
                 supports_progress=workflow.is_async,
@@ -118,7 +118,7 @@ class DefinitionMaker:
             version=workflow.version,
             tags=spec.tags if workflow.input_schema is not None else tuple(dict.fromkeys((*spec.tags, OPEN_SCHEMA))),
             cost=CostHints(is_async=workflow.is_async),
-            # The source's `timeout_s` is that of calls: an execution that is followed may take days.
+            # The source's `timeout_s` applies to calls: an execution that is followed may take days.
             limits=structs.replace(
                 spec.limits, job_timeout_s=(override.timeout_s or 0.0) if workflow.is_async else 0.0
             ),
@@ -126,7 +126,7 @@ class DefinitionMaker:
         )
 
     def _wrong(self, workflow: N8nWorkflow) -> str:
-        """Why the operator's entry cannot be used, with what to do; empty when it can."""
+        """Return why the operator's entry cannot be used, with what to do; empty when it can."""
         if not workflow.path and not workflow.workflow_id:
             return "It has neither `webhook` nor `workflow_id`."
         if not workflow.path and not self._terms.api_key:
@@ -171,11 +171,11 @@ def _is_scalar(schema: JsonValue) -> bool:
     return isinstance(choices, list) and not any(isinstance(choice, Mapping | list) for choice in choices)
 
 
-# What `toolhub workflows check` says, which asks no server and resolves no secret.
+# For `toolhub workflows check`, which asks no server and resolves no secret.
 
 
 def preview(name: str, source: N8nSource, _object_info: JsonObject | None = None) -> WorkflowReport:
-    """The tools that a source's configured workflows become, and what is wrong with them."""
+    """Return the tools that a source's configured workflows become, and their problems."""
     notes: tuple[str, ...] = ()
     if source.discover is not None:
         note = f"only a running hub knows what `discover` finds: `toolhub tools list --source {name}`"
@@ -219,7 +219,7 @@ def _previewed(name: str, source: N8nSource) -> Iterator[WorkflowTool]:
 
 
 def _path_problem(webhook: str) -> str:
-    """What is wrong with a path that was copied from n8n's editor; empty when nothing is."""
+    """Return what is wrong with a path copied from n8n's editor; empty when nothing is."""
     if "webhook-test" in webhook.split("/"):
         return (
             "`webhook` is the address of a test run, which works once after a click in the editor: activate the "

@@ -21,23 +21,23 @@ from toolhub_service.adapters.n8n.workflow import KEY_HEADER, RESPOND, WEBHOOK, 
 from toolhub_service.adapters.upstream import as_object
 from toolhub_service.domain.json import JsonObject, JsonValue
 
-# What a Respond node answers with that its data hold.
+# Values of a Respond node's `respondWith` whose answer is in its data.
 _PASSED_ON: Final = ("firstIncomingItem", "allIncomingItems")
 KEY_MAX_CHARS: Final = 64
-"""The hub's own are UUIDs."""
+"""The hub's own keys are UUIDs."""
 _TIME: Final = re.compile(r"[0-9T:.Z+-]{10,40}", re.ASCII)
 _STATUS: Final = re.compile(r"[!-~]{1,32}", re.ASCII)
 FAILED: Final = frozenset({"error", "crashed", "failed"})
 OVER: Final = FAILED | {"success", "canceled", "cancelled"}
-"""Any other status is that of an execution which goes on, or may: new, running, waiting, unknown."""
+"""Any other status is that of an execution which continues, or may: new, running, waiting, unknown."""
 
 
 class NoData(Exception):
-    """The execution is known, and what it brought is not."""
+    """The execution is known, but its result is not."""
 
 
 class AnswerNotKept(NoData):
-    """The last node has answered the caller, and its answer is kept nowhere."""
+    """The last node has answered the caller, and its answer is stored nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Execution:
     stopped_at: str = ""
     wait_till: str = ""
     mode: str = ""
-    """How it was started, such as `webhook`; empty: not known."""
+    """How it was started, such as `webhook`; empty: unknown."""
     data: JsonObject = field(default_factory=dict, repr=False)
-    """The whole answer."""
+    """The whole answer of the API."""
 
     @property
     def is_over(self) -> bool:
@@ -77,7 +77,7 @@ class Execution:
 
 
 def execution_of(value: JsonValue) -> Execution | None:
-    """None for what does not tell of an execution."""
+    """Return the execution; None when the value does not describe one."""
     answer = as_object(value)
     if answer is None:
         return None
@@ -86,11 +86,11 @@ def execution_of(value: JsonValue) -> Execution | None:
         return None
     return Execution(
         own_id,
-        # It stands in messages and evidence: a server's text of any length does not.
+        # It is shown in messages and evidence, so a server's text of any length is not used.
         status.lower() if _STATUS.fullmatch(status) else "unknown",
         id_of(answer.get("workflowId")),
         id_of(answer.get("workflowVersionId")),
-        # When it was called; `startedAt` is when n8n began with it, and null while it is queued.
+        # When it was called; `startedAt` is when n8n began to run it, and null while it is queued.
         _time(answer.get("createdAt")) or _time(answer.get("startedAt")),
         _time(answer.get("stoppedAt")),
         _time(answer.get("waitTill")),
@@ -100,14 +100,15 @@ def execution_of(value: JsonValue) -> Execution | None:
 
 
 def result_of(execution: Execution) -> JsonValue:
-    """What the last node gave. Raises NoData when n8n does not say, AnswerNotKept when only the caller got it."""
+    """Return the last node's result. Raises NoData when n8n does not report it, AnswerNotKept when only the caller got
+    it."""
     items = [item.get("json") for item in result_items(execution)]
-    # A list only where there are several: most workflows end with one item.
+    # A list only for several items: most workflows end with one.
     return items[0] if len(items) == 1 else items or None
 
 
 def result_items(execution: Execution) -> list[JsonObject]:
-    """The items of the last node, whole: `json`, and `binary` where they have files. Raises as `result_of`."""
+    """Return the whole items of the last node: `json`, and `binary` where they have files. Raises as `result_of`."""
     last = _last_node(execution)
     runs = _at(execution.data, "data", "resultData", "runData").get(last)
     if not isinstance(runs, Sequence) or not runs:
@@ -118,7 +119,7 @@ def result_items(execution: Execution) -> list[JsonObject]:
 
 
 def answer_of(execution: Execution) -> JsonValue:
-    """What its webhook would have answered: of the last node the first item, or all of them. Raises as `result_of`."""
+    """Return what its webhook would have answered: the first item of the last node, or all. Raises as `result_of`."""
     result = result_of(execution)
     parameters = next((_at(node, "parameters") for node in _nodes(execution) if node.get("type") == WEBHOOK), {})
     if parameters.get("responseMode") != "lastNode":
@@ -129,32 +130,33 @@ def answer_of(execution: Execution) -> JsonValue:
 
 
 def error_of(execution: Execution) -> tuple[str, str]:
-    """Message and name of the node that failed, as n8n tells them; empty where it does not."""
+    """Return message and name of the node that failed, as n8n reports them; empty where it does not."""
     error = _at(execution.data, "data", "resultData", "error")
     message, node = error.get("message"), _at(error, "node").get("name")
-    # Errors of Code nodes name none.
+    # Errors of Code nodes name no node.
     return message if isinstance(message, str) else "", node if isinstance(node, str) else _last_node(execution)
 
 
 def has_key(execution: Execution, key: str) -> bool:
-    """Whether it was started by the call that was sent under the key."""
+    """Return whether it was started by the call that was sent with the key."""
     return key in keys_of(execution)
 
 
 def keys_of(execution: Execution) -> frozenset[str]:
-    """All that may be the key of the call that started it."""
+    """Return all values that may be the key of the call that started it."""
     own = _at(execution.data, "customData").values()
     return _keys(execution) | {value for value in own if isinstance(value, str) and len(value) <= KEY_MAX_CHARS}
 
 
 def has_all_keys(execution: Execution) -> bool:
-    """Whether it will never bear another one than those it has."""
-    # Data of a running execution are saved late: that there is no key yet proves nothing.
+    """Return whether its keys are complete."""
+    # Data of a running execution are saved late: a key may still appear.
     return execution.is_over or bool(_keys(execution))
 
 
 def is_of_another_call(execution: Execution, key: str, workflow_id: str) -> bool:
-    """Whether it is certainly not what was started under the key. `workflow_id`: of the call's own; empty: unknown."""
+    """Return whether it certainly was not started with the key. `workflow_id`: of the call's own workflow; empty:
+    unknown."""
     if workflow_id and execution.workflow_id and execution.workflow_id != workflow_id:
         return True
     return bool(_keys(execution)) and not has_key(execution, key)
@@ -173,7 +175,7 @@ def _last_node(execution: Execution) -> str:
 
 
 def _has_own_response(execution: Execution, name: str) -> bool:
-    """Whether the node has given the caller something else than what it passes on."""
+    """Return whether the node has answered the caller with something else than its input."""
     for node in _nodes(execution):
         if node.get("name") == name and node.get("type") == RESPOND:
             return _at(node, "parameters").get("respondWith", "firstIncomingItem") not in _PASSED_ON
@@ -181,21 +183,21 @@ def _has_own_response(execution: Execution, name: str) -> bool:
 
 
 def _nodes(execution: Execution) -> list[JsonObject]:
-    """The nodes of the workflow as it was run."""
+    """Return the nodes of the workflow as it was run."""
     nodes = _at(execution.data, "workflowData").get("nodes")
     return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
 
 
 def _keys(execution: Execution) -> frozenset[str]:
-    """The keys that its trigger was called with."""
-    # A workflow, or whoever called it, may write a key anywhere in the data. n8n itself has written only those in the
-    # data of the nodes that nothing ran before, so no others count.
+    """Return the keys that its trigger was called with."""
+    # A workflow, or its caller, may write a key anywhere in the data. Only in the data of the first nodes it was
+    # written by n8n itself, so no others count.
     found = (_at(item, "headers").get(KEY_HEADER) for item in _trigger_items(_at(execution.data, "data")))
     return frozenset(key for key in found if isinstance(key, str) and key)
 
 
 def _trigger_items(data: JsonObject) -> Iterator[JsonObject]:
-    """The first items of the nodes that nothing ran before: those that have run, and those that are to run."""
+    """Yield the first items of the nodes that no node precedes: those that have run, and those that will."""
     for runs in _at(data, "resultData", "runData").values():
         if isinstance(runs, list) and runs:
             yield from _first(runs[0])
@@ -206,12 +208,12 @@ def _trigger_items(data: JsonObject) -> Iterator[JsonObject]:
 
 def _first(run: JsonValue) -> list[JsonObject]:
     if (as_object(run) or {}).get("source"):
-        return []  # it got its data from another node
+        return []  # its data came from another node
     return [fields for item in _items(run)[:1] if (fields := as_object(item.get("json"))) is not None]
 
 
 def _items(run: JsonValue) -> list[JsonObject]:
-    """What one run of a node gave: on the first of its outputs that gave something."""
+    """Return the items of one run of a node: from the first of its outputs that has any."""
     outputs = _at(as_object(run) or {}, "data").get("main")
     for output in outputs if isinstance(outputs, list) else ():
         if isinstance(output, list) and output:

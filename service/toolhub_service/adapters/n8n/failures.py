@@ -1,4 +1,4 @@
-"""What went wrong with a call of a workflow, in the hub's words: what may have happened over there decides the kind.
+"""Failures of calls of workflows. The kind depends on what may have happened in n8n.
 
     nothing was sent, or n8n has no such webhook         TOOL_UNAVAILABLE: certainly not run
     n8n, or a proxy before it, is busy                   TOOL_UNAVAILABLE, retryable: not run
@@ -6,7 +6,7 @@
     the workflow ran into an error, or says it failed    EXECUTION_ERROR
     anything else that is no result                      UPSTREAM_ERROR
 
-Whatever a workflow says is quoted: cut, redacted, without traces and paths of n8n's machine.
+A workflow's own text is quoted: truncated, redacted, without stack traces and paths of n8n's machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GATEWAY: Final = frozenset({502, 504})
 
 
 def no_webhook(call: GrantedCall, why: str) -> ToolFailure:
-    """It is not known where it is called, and n8n does not say. `why`: a sentence."""
+    """The webhook's address is unknown, and n8n does not report it. `why`: a sentence."""
     message = f"{call.spec.name} could not be called: its webhook is not known. {why} It has not run. Try again later."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, reason="WEBHOOK_UNKNOWN")
 
@@ -44,7 +44,8 @@ def not_sent(call: GrantedCall, broken: NoReply) -> ToolFailure:
 
 
 def unknown(call: GrantedCall, happened: str, looked: str, details: Mapping[str, JsonValue]) -> ToolFailure:
-    """It was sent and may have run. `happened`, `looked`: sentences; `details`: what is known of its execution."""
+    """The request was sent and may have run. `happened`, `looked`: sentences; `details`: what is known of its
+    execution."""
     message = f"{call.spec.name} was sent to n8n and may still be running. {happened} {looked}"
     if call.safe_to_repeat:
         return _with(ErrorKind.UPSTREAM_ERROR, f"{message} It is safe to call it again.", details)
@@ -53,31 +54,31 @@ def unknown(call: GrantedCall, happened: str, looked: str, details: Mapping[str,
 
 
 def is_gateway(answer: Reply) -> bool:
-    """Whether somebody before n8n gave up on it: it may have run."""
+    """Return whether a proxy before n8n gave up on the request, which may have run."""
     return answer.status in _GATEWAY
 
 
-# `Error in workflow` is all that a webhook says of a workflow that failed: neither the cause nor the execution.
+# A webhook answers only `Error in workflow` when the workflow fails: neither the cause nor the execution.
 def is_in_workflow(answer: Reply) -> bool:
-    """Whether n8n says that the workflow failed, and not why."""
+    """Return whether n8n reports that the workflow failed, without the reason."""
     return answer.status == 500 and message_of(answer.body)[0] == _IN_WORKFLOW
 
 
 def is_not_registered(answer: Reply) -> bool:
-    """Whether n8n has no such webhook: nothing has run."""
+    """Return whether n8n has no such webhook, so that nothing has run."""
     return answer.status == 404 and NOT_REGISTERED.match(message_of(answer.body)[0]) is not None
 
 
 def is_credential_refused(answer: Reply) -> bool:
-    """Whether n8n, before it has run anything, does not accept how it was called."""
+    """Return whether n8n rejects the credentials before it has run anything."""
     return answer.status in (401, 403) and _CREDENTIAL.search(message_of(answer.body)[0][:200]) is not None
 
 
 def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
-    """An answer that is no success, as far as it tells by itself."""
+    """An answer that is no success, interpreted without a look-up."""
     words, value = message_of(answer.body)
     status, excerpt = answer.status, quoted(words, redact)
-    # The same 404 for a path that is unknown and for a workflow that is not active; 403 comes as plain text.
+    # The 404 is the same for an unknown path and an inactive workflow; 403 comes as plain text.
     if status == 404 and (NOT_REGISTERED.match(words) or _WRONG_METHOD.match(words)):
         return _no_such_webhook(call, words)
     if is_credential_refused(answer):
@@ -107,7 +108,7 @@ _ADVICE: Final[Mapping[int, str]] = {
 def failed(
     call: GrantedCall, execution: Execution, redact: Redact, details: Mapping[str, JsonValue], *, status: int = 0
 ) -> ToolFailure:
-    """The workflow ran into an error, and its execution tells of it. `status`: what its webhook answered, if it did."""
+    """The workflow failed, and its execution says why. `status`: of its webhook's answer, if there was one."""
     message, node = error_of(execution)
     excerpt = quoted(message, redact, MESSAGE_MAX_CHARS)
     where = f" in its node `{quoted(node, redact, 80)}`" if node else ""
@@ -120,7 +121,7 @@ def failed(
 def check_end(
     call: GrantedCall, execution: Execution, redact: Redact, details: Mapping[str, JsonValue], *, status: int = 0
 ) -> None:
-    """Raises ToolFailure for an execution that has failed or was stopped."""
+    """Raises ToolFailure when the execution has failed or was stopped."""
     if execution.has_failed:
         raise failed(call, execution, redact, details, status=status)
     if execution.was_cancelled:
@@ -129,26 +130,26 @@ def check_end(
 
 
 def in_workflow(call: GrantedCall, looked: str) -> ToolFailure:
-    """The workflow ran into an error of which nothing more is known. `looked`: a sentence."""
+    """The workflow failed, and nothing more is known. `looked`: a sentence."""
     message = f"{call.spec.name} failed in n8n. What it did before that is not undone. n8n reports no cause. {looked}"
     return refuse(ErrorKind.EXECUTION_ERROR, message.strip(), upstream=Upstream(500, _IN_WORKFLOW))
 
 
 def result_is_failure(call: GrantedCall, words: str, redact: Redact, details: Mapping[str, JsonValue]) -> ToolFailure:
-    """Its result is one that means failure, by the operator's `fails_when`."""
+    """The result means failure, by the operator's `fails_when`."""
     excerpt = quoted(words, redact, MESSAGE_MAX_CHARS)
     text = f"{call.spec.name} ran and reports a failure. Correct the call as it says, or use another tool. "
     return _with(ErrorKind.EXECUTION_ERROR, text + in_its_words(excerpt), details, upstream=Upstream(200, excerpt))
 
 
 def answered_nothing(call: GrantedCall, looked: str, details: Mapping[str, JsonValue]) -> ToolFailure:
-    """A success without a body: n8n answers so when a workflow fails before its Respond node, too."""
+    """A success without a body, which n8n also sends when a workflow fails before its Respond node."""
     text = f"{call.spec.name} answered nothing, which n8n also does when a workflow fails before it responds. {looked} "
     return _with(ErrorKind.UPSTREAM_ERROR, f"{text}Check whether it had its effect.", details, retryable=False)
 
 
 def unreadable(call: GrantedCall, why: str) -> ToolFailure:
-    """It ran, and what it answered cannot be used. `why`: a clause."""
+    """The workflow ran, and its answer cannot be used. `why`: a clause."""
     message = f"{call.spec.name} ran, and its answer cannot be read: {why}. Use another tool, or tell an operator."
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False)
 
@@ -181,9 +182,9 @@ def _no_such_webhook(call: GrantedCall, words: str) -> ToolFailure:
 
 
 def _is_before_the_workflow(answer: Reply, value: JsonValue) -> bool:
-    """Whether n8n itself or a proxy says so; a workflow's own answer means what the workflow likes."""
+    """Return whether n8n itself or a proxy answered; a workflow's own answer may mean anything."""
     if isinstance(value, Mapping):
-        # n8n's own errors have these shapes; a workflow may answer 503 itself, and has run then.
+        # n8n's own errors have these shapes; a workflow that answers 503 itself has run.
         return value.get("code") == answer.status or value.keys() == {"message"}
     return value is None
 
@@ -200,5 +201,5 @@ def _with(
 
 
 def as_text(value: JsonValue) -> str:
-    """A value that a workflow gave as its message."""
+    """Return a workflow's message as text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""A workflow that goes on after it has answered, as a remote job: its execution is followed through the API.
+"""A workflow that continues after its answer, as a remote job: its execution is followed through the API.
 
 The start is a webhook call under the mark's key, answered with an execution's id. A start whose answer is lost is
-looked up by that key; that it is not found proves nothing, so it is sent again only where the workflow itself
-`deduplicates`. An execution that n8n forgets (pruned, or never saved) is not known to have succeeded: it is LOST.
+looked up by that key; finding nothing proves nothing, so it is sent again only where the workflow itself
+`deduplicates`. An execution that n8n no longer has (pruned, or never saved) is LOST, because its success is unknown.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from toolhub_service.domain.result import Outcome, Progress
 
 POLLS: Final = PollTerms(first_s=0.25, longest_s=10.0, per_s=20.0)
 START_S: Final = 60.0
-"""For the answer that names the execution."""
+"""Timeout of the answer that names the execution."""
 _SENT_AT: Final = "sent_at_unix_ms"
 _SAVED: Final = "n8n may have pruned it, or is set not to save executions of this workflow."
 _NO_KEY: Final = "The source no longer has an `api_key`, so the execution cannot be followed."
 _REFUSED_PAUSE_S: Final = 15.0
-# Questions without an answer, one after the other, before it is reported to who watches.
+# Consecutive polls without an answer before this is reported to watchers.
 _SILENT_POLLS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class MissingTerms:
-    """How long an execution may be missing: n8n may tell of it only a moment after it has named it."""
+    """How long an execution may be missing: n8n may list it only a moment after it has named it."""
 
     polls: int = 4
     timeout_s: float = 3.0
@@ -124,32 +124,32 @@ class N8nJob:
         return Answer(execution, is_over=True)
 
     async def _own(self, call: GrantedCall, mark: RemoteMark) -> None:
-        """Raises RemoteUnclear for an execution of another call, ApiError, NotFound."""
+        """Raises RemoteUnclear for another call's execution, ApiError, NotFound."""
         api, execution_id = self._api(), _checked(mark.remote_id)
         try:
             execution = await api.execution(execution_id, with_data=True)
         except ApiTooLarge:
-            # Without its data the workflow is still known, if not the key.
+            # Without its data at least the workflow is known, though not the key.
             execution = await api.execution(execution_id, with_data=False)
         self._judge(call, mark, execution)
 
     def _judge(self, call: GrantedCall, mark: RemoteMark, execution: Execution) -> None:
-        """An answer that repeats its caller's words may name anybody's execution, which the hub can read and stop.
+        """Check that the named execution is the call's own. Raises RemoteUnclear.
 
-        Raises RemoteUnclear.
+        An answer that repeats its caller's words may name any execution, which the hub could read and stop.
         """
         workflow = self._server.workflows.get(call.spec.resource_id)
         if is_of_another_call(execution, mark.key, workflow.workflow_id if workflow else ""):
             raise RemoteUnclear(f"The answer names execution {execution.id}, which another call started.")
 
     async def _accepted(self, workflow: Workflow, call: GrantedCall, mark: RemoteMark, sent: Sent) -> RemoteMark:
-        """The mark of an execution that the answer names. Raises ToolFailure, RemoteUnclear."""
+        """Return the mark of the execution that the answer names. Raises ToolFailure, RemoteUnclear."""
         answer = sent.answer
         if failures.is_gateway(answer):
             raise RemoteUnclear(f"A proxy before n8n answered with status {answer.status}.")
         if answer.status == 409 and workflow.entry.deduplicates:
             raise RemoteUnclear("The workflow already knows the key.")
-        # Looked up by its key: the execution may say more than "Error in workflow".
+        # Looked up by its key: the execution may contain more than "Error in workflow".
         if failures.is_in_workflow(answer) or answer.is_cut:
             raise RemoteUnclear("n8n answered that the workflow failed, or with a response that is too large.")
         if not 200 <= answer.status < 300:
@@ -169,7 +169,7 @@ class N8nJob:
 
 
 class _ExecutionPoll:
-    """Asks for the state of one execution; called by the poller."""
+    """Polls the state of one execution; called by the poller."""
 
     def __init__(self, api: N8nApi, execution_id: str, missing: MissingTerms) -> None:
         self._api = api
@@ -180,13 +180,13 @@ class _ExecutionPoll:
         self._silent = 0
 
     async def __call__(self) -> Answer[Progress]:
-        """Raises Unreachable, and RemoteUnclear when n8n does not know it."""
+        """Return the progress. Raises Unreachable, and RemoteUnclear when n8n does not know the execution."""
         try:
             execution = await self._api.execution(self._execution_id, with_data=False)
         except NotFound:
             return self._not_found()
         except ApiRefused as refused:
-            # An operator can correct the key while the execution goes on, so it is asked about again.
+            # An operator can correct the key while the execution continues, so it is polled again.
             return Answer(_progress(refused.reason), retry_after_s=_REFUSED_PAUSE_S)
         except ApiError as error:
             return self._no_reply(error)
@@ -194,7 +194,7 @@ class _ExecutionPoll:
         return Answer(_progress_of(execution), is_over=execution.is_over)
 
     def _no_reply(self, error: ApiError) -> Answer[Progress]:
-        """Once is not reported; what lasts is. Raises Unreachable."""
+        """Report a missing answer only when it lasts. Raises Unreachable."""
         self._silent += 1
         if self._silent < _SILENT_POLLS:
             raise Unreachable(error.retry_after_s) from error
@@ -212,7 +212,7 @@ class _ExecutionPoll:
 
 
 def _progress_of(execution: Execution) -> Progress:
-    # A Wait of more than 65 s is put away as `waiting`, with its end; a shorter one goes on as `running`.
+    # A Wait of more than 65 s is stored as `waiting`, with its end; a shorter one stays `running`.
     if execution.status == "waiting":
         until = f" until {execution.wait_till}" if execution.wait_till else " for something outside"
         return _progress(f"waiting{until}")
@@ -228,7 +228,7 @@ def _marked(mark: RemoteMark, execution_id: str, known: dict[str, str]) -> Remot
 
 
 def _checked(execution_id: str) -> str:
-    """An id that may stand in a URL, whoever has kept it."""
+    """Return an id that is safe in a URL. Raises RemoteUnclear."""
     if not ID.fullmatch(execution_id):
         raise RemoteUnclear("The stored value is not an execution id.")
     return execution_id

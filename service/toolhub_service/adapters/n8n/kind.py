@@ -94,12 +94,12 @@ class N8nWorkflow(Section, frozen=True):
 
     @property
     def path(self) -> str:
-        """Of its webhook, below `/webhook/`; empty: looked up by `workflow_id`."""
+        """Path of its webhook, below `/webhook/`; empty: looked up by `workflow_id`."""
         return self.webhook.strip("/")
 
     @property
     def is_async(self) -> bool:
-        """Whether the answer names an execution that goes on, instead of being the result."""
+        """Return whether the answer names an execution that continues, instead of being the result."""
         return self.mode == "async"
 
 

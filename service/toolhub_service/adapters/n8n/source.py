@@ -1,7 +1,7 @@
-"""The workflows of one n8n server: those that the operator has named, and those that its API tells of.
+"""The workflows of one n8n server: those that the operator has configured, and those that its API lists.
 
-The named ones are there whether n8n is or not. With an `api_key` they are compared with what n8n has, and whatever
-would keep a call from working is reported; the API being away takes nothing away that was known.
+The configured ones exist even when n8n is down. With an `api_key` they are compared with n8n's workflows, and all that
+would make a call fail is reported; while the API is unavailable, known workflows stay.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from toolhub_service.registry.cooperative import TimeSlice
 
 
 class Compared(NamedTuple):
-    """A configured workflow compared with n8n's: where it is called, and what would keep that from working."""
+    """A configured workflow compared with n8n's: where it is called, and what would make a call fail."""
 
     webhook: Webhook | None
     note: str = ""
-    """What an operator should do; calls are not kept from trying."""
+    """What an operator should do; calls are tried all the same."""
     problem: str = ""
     """Why it cannot be called at all, with what to do."""
 
 
 def compared(entry: N8nWorkflow, workflows: Mapping[str, JsonObject]) -> Compared:
-    """`workflows`: of n8n, by id; those that are not active only where they are named by their ids."""
+    """Compare an entry with `workflows`, n8n's by id; inactive ones are included only if named by id."""
     if not entry.workflow_id:
         at_path = [found for each in workflows.values() for found in webhooks_of(each) if found.path == entry.path]
         if at_path:
@@ -72,7 +72,7 @@ def compared(entry: N8nWorkflow, workflows: Mapping[str, JsonObject]) -> Compare
 
 
 def _fitting(entry: N8nWorkflow, webhooks: list[Webhook]) -> Compared:
-    """The webhook among some at the right path whose method is right, too; any method where no path is named."""
+    """Return the webhook with the right path and method; without a path any method is right."""
     webhook = next((webhook for webhook in webhooks if not entry.path or webhook.method == entry.method), None)
     if webhook is None:
         note = f"its webhook accepts {webhooks[0].method}, not {entry.method}: correct `method`."
@@ -94,10 +94,10 @@ _NO_KEY: Final = "Workflows cannot be discovered without an `api_key`."
 
 @dataclass(slots=True)
 class _Reading:
-    """What one reading has brought so far."""
+    """The result of one reading so far."""
 
     named: dict[str, JsonObject]
-    """Workflows of n8n that the operator has named, by id."""
+    """Workflows of n8n that the operator has configured, by id."""
     offered: list[Discovered]
     problems: list[str]
 
@@ -113,7 +113,7 @@ class N8nToolSource:
         redact: Redact,
         close: Callable[[], Awaitable[None]],
     ) -> None:
-        """`close` ends all connections."""
+        """`close` closes all connections."""
         self._server = server
         self._entry = server.terms.entry
         self._close = close
@@ -124,7 +124,7 @@ class N8nToolSource:
         self._reading = asyncio.Lock()
         self._last: tuple[Discovered, ...] = ()
         self._error = ""
-        # By workflow and version: lists do not tell them.
+        # By workflow and version, because lists omit descriptions.
         self._descriptions: dict[tuple[str, str], str] = {}
 
     @property
@@ -136,7 +136,7 @@ class N8nToolSource:
         return self._server.terms.endpoint
 
     def restored(self, remote: JsonObject) -> Definition | None:
-        """A discovered workflow as it was pinned, under today's terms; None when it is not offered any more."""
+        """Return a pinned discovered workflow under the current terms; None when it is no longer offered."""
         found = restored(remote)
         if found is None or self._entry.discover is None or found.name in self._entry.workflows:
             return None
@@ -158,7 +158,7 @@ class N8nToolSource:
             return Discovery(definitions, limited(redacted), server="n8n")
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """n8n does not tell of changes."""
+        """Do nothing: n8n sends no notifications."""
 
     def diagnostics(self) -> Sequence[str]:
         api = "with an api_key" if self._server.api is not None else "without an api_key"
@@ -166,16 +166,16 @@ class N8nToolSource:
         return tuple(map(self._redact, (f"api: {self._error}" if self._error else f"api: {api}", asked)))
 
     async def start(self) -> None:
-        """Connections are made as they are needed."""
+        """Do nothing: connections are made when they are needed."""
 
     async def close(self) -> None:
         self._is_closed = True
         await self._close()
 
     async def _read(self) -> _Reading:
-        """What the API says; without it, what it said last."""
+        """Return what the API reports; without it, what it last reported."""
         api, misses_key = self._server.api, self._entry.discover is not None and self._server.api is None
-        # With what was offered last: an API that is away does not take working webhooks with it.
+        # The last offers stay: an unavailable API does not disable working webhooks.
         reading = _Reading({}, list(self._last), [_NO_KEY] if misses_key else [])
         if api is None:
             return reading
@@ -190,22 +190,22 @@ class N8nToolSource:
         return fresh
 
     async def _read_all(self, api: N8nApi) -> _Reading:
-        """Raises ApiError when not everything could be read."""
+        """Read everything. Raises ApiError when that is not possible."""
         entry, time_slice = self._entry, TimeSlice()
         reading = _Reading({}, [], [])
         wanted = {workflow.workflow_id for workflow in entry.workflows.values() if workflow.workflow_id}
         paths = {workflow.path for workflow in entry.workflows.values() if workflow.path}
-        # Without any of these nothing of the list would be looked at.
+        # Without any of these the list would not be used.
         if wanted or paths or entry.discover is not None:
             async for workflow in api.workflows():
                 self._take(reading, workflow, wanted, paths)
                 await time_slice.pause_if_due()
-        # The list has the active ones only: those that are named by id are asked for one by one, to say what is wrong.
+        # The list has only active workflows: those named by id are requested one by one, to report what is wrong.
         for workflow_id in sorted(wanted - reading.named.keys()):
             try:
                 reading.named[workflow_id] = await api.workflow(workflow_id)
             except NotFound:
-                continue  # `compared` says so of its tool
+                continue  # `compared` reports it for its tool
         reading.offered = [await self._described(api, found) for found in reading.offered]
         self._descriptions = {_version(found): found.description for found in reading.offered}
         return reading
@@ -231,7 +231,8 @@ class N8nToolSource:
                 reading.offered.append(found)
 
     async def _definitions(self, reading: _Reading) -> tuple[tuple[Definition, ...], list[str]]:
-        """Sorted by their own names; of two whose full names read alike only the first, the configured ones before."""
+        """Return the definitions sorted by their own names; of two whose full names look alike only the first,
+        configured ones before others."""
         problems: list[str] = []
         unique: dict[str, Definition] = {}
         workflows: dict[str, Workflow] = {}

@@ -1,6 +1,6 @@
-"""One n8n server, and how a workflow of it is called: by one request to its production webhook.
+"""One n8n server, and calls of its workflows: each is one request to a production webhook.
 
-n8n's API starts nothing, so that a workflow named by its id is called by the webhook that the API tells of (api.py).
+n8n's API cannot start workflows, so one named by its id is called by the webhook that the API reports (api.py).
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from toolhub_service.guards.urls import parse_url, shown_url
 
 @dataclass(frozen=True, slots=True)
 class N8nTerms:
-    """One server: its section of sources.yaml, with the values that are references resolved."""
+    """One server: its section of sources.yaml, with references resolved."""
 
     name: str
-    """Of the source."""
+    """Name of the source."""
     url: str
-    """Base, without a slash at its end."""
+    """Base URL, without a slash at its end."""
     entry: N8nSource
     api_key: str = field(default="", repr=False)
     headers: Headers = field(default=(), repr=False)
     """Sent to webhooks of discovered workflows."""
     workflow_headers: Mapping[str, Headers] = field(default_factory=dict, repr=False)
-    """Sent to the configured ones, by their names."""
+    """Sent to the configured workflows, by their names."""
     shown_as: str = ""
-    """What stands for its URL wherever that is shown; empty: the URL itself."""
+    """Shown instead of its URL; empty: the URL itself."""
     mask: Mask = field(default_factory=Mask)
-    """Hides the source's own secrets in results: a workflow that hands its request on hands them on, too."""
+    """Hides the source's own secrets in results, because a workflow may return its request."""
 
     @property
     def endpoint(self) -> str:
@@ -61,13 +61,13 @@ class Workflow:
 
     entry: N8nWorkflow
     headers: Headers = field(default=(), repr=False)
-    """All that its calls are sent with besides the hub's own."""
+    """Headers of its calls besides the hub's own."""
     webhook: Webhook | None = None
     """None: named by its id, and not looked up yet."""
 
     @property
     def workflow_id(self) -> str:
-        """Empty: not known."""
+        """Return the id; empty: unknown."""
         return (self.webhook.workflow_id if self.webhook else "") or self.entry.workflow_id
 
 
@@ -82,10 +82,10 @@ class N8nServer:
         trace: Callable[[], str] = str,
         callers: CallersOf | None = None,
     ) -> None:
-        """`trace` returns the W3C traceparent of what runs now; empty when there is none. `callers`: where webhooks
-        are called with their callers' own credentials.
+        """`trace` returns the current W3C traceparent; empty when there is none. `callers`: where webhooks are called
+        with their callers' own credentials.
 
-        Raises ToolFailure, OSError and ValueError as N8nClient, ValueError for a path that leads elsewhere.
+        Raises ToolFailure, OSError and ValueError as N8nClient, ValueError for a path that leaves the webhook's URL.
         """
         self.terms = terms
         self.client = N8nClient(terms.url, terms.entry, resolver)
@@ -98,14 +98,14 @@ class N8nServer:
         self.workflows = {
             name: self.configured(name, named_webhook(entry)) for name, entry in terms.entry.workflows.items()
         }
-        """By the tools' own names; a reading puts another one in its place."""
+        """By the tools' own names; a reading replaces them."""
 
     def configured(self, own_name: str, webhook: Webhook | None) -> Workflow:
-        """The workflow that the operator has given that name."""
+        """Return the workflow that the operator has configured under that name."""
         return Workflow(self.terms.entry.workflows[own_name], self.terms.workflow_headers.get(own_name, ()), webhook)
 
     async def find_webhook(self, own_name: str, workflow: Workflow) -> Webhook | None:
-        """The webhook of a workflow named by its id, as it is now; None when it has none, or several.
+        """Return the current webhook of a workflow named by its id; None when it has none, or several.
 
         Raises ApiError, NotFound.
         """
@@ -121,7 +121,7 @@ class N8nServer:
 
 
 def plain_path(path: str, setting: str) -> str:
-    """The path with a slash before it and none behind. Raises ValueError when it may lead elsewhere."""
+    """Return the path with a slash before it and none behind. Raises ValueError when it may leave the base URL."""
     words = [word for word in path.split("/") if word]
     if {".", ".."} & set(words) or any(char in path for char in "?#\\ %"):
         raise ValueError(f"its `{setting}` is not a plain path")
@@ -129,12 +129,12 @@ def plain_path(path: str, setting: str) -> str:
 
 
 def named_webhook(entry: N8nWorkflow) -> Webhook | None:
-    """Where the operator says that it is."""
+    """Return the webhook that the operator has configured; None: none."""
     return Webhook(entry.method, entry.path, entry.workflow_id) if entry.path else None
 
 
-# The key of a request to a webhook is the hub's own: made from principal, tool and the caller's key, so that two
-# principals never share one and nothing that a caller writes gets into a header. Every attempt at a call has the same.
+# The key of a request to a webhook is made by the hub from principal, tool and the caller's key, so that two principals
+# never share one and no text of a caller gets into a header. All attempts at a call have the same key.
 
 _KEYS: Final = uuid.UUID("0a8c8a54-6b0b-4bb7-8a53-0c7b4b9d2f61")
 
@@ -148,13 +148,13 @@ class Sent:
 
 
 def key_of(call: GrantedCall) -> str:
-    """Under which a call that is answered at once is sent."""
+    """Return the key of a call that is answered at once."""
     scope = "\0".join((call.call.principal.id, call.spec.name, call.idempotency_key or call.call.call_id))
     return str(uuid.uuid5(_KEYS, scope))
 
 
 async def webhook_of(server: N8nServer, workflow: Workflow, call: GrantedCall) -> Webhook:
-    """Where the workflow is called. Raises ToolFailure when that cannot be known now."""
+    """Return the workflow's webhook. Raises ToolFailure when it cannot be determined now."""
     if workflow.webhook is not None:
         return workflow.webhook
     try:
@@ -168,12 +168,12 @@ async def webhook_of(server: N8nServer, workflow: Workflow, call: GrantedCall) -
     return webhook
 
 
-# n8n itself runs a key twice when it gets it twice (2.8.4): only a workflow that checks the header runs once. So a
-# request whose answer is lost is never sent again here, but looked up.
+# n8n itself runs a repeated key twice (2.8.4); only a workflow that checks the header runs once. So a request whose
+# answer is lost is never sent again here, but looked up.
 
 
 async def send(server: N8nServer, workflow: Workflow, call: GrantedCall, key: str, *, deadline_s: float) -> Sent:
-    """Once; and once more where the webhook has moved, for then nothing has run. Raises NoReply, ToolFailure."""
+    """Send once; and again only where the webhook has moved, as nothing has run then. Raises NoReply, ToolFailure."""
     callers = server.callers
     if callers is None:
         return await _send(server, workflow, call, key, deadline_s)
@@ -182,7 +182,7 @@ async def send(server: N8nServer, workflow: Workflow, call: GrantedCall, key: st
     sent = await _send(server, own, call, key, deadline_s)
     if credential is None or not failures.is_credential_refused(sent.answer):
         return sent
-    # n8n judges a credential before anything runs.
+    # n8n checks a credential before anything runs.
     if (other := await callers.renewed(call, credential)) is not None:
         own = replace(workflow, headers=callers.merged(workflow.headers, other))
         sent = await _send(server, own, call, key, deadline_s)
@@ -246,9 +246,9 @@ def _query(call: GrantedCall) -> dict[str, str]:
 def facts(
     server: N8nServer, webhook: Webhook | None, execution: Execution | None, execution_id: str = ""
 ) -> dict[str, str]:
-    """Under the names that evidence and errors use; what is not known is left out.
+    """Return the facts under the names that evidence and errors use; unknown ones are left out.
 
-    Never the URL of the webhook: many have no other protection than that nobody knows it.
+    The URL of the webhook is never among them: many webhooks are protected only by their secret URL.
     """
     known = {
         "source": server.terms.name,
@@ -268,7 +268,7 @@ def facts(
 
 
 def found_facts(server: N8nServer, webhook: Webhook | None, found: Found) -> dict[str, str]:
-    """The facts of an execution that was looked up by its key."""
+    """Return the facts of an execution that was found by its key."""
     more = {"looked_up": "true"} | ({"other_executions": str(found.others)} if found.others else {})
     return facts(server, webhook, found.execution) | more
 

@@ -19,7 +19,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 WEBHOOK: Final = "n8n-nodes-base.webhook"
 RESPOND: Final = "n8n-nodes-base.respondToWebhook"
 KEY_HEADER: Final = "x-idempotency-key"
-"""Under which a webhook gets the key of a call, by which its execution is found again."""
+"""Header with the key of a call, by which its execution is found again."""
 ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _PATH: Final = re.compile(r"[A-Za-z0-9_~.-]+(?:/[A-Za-z0-9_~.-]+)*", re.ASCII)
 _PATH_MAX_CHARS: Final = 512
@@ -33,7 +33,7 @@ _TAG_MAX_BYTES: Final = 256
 
 
 def id_of(value: JsonValue) -> str:
-    """A name that may stand in a URL; empty for anything else."""
+    """Return a name that is safe in a URL; empty for anything else."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         value = str(value)
     return value if isinstance(value, str) and ID.fullmatch(value) else ""
@@ -41,33 +41,33 @@ def id_of(value: JsonValue) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where a workflow is called in production."""
+    """Address of a workflow in production."""
 
     method: str
     path: str
-    """Below `/webhook/`."""
+    """Path below `/webhook/`."""
     workflow_id: str = ""
     version: str = ""
-    """Of the workflow, as n8n names it; empty: not known."""
+    """Version of the workflow, as n8n names it; empty: unknown."""
     response_mode: str = ""
-    """Empty: not known."""
+    """Empty: unknown."""
     answers_nothing: bool = False
-    """Whether an empty answer is what it is set to give."""
+    """Whether it is configured to answer without a body."""
     names_execution: bool = False
     """Whether it answers before its end, with the execution's id."""
     authentication: str = ""
-    """What n8n demands of callers; empty: not known."""
+    """What n8n demands of callers; empty: unknown."""
 
 
 def is_path(path: str) -> bool:
-    """Whether it can be a webhook's path: plain words between slashes, none of them `.` or `..`."""
+    """Return whether it can be a webhook's path: plain words between slashes, none of them `.` or `..`."""
     words = path.split("/")
     return len(path) <= _PATH_MAX_CHARS and bool(_PATH.fullmatch(path)) and not {".", ".."} & set(words)
 
 
 def published(workflow: JsonObject) -> JsonObject:
-    """The workflow as it answers calls: not as somebody is just editing it."""
-    # Version 2 knows drafts: what answers calls are the nodes of `activeVersion`, where there is one.
+    """Return the published workflow, without unpublished edits."""
+    # Version 2 has drafts: calls run the nodes of `activeVersion`, where there is one.
     active = as_object(workflow.get("activeVersion"))
     if active is None or not isinstance(active.get("nodes"), list):
         return workflow
@@ -75,7 +75,7 @@ def published(workflow: JsonObject) -> JsonObject:
 
 
 def webhooks_of(workflow: JsonObject) -> Sequence[Webhook]:
-    """Its webhooks that can be called; those that are switched off, or whose path has parameters, cannot."""
+    """Return its callable webhooks; those that are disabled, or whose path has parameters, are left out."""
     return [webhook for node in nodes_of(workflow, WEBHOOK) if (webhook := _webhook(workflow, node)) is not None]
 
 
@@ -117,7 +117,7 @@ def _names_execution(workflow: JsonObject, mode: str, options: JsonObject) -> bo
 
 
 def _responds_early(workflow: JsonObject, respond: JsonObject) -> bool:
-    """Whether a Respond node names the execution, and something runs after it."""
+    """Return whether a Respond node names the execution, and something runs after it."""
     if _ID_EXPRESSION not in str(respond.get("parameters", ""))[:10_000]:
         return False
     name = respond.get("name")
@@ -128,7 +128,7 @@ def _responds_early(workflow: JsonObject, respond: JsonObject) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """A workflow as n8n tells of it, or as a pin has kept it."""
+    """A workflow as n8n describes it, or as a pin has stored it."""
 
     name: str
     description: str
@@ -137,7 +137,7 @@ class Discovered:
     is_async: bool
 
     def entry(self) -> N8nWorkflow:
-        """Called where it was found and nowhere else: one that has moved is another until it is accepted again."""
+        """Called only where it was found: one that has moved must be accepted again."""
         return N8nWorkflow(
             description=self.description,
             webhook=self.webhook.path,
@@ -147,7 +147,7 @@ class Discovered:
         )
 
     def remote(self) -> JsonObject:
-        """What callers rely on."""
+        """Return what callers rely on."""
         return {
             "name": self.name,
             "description": kept_text(self.description, _TEXT_MAX_BYTES),
@@ -164,7 +164,7 @@ class Discovered:
 
 
 def discovered(workflow: JsonObject, terms: N8nDiscovery) -> Discovered | str | None:
-    """None for one that is not meant to be offered; a sentence for one that cannot be."""
+    """Return the workflow; None for one that should not be offered; a sentence for one that cannot be."""
     name, tags = workflow.get("name"), tags_of(workflow)
     if workflow.get("active") is not True or not set(terms.tags) <= set(tags):
         return None
@@ -181,7 +181,7 @@ def discovered(workflow: JsonObject, terms: N8nDiscovery) -> Discovered | str | 
 
 
 def restored(remote: JsonObject) -> Discovered | None:
-    """From what a pin has kept; None when that cannot be."""
+    """Return the workflow from a pin; None when that is not possible."""
     kept = as_object(remote.get("webhook")) or {}
     name, description, tags = remote.get("name"), remote.get("description"), remote.get("tags")
     method, path, mode, demanded = map(kept.get, ("method", "path", "responseMode", "authentication"))
@@ -206,7 +206,7 @@ def tags_of(workflow: JsonObject) -> tuple[str, ...]:
 
 
 def description_of(workflow: JsonObject) -> str:
-    """Its own description, else the note at its webhook, else its first sticky note."""
+    """Return its own description, else the note at its webhook, else its first sticky note."""
     notes: list[JsonValue] = [node.get("notes") for node in nodes_of(workflow, WEBHOOK)]
     stickies = [(as_object(node.get("parameters")) or {}).get("content") for node in nodes_of(workflow, _STICKY_NOTE)]
     texts = (text.strip() for text in (workflow.get("description"), *notes, *stickies) if isinstance(text, str))
