@@ -1,4 +1,4 @@
-"""Step 6 for skills: reading one, or running one whose sidecar says how. Sources come and go."""
+"""Step 6 for skills: reads one, or runs one as its sidecar declares."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class SkillRunner(Protocol):
     """Runs skills in the modes of their sidecars."""
 
     def unavailable(self, manifest: Manifest) -> str:
-        """Why skills of its mode cannot be run on this machine, with what to do; empty: they can."""
+        """Return why skills of its mode cannot be run on this machine, with what to do; empty: they can."""
 
     async def run(self, call: GrantedCall, sink: EventSink, skill: Skill, manifest: Manifest) -> Outcome:
-        """Raises ToolFailure, and TreeChanged for files that are not those of the skill's digest."""
+        """Run the skill. Raises ToolFailure, and TreeChanged for files that do not match the skill's digest."""
 
     async def foresee(self, call: GrantedCall, skill: Skill, manifest: Manifest) -> Sequence[str]:
-        """As `effects`, for a dry run, of which the calls that it would make are planned in turn."""
+        """Return the same as `effects`, for a dry run, which also plans the calls that the skill would make."""
 
     def effects(self, call: GrantedCall, skill: Skill, manifest: Manifest) -> Sequence[str]:
-        """What the call would do now, one sentence each. Raises ToolFailure when it would fail."""
+        """Return what the call would do now, one sentence per effect. Raises ToolFailure when it would fail."""
 
 
 class SkillOpener:
@@ -92,7 +92,7 @@ class SkillAdapter(SourceAdapter[SkillToolSource]):
         try:
             if tool.manifest is None:
                 return await read_skill(call, tool, self._artifacts)
-            assert self.runner is not None  # else no tool of the kind is offered
+            assert self.runner is not None  # otherwise no tool of the kind is offered
             return await self.runner.run(call, sink, tool.skill, tool.manifest)
         except TreeChanged as changed:
             source.has_changed()
@@ -114,7 +114,8 @@ class SkillAdapter(SourceAdapter[SkillToolSource]):
         return False
 
     def _found(self, call: GrantedCall) -> tuple[SkillToolSource, SkillTool]:
-        """Raises ToolFailure when the source is gone, or has been read anew and the skill is another."""
+        """Return the tool. Raises ToolFailure when the source was removed, or was read again and the skill has
+        changed."""
         source = self._source(call)
         tool = source.tool(call.spec.resource_id)
         if tool is None:
@@ -128,15 +129,16 @@ def _files_changed(call: GrantedCall, what: str) -> ToolFailure:
     return refuse(ErrorKind.TOOL_QUARANTINED, message, reason=reason)
 
 
-# Reading a skill: its instructions with the list of its files, or one file; held to the digests that were pinned.
+# Reading a skill: its instructions with the list of its files, or one file; verified against the pinned digests.
 
 TEXT_MAX_BYTES: Final = 64 * 1024
-"""Of a file that is answered as text."""
+"""Limit of a file that is returned as text."""
 INSTRUCTIONS_MAX_BYTES: Final = 256 * 1024
 
 
 async def read_skill(call: GrantedCall, tool: SkillTool, artifacts: ArtifactService | None) -> Outcome:
-    """Raises ToolFailure NOT_FOUND and FILE_TOO_LARGE, and TreeChanged for bytes that are not those of the digest."""
+    """Return the outcome. Raises ToolFailure NOT_FOUND and FILE_TOO_LARGE, and TreeChanged for bytes that do not match
+    the digest."""
     resource = call.args.get("resource")
     if isinstance(resource, str):
         return await _resource(call, tool, resource, artifacts)
@@ -186,7 +188,7 @@ async def _resource(call: GrantedCall, tool: SkillTool, path: str, artifacts: Ar
 
 
 def _text(data: bytes) -> str | None:
-    """None for what is large, or no text."""
+    """Return the data as text; None when they are too large or no text."""
     if len(data) > TEXT_MAX_BYTES or b"\0" in data:
         return None
     try:

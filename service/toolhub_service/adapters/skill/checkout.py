@@ -1,9 +1,9 @@
-"""Skills of a git repository: one commit, fetched by the git program into the hub's data folder, and nothing else.
+"""Skills of a git repository: exactly one commit, fetched by the git program into the hub's data folder.
 
-A repository is a stranger's. So git runs without the configuration of machine and user, without hooks, submodules,
+A repository is untrusted. So git runs without the configuration of machine and user, without hooks, submodules,
 filters, credentials and questions, speaks only the protocol of the address, and is bounded in time and in the size of a
-file; what the commit holds is listed and judged before a file of it is written. The commit's id is a digest: what has
-been fetched once is not fetched again.
+file; the files of the commit are listed and checked before any is written. The commit's id is a digest: what has been
+fetched once is not fetched again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.process import Finished, Program, run_process
 
-_FETCH_S: Final = 50.0  # Within the minute that one reading of a source may take
+_FETCH_S: Final = 50.0  # within the minute that one reading of a source may take
 _LIST_MAX_BYTES: Final = 4 * 1024 * 1024
 _FILES_MAX: Final = 10_000
 _TOTAL_MAX_BYTES: Final = 512 * 1024 * 1024
@@ -36,7 +36,7 @@ _NAME_CHARS: Final = 32
 _TREE: Final = "tree"
 _NOT_BY_ID: Final = re.compile(r"not our ref|unadvertised object")
 _ENTRY: Final = re.compile(rb"(\d{6}) (\w+) [0-9a-f]+ +(\d+|-)\t")
-# What a client behind a proxy or with a CA of its own needs.
+# Variables for a client behind a proxy or with a private CA.
 _PASSED: Final = (
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO"),
@@ -49,7 +49,7 @@ _CONFIG: Final = (
 
 
 def folder_of(kept: Path, entry: SkillEntry) -> Path:
-    """Where the files of the entry's commit are once it has been fetched into the folder `kept`."""
+    """Return where the files of the entry's commit are once it has been fetched into the folder `kept`."""
     return _place_of(kept, entry) / _TREE / entry.path
 
 
@@ -59,10 +59,10 @@ def _place_of(kept: Path, entry: SkillEntry) -> Path:
 
 @dataclass(slots=True)
 class Checkouts:
-    """All commits that a hub has fetched, each in a folder of its own."""
+    """All commits that a hub has fetched, each in its own folder."""
 
     folder: Path
-    """Within the hub's data folder; made when it is needed."""
+    """Folder within the hub's data folder, created when needed."""
     redact: Redact
     program: str = "git"
     passed: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Checkouts:
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     async def folder_of(self, entry: SkillEntry) -> Path:
-        """Where the files of the entry's commit are. Raises ToolFailure for an operator."""
+        """Return the folder with the files of the entry's commit. Raises ToolFailure for an operator."""
         place = _place_of(self.folder, entry)
         async with self._locks.setdefault(place.name, asyncio.Lock()):
             if not await asyncio.to_thread((place / _TREE).is_dir):
@@ -82,7 +82,7 @@ class Checkouts:
         if git is None:
             message = "The program `git` is not installed: install git, or clone the repository and give `path`."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
-        # By process: workers of one hub read the same sources.
+        # Named by process, because workers of one hub read the same sources.
         draft = place.with_name(f"{place.name}.{os.getpid()}.new")
         try:
             await asyncio.to_thread(_make_anew, draft)
@@ -100,12 +100,12 @@ class Checkouts:
 
     async def _fill(self, git: _Git, entry: SkillEntry) -> None:
         digest = "sha1" if len(entry.commit) == _SHA1_DIGITS else "sha256"
-        # Without templates, which may hold hooks of this machine.
+        # Without templates, which may contain hooks of this machine.
         await git.run("init", "--quiet", "--bare", "--template=", f"--object-format={digest}", "repository")
         try:
             await git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--", entry.git, entry.commit)
         except ToolFailure as failure:
-            # Some servers hand out branches and no commit by its id.
+            # Some servers provide branches only, not commits by their ids.
             if _NOT_BY_ID.search(failure.error.message) is None:
                 raise
             await git.run("fetch", "--quiet", "--no-tags", "--", entry.git, "+refs/heads/*:refs/heads/*")
@@ -114,13 +114,13 @@ class Checkouts:
         except ToolFailure:
             message = f"{entry.git} has no commit {entry.commit}: correct `commit`."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False) from None
-        # Judged before it is laid out: a small pack may unpack to a full disk.
+        # Checked before the files are written: a small pack may unpack to a full disk.
         _check_listing(await git.run("ls-tree", "-r", "-l", "-z", entry.commit, "--", f"{entry.path or '.'}"))
         await git.run(f"--work-tree={_TREE}", "checkout", "--quiet", "--force", entry.commit, "--", entry.path or ".")
 
     def _environment(self, entry: SkillEntry, draft: Path) -> Mapping[str, str]:
         is_ssh = not entry.git.startswith(("https://", "file://"))
-        # Without a home there is no .netrc; a key for ssh lies in the real one.
+        # Without a home there is no .netrc; an ssh key is in the real home.
         home = os.environ.get("HOME", "/") if is_ssh else str(draft / "home")
         names = (*_PASSED, *self.passed, *(("SSH_AUTH_SOCK",) if is_ssh else ()))
         return {
@@ -143,7 +143,7 @@ class Checkouts:
 
 @dataclass(frozen=True, slots=True)
 class _Git:
-    """The program, in the folder of one checkout."""
+    """The git program, in the folder of one checkout."""
 
     program: str
     folder: Path
@@ -152,7 +152,7 @@ class _Git:
     redact: Redact
 
     async def run(self, *words: str) -> bytes:
-        """What it writes. Raises ToolFailure with what it says, TimeoutError never: the caller bounds it."""
+        """Return its output. Raises ToolFailure with its error message; the caller limits the time."""
         where = () if words[0] == "init" else ("--git-dir=repository",)
         config = (word for setting in _CONFIG for word in ("-c", setting))
         argv = (*_bounded(), self.program, *config, *where, *words)
@@ -179,7 +179,7 @@ def _bounded() -> tuple[str, ...]:
 
 
 def _check_listing(listing: bytes) -> None:
-    """Raises ToolFailure for a commit that would not fit, or holds what no skill may."""
+    """Raises ToolFailure for a commit that exceeds the limits, or contains what no skill may."""
     count = total_bytes = 0
     for mode, size_bytes in _entries(listing):
         count, total_bytes = count + 1, total_bytes + size_bytes
@@ -215,12 +215,12 @@ def _make_anew(draft: Path) -> None:
 
 
 def _put(draft: Path, place: Path) -> None:
-    """The files alone, at once. Another hub on the same folder may have been faster."""
+    """Move only the files, atomically."""
     shutil.rmtree(draft / "repository")
     try:
         draft.rename(place)
     except OSError:
-        # Another worker was first, with the same commit.
+        # Another worker was faster, with the same commit.
         if not (place / _TREE).is_dir():
             raise
 

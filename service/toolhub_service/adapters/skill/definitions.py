@@ -1,8 +1,7 @@
-"""Tools of skills: each skill as one that reads it, and with a sidecar as one that runs it.
+"""Tools of skills: for each skill one that reads it, and with a sidecar one that runs it.
 
-A pin is taken over the digest of the skill's whole tree: a file that changed is another definition, and waits for
-whoever decides about definitions. What a sidecar says of its risk is believed, unlike what a server says: it is part of
-what was pinned, and so is the code.
+A pin covers the digest of the skill's whole tree: a changed file makes another definition, which must be accepted.
+Unlike a server's annotations, a sidecar's are trusted: they are pinned together with the code.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from toolhub_service.schema.compiled import compile_schema
 READ: Final = "read"
 READ_S: Final = 30.0
 _ROOM_S: Final = 10.0
-"""For a skill's files to be laid out before it runs, and what it made to be kept."""
+"""Time to copy a skill's files before it runs, and to store its results."""
 _DIGEST_CHARS: Final = 16
 _FILES_LISTED_MAX: Final = 300
 
@@ -79,13 +78,13 @@ READ_OUTPUT: Final[JsonObject] = {
 
 @dataclass(frozen=True, slots=True)
 class SkillTool:
-    """What a call of a tool needs: the skill as it was pinned, and how it is run."""
+    """What a call of a tool needs: the pinned skill, and how it is run."""
 
     skill: Skill
     manifest: Manifest | None = None
     """None: the tool reads the skill."""
     runs_as: str = ""
-    """Full name of the tool that runs the skill; empty: none does."""
+    """Full name of the tool that runs the skill; empty: none."""
 
 
 class DefinitionMaker:
@@ -96,7 +95,7 @@ class DefinitionMaker:
         self._overrides = overrides
 
     def reading(self, skill: Skill) -> Definition | None:
-        """The tool that reads the skill; None when the operator offers it not. Raises Unnamed."""
+        """Return the tool that reads the skill; None when the operator does not offer it. Raises Unnamed."""
         own_name = f"{skill.name}.{READ}"
         chosen = self._overrides.of(own_name)
         if not chosen.offered:
@@ -116,7 +115,7 @@ class DefinitionMaker:
         )
         seconds = chosen.timeout_s or READ_S
         limits = structs.replace(spec.limits, timeout_s=seconds, call_max_s=seconds)
-        # Of its own, for a skill whose runs fail can still be read.
+        # A separate breaker: a skill whose runs fail can still be read.
         listed = SkillListing(
             skill.file.frontmatter,
             tuple((each.path, each.sha256, each.size_bytes) for each in skill.files if not each.link),
@@ -126,8 +125,8 @@ class DefinitionMaker:
     def running(
         self, skill: Skill, unavailable: Callable[[Manifest], str]
     ) -> tuple[Definition, Manifest | None] | None:
-        """The tool that runs the skill, and its manifest where that can be used; None when there is none, or the
-        operator offers it not. `unavailable`: why a manifest cannot be run here. Raises Unnamed."""
+        """Return the tool that runs the skill, and its manifest if that can be used; None when there is none, or the
+        operator does not offer it. `unavailable`: why a manifest cannot be run here. Raises Unnamed."""
         chosen = self._overrides.of(skill.name)
         if skill.sidecar is None or not chosen.offered:
             return None
@@ -167,7 +166,7 @@ class DefinitionMaker:
             output_schema={} if problem else manifest.output_schema,
             annotations=_annotations(manifest, chosen),
         )
-        # What the skill allows itself ends it first, and says so.
+        # The skill's own limit ends it first, with a clear message.
         own_s, operators_s = manifest.limits.timeout_s + _ROOM_S, chosen.timeout_s or self._terms.timeout_s
         return _anew(
             spec,
@@ -179,9 +178,9 @@ class DefinitionMaker:
                 timeout_s=min(own_s, operators_s),
                 call_max_s=operators_s if operators_s < own_s else 0.0,
             ),
-            # Of its own, for a skill whose runs fail must not keep others from being called.
+            # A separate breaker: a skill whose runs fail must not stop calls of others.
             upstream=f"{self._terms.upstream}/{skill.name}",
-            # The calls that a plan or a program makes are its only effects.
+            # The only effects of a plan or a program are its calls.
             replays=manifest.mode != "script",
         )
 
@@ -206,12 +205,12 @@ def _annotations(manifest: Manifest, chosen: ToolTerms) -> Annotations:
 
 
 def _anew(spec: ToolSpec, **changes: Any) -> ToolSpec:
-    """With a digest of its own."""
+    """Return the definition with the changes and a new digest."""
     return replace(spec, digest="", **changes)
 
 
 def _remote(skill: Skill) -> dict[str, JsonValue]:
-    """What the skill says and is, as a pin keeps it."""
+    """Return the skill's properties for a pin."""
     file = skill.file
     listed: JsonValue = {each.path: each.sha256 for each in skill.files}
     if len(skill.files) > _FILES_LISTED_MAX:
@@ -229,7 +228,7 @@ def _remote(skill: Skill) -> dict[str, JsonValue]:
 
 
 def _as_json(sidecar: bytes) -> JsonValue:
-    """For people who compare; what is no JSON is named by the digest of its file."""
+    """Return the sidecar for people who compare; if it is not JSON, the digest of its file."""
     try:
         value: JsonValue = json.loads(sidecar)
     except (ValueError, RecursionError):

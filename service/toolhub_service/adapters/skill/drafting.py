@@ -1,8 +1,8 @@
 """A first `toolhub.json` for a skill, from the arguments that one of its scripts declares. Nothing is executed.
 
 The hub gives arguments as JSON on standard input and takes JSON from standard output; most scripts take a command line.
-So beside the sidecar stands a small script that makes the one of the other. What argparse is given is read from the
-script's syntax tree; what only running it would tell is left to whoever edits the draft.
+So a small script beside the sidecar converts between the two. Arguments of argparse are read from the script's syntax
+tree; those that only a run would reveal are left to the person who edits the draft.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ json.dump({{"stdout": ran.stdout}}, sys.stdout)
 
 
 class NothingToDraft(ValueError):
-    """The skill has no script that could be an entry; the message says what was looked for."""
+    """The skill has no script that could be an entry; the message says what was searched for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
     name: str
     flag: str = ""
-    """Empty: by position."""
+    """Empty: positional."""
     schema: dict[str, Any] = field(default_factory=dict)
     is_required: bool = False
     is_switch: bool = False
@@ -72,11 +72,11 @@ class Draft:
     script: str
     arguments: tuple[Argument, ...]
     others: tuple[str, ...]
-    """Further scripts that could be the entry."""
+    """Other scripts that could be the entry."""
 
 
 def scripts_of(skill: Skill) -> list[str]:
-    """Those below `scripts/` first; none of a package, which is imported and not started."""
+    """Return the scripts, those below `scripts/` first; none of a package, which is imported and not started."""
     found = [
         file.path
         for file in skill.files
@@ -84,12 +84,12 @@ def scripts_of(skill: Skill) -> list[str]:
         and not file.link
         and file.path.rpartition("/")[2] not in ("__init__.py", WRAPPER)
     ]
-    # `scripts/` is where the Agent Skills format has them; elsewhere the outermost is the likeliest entry.
+    # The Agent Skills format puts scripts into `scripts/`; elsewhere the outermost is the likeliest entry.
     return sorted(found, key=lambda path: (not path.startswith("scripts/"), path.count("/"), path))
 
 
 def draft(skill: Skill, script: str = "") -> Draft:
-    """`script`: path of the one that is meant; empty: the first that takes arguments, else the first. Raises
+    """Return a draft. `script`: path of the entry; empty: the first script with arguments, else the first. Raises
     NothingToDraft, OSError."""
     scripts = scripts_of(skill)
     if not scripts:
@@ -130,7 +130,7 @@ def _manifest(arguments: Sequence[Argument]) -> dict[str, Any]:
 
 
 def _arguments(script: Path) -> Iterator[Argument]:
-    """What calls of `add_argument` in a Python script say; nothing of what is no Python, or does not parse."""
+    """Yield the arguments of `add_argument` calls in a Python script; none if it does not parse."""
     if script.suffix != ".py" or script.stat().st_size > SCRIPT_MAX_BYTES:
         return
     try:
@@ -151,7 +151,7 @@ def _argument(call: ast.Call) -> Argument | None:
     keywords = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
     if not names or _constant(keywords.get("action")) in ("version", "help"):
         return None
-    # The long form, as argparse names the argument by it.
+    # The long form, from which argparse derives the argument's name.
     flag = max(names, key=len) if names[0].startswith("-") else ""
     name = str(_constant(keywords.get("dest")) or (flag or names[0]).lstrip("-").replace("-", "_"))
     if not name.isidentifier():
@@ -181,6 +181,6 @@ def _schema(keywords: dict[str, ast.expr], *, is_switch: bool) -> dict[str, Any]
 
 
 def _constant(node: ast.expr | None) -> Any:
-    """The value of a literal that JSON can hold; None for everything else."""
+    """Return the value of a literal that JSON can hold; None for any other expression."""
     value = node.value if isinstance(node, ast.Constant) else None
     return value if isinstance(value, str | int | float | bool) else None

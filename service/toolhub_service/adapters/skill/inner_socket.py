@@ -1,12 +1,12 @@
-"""Calls that a script makes while it runs: a Unix socket that is shown to its sandbox alone, and dies with the run.
+"""Calls of a running script, over a Unix socket that only its sandbox sees and that is closed with the run.
 
 One line of JSON is one call, and one line its answer:
 
     {"token": "…", "tool": "core/fs.readText", "args": {"path": "a.txt"}}
     {"ok": true, "value": {…}}        or   {"ok": false, "error": {"kind": "POLICY_DENIED", "message": "…", …}}
 
-Whoever connects must be the program that was started or one that it has started, as the kernel says, and know the
-token of this run. Each call is an inner call of the running one: what it may do is settled there, not here.
+According to the kernel, the client must be the started program or one of its descendants; it must also know the token
+of this run. Each call is an inner call of the running one, which determines what it may do.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class MadeCall:
 
 @dataclass(slots=True)
 class SocketCarrier:
-    """One run's socket. `calls` are narrowed to what the skill may use."""
+    """The socket of one run. `calls` are narrowed to what the skill may use."""
 
     calls: InnerCalls
     purpose: str
     parallel_calls: int
     user: int
-    """Whose processes may connect."""
+    """User whose processes may connect."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(_TOKEN_BYTES), repr=False)
     root: int = 0
-    """Process that was started; 0: nobody may connect yet."""
+    """The started process; 0: no process may connect yet."""
     made: list[MadeCall] = field(default_factory=list)
     refused_peers: int = 0
     _server: asyncio.Server | None = None
@@ -60,12 +60,12 @@ class SocketCarrier:
     _places: asyncio.Semaphore | None = None
 
     async def listen(self, path: str) -> None:
-        """Once. Raises OSError."""
+        """Start to listen, once. Raises OSError."""
         self._places = asyncio.Semaphore(self.parallel_calls)
         self._server = await asyncio.start_unix_server(self._connected, path, limit=REQUEST_MAX_BYTES)
 
     async def close(self) -> None:
-        """Take no more calls, and end those under way."""
+        """Accept no more calls, and end those under way."""
         if self._server is not None:
             self._server.close()
         self.root = 0
@@ -80,15 +80,15 @@ class SocketCarrier:
         try:
             if len(self._connections) > CONNECTIONS_MAX:
                 await _send(writer, _failed(_too_many()))
-            # Beside the token: one that a script leaks is of no use to a process that its run has not started.
+            # In addition to the token: a leaked token is useless to a process that is not part of the run.
             elif not self._is_ours(writer.get_extra_info("socket")):
                 self.refused_peers += 1
             else:
                 await self._answer_all(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # The program has ended, or closed its end: nobody waits for an answer.
+            pass  # the program has ended, or closed its end: nobody waits for an answer
         except asyncio.CancelledError:
-            if self.root:  # by another than `close`, which awaits it
+            if self.root:  # unless `close`, which awaits it, has done so
                 raise
         finally:
             self._connections.discard(task)
@@ -112,7 +112,7 @@ class SocketCarrier:
                 return
 
     async def _answer(self, line: bytes) -> tuple[JsonObject, bool]:
-        """What is answered, and whether the connection goes on: not for who does not know the token."""
+        """Return the answer, and whether the connection stays open: it does not for a wrong token."""
         try:
             asked = _read(line)
         except ToolFailure as failure:
@@ -133,7 +133,7 @@ class SocketCarrier:
         return bool(self.root) and hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self.token.encode())
 
     def _is_ours(self, connection: Any) -> bool:
-        """Whether the kernel says that it was connected by the run's program, or by one that it has started."""
+        """Return whether, according to the kernel, the run's program or one of its descendants connected."""
         try:
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         except OSError:
@@ -143,7 +143,7 @@ class SocketCarrier:
 
 
 def _descends(pid: int, root: int) -> bool:
-    """Whether a process is another or has been started by it, as far as its parents still live."""
+    """Return whether a process is another one or its descendant, as far as the parents in between still live."""
     for _ in range(_PARENTS_MAX):
         if pid == root:
             return True
@@ -154,15 +154,15 @@ def _descends(pid: int, root: int) -> bool:
 
 
 def _parent_of(pid: int) -> int:
-    """0 when it is gone."""
+    """Return the parent's id; 0 when the process has ended."""
     with suppress(OSError, ValueError, IndexError):
-        # The name, in parentheses, may hold anything.
+        # The name, in parentheses, may contain anything.
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
     return 0
 
 
 def _read(line: bytes) -> dict[str, Any]:
-    """Token, tool and arguments. Raises ToolFailure."""
+    """Return token, tool and arguments. Raises ToolFailure."""
     asked = loads(line, max_bytes=REQUEST_MAX_BYTES)
     if (
         not isinstance(asked, dict)

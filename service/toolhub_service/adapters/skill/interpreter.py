@@ -1,4 +1,4 @@
-"""The Python that scripts of skills run on: the hub's own or another, found once, and what of the machine it needs."""
+"""The Python for scripts of skills: the hub's own or another, detected once, and the files that it needs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ class Interpreter:
     version: str
     """Such as `CPython 3.12.4`."""
     reads: tuple[str, ...]
-    """Folders that it cannot do without."""
+    """Folders that it needs to read."""
 
 
 def own_interpreter() -> Interpreter:
-    """That of the hub."""
+    """Return the hub's own interpreter."""
     version = f"{platform.python_implementation()} {platform.python_version()}"
     return Interpreter(sys.executable, version, interpreter_reads())
 
 
 async def found_interpreter(path: str) -> Interpreter:
-    """The one of that path; empty: the hub's own. Raises ToolFailure TOOL_UNAVAILABLE when it does not run."""
+    """Return the interpreter at the path; empty: the hub's own. Raises ToolFailure TOOL_UNAVAILABLE when it does not
+    run."""
     if not path:
         return own_interpreter()
     program = Program((path, "-I", "-c", _ASKED), {"LANG": "C.UTF-8"}, "/")

@@ -58,20 +58,20 @@ class SkillSource(Source, frozen=True, tag="skill"):
 
 
 def trust_of(source: SkillSource) -> Trust:
-    """Files of this machine are the operator's to put there; what a server sends is a stranger's."""
+    """Return the trust: files of this machine are the operator's, a git server's are untrusted."""
     if source.trust:
         return Trust(source.trust)
     return Trust.APPROVAL if any(entry.git for entry in source.skills) else Trust.FIRST_USE
 
 
 def endpoint_of(source: SkillSource) -> str:
-    """Where its skills are, for people and records."""
+    """Return where its skills are, for people and records."""
     shown = ", ".join(place_of(entry) for entry in source.skills)
     return shown if len(shown) <= _ENDPOINT_MAX_CHARS else f"{shown[: _ENDPOINT_MAX_CHARS - 1]}…"
 
 
 def place_of(entry: SkillEntry) -> str:
-    """`/srv/skills`, or `https://host/repository@0123456789ab:folder`."""
+    """Return `/srv/skills`, or `https://host/repository@0123456789ab:folder`."""
     if not entry.git:
         return entry.path
     return f"{entry.git}@{entry.commit[:_SHORT_CHARS]}" + (f":{entry.path}" if entry.path else "")
@@ -115,7 +115,7 @@ def _check_address(place: str, address: str) -> None:
 
 
 def files_of(entry: SkillEntry) -> tuple[str, ...]:
-    """Keys of the entry that name files of this machine."""
+    """Return the keys of the entry that name files of this machine."""
     return () if entry.git else ("path",)
 
 
@@ -135,7 +135,7 @@ def _missing(source: SkillSource, _trusted_namespaces: tuple[str, ...]) -> Itera
 
 
 def _remarks(source: SkillSource) -> Iterator[str]:
-    # Here, for a command line that only lists sources needs nothing that reads skills.
+    # Imported here, because a command line that only lists sources does not need to read skills.
     from toolhub_service.adapters.skill.skill import remarks_on
 
     return remarks_on(Path(entry.path).expanduser() for entry in source.skills if not entry.git)

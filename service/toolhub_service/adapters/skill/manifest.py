@@ -1,6 +1,6 @@
 """`toolhub.json`, the sidecar beside a SKILL.md that makes a skill a tool: schemas, how it is run, what it may use.
 
-Values only; nothing here reads a file or runs anything. A whole one, for a script:
+This module holds values only and neither reads files nor runs anything. A complete example, for a script:
 
     {
       "version": "1.0.0",
@@ -12,7 +12,7 @@ Values only; nothing here reads a file or runs anything. A whole one, for a scri
       "annotations": {"read_only": true}
     }
 
-Keys are read strictly: an unknown one is refused, and the nearest known key is named.
+Keys are parsed strictly: an unknown one is refused, and the nearest known key is suggested.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MANIFEST_NAME: Final = "toolhub.json"
 MANIFEST_MAX_BYTES: Final = 512 * 1024
 PYTHON: Final = "{python}"
 SHELL: Final = "{sh}"
-"""Words of `entry.argv` that the hub puts a program in for; no other word means anything but itself."""
+"""Words of `entry.argv` that the hub replaces by a program; all other words are literal."""
 ARTIFACT_FORMAT: Final = "hub-artifact"
-"""`format` of an argument that is an artifact's id: a script gets a file in its place."""
+"""`format` of an argument that is an artifact's id, which a script gets as a file."""
 
 STEP_ID: Final = r"^[a-z][a-z0-9_]{0,47}$"
 _POINTER: Final = r"^(/([^~/]|~[01])*)+$"
@@ -281,7 +281,7 @@ _SECTION_OF_MODE: Final[Mapping[str, str]] = {"script": "entry", "plan": "plan",
 
 
 def manifest_schema() -> JsonObject:
-    """JSON Schema 2020-12 of the document, for editors."""
+    """Return the document's JSON Schema 2020-12, for editors."""
     schema = msgspec.json.schema(Manifest, ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -291,7 +291,7 @@ def manifest_schema() -> JsonObject:
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """The document, whole and consistent in itself. Raises ManifestInvalid, which says all that is wrong with it."""
+    """Return the document if it is complete and consistent. Raises ManifestInvalid with all its problems."""
     try:
         document = loads(data, max_bytes=MANIFEST_MAX_BYTES)
     except ToolFailure as failure:
@@ -365,14 +365,14 @@ def _of_entry(entry: Entry) -> Iterator[str]:
 
 
 def is_path_within(path: str) -> bool:
-    """Whether it is a plain relative path, downwards only."""
+    """Return whether it is a plain relative path without `..`."""
     parts = path.split("/")
     plain = all(part not in ("", ".", "..") for part in parts)
     return plain and not PurePosixPath(path).is_absolute() and "\\" not in path and path.isprintable()
 
 
 def _unknown_keys(document: Mapping[str, JsonValue]) -> Iterator[str]:
-    """At the top, where most are: all of them at once."""
+    """Yield all unknown keys at the top level, where most are."""
     names = [field.encode_name for field in msgspec.structs.fields(Manifest)]
     return (_unknown(key, names) for key in document if key not in names)
 

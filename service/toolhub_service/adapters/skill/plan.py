@@ -1,11 +1,11 @@
 """Runs a plan: its steps as inner calls, in rounds, so that a run of the same plan with the same answers makes the same
 calls in the same order.
 
-Each round calls, at the same time, what waits for nothing more: one call of each step, or of a `for_each` up to
-`parallel` items; it is over when all of them have answered. That order is what a durable run is repeated by.
+Each round makes all calls that wait for nothing more, at the same time: one for each step, or up to `parallel` items of
+a `for_each`; it ends when all of them have answered. A durable run is replayed in this order.
 
-A step is skipped when one that it needs was skipped or has failed, or its condition is false. When one fails by `stop`,
-no round follows; by `compensate`, what has succeeded is undone besides, last first.
+A step is skipped when one that it needs was skipped or has failed, or its condition is false. When one fails with
+`stop`, no round follows; with `compensate`, the steps that succeeded are also undone, last first.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class PlanRun:
 
 @dataclass(slots=True, eq=False)
 class _Begun:
-    """A step under way: its items, and the answers of those that were called."""
+    """A started step: its items, and the answers of the calls made."""
 
     planned: PlanStep
     items: Sequence[JsonValue] | None
-    """None: it is no `for_each`, and has one call."""
+    """None: it is no `for_each`, and makes one call."""
     results: list[JsonValue] = field(default_factory=list)
     error: ToolError | None = None
-    """Of the first call that failed."""
+    """Error of the first call that failed."""
 
     @property
     def count(self) -> int:
@@ -105,7 +105,7 @@ class PlanEngine:
         self._failed: list[_Begun] = []
 
     async def value(self) -> JsonValue:
-        """The output. Raises ToolFailure, of the kind of the step that failed; and as `InnerCalls.invoke`."""
+        """Return the output. Raises ToolFailure of the failed step's kind, and as `InnerCalls.invoke`."""
         while True:
             self._begin()
             stops = [failed for failed in self._failed if failed.planned.on_failure != "continue"]
@@ -138,7 +138,7 @@ class PlanEngine:
             except (ConditionFault, Absent, ToolFailure) as fault:
                 self._fail(_Begun(planned, None, error=_unready(fault)))
             else:
-                self._settle()  # of no items
+                self._settle()  # without items
 
     def _items(self, planned: PlanStep) -> Sequence[JsonValue] | None:
         pointer, most = planned.step.for_each, planned.step.max_items
@@ -165,7 +165,7 @@ class PlanEngine:
                 yield _Item(begun, index, scope)
 
     async def _made(self, wave: Sequence[_Item]) -> list[ToolResult | ToolError]:
-        """Their answers. When one is suspended or cancelled, the others end first."""
+        """Return their answers. When one is suspended or cancelled, the others end first."""
         made = await asyncio.gather(*map(self._answer, wave), return_exceptions=True)
         answers: list[ToolResult | ToolError] = []
         for answer in made:
@@ -201,7 +201,7 @@ class PlanEngine:
             begun.error = error
 
     def _settle(self) -> None:
-        """Note what is over."""
+        """Note the steps that have ended."""
         for name, begun in [*self._begun.items()]:
             if not begun.is_over:
                 continue
@@ -220,7 +220,7 @@ class PlanEngine:
         self._over[begun.planned.step.id] = {"ok": False, "skipped": False, "error": failure, **partial}
 
     async def _ended(self, stops: Sequence[_Begun]) -> ToolFailure:
-        """What the run fails with, once what is declared was undone."""
+        """Undo what is declared, and return the failure of the run."""
         step, error = stops[0].planned.step, stops[0].error
         assert error is not None
         message = f"The step `{step.id}` ({step.tool}) failed: {error.message[:_SHOWN_CHARS]}"
@@ -228,7 +228,7 @@ class PlanEngine:
             message = f"{message} {await self._undone()}"
         elif self._done:
             message = f"{message} What earlier steps did is not undone: {', '.join(self._names_done())}."
-        # A repeat would do again what was done, whatever the step's own failure says of itself.
+        # A repeat of the run would repeat what was done, whether or not the step itself could be retried.
         retryable = None if not self._done else False
         return ToolFailure(
             structs.replace(error, message=message, retryable=retryable, violations=(), blames_upstream=False)
@@ -277,7 +277,7 @@ class PlanEngine:
 
 
 def _unready(fault: Exception) -> ToolError:
-    """Why a step could not be called."""
+    """Return why a step could not be called."""
     if isinstance(fault, ToolFailure):
         return fault.error
     if isinstance(fault, Absent):

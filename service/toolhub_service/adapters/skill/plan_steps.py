@@ -1,16 +1,16 @@
 """The steps of a plan, checked when the skill is loaded: what each waits for, what it refers to, when it is skipped.
 
-A reference is an object `{"$from": POINTER}`, with a `default` where what it names may not be there, which may be a
-reference itself:
+A reference is an object `{"$from": POINTER}`, with a `default`, itself possibly a reference, for a target that may be
+missing:
 
     /input/…                 the skill's arguments
-    /steps/ID/result/…       what an earlier step gave: of a `for_each` an array with an entry for each item
+    /steps/ID/result/…       an earlier step's result: for a `for_each` an array with an entry for each item
     /steps/ID/ok             whether it succeeded
     /steps/ID/skipped        whether it was left out
     /steps/ID/error/kind     why it failed, and `message`
     /item/…  /index          within `for_each`: the item, and its place from 0
 
-A step refers to steps that stand before it alone, so that no plan has a circle.
+A step may only refer to earlier steps, so no plan has a cycle.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Scope = Mapping[str, JsonValue]
 
 
 class Absent(LookupError):
-    """A reference leads nowhere; the message names its pointer."""
+    """The target of a reference is missing; the message names the pointer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,22 @@ class Reference:
     pointer: str
     has_default: bool
     place: str
-    """Where it stands, such as `plan.steps[2].args.path`."""
+    """Its place, such as `plan.steps[2].args.path`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """A step with what it waits for."""
+    """A step with the steps that it depends on."""
 
     step: Step
     required: frozenset[str]
-    """Steps without whose success it is skipped."""
+    """Steps that must succeed; otherwise it is skipped."""
     awaited: frozenset[str]
-    """Steps that must be over first, those of `required` among them."""
+    """Steps that must have ended first, including those of `required`."""
     reads: frozenset[str]
     """Steps whose answers its arguments or its condition refer to."""
     holds: Callable[[Scope], bool] | None
-    """Its condition; raises ConditionFault. None: it has none."""
+    """Its condition, which raises ConditionFault; None: it has none."""
     on_failure: str
 
 
@@ -73,7 +73,7 @@ class CheckedPlan:
 
 
 def check_plan(manifest: Manifest) -> tuple[CheckedPlan | None, tuple[str, ...]]:
-    """The plan of a manifest that has one, or what is wrong with it, each problem with its place."""
+    """Return the plan of a manifest that has one, or its problems, each with its place."""
     assert manifest.plan is not None
     plan, problems, steps = manifest.plan, list[str](), list[PlanStep]()
     before: dict[str, Step] = {}
@@ -91,7 +91,7 @@ def check_plan(manifest: Manifest) -> tuple[CheckedPlan | None, tuple[str, ...]]
 
 
 def filled(value: JsonValue, scope: Scope) -> JsonValue:
-    """The value with what its references name in their place. Raises Absent."""
+    """Return the value with its references replaced by their targets. Raises Absent."""
     if isinstance(value, dict):
         if REFERENCE in value and value.keys() <= _REFERENCE_KEYS:
             return _referred(value, scope)
@@ -100,7 +100,7 @@ def filled(value: JsonValue, scope: Scope) -> JsonValue:
 
 
 def look_up(pointer: str, scope: Scope) -> JsonValue:
-    """What stands at a JSON Pointer (RFC 6901). Raises Absent."""
+    """Return the value at a JSON Pointer (RFC 6901). Raises Absent."""
     found: JsonValue = dict(scope)
     for name in names_of(pointer):
         if isinstance(found, Mapping) and name in found:
@@ -122,7 +122,7 @@ def _referred(value: JsonObject, scope: Scope) -> JsonValue:
 
 
 class _Reading:
-    """What is found in one step, or in the output."""
+    """The references and problems found in one step, or in the output."""
 
     def __init__(
         self, manifest: Manifest, before: Mapping[str, Step], steps: Sequence[Step], place: str, step: Step | None
@@ -157,7 +157,7 @@ class _Reading:
         )
 
     def references_in(self, value: JsonValue, place: str) -> list[Reference]:
-        """Those in a value, each checked."""
+        """Return the references in a value, each checked."""
         return [*self._references(value, place, 0)]
 
     def _references(self, value: JsonValue, place: str, depth: int) -> Iterator[Reference]:
@@ -173,7 +173,7 @@ class _Reading:
                 yield from self._references(item, f"{place}[{at}]", depth + 1)
 
     def _reference(self, value: JsonObject, place: str, depth: int) -> Iterator[Reference]:
-        """The reference that an object is, and those in its default."""
+        """Yield the reference that an object is, and those in its default."""
         pointer = value[REFERENCE]
         if not value.keys() <= _REFERENCE_KEYS:
             strange = min(value.keys() - _REFERENCE_KEYS)
@@ -184,12 +184,12 @@ class _Reading:
             return
         if self._check_pointer(pointer, f"{place}.$from", has_item=self._has_item):
             yield Reference(pointer, DEFAULT in value, place)
-        # What stands in may not be there either, and is no reason to skip the step.
+        # The target of a default may be missing too, which is no reason to skip the step.
         for other in self._references(value.get(DEFAULT), f"{place}.default", depth + 1):
             yield replace(other, has_default=True)
 
     def _check_pointer(self, pointer: str, place: str, *, has_item: bool) -> bool:
-        """Whether it can lead somewhere; else the problem is noted."""
+        """Return whether the pointer can have a target; otherwise note the problem."""
         root, *rest = names_of(pointer)
         problem = ""
         if root == "steps":
@@ -238,7 +238,7 @@ class _Reading:
                 yield name
 
     def _condition(self, step: Step) -> tuple[Callable[[Scope], bool] | None, set[str]]:
-        """The condition, and the steps that it reads."""
+        """Return the condition, and the steps that it reads."""
         condition, place = step.condition, f"{self._place}.if"
         if condition is None:
             return None, set()
@@ -277,7 +277,7 @@ def _tested(test: PointerTest) -> Callable[[Scope], bool]:
 
 
 def _are_equal(one: JsonValue, other: JsonValue) -> bool:
-    """As JSON values: `true` is not 1."""
+    """Compare as JSON values: `true` is not 1."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
@@ -288,5 +288,5 @@ def _step_of(pointer: str) -> Iterator[str]:
 
 
 def _is_result(pointer: str) -> bool:
-    """Whether what it names is there only when the step has succeeded."""
+    """Return whether the target exists only when the step has succeeded."""
     return names_of(pointer)[2:3] == ["result"]

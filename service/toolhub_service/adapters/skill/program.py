@@ -44,8 +44,8 @@ class ProgramOutcome:
 async def run_skill_program(
     parts: ProgramParts, call: GrantedCall, sink: EventSink, made: Runnable, calls: InnerCalls
 ) -> ProgramOutcome:
-    """`calls`: narrowed to what the skill may use. Raises as `run_program`, and TreeChanged for a file that is not that
-    of the digest."""
+    """Run the file. `calls`: narrowed to what the skill may use. Raises as `run_program`, and TreeChanged for a file
+    that does not match the digest."""
     text = ProgramText(await _code(call, made), call.args, None, made.manifest.limits.calls)
     asked = call.call
     context: ToolContext[ProgramProgress] = ToolContext(

@@ -1,4 +1,4 @@
-"""A skill that can be called: its sidecar, held to the files of its tree and to what its SKILL.md allows."""
+"""A skill that can be called: its sidecar, checked against the files of its tree and what its SKILL.md allows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from toolhub_service.adapters.skill.skill import Skill
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runnable:
-    """Whole and consistent in itself. Read, never changed."""
+    """A complete, consistent skill. It is never changed."""
 
     skill: Skill
     manifest: Manifest
     plan: CheckedPlan | None
-    """Of mode `plan`."""
+    """Set for mode `plan`."""
     wanted: tuple[str, ...]
     """Full names and globs of the tools that it calls."""
     allowed: tuple[str, ...] | None
@@ -33,13 +33,13 @@ class Runnable:
         return bool(self.wanted)
 
     def may_call(self, name: str) -> bool:
-        """Whether a tool is among those that the skill is declared to use; whether it may, its caller's rights say."""
+        """Return whether the skill declares the use of a tool; the caller's rights are checked elsewhere."""
         return is_allowed(name, self.wanted, self.allowed)
 
 
 def runnable(skill: Skill) -> Runnable | None:
-    """None for a skill without a sidecar, which can be read alone. Raises ManifestInvalid, which says all that is wrong
-    with the sidecar of one that has it."""
+    """Return the skill; None without a sidecar, when it can only be read. Raises ManifestInvalid with all problems of
+    the sidecar."""
     if skill.sidecar is None:
         return None
     manifest = read_manifest(skill.sidecar)
@@ -62,7 +62,7 @@ def runnable(skill: Skill) -> Runnable | None:
 
 
 def _wanted(manifest: Manifest) -> tuple[str, ...]:
-    """Without `tools` a plan calls what its steps name."""
+    """Return the tools; without `tools` a plan calls those that its steps name."""
     return manifest.tools or tuple(dict.fromkeys(_tools_of_steps(manifest)))
 
 
@@ -93,10 +93,9 @@ def _missing(skill: Skill, place: str, path: str) -> Iterator[str]:
         yield f"{place}: there is no file `{path[:80]}` in the skill"
 
 
-# What `allowed-tools` of a SKILL.md means here: it narrows what the skill's calls may use, and grants nothing.
-#
-# The words are those of one client, whose tools have names of their own; a few of them have an obvious counterpart in
-# the hub. Full names and globs of the hub stand for themselves. What is neither allows nothing, and is warned of.
+# The meaning of `allowed-tools` in a SKILL.md: it narrows what the skill's calls may use, and grants nothing. Its words
+# are those of one client, whose tools have their own names; a few of them have an obvious counterpart in the hub. Full
+# names and globs of the hub are used unchanged. Any other word allows nothing and causes a warning.
 
 _COUNTERPARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "Read": ("core/fs.readText", "core/fs.stat"),
@@ -117,7 +116,8 @@ _SHOWN_CHARS: Final = 80
 
 
 def allowed_globs(words: Sequence[str]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Globs over full names, None where nothing is said, and a sentence about each word that allows nothing."""
+    """Return globs over full names, None where nothing is declared, and a sentence about each word that allows
+    nothing."""
     if not words:
         return None, ()
     globs: dict[str, None] = {}
@@ -131,7 +131,7 @@ def allowed_globs(words: Sequence[str]) -> tuple[tuple[str, ...] | None, tuple[s
 
 
 def is_allowed(name: str, wanted: Sequence[str], allowed: Sequence[str] | None) -> bool:
-    """Whether a tool is among those that the sidecar wants and, where SKILL.md says something, that it allows."""
+    """Return whether the sidecar wants a tool and SKILL.md, if it restricts tools, allows it."""
     if not any(fnmatchcase(name, glob) for glob in wanted):
         return False
     return allowed is None or any(fnmatchcase(name, glob) for glob in allowed)

@@ -1,4 +1,4 @@
-"""Runs skills whose sidecar says how: as a script, a plan or a program. None of them ends itself: the hub judges."""
+"""Runs skills as their sidecars declare: as a script, a plan or a program. The hub determines how a run has ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KNOWN_MAX: Final = 256
 
 
 class SkillRuns:
-    """Implements `SkillRunner`. `calls`: of a running call, what it may call itself."""
+    """Implements `SkillRunner`. `calls` returns the calls that a running call may make."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class SkillRuns:
         return (*manifest.effects, f"Runs the script of the skill {skill.name} in a sandbox.", *leaves, *tools)
 
     def _runnable(self, call: GrantedCall, skill: Skill) -> Runnable:
-        """Raises ToolFailure for a sidecar that cannot be used, for which no tool is offered."""
+        """Raises ToolFailure for an unusable sidecar, for which no tool is offered."""
         made = self._known.get(f"{skill.digest} {skill.folder}")
         if made is None:
             try:
@@ -119,8 +119,8 @@ class SkillRuns:
         return Outcome(ended.value, (of_skill(made), *ended.evidence), tuple(ended.artifacts))
 
     async def _narrowed(self, call: GrantedCall, made: Runnable) -> InnerCalls:
-        """What the skill may call of what its caller may. Raises ToolFailure BUDGET_EXCEEDED where calls are nested too
-        deep."""
+        """Return those of the caller's permitted calls that the skill may make. Raises ToolFailure BUDGET_EXCEEDED
+        where calls are nested too deeply."""
         calls = self._calls(call)
         offered = await calls.offered(lambda spec: made.may_call(spec.name))
         return calls.narrowed([spec.name for spec in offered], made.manifest.limits.calls)
@@ -131,7 +131,7 @@ class SkillRuns:
         return await asyncio.shield(self._interpreter)
 
 
-# What is proven of a run of a skill: by what the hub saw and counted, never by what the skill says of itself.
+# Evidence of a skill's run: what the hub observed and counted, never what the skill reports about itself.
 
 _CALLS_SHOWN_MAX: Final = 100
 _STEPS_MAX: Final = 200
@@ -139,7 +139,7 @@ _WORDS_MAX_CHARS: Final = 500
 
 
 def of_skill(made: Runnable) -> Evidence:
-    """Which skill it was: its version and the digest of its whole tree, to which it was held before it ran."""
+    """Return the skill's version and the digest of its whole tree, which was verified before it ran."""
     name, manifest = made.skill.name, made.manifest
     return Evidence(
         EvidenceType.FILE,
@@ -176,7 +176,7 @@ def of_script(made: Runnable, run: ScriptRun) -> Iterator[Evidence]:
 
 
 def of_plan(calls: Sequence[PlanCall]) -> Iterator[Evidence]:
-    """One a step."""
+    """Yield one item per step."""
     steps: dict[tuple[str, str, bool], list[PlanCall]] = {}
     for call in calls:
         steps.setdefault((call.step, call.tool, call.undoes), []).append(call)
@@ -215,11 +215,9 @@ def _ids(ids: Sequence[str]) -> Mapping[str, str]:
     return {"calls": str(len(ids)), "call_ids": " ".join(ids[:_CALLS_SHOWN_MAX])}
 
 
-# What a plan would do, as far as that is known without doing it: for dry runs and those who approve.
-#
-# Its steps are walked in order. A call that only reads is made; one that may change something is planned, as a dry run
-# of that call: its own effects, or the refusal that it would end with. What needs the answer of such a call is named
-# only.
+# What a plan would do, as far as it can be known without running it: for dry runs and approvers. Its steps are
+# processed in order. A call that only reads is made; one that may change something is planned by a dry run: its own
+# effects, or the refusal that it would end with. Steps that need the answer of such a call are only named.
 
 _ITEMS_MAX: Final = 20
 _LINES_MAX: Final = 200
@@ -227,7 +225,7 @@ _LINE_CHARS: Final = 500
 
 
 class PlanForesight:
-    """One look. `specs`: of the tools that may be called, by name."""
+    """One dry run. `specs`: the tools that may be called, by name."""
 
     def __init__(
         self, plan: CheckedPlan, args: JsonObject, calls: InnerCalls, specs: Mapping[str, ToolSpec], purpose: str
@@ -239,18 +237,18 @@ class PlanForesight:
         self._purpose = purpose
         self._over: dict[str, JsonObject] = {}
         self._unknown: set[str] = set()
-        """Steps of which nobody knows what they will answer."""
+        """Steps whose answers cannot be known."""
         self._lines: list[str] = []
 
     async def lines(self) -> Sequence[str]:
-        """One sentence a call. Raises as `InnerCalls.invoke`."""
+        """Return one sentence per call. Raises as `InnerCalls.invoke`."""
         for planned in self._plan.steps:
             if not await self._foresee_step(planned):
                 break
         return self._lines[:_LINES_MAX]
 
     async def _foresee_step(self, planned: PlanStep) -> bool:
-        """Adds what the step would do to the lines. False when it would fail: no later step would run."""
+        """Add what the step would do to the lines. Return False when it would fail, so that no later step would run."""
         step = planned.step
         if waits := sorted(planned.reads & self._unknown):
             self._unknown.add(step.id)
@@ -282,7 +280,7 @@ class PlanForesight:
         return True
 
     async def _call(self, planned: PlanStep, scope: Mapping[str, JsonValue], results: list[JsonValue]) -> bool:
-        """Whether it would succeed."""
+        """Return whether the call would succeed."""
         step, spec = planned.step, self._specs.get(planned.step.tool)
         try:
             args = filled(step.args, scope)

@@ -1,6 +1,6 @@
 """Mode `script`: one program of a skill, in a sandbox, from its arguments to its result.
 
-It runs on a copy of the tree that is held to the digest which was judged: what was changed since is refused. It finds
+It runs on a copy of the tree that is verified against the pinned digest: changed files are refused. It has
 
     working folder, read only    the skill
     standard input               the arguments, one JSON object; an artifact among them is the path of a file
@@ -8,9 +8,9 @@ It runs on a copy of the tree that is held to the digest which was judged: what 
     $TMPDIR, $HOME               for itself, gone afterwards
     $TOOLHUB_SOCKET, $TOOLHUB_TOKEN, `tool`, `toolhub_tools`    calls of the tools that it may use
 
-and no network, no other file of the machine, no environment but its own. It has succeeded when it ends with 0, standard
-output is one JSON value and the artifacts that are required are there; the output schema is held by step 7. Whatever
-else it says of itself is data.
+and no network, no other file of the machine, and only its own environment. It succeeds when its exit code is 0,
+standard output is one JSON value and the required artifacts exist; step 7 checks the output schema. All other output is
+data.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ _SHELL: Final = "/bin/sh"
 _CLIENT: Final = Path(__file__).with_name("toolhub_tools.py")
 _EXCERPT_CHARS: Final = 2_000
 _OPEN_FILES: Final = 256
-# Share of the remaining time, at most `_RESERVE_S`, that is left for ending the program and keeping what it made.
+# Share of the remaining time, at most `_RESERVE_S`, reserved for ending the program and storing its results.
 _RESERVE: Final = 0.1
 _RESERVE_S: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """How a run went that has succeeded."""
+    """The result of a successful run."""
 
     value: JsonValue
     argv: Sequence[str]
-    """As the sidecar has it."""
+    """As in the sidecar."""
     interpreter: str
     finished: Finished
     confinement: Mapping[str, str]
@@ -102,7 +102,8 @@ class Script:
             self._carrier = SocketCarrier(calls, purpose, limits.parallel_calls, parts.ladder.user)
 
     async def run(self) -> ScriptRun:
-        """Raises ToolFailure, and TreeChanged for files that are not those of the digest; cancelled, all is ended."""
+        """Run the program. Raises ToolFailure, and TreeChanged for files that do not match the digest; when cancelled,
+        it ends everything."""
         async with self._folder() as folder:
             await self._copy(folder / "skill")
             given = await self._prepare(folder)
@@ -122,11 +123,11 @@ class Script:
         try:
             yield folder
         finally:
-            # In a thread, for a program may leave very many files.
+            # In a thread, because a program may leave very many files.
             await asyncio.shield(asyncio.to_thread(held.__exit__, None, None, None))
 
     async def _copy(self, target: Path) -> None:
-        """Raises TreeChanged for files that are not those of the digest, and ToolFailure."""
+        """Raises TreeChanged for files that do not match the digest, and ToolFailure."""
         skill = self._made.skill
         try:
             await asyncio.to_thread(copy_tree, skill.folder, skill.tree, target)
@@ -135,7 +136,7 @@ class Script:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message) from None
 
     async def _prepare(self, folder: Path) -> bytes:
-        """Lay out what the program finds beside the skill; what it reads on standard input."""
+        """Create what the program gets beside the skill. Return its standard input."""
         ladder, manifest = self._parts.ladder, self._made.manifest
         for name in ("out", "tmp"):
             (folder / name).mkdir(mode=0o700)
@@ -166,7 +167,7 @@ class Script:
         assert entry is not None
         first, *rest = entry.argv
         program = {PYTHON: self._interpreter.path, SHELL: _SHELL}.get(first, str(folder / "skill" / first))
-        # Inside bubblewrap /tmp is the program's own, in memory and bounded.
+        # Inside bubblewrap /tmp is the program's own, in memory and of limited size.
         own = "/tmp" if level == "bubblewrap" else str(folder / "tmp")  # noqa: S108
         environment = {
             "LANG": "C.UTF-8",
@@ -230,13 +231,13 @@ class Script:
         return now_s + min(self._made.manifest.limits.timeout_s, left_s - min(_RESERVE_S, left_s * _RESERVE))
 
     def _on_output(self, lines: bytes, stream: str) -> None:
-        """Standard error is handed on as it comes; standard output is the result."""
+        """Pass standard error on as it arrives; standard output is the result."""
         if stream == "stderr" and self._reported_bytes < self._made.manifest.limits.stderr_bytes:
             self._reported_bytes += len(lines)
             self._sink.chunk(Chunk(data=lines, stream=stream))
 
     def _judged(self, finished: Finished) -> JsonValue:
-        """The result. Raises ToolFailure, whatever the program says of itself, when it has not succeeded."""
+        """Return the result. Raises ToolFailure when the program has not succeeded, whatever it reports."""
         name, limits = self._made.skill.name, self._made.manifest.limits
         if finished.timed_out or finished.flooded or finished.exit_code != 0:
             raise self._failed(finished)
@@ -268,7 +269,7 @@ class Script:
             message = f"The skill {name} wrote without end and was killed. Use another tool, or tell its author."
             return refuse(ErrorKind.EXECUTION_ERROR, message, duration_s=seconds, stderr=shown)
         code = finished.exit_code
-        how = f"signal {code - 128}" if code > 128 else f"exit code {code}"  # as a shell tells it
+        how = f"signal {code - 128}" if code > 128 else f"exit code {code}"  # as a shell reports it
         message = f"The skill {name} failed with {how}. Change the arguments as its words say, or use another tool."
         return refuse(
             ErrorKind.EXECUTION_ERROR,

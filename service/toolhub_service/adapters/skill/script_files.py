@@ -1,7 +1,7 @@
-"""The files of a script's run: artifacts that it is given, and those made of the files that it leaves.
+"""The files of a script's run: artifacts that it receives, and artifacts made from the files that it leaves.
 
-What is left was made by somebody else's program, so it is walked like a skill's own tree: below descriptors, no link
-followed, nothing but files and folders taken, all of it bounded, and each file kept under the digest that was taken.
+These files come from an untrusted program, so they are read like a skill's own tree: below descriptors, without
+following links, only files and folders, within limits, and each file is stored only with the digest computed before.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NAME_CHARS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 async def put_artifacts(
     folder: Path, manifest: Manifest, args: JsonObject, artifacts: ArtifactService, principal_id: str
 ) -> JsonObject:
-    """The arguments with a file's path in the place of each artifact's id that the schema declares.
+    """Return the arguments with each artifact's id that the schema declares replaced by a file's path.
 
-    Raises ToolFailure NOT_FOUND for one that the caller has not, FILE_TOO_LARGE, INVALID_INPUT.
+    Raises ToolFailure NOT_FOUND for an artifact that is not the caller's, FILE_TOO_LARGE, INVALID_INPUT.
     """
     given = dict(args)
     names = _names(manifest.input_schema)
@@ -63,8 +63,8 @@ async def put_artifacts(
 
 
 async def keep_output(folder: Path, manifest: Manifest, artifacts: ArtifactService, call: Call) -> Kept:
-    """The files of the folder as artifacts. Raises ToolFailure when it holds what cannot be one, more than the sidecar
-    allows, or less than it requires; then none is kept."""
+    """Store the files of the folder as artifacts. Raises ToolFailure when it contains what cannot be one, more than the
+    sidecar allows, or less than it requires; then none is stored."""
     tree = await asyncio.to_thread(_read, folder, manifest)
     _judge(tree, manifest)
     kept: list[ArtifactRef] = []
@@ -120,7 +120,7 @@ def _media_type(path: str, declared: Sequence[DeclaredArtifact]) -> str:
 
 
 async def _chunks(folder: Path, file: TreeFile) -> AsyncIterator[bytes]:
-    """Its bytes. Raises ToolFailure when it cannot be read, or is not what was walked."""
+    """Yield its bytes. Raises ToolFailure when it cannot be read, or has changed since the walk."""
     try:
         with opened(folder, file) as descriptor:
             while chunk := await asyncio.to_thread(os.read, descriptor, _CHUNK_BYTES):
@@ -140,7 +140,7 @@ async def _write(target: Path, chunks: AsyncIterator[bytes]) -> None:
 
 
 def _names(schema: Mapping[str, Any]) -> set[str]:
-    """Of the arguments that are artifacts, or lists of them."""
+    """Return the names of the arguments that are artifacts, or lists of them."""
     properties = schema.get("properties")
     return set(_of_artifacts(properties)) if isinstance(properties, Mapping) else set()
 
@@ -153,6 +153,6 @@ def _of_artifacts(properties: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _plain(name: str) -> str:
-    """Somebody else's name of a file, as one that means nothing but itself."""
+    """Return a foreign file name reduced to harmless characters."""
     text = "".join(char if char in _NAME_CHARS else "_" for char in name[-64:])
     return text.lstrip(".-") or "file"

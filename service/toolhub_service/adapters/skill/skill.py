@@ -1,4 +1,4 @@
-"""One skill, loaded from its folder: what it says, the files it has, and the sidecar that makes it more than text.
+"""One skill, loaded from its folder: its instructions, its files, and the sidecar that makes it runnable.
 
 Loading a skill runs nothing of it and needs neither a hub nor a network.
 """
@@ -33,30 +33,30 @@ from toolhub_service.adapters.skill.tree import (
 )
 
 SIDECAR_KEY: Final = "toolhub.manifest"
-"""In the frontmatter's `metadata`: the path of the sidecar, where it is another."""
+"""Key in the frontmatter's `metadata`: the path of the sidecar, where it is another."""
 _REMARKS_MAX: Final = 100
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A skill as it was when its tree was digested. Untrusted, all of it."""
+    """A skill at the time when its tree was digested. All of it is untrusted."""
 
     name: str
-    """By which the hub calls it: one word of letters, digits, `_` and `-`."""
+    """Name in the hub: one word of letters, digits, `_` and `-`."""
     folder: Path
-    """Absolute. What is read of it later must be held to `tree` (`tree.read_file`, `tree.copy_tree`)."""
+    """Absolute. Later reads must be verified against `tree` (`tree.read_file`, `tree.copy_tree`)."""
     tree: Tree
     file: SkillFile
     warnings: tuple[str, ...] = ()
-    """What is not as it should be and does not keep it from being used, one sentence each."""
+    """Problems that do not prevent its use, one sentence each."""
     sidecar: bytes | None = None
-    """The bytes of its `toolhub.json`, as they were digested; None: it has none, and is instructions alone."""
+    """The bytes of its `toolhub.json`, as they were digested; None: it has none, and is instructions only."""
     sidecar_path: str = ""
 
     @property
     def digest(self) -> str:
-        """sha256 (hex) over its whole tree."""
+        """Return the sha256 (hex) over its whole tree."""
         return self.tree.digest
 
     @property
@@ -69,8 +69,8 @@ class Skill:
 
 
 def load_skill(folder: Path, limits: TreeLimits = LIMITS) -> Skill:
-    """The skill in a folder. Blocks; in a thread. Raises SkillInvalid, whose message is a sentence without the folder's
-    own path."""
+    """Return the skill in a folder. Blocks, so call it in a thread. Raises SkillInvalid, whose message is a sentence
+    without the folder's own path."""
     try:
         tree = read_tree(folder, limits)
         file = next((tree.by_path[name] for name in FILE_NAMES if name in tree.by_path), None)
@@ -90,14 +90,14 @@ def load_skill(folder: Path, limits: TreeLimits = LIMITS) -> Skill:
 
 
 def known_as(name: str) -> str:
-    """The word by which the hub calls a skill of that name; empty where nothing of it can be used."""
+    """Return the hub's word for a skill of that name; empty when no character of it can be used."""
     word = _FOREIGN.sub("_", name)[: 2 * 64]
     return word.lstrip("-") if word.strip("_-") else ""
 
 
 def skill_folders(place: Path, *, depth_max: int = 3, folders_max: int = 2_000) -> Iterator[Path]:
-    """The folder itself when it has a SKILL.md, else those below it that have one; none within a skill. Links are not
-    followed, and what begins with a dot is not looked into."""
+    """Yield the folder itself when it has a SKILL.md, else the folders below it that have one; none within a skill.
+    Links are not followed, and names that begin with a dot are skipped."""
     waiting, looked = [(place, 0)], 0
     while waiting and looked < folders_max:
         folder, depth = waiting.pop()
@@ -109,12 +109,12 @@ def skill_folders(place: Path, *, depth_max: int = 3, folders_max: int = 2_000) 
 
 
 def remarks_of(skills: Iterable[Skill]) -> Iterator[str]:
-    """Their warnings, each with the skill that it is of; a hundred at most."""
+    """Yield their warnings, each with the name of its skill; at most a hundred."""
     return islice((f"skill {skill.name}: {warning}" for skill in skills for warning in skill.warnings), _REMARKS_MAX)
 
 
 def remarks_on(places: Iterable[Path]) -> Iterator[str]:
-    """What is not as it should be with the skills in these folders, a sentence each; reads them."""
+    """Yield the problems of the skills in these folders, a sentence each; reads them."""
     for place in places:
         for folder in skill_folders(place):
             try:

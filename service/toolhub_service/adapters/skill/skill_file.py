@@ -1,9 +1,9 @@
 """SKILL.md: its frontmatter by the specification of Agent Skills, and the instructions below it.
 
-Read as the specification's guide for clients asks: what breaks a rule is a warning and the skill is used, and only a
-file without a description, or whose frontmatter cannot be read at all, is no skill. The frontmatter is a stranger's
-YAML: every value stays text, so that no number or date is made of it; aliases, tags and a key that stands twice are
-refused; and it is bounded, for PyYAML takes some 20 microseconds a byte.
+It is parsed as the specification's guide for clients recommends: a broken rule causes a warning and the skill is used;
+only a file without a description, or whose frontmatter cannot be parsed at all, is no skill. The frontmatter is
+untrusted YAML: every value stays text, so that none becomes a number or date; aliases, tags and duplicate keys are
+refused; and its size is limited, because PyYAML takes some 20 microseconds a byte.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ BODY_MAX_LINES: Final = 500
 ALLOWED_TOOLS_MAX: Final = 200
 _KEYS: Final = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 _NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-# Of real files: `description: Use when: …`, which is no YAML because of the second colon.
+# Found in real files: `description: Use when: …`, which is invalid YAML because of the second colon.
 _PLAIN_LINE: Final = re.compile(r"([A-Za-z][A-Za-z0-9_-]*): +([^\s\"'|>\[{&*!%@`#].*)")
-# A word, with what stands in parentheses behind it: `Bash(git add:*)`.
+# A word, with parentheses behind it: `Bash(git add:*)`.
 _TOOL: Final = re.compile(r"[^\s,()]+(?:\([^()]*\))?")
 _SHOWN_KEYS_MAX: Final = 5
 _JSON_SCALAR: Final = re.compile(r"|true|false|-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?", re.ASCII)
@@ -40,15 +40,15 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class SkillInvalid(ValueError):
-    """The file is no skill; the message says what to correct, without any of its text."""
+    """The file is no skill; the message says what to correct, without quoting the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillFile:
-    """What a SKILL.md says. Untrusted, all of it."""
+    """The content of a SKILL.md. All of it is untrusted."""
 
     name: str
-    """As it is written; may break the specification's rules, which `warnings` says."""
+    """As it is written; it may break the specification's rules, which `warnings` reports."""
     description: str
     body: str
     """The instructions, Markdown."""
@@ -60,11 +60,11 @@ class SkillFile:
     warnings: tuple[str, ...] = ()
     """Rules of the specification that it breaks, one sentence each."""
     frontmatter: JsonObject = field(default_factory=lambda: _NOTHING)
-    """All its fields, as JSON has them."""
+    """All its fields, as JSON values."""
 
 
 def read_skill_file(data: bytes, folder_name: str) -> SkillFile:
-    """`folder_name`: of the folder it lies in, which its name should equal. Raises SkillInvalid."""
+    """Parse a SKILL.md. `folder_name`: of its folder, which its name should equal. Raises SkillInvalid."""
     if len(data) > FILE_MAX_BYTES:
         raise SkillInvalid(f"it has more than {FILE_MAX_BYTES:,} bytes")
     try:
@@ -94,7 +94,7 @@ def read_skill_file(data: bytes, folder_name: str) -> SkillFile:
 
 
 def frontmatter_of(data: bytes) -> Mapping[str, Any]:
-    """All fields of a SKILL.md's frontmatter, every value as it is written. Raises SkillInvalid."""
+    """Return all fields of a SKILL.md's frontmatter, every value as it is written. Raises SkillInvalid."""
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
@@ -103,7 +103,7 @@ def frontmatter_of(data: bytes) -> Mapping[str, Any]:
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """Frontmatter and body."""
+    """Return frontmatter and body."""
     first, newline, rest = text.partition("\n")
     if first.rstrip() != "---" or not newline:
         raise SkillInvalid("it does not begin with frontmatter: a line `---`, then `name:` and `description:`")
@@ -116,7 +116,7 @@ def _parted(text: str) -> tuple[str, str]:
 
 
 def _fields(frontmatter: str, warnings: list[str], loader: type[_Plain] | None = None) -> Mapping[str, Any]:
-    """Every value as text; with `_Typed` as JSON has it."""
+    """Return every value as text; with `_Typed` as JSON."""
     try:
         found = _parsed(frontmatter, loader)
     except SkillInvalid:
@@ -131,7 +131,7 @@ def _fields(frontmatter: str, warnings: list[str], loader: type[_Plain] | None =
 
 
 def _quoted(line: str) -> str:
-    """A line `key: value` whose value has another colon, with the value in quotes."""
+    """Return a line `key: value` whose value has another colon, with the value in quotes."""
     found = _PLAIN_LINE.fullmatch(line.rstrip())
     if found is None or ": " not in found[2]:
         return line
@@ -149,7 +149,7 @@ def _parsed(frontmatter: str, loader: type[_Plain] | None = None) -> Any:
 
 
 class _Plain(yaml.BaseLoader):
-    """Text, lists and mappings alone: no aliases, which may expand without bound, no tags, no key twice."""
+    """Loads only text, lists and mappings: no aliases, which may expand without limit, no tags, no duplicate keys."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # a gap of the stubs
@@ -171,7 +171,7 @@ class _Plain(yaml.BaseLoader):
 
 
 class _Typed(_Plain):
-    """With what is plainly a number, true, false or nothing as such; what JSON would spell otherwise stays text."""
+    """Also loads plain numbers, booleans and null as such; values with another spelling in JSON stay text."""
 
     def construct_scalar(self, node: Any) -> Any:
         if node.style is not None or not _JSON_SCALAR.fullmatch(node.value):
@@ -180,7 +180,7 @@ class _Typed(_Plain):
         return value if value is None or json.dumps(value) == node.value else node.value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        # Judged already: it is read as plain text first.
+        # Already checked, because it is loaded as plain text first.
         return {key.value: self.construct_object(value, deep) for key, value in node.value}
 
 

@@ -1,7 +1,8 @@
-"""The skills of one source: folders that are looked at from time to time, and commits that never change.
+"""The skills of one source: folders that are read periodically, and commits that never change.
 
-What cannot be loaded makes the source PARTIAL; what merely breaks a rule is listed among its diagnostics. A folder is
-read anew when times or sizes in it change, and every call holds the bytes that it uses to their digests besides.
+A skill that cannot be loaded makes the source PARTIAL; one that only breaks a rule is listed in its diagnostics. A
+folder is read again when times or sizes in it change; every call also verifies the bytes that it uses against their
+digests.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from toolhub_service.guards.secrets import Redact
 from toolhub_service.registry.catalog import skeleton
 
 SKILLS_MAX: Final = 500
-"""Of one source."""
+"""Limit per source."""
 POLL_S: Final = 5.0
 
 
 class Loaded(NamedTuple):
-    """What one look at the places of a source gave."""
+    """The result of one reading of a source's places."""
 
     skills: tuple[Skill, ...]
     problems: tuple[str, ...]
-    """Why something there is no skill, a sentence each."""
+    """Why folders are no skills, a sentence each."""
 
 
 class SkillToolSource:
@@ -110,16 +111,16 @@ class SkillToolSource:
             await asyncio.wait({self._watching})
 
     def tool(self, resource_id: str) -> SkillTool | None:
-        """What a definition of this reading or the one before stands for."""
+        """Return the tool of a definition from this reading or the one before."""
         return self._tools.get(resource_id)
 
     def has_changed(self) -> None:
-        """A call has found other bytes than those that were digested: have the source read anew."""
+        """Have the source read again, because a call has found bytes that do not match their digest."""
         self._known.clear()
         self._changed()
 
     async def _places(self) -> tuple[list[tuple[SkillEntry, Path]], list[str]]:
-        """Folders of this machine, and why others are not there."""
+        """Return folders of this machine, and why others are missing."""
         places: list[tuple[SkillEntry, Path]] = []
         problems: list[str] = []
         for entry in self._entry.skills:
@@ -133,7 +134,7 @@ class SkillToolSource:
         return places, problems
 
     def _load(self, places: Iterable[tuple[SkillEntry, Path]]) -> Loaded:
-        """Runs in a thread."""
+        """Load the skills. Runs in a thread."""
         skills: list[Skill] = []
         problems: list[str] = []
         known: dict[Path, tuple[str, Skill | str]] = {}
@@ -159,7 +160,7 @@ class SkillToolSource:
         return Loaded(tuple(skills), tuple(problems))
 
     def _loaded(self, folder: Path) -> tuple[str, Skill | str]:
-        """Its stamp, and the skill in a folder or why there is none; as it is known while the stamp stays."""
+        """Return the stamp of a folder, and its skill or why there is none; reused while the stamp stays the same."""
         stamp = stamp_of(folder, self._limits)
         before = self._known.get(folder)
         if before is not None and before[0] == stamp:
@@ -170,7 +171,7 @@ class SkillToolSource:
             return stamp, str(invalid)
 
     def _definitions(self, skills: Sequence[Skill], problems: list[str]) -> tuple[Definition, ...]:
-        """Of two tools whose names read alike only the first, in the order of `skills`."""
+        """Return the tools; of two whose names look alike only the first, in the order of `skills`."""
         unique: dict[str, Definition] = {}
         tools: dict[str, SkillTool] = {}
         for skill in skills:
@@ -204,7 +205,7 @@ class SkillToolSource:
             yield reading, SkillTool(skill, None, runs_as)
 
     async def _watch_folders(self) -> None:
-        """Poll the folders, and have the source read again when one has changed; an added one is seen only then."""
+        """Poll the folders, and have the source read again when one has changed; only then an added one is noticed."""
         while True:
             await asyncio.sleep(self._poll_s)
             if await asyncio.to_thread(self._has_other_stamps):

@@ -25,7 +25,7 @@ class ToolError(Exception):
 
 
 def call(tool: str, args: dict[str, Any] | None = None) -> Any:
-    """The value that the tool answers with. Raises ToolError, and OSError when the run is over."""
+    """Return the tool's value. Raises ToolError, and OSError when the run is over."""
     asked = {"token": os.environ["TOOLHUB_TOKEN"], "tool": tool, "args": args or {}}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(os.environ["TOOLHUB_SOCKET"])

@@ -1,8 +1,8 @@
-"""The files of a skill's folder: a bounded walk, their digests, and reading and copying them as they were digested.
+"""The files of a skill's folder: a bounded walk, their digests, and reads and copies that match these digests.
 
-A skill comes from somebody else. So a walk opens each name below the descriptor of its folder and never follows a link;
-refuses what is neither file, folder nor a link that stays within the tree; and stops at its limits. What is read or
-copied later is hashed again: bytes that changed since are `TreeChanged`, whoever changed them and however fast.
+A skill is untrusted. So a walk opens each name below the descriptor of its folder and never follows a link; refuses
+anything but files, folders and links that stay within the tree; and stops at its limits. Later reads and copies are
+hashed again: bytes that have changed since raise `TreeChanged`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Final
 from toolhub_service.guards.descriptions import escaped, is_hidden
 
 LEFT_OUT: Final = frozenset({".git", ".DS_Store", "__pycache__"})
-"""Names that are no part of a skill, wherever they stand: neither digested nor read nor copied."""
+"""Names that are not part of a skill, at any depth: neither digested nor read nor copied."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Not blocking: a file may have become a FIFO since it was looked at.
+# Non-blocking: a file may have become a FIFO since it was checked.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK_BYTES: Final = 256 * 1024
-_LINKS_MAX: Final = 16  # Of one chain
+_LINKS_MAX: Final = 16  # in one chain
 _SHOWN_CHARS: Final = 120
 
 
@@ -35,19 +35,19 @@ class TreeRefused(ValueError):
 
 
 class TreeChanged(ValueError):
-    """A file is not what it was when the tree was digested; the message names it."""
+    """A file has changed since the tree was digested; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeLimits:
-    """Of one skill. The largest of a public set of 17 has 83 files."""
+    """Limits of one skill. The largest of a public set of 17 has 83 files."""
 
     files_max: int = 1_000
     """Files, links and folders."""
     total_max_bytes: int = 64 * 1024 * 1024
     file_max_bytes: int = 32 * 1024 * 1024
     depth_max: int = 12
-    """Folders within each other, the skill's own not counted."""
+    """Nesting depth of folders, the skill's own not counted."""
     name_max_bytes: int = 200
     path_max_bytes: int = 1_000
 
@@ -58,18 +58,18 @@ LIMITS: Final = TreeLimits()
 @dataclass(frozen=True, slots=True)
 class TreeFile:
     path: str
-    """From the skill's folder, with `/` between names."""
+    """Relative to the skill's folder, with `/` between names."""
     size_bytes: int
     sha256: str
-    """Hex; of a link over where it leads."""
+    """Hex; for a link, of its target."""
     is_executable: bool = False
     link: str = ""
-    """Where it leads, as it is written; empty: it is no link."""
+    """Target as it is written; empty: it is no link."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """What a folder held when it was walked."""
+    """The contents of a folder when it was walked."""
 
     files: tuple[TreeFile, ...]
     """By path."""
@@ -78,7 +78,7 @@ class Tree:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 (hex) over path, kind, executable bit and digest of every file and link."""
+        """Return the sha256 (hex) over path, kind, executable bit and digest of every file and link."""
         listed = [[file.path, "link" if file.link else "file", file.is_executable, file.sha256] for file in self.files]
         return hashlib.sha256(json.dumps(listed, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
 
@@ -91,15 +91,16 @@ class Tree:
         return sum(file.size_bytes for file in self.files)
 
     def find(self, path: str) -> TreeFile | None:
-        """The file at a path, through links within the tree; None when there is none, or it is a folder."""
+        """Return the file at a path, through links within the tree; None when there is none, or it is a folder."""
         resolved = _resolved(path, self.by_path, frozenset(self.folders))
         return None if resolved is None else self.by_path.get(resolved)
 
 
 def read_tree(folder: Path, limits: TreeLimits = LIMITS) -> Tree:
-    """Digest everything in a folder, which itself may be reached through links. Blocks; in a thread.
+    """Digest everything in a folder, which itself may be reached through links.
 
-    Raises TreeRefused, and OSError where something cannot be read."""
+    Blocks, so call it in a thread. Raises TreeRefused, and OSError where something cannot be read.
+    """
     walk = _Walk(limits)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -112,8 +113,8 @@ def read_tree(folder: Path, limits: TreeLimits = LIMITS) -> Tree:
 
 
 def read_file(folder: Path, file: TreeFile, max_bytes: int) -> bytes:
-    """The bytes of a file of a tree, whole. Raises TreeChanged when they are others now; ValueError when the file is
-    larger than that or a link (see `Tree.find`)."""
+    """Return the whole bytes of a file of a tree. Raises TreeChanged when they have changed; ValueError when the file
+    is larger than that or a link (see `Tree.find`)."""
     if file.link or file.size_bytes > max_bytes:
         raise ValueError(f"{shown(file.path)} is a link, or has more than {max_bytes:,} bytes")
     with opened(folder, file) as descriptor:
@@ -126,7 +127,8 @@ def read_file(folder: Path, file: TreeFile, max_bytes: int) -> bytes:
 def copy_tree(folder: Path, tree: Tree, target: Path) -> None:
     """Write the files of a tree, as they were digested, into `target`, which must not exist yet.
 
-    What runs from the copy is what was judged, whatever is done to the folder since. Raises TreeChanged, OSError."""
+    The copy contains exactly the checked files, whatever happens to the folder meanwhile. Raises TreeChanged, OSError.
+    """
     target.mkdir(mode=0o700)
     for name in tree.folders:
         (target / name).mkdir(mode=0o755)
@@ -139,7 +141,8 @@ def copy_tree(folder: Path, tree: Tree, target: Path) -> None:
 
 
 def stamp_of(folder: Path, limits: TreeLimits = LIMITS) -> str:
-    """Changes when a file of the folder does, as far as times and sizes tell; reads no file. Empty: it is not there."""
+    """Return a stamp that changes when times or sizes of the folder's files do; reads no file. Empty: there is no
+    folder."""
     found: list[str] = []
     waiting = [folder]
     while waiting and len(found) <= limits.files_max:
@@ -162,14 +165,14 @@ def stamp_of(folder: Path, limits: TreeLimits = LIMITS) -> str:
 
 
 def shown(path: str) -> str:
-    """A path that somebody else chose, for a sentence: hidden characters escaped, cut."""
+    """Return a foreign path for a sentence: hidden characters escaped, truncated."""
     text = escaped(path.encode("utf-8", "backslashreplace").decode())
     return f"`{text}`" if len(text) <= _SHOWN_CHARS else f"`{text[: _SHOWN_CHARS - 1]}…`"
 
 
 @dataclass(slots=True)
 class _Walk:
-    """One walk, and what is left of its limits."""
+    """One walk, and the remainder of its limits."""
 
     limits: TreeLimits
     files: list[TreeFile] = field(default_factory=list)
@@ -194,7 +197,7 @@ class _Walk:
                 raise TreeRefused(f"{shown(path)}: neither a file nor a folder (a device, socket or pipe)")
 
     def _names(self, descriptor: int, prefix: str) -> list[str]:
-        """In order, each counted as soon as it is seen: a folder may have millions."""
+        """Return the names in order, each counted as soon as it is seen: a folder may have millions."""
         names: list[str] = []
         with os.scandir(descriptor) as entries:
             for entry in entries:
@@ -264,7 +267,7 @@ def _link(descriptor: int, name: str, path: str) -> TreeFile:
 
 
 def _chunks(descriptor: int, limit_bytes: int) -> Iterator[bytes]:
-    """At most one chunk more than `limit_bytes`: enough to see that there is more."""
+    """Yield at most one chunk more than `limit_bytes`: enough to detect that there is more."""
     read = 0
     while read <= limit_bytes and (chunk := os.read(descriptor, _CHUNK_BYTES)):
         read += len(chunk)
@@ -272,17 +275,18 @@ def _chunks(descriptor: int, limit_bytes: int) -> Iterator[bytes]:
 
 
 def _check_links(tree: Tree) -> None:
-    """Raises TreeRefused for a link that does not end at a file or folder of the tree."""
+    """Raises TreeRefused for a link whose target is not a file or folder of the tree."""
     folders = frozenset(tree.folders)
     for file in tree.files:
         end = _resolved(file.path, tree.by_path, folders) if file.link else file.path
-        # Whoever walks the tree through a link to a folder around it walks for ever.
+        # A reader that followed a link to an enclosing folder would never end.
         if end is None or (file.link and f"{file.path}/".startswith(f"{end}/" if end else "")):
             raise TreeRefused(f"{shown(file.path)}: a link that leads out of the skill, nowhere, or in a circle")
 
 
 def _resolved(path: str, files: Mapping[str, TreeFile], folders: frozenset[str]) -> str | None:
-    """The path of the file or folder that a path leads to, through links of the tree alone; None: it leads nowhere."""
+    """Return the path of the file or folder that a path leads to, through links of the tree only; None: there
+    is none."""
     names = [*reversed(path.split("/"))]
     at: list[str] = []
     links = 0
@@ -311,7 +315,7 @@ def _resolved(path: str, files: Mapping[str, TreeFile], folders: frozenset[str])
 
 @contextmanager
 def opened(folder: Path, file: TreeFile) -> Iterator[int]:
-    """Its descriptor, reached name by name and through no link below the folder. Raises TreeChanged."""
+    """Yield its descriptor, opened name by name, without links below the folder. Raises TreeChanged."""
     descriptor = _reached(folder, file)
     try:
         yield descriptor
@@ -330,7 +334,7 @@ def _reached(folder: Path, file: TreeFile) -> int:
         if stat.S_ISREG(os.fstat(held[-1]).st_mode):
             return held.pop()
     except OSError:
-        pass  # Gone, or a link where a folder was: the file is not what was listed.
+        pass  # it is gone, or a link replaced a folder: the file is not the listed one
     finally:
         for descriptor in held:
             os.close(descriptor)
