@@ -1,1 +1,1 @@
-"""The built-in core/* tools, one file a family: typed input, typed output, one async function."""
+"""The built-in core/* tools, one file for each family: typed input, typed output, one async function."""

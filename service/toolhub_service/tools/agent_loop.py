@@ -1,7 +1,7 @@
-"""The loop of an agent: the model is asked, the tools that it calls are run, until it answers in words.
+"""The loop of an agent: the model is asked and the tools that it calls are run, until it answers with text.
 
-Every bound ends it with what there is: answers of the model, calls of tools, characters of all messages. What the model
-sends is foreign text: names that it makes up and arguments that are no JSON are told to it as a tool's error.
+Limits on answers of the model, calls of tools and characters of all messages end the loop with its result so far. The
+model's output is untrusted: unknown tool names and arguments that are not JSON are returned to it as a tool's error.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from toolhub_service.tools.chat_completions import Answer, AskedTool, Endpoint, 
 from toolhub_service.tools.egress.client import EgressClient
 
 RESULT_CHARS: Final = 32 * 1024
-"""Of one tool's answer that the model reads."""
+"""Limit of one tool's answer that the model reads."""
 HISTORY_CHARS: Final = 2 * 1024 * 1024
-"""Of all messages together."""
+"""Limit of all messages together."""
 _PURPOSE_CHARS: Final = 200
 _SHOWN_NAMES: Final = 20
 
@@ -44,17 +44,17 @@ class SpawnableAgent(msgspec.Struct, frozen=True):
     name: str
     endpoint: Endpoint
     max_steps: int = 20
-    """Answers of the model."""
+    """Maximum number of the model's answers."""
     max_calls: int = 50
-    """Of tools."""
+    """Maximum number of tool calls."""
     max_depth: int = 1
-    """How many agents may work for one another; 1: what it calls can spawn none."""
+    """Maximum nesting of agents; 1: its calls cannot spawn another one."""
     system: str = ""
-    """What the model is told besides the task; empty: the hub's own words."""
+    """System message besides the task; empty: the hub's own."""
 
 
 class AgentLoop:
-    """One task. `run` once; the other attributes tell what was done, also when it has failed."""
+    """One task. Call `run` once; the other attributes describe what was done, also after a failure."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class AgentLoop:
         label: str,
         steps_max: int,
     ) -> None:
-        """`calls` are bounded whatever `specs` says, which is what the model is shown."""
+        """`specs` is what the model is shown; `calls` limits what it may call, whatever `specs` contains."""
         self._agent = agent
         self._calls = calls
         self._names = ExportedNames(spec.name for spec in specs)
@@ -75,16 +75,16 @@ class AgentLoop:
         self._steps_max = steps_max
         self._chars = 0
         self.messages: list[JsonObject] = []
-        """As the model is sent them, its own last one included."""
+        """As sent to the model, including its own last one."""
         self.text = ""
-        """What it has said last in words."""
+        """Its last text."""
         self.steps = self.tool_calls = self.failed_calls = 0
         self.prompt_tokens = self.completion_tokens = 0
         self._put({"role": "system", "content": agent.system or _SYSTEM})
         self._put({"role": "user", "content": task})
 
     async def run(self, client: EgressClient, sink: EventSink, deadline_s: float) -> Ending:
-        """Raises ToolFailure as `complete` does."""
+        """Run the loop. Raises ToolFailure as `complete` does."""
         while True:
             if self.steps >= self._steps_max:
                 return "STEPS"
@@ -92,7 +92,7 @@ class AgentLoop:
                 return "LENGTH"
             answer = await complete(client, self._agent.endpoint, self.messages, self._definitions, deadline_s)
             self._note(answer)
-            # A cut answer may end in the middle of a tool call: none of its calls is made.
+            # A truncated answer may end in the middle of a tool call, so none of its calls is made.
             if answer.finish == "length":
                 return "LENGTH"
             if not answer.calls:
@@ -114,7 +114,7 @@ class AgentLoop:
             ids: set[str] = set()
             for place, asked in enumerate(answer.calls):
                 if not asked.id or asked.id in ids:
-                    # Some endpoints send no ids, or one for all; an answer to a call needs one of its own.
+                    # Some endpoints send no ids, or the same for all; each answer to a call needs its own.
                     asked.id = f"call_{self.steps}_{place}"
                 ids.add(asked.id)
             message["tool_calls"] = [_as_sent(asked) for asked in answer.calls]
@@ -159,7 +159,7 @@ def _problem(message: str) -> str:
 
 
 def _shown(result: ToolResult) -> str:
-    """What the model reads of a tool's answer."""
+    """Return a tool's answer as the model reads it."""
     shown: dict[str, JsonValue] = {"ok": result.ok}
     if result.error is not None:
         shown["error"] = _error(result.error)

@@ -1,7 +1,7 @@
-"""core/agent.spawn: a task for a model of the operator's, which works on it with some of the caller's own tools.
+"""core/agent.spawn: a task for a model that the operator has configured, with some of the caller's own tools.
 
-Always a job. What it may do is the caller's rights and the named tools, narrowed by the hub (`ToolContext.calls`) and
-not by the loop (`agent_loop.py`) that asks the model.
+It always runs as a job. The agent has the caller's rights for the named tools; the hub (`ToolContext.calls`) enforces
+that, not the loop (`agent_loop.py`) that asks the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toolhub_service.tools.egress.client import EgressClient
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 TOOLS_MAX: Final = 128
-"""What model interfaces take."""
+"""Limit of model interfaces."""
 TASK_CHARS: Final = 64 * 1024
 
 
@@ -101,7 +101,7 @@ class AgentSpawn(Tool["AgentSpawn.In", "AgentSpawn.Out"]):
         )
 
     def upstream(self, args: In) -> str:
-        # One breaker for each agent: the endpoint of one may fail while another's works.
+        # One breaker per agent: one endpoint may fail while another works.
         return f"agent:{args.agent or next(iter(self._agents), '')}"
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
@@ -147,16 +147,16 @@ class AgentSpawn(Tool["AgentSpawn.In", "AgentSpawn.Out"]):
         return agent
 
     async def _with_transcript(self, failure: ToolFailure, work: AgentLoop, context: ToolContext) -> ToolFailure:
-        """The failure, which names the transcript of what was done before it."""
+        """Return the failure with a reference to the transcript of what was done before it."""
         transcript = await self._keep(work, context) if work.steps else ""
         if not transcript:
             return failure
         done = f"Before that it made {work.tool_calls} tool calls, see artifact {transcript}, the transcript."
-        # Not retryable: its calls may have had effects, and a second run would make others.
+        # Not retryable: its calls may have had effects, and a second run would cause others.
         return ToolFailure(structs.replace(failure.error, message=f"{failure.error.message} {done}", retryable=False))
 
     async def _keep(self, work: AgentLoop, context: ToolContext) -> str:
-        """The id of the transcript; empty where it cannot be kept."""
+        """Return the id of the transcript; empty where it cannot be stored."""
         try:
             kept = await context.keep(self._lines(work), media_type="application/jsonl", name="transcript.jsonl")
         except ToolFailure as full:
@@ -167,12 +167,12 @@ class AgentSpawn(Tool["AgentSpawn.In", "AgentSpawn.Out"]):
 
     async def _lines(self, work: AgentLoop) -> AsyncIterator[bytes]:
         for message in work.messages:
-            # Redacted, for what tools answer and models repeat may hold what is secret.
+            # Redacted, because answers of tools and texts of models may contain secrets.
             yield dumps(self._redactor.value(message)) + b"\n"
 
 
 def _calls(context: ToolContext, agent: SpawnableAgent) -> InnerCalls:
-    """Raises ToolFailure BUDGET_EXCEEDED for an agent that was spawned by as many others as may stand above it."""
+    """Return the calls. Raises ToolFailure BUDGET_EXCEEDED when the nesting of agents exceeds the limit."""
     if context.calls is None:
         raise refuse(ErrorKind.TOOL_UNAVAILABLE, "No calls can be made from here.", retryable=False)
     calls = context.calls()
@@ -183,7 +183,8 @@ def _calls(context: ToolContext, agent: SpawnableAgent) -> InnerCalls:
 
 
 async def _chosen(calls: InnerCalls, agent: SpawnableAgent, patterns: Sequence[str] | None) -> list[ToolSpec]:
-    """The tools that are named and may be called, by name. Raises ToolFailure INVALID_INPUT for names of none."""
+    """Return the callable tools that the patterns name, by name. Raises ToolFailure INVALID_INPUT for patterns that
+    match none."""
     if patterns is None:
         chosen = list(await calls.offered(lambda spec: spec.annotations.read_only))
     else:

@@ -1,8 +1,8 @@
 """One answer of a model behind an OpenAI-compatible endpoint: streaming chat completions with tool calls.
 
-The endpoint is the operator's, and what it sends is believed in nothing: bytes, lines, deltas, tool calls and time are
-bounded, and whatever is no chat completion is UPSTREAM_ERROR. A request for an answer changes nothing, so one that
-failed in passing is made again.
+The operator configures the endpoint, but its answers are untrusted: bytes, lines, deltas, tool calls and time are
+limited, and anything that is not a chat completion is UPSTREAM_ERROR. A request changes nothing, so it is repeated
+after a transient failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toolhub_service.guards.urls import DEFAULT_PORTS, parse_url
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 
 ANSWER_BYTES: Final = 8 * 1024 * 1024
-"""Of one answer as it is streamed, with all its framing."""
+"""Of one streamed answer, including all framing."""
 LINE_BYTES: Final = 1024 * 1024
 TEXT_CHARS: Final = 256 * 1024
 """Of the text of one answer."""
@@ -35,27 +35,27 @@ _PASSING: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _PAUSE_S: Final = 0.5
 _PAUSE_MAX_S: Final = 30.0
 _NAME_CHARS: Final = 256
-# The operator has named the host; where its name leads is for the operator to know, too.
+# The operator has named the host, and is responsible for the addresses of that name.
 _ANYWHERE: Final = ("0.0.0.0/0", "::/0")
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where a model is asked, as configured."""
+    """A configured endpoint of a model."""
 
     url: str
-    """Base, such as https://api.example.com/v1."""
+    """Base URL, such as https://api.example.com/v1."""
     model: str
     key: Callable[[], str]
-    """The bearer token, which the redactor knows when it is returned; empty: none. Raises ValueError, which says why it
-    cannot be had."""
+    """Returns the bearer token, known to the redactor; empty: none. Raises ValueError, which says why it is not
+    available."""
     max_tokens: int = 4_096
     stall_s: float = 60.0
-    """How long it may send nothing."""
+    """Seconds for which it may send nothing."""
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Further members of each request, such as temperature."""
 
     def egress(self) -> tuple[EgressRule, ...]:
-        """Opens this host alone. Raises ToolFailure INVALID_INPUT for what is no URL."""
+        """Return rules that allow this host only. Raises ToolFailure INVALID_INPUT for an invalid URL."""
         url = parse_url(self.url)
         ports = frozenset() if url.port == DEFAULT_PORTS[url.scheme] else frozenset({url.port})
         return (EgressRule((url.host,), frozenset({url.scheme}), ports, frozenset({"POST"}), _ANYWHERE),)
@@ -79,7 +79,7 @@ class Answer:
     pieces: list[str] = field(default_factory=list)
     calls: list[AskedTool] = field(default_factory=list)
     finish: str = ""
-    """`stop`, `tool_calls`, `length`, `content_filter` or what else the endpoint says; empty: it said nothing."""
+    """`stop`, `tool_calls`, `length`, `content_filter` or another value of the endpoint; empty: none was sent."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     text_chars: int = 0
@@ -133,8 +133,8 @@ async def complete(
     tools: Sequence[JsonObject],
     deadline_s: float,
 ) -> Answer:
-    """The model's next answer. Raises ToolFailure NETWORK_ERROR, UPSTREAM_ERROR, TOOL_UNAVAILABLE; HTTP_TIMEOUT at the
-    deadline."""
+    """Return the model's next answer. Raises ToolFailure NETWORK_ERROR, UPSTREAM_ERROR, TOOL_UNAVAILABLE; HTTP_TIMEOUT
+    at the deadline."""
     request = _request(endpoint, messages, tools)
     attempt = 1
     while True:
@@ -152,7 +152,7 @@ async def complete(
 def _pause_s(error: ToolError, attempt: int, deadline_s: float) -> float | None:
     status = 0 if error.upstream is None else error.upstream.status
     passes = error.kind is ErrorKind.NETWORK_ERROR or status in _PASSING
-    # Retry-After is a wish: an endpoint that asks for an hour must not hold the job that long.
+    # Retry-After is limited: an endpoint that asks for an hour must not delay the job that long.
     pause_s = min(max(error.retry_after_s or 0.0, _PAUSE_S * 2 ** (attempt - 1)), _PAUSE_MAX_S)
     has_time = asyncio.get_running_loop().time() + pause_s < deadline_s
     return pause_s if passes and has_time and attempt < ATTEMPTS_MAX else None
@@ -160,7 +160,7 @@ def _pause_s(error: ToolError, attempt: int, deadline_s: float) -> float | None:
 
 def _request(endpoint: Endpoint, messages: Sequence[JsonObject], tools: Sequence[JsonObject]) -> HttpRequest:
     body: dict[str, Any] = {
-        # First, so that no parameter can change the model, the messages or the bounds below.
+        # First, so that no parameter can replace the model, the messages or the limits below.
         **endpoint.parameters,
         "model": endpoint.model,
         "messages": messages,
@@ -196,17 +196,18 @@ async def _read(response: HttpResponse, stall_s: float) -> Answer:
     if not (is_over or answer.finish):
         message = "The model's endpoint closed the connection in the middle of an answer. Try again later."
         raise refuse(ErrorKind.NETWORK_ERROR, message)
-    # An index that was passed over leaves an empty call behind.
+    # A skipped index leaves an empty call behind.
     answer.calls = [call for call in answer.calls if call.name or call.pieces]
     return answer
 
 
 async def _events(response: HttpResponse, stall_s: float) -> AsyncIterator[bytes]:
-    """The data of each server-sent event."""
+    """Yield the data of each server-sent event."""
     body, unfinished = response.body(ANSWER_BYTES), bytearray()
     while piece := await _next(body.next_piece(), stall_s):
         unfinished += piece
-        # Only a piece with a line end is split: one long line in small pieces would be searched again and again.
+        # Only a piece with a line end is split: otherwise one long line in small pieces would be searched again and
+        # again.
         lines: list[bytearray] = []
         if b"\n" in piece:
             *lines, unfinished = unfinished.split(b"\n")
@@ -220,7 +221,7 @@ async def _events(response: HttpResponse, stall_s: float) -> AsyncIterator[bytes
 
 
 async def _whole(response: HttpResponse, stall_s: float) -> AsyncIterator[bytes]:
-    """What an endpoint answers that does not stream."""
+    """Yield the answer of an endpoint that does not stream."""
     body, pieces = response.body(ANSWER_BYTES), []
     while piece := await _next(body.next_piece(), stall_s):
         pieces.append(piece)
@@ -236,7 +237,7 @@ async def _next(piece: Any, stall_s: float) -> bytes:
             data: bytes = await piece
             return data
     except TimeoutError:
-        # The deadline of the whole call ends it as well, and is not this endpoint's silence.
+        # The deadline of the whole call also ends it, without this endpoint being silent.
         if not clock.expired():
             raise
         message = f"The model's endpoint sent nothing for {stall_s:g} seconds. Try again later."
@@ -257,7 +258,7 @@ def _take(answer: Answer, chunk: _Chunk) -> None:
     if chunk.usage is not None:
         answer.prompt_tokens = max(0, chunk.usage.prompt_tokens or 0)
         answer.completion_tokens = max(0, chunk.usage.completion_tokens or 0)
-    # One answer is asked for; whatever else comes is nobody's.
+    # One answer is requested; further choices are ignored.
     for choice in chunk.choices[:1]:
         answer.finish = choice.finish_reason or answer.finish
         message = choice.delta or choice.message
@@ -273,7 +274,7 @@ def _take(answer: Answer, chunk: _Chunk) -> None:
 
 
 def _add(answer: Answer, delta: _ToolCall, place: int | None) -> None:
-    """Pieces belong together by their index; some endpoints leave it out and send whole calls."""
+    """Add the pieces of a tool call, which belong together by index; some endpoints omit it and send whole calls."""
     index = delta.index if delta.index is not None else place
     if index is None:
         is_next = not answer.calls or bool(delta.id and delta.id != answer.calls[-1].id)

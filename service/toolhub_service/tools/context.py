@@ -1,4 +1,4 @@
-"""What a running tool is given: its workspace, its bounds, where to report and where to lay evidence."""
+"""What a running tool gets: its workspace, its limits, and where to report progress and evidence."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ class ToolProgress(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     @property
     def percentage(self) -> float:
         """0 to 100; 0 while the total is unknown."""
-        # Totals are estimates, and a step may go beyond them.
+        # Totals are estimates, which a step may exceed.
         return min(100.0, self.step / self.total * 100) if self.total else 0.0
 
     def as_progress(self) -> Progress:
-        """Fields of its own that take more than 4 KiB as JSON are left out: no report ends a call."""
+        """Return the progress. Fields of a subclass that take more than 4 KiB as JSON are left out, so that no report
+        ends a call."""
         members = to_builtins(self)
         own = {name: value for name, value in members.items() if name not in _COMMON}
         details = json_encode(own) if own else b""
@@ -57,7 +58,7 @@ Report = TypeVar("Report", bound=ToolProgress, default=ToolProgress)
 
 
 class ToolContext(Struct, Generic[Report], eq=False):
-    """One call's surroundings. Made by the adapter, gone when the call ends."""
+    """The context of one call. The adapter creates it, and closes it when the call ends."""
 
     call_id: str
     principal_id: str
@@ -69,77 +70,78 @@ class ToolContext(Struct, Generic[Report], eq=False):
     open_workspace: Callable[[], Workspace]
     idempotency_key: str = ""
     reply: Reply | None = None
-    """What a person has said to the last question of this call; for `ask`."""
+    """A person's reply to the last question of this call; for `ask`."""
     call: Call | None = None
-    """The call as it was asked; with `artifact_service`, whose output is kept in its name."""
+    """The original call; with `artifact_service`, which stores output in its name."""
     artifact_service: ArtifactService | None = None
-    """Where large values are kept and read; None where the hub keeps none."""
+    """Stores and reads large values; None where the hub has no artifact store."""
     calls: Callable[[], InnerCalls] | None = None
-    """Calls that this call makes in turn; None where none can be made."""
+    """Returns the inner calls of this call; None where none can be made."""
     evidence: list[Evidence] = field(default_factory=list)
     artifacts: list[ArtifactRef] = field(default_factory=list)
     truncated: bool = False
-    """Set by a tool that cut its result."""
+    """Set by a tool that truncated its result."""
     is_large: bool = False
-    """Set by a tool whose result holds so many values that it is checked and written in a thread."""
+    """Set by a tool whose result has so many values that it is validated and serialized in a thread."""
     upstream_fails: bool = False
-    """Set by a tool that hands on as a result what tells of a failing upstream: its breaker counts it."""
+    """Set by a tool whose successful result reports a failing upstream: its breaker counts it."""
     raw: JsonValue = None
     mask: Mask | None = None
-    """Hides what `hide` was given; None: nothing."""
+    """Masks the secrets given to `hide`; None: there are none."""
     opened: Workspace | None = None
-    """The workspace, once it was used."""
+    """The workspace, once it has been used."""
     _asked: int = 0
     _secrets: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Without what `hide` was given."""
+        """Leave out the secrets given to `hide`."""
         return f"ToolContext(call_id={self.call_id!r})"
 
     @property
     def workspace(self) -> Workspace:
-        """The call's folder, made and opened on first use. Raises ToolFailure IO_ERROR when it cannot be."""
+        """Return the call's folder, created and opened on first use. Raises ToolFailure IO_ERROR when that fails."""
         if self.opened is None:
             self.opened = self.open_workspace()
         return self.opened
 
     def hide(self, *secrets: str) -> None:
-        """Keep these, too, out of the call's result, error and evidence."""
+        """Keep these secrets too out of the call's result, error and evidence."""
         self._secrets = (*self._secrets, *secrets)
         self.mask = Mask(self._secrets)
 
     def report(self, progress: Report) -> None:
-        """Tell whoever follows the call how far it has come. To be called on the event loop, as often as is useful."""
+        """Report progress to those who follow the call. Call it on the event loop, as often as is useful."""
         self.sink.progress(progress.as_progress())
 
     def proves(self, type: EvidenceType, ref: str, summary: str, *, sha256: str = "", **attributes: str) -> None:
-        """Lay down one piece of evidence."""
+        """Add one piece of evidence."""
         self.evidence.append(Evidence(type=type, ref=ref, summary=summary, sha256=sha256, attributes=attributes))
 
     def ask(self, message: str, schema: JsonObject) -> JsonObject:
-        """What a person answers to this question; `schema` is an object's, empty for a plain yes.
+        """Return a person's answer to this question; `schema` is an object's, empty for a plain yes.
 
-        Raises QuestionAsked, to be let through, until it is answered: the call is over then, and runs again from the
-        beginning with the answer. So ask always in the same order, and before anything is done. A no ends the call.
+        Raises QuestionAsked, which must propagate, until the question is answered: the call ends, and runs again from
+        the beginning with the answer. So ask always in the same order, and before anything is done. A no ends the call.
         """
         answers = self._answers()
         if self._asked == len(answers):
-            # The earlier answers travel in it: no process keeps anything of a call that waits.
+            # It carries the earlier answers: no process keeps anything of a waiting call.
             raise QuestionAsked(Question(message, schema, continuation=json.dumps(answers)))
         self._asked += 1
         return answers[self._asked - 1]
 
     def _answers(self) -> list[JsonObject]:
-        """In the order of the questions; earlier ones travel in the continuation of the last."""
+        """Return the answers in the order of the questions; the continuation of the last question carries the earlier
+        ones."""
         if self.reply is None:
             return []
         return [*json.loads(self.reply.continuation), self.reply.answer or {}]
 
     async def keep(self, chunks: AsyncIterator[bytes], *, media_type: str = OCTETS, name: str = "") -> Artifact | None:
-        """Keep a large output as an artifact that travels with the result; None where the hub keeps none.
+        """Store a large output as an artifact of the result; return None where the hub has no artifact store.
 
-        Raises ToolFailure FILE_TOO_LARGE, BUDGET_EXCEEDED, IO_ERROR, TOOL_UNAVAILABLE: an output that is a courtesy
-        should then be left out, with evidence that says so.
+        Raises ToolFailure FILE_TOO_LARGE, BUDGET_EXCEEDED, IO_ERROR, TOOL_UNAVAILABLE: an optional output should then
+        be left out, with evidence that says so.
         """
         if self.artifact_service is None or self.call is None:
             return None

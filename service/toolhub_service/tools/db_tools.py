@@ -41,7 +41,7 @@ from toolhub_service.tools.database.export import MEDIA_TYPES, exported, missing
 from toolhub_service.tools.tool import Input, Output, Tool, ToolInput, ToolOutput
 
 _INLINE_BYTES: Final = 512 * 1024
-"""Of rows in an answer."""
+"""Limit of the rows in an answer."""
 _HOW_TO: Final = "no database is configured: name one under `databases` in the hub's configuration"
 _NUMBER_BYTES: Final = 8
 _SHOWN_CHARS: Final = 300
@@ -92,7 +92,7 @@ class DatabaseTool(Tool[Input, Output]):
         return _HOW_TO
 
     def _database(self, name: str) -> Database:
-        """Raises ToolFailure INVALID_INPUT, TOOL_UNAVAILABLE."""
+        """Return the database. Raises ToolFailure INVALID_INPUT, TOOL_UNAVAILABLE."""
         database = self._databases[database_named(name, self.databases()).name]
         if missing := database.missing():
             raise not_usable(name, missing)
@@ -100,7 +100,7 @@ class DatabaseTool(Tool[Input, Output]):
 
 
 def _checked(parameters: Parameters) -> Parameters:
-    """Raises ToolFailure INVALID_INPUT for half of a character, which no database takes."""
+    """Return the parameters. Raises ToolFailure INVALID_INPUT for a lone surrogate, which no database accepts."""
     try:
         msgspec.json.encode(parameters)
     except UnicodeEncodeError:
@@ -120,7 +120,7 @@ class DbQuery(DatabaseTool["DbQuery.In", "DbQuery.Out"]):
     capabilities = frozenset({READ_DB})
     annotations = Annotations(read_only=True, idempotent=True, open_world=True, supports_streaming=True)
     cost = CostHints(latency_ms_p50=20.0, latency_ms_p95=2_000.0)
-    limits = ToolLimits(timeout_s=600.0)  # what bounds a statement is its connection
+    limits = ToolLimits(timeout_s=600.0)  # the connection's own limit ends a statement
     guarded = (GuardedArgument("query", ArgumentRole.SQL),)
     examples = (
         Example(
@@ -180,7 +180,7 @@ class DbQuery(DatabaseTool["DbQuery.In", "DbQuery.Out"]):
 
 
 class _Result:
-    """The rows of an answer, streamed as they come, and what was read beyond."""
+    """The rows of an answer, streamed as they arrive, and the rows read beyond it."""
 
     def __init__(self, limit: int, context: ToolContext) -> None:
         self.rows: list[Row] = []
@@ -206,7 +206,7 @@ class _Result:
 
 
 class _Whole:
-    """A result from its first row to its last, or to the bounds of its connection."""
+    """A result from its first row to its last, or to the limits of its connection."""
 
     def __init__(self, result: _Result, reading: Reading, database: Database) -> None:
         self._ready = [result.rows, result.beyond]
@@ -235,7 +235,7 @@ class _Whole:
 
 
 async def _kept(result: _Result, reading: Reading, database: Database, context: ToolContext) -> int:
-    """Keep the whole result as an artifact; its rows, 0 where it could not be kept."""
+    """Store the whole result as an artifact. Return its number of rows, 0 where it could not be stored."""
     export = database.limits.export
     whole = _Whole(result, reading, database)
     ref, failed = f"db:{database.terms.name}", missing_for(export)
@@ -270,7 +270,7 @@ class DbExecute(DatabaseTool["DbExecute.In", "DbExecute.Out"]):
     capabilities = frozenset({WRITE_DB, DANGER_DESTRUCTIVE})
     annotations = Annotations(destructive=True, open_world=True)
     cost = CostHints(latency_ms_p50=20.0, latency_ms_p95=2_000.0)
-    limits = ToolLimits(timeout_s=600.0)  # what bounds a statement is its connection
+    limits = ToolLimits(timeout_s=600.0)  # the connection's own limit ends a statement
     idempotency = IdempotencyMode.KEYED
     guarded = (GuardedArgument("query", ArgumentRole.SQL),)
     examples = (
@@ -390,5 +390,5 @@ def _prove(context: ToolContext, statement: Statement, connection: str, summary:
 
 
 def db_tools(databases: Sequence[Database]) -> list[Tool[Any, Any]]:
-    """Every database tool; UNAVAILABLE, with what to configure, where there is nothing that it can work on."""
+    """Return every database tool; one without a usable database is UNAVAILABLE, with what to configure."""
     return [DbQuery(databases), DbExecute(databases), DbDescribe(databases)]

@@ -30,13 +30,13 @@ _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 
 class _Taken(msgspec.Struct, frozen=True):
-    """What the process tells beside its picture."""
+    """The process's report beside its picture."""
 
     problem: str = "end"
     """`region`, `size`, `display`, `end`; empty when there is a picture."""
     width: int = 0
     height: int = 0
-    """Of the picture; of the desktop where the region was wrong."""
+    """Of the picture; if the region was wrong, of the desktop."""
 
 
 class DesktopScreenshot(Tool["DesktopScreenshot.In", "DesktopScreenshot.Out"]):
@@ -99,9 +99,9 @@ class DesktopScreenshot(Tool["DesktopScreenshot.In", "DesktopScreenshot.Out"]):
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + _TIMEOUT_S)
         kept = ("HOME", "XAUTHORITY", "XDG_RUNTIME_DIR")
         environment = {name: value for name in kept if (value := os.environ.get(name))}
-        # The environment is built from nothing: the process that talks to the display gets no secret of the hub's.
+        # The environment is built from nothing: the process that talks to the display gets none of the hub's secrets.
         environment |= {"DISPLAY": self._display, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        # -P leaves the working directory out of the path, from which modules would else be imported first.
+        # -P keeps the working directory out of the path, from which modules would otherwise be imported first.
         program = Program((sys.executable, "-P", "-m", _WORKER), environment, "/", has_input=True)
         given = json.dumps({"region": region, "max_pixels": _MAX_PIXELS}).encode()
         try:
@@ -123,7 +123,7 @@ class DesktopScreenshot(Tool["DesktopScreenshot.In", "DesktopScreenshot.Out"]):
         if taken.problem == "size" or finished.stdout.total_bytes > PICTURE_MAX_BYTES:
             message = "The picture would be too large. Give a smaller region."
             raise refuse(ErrorKind.FILE_TOO_LARGE, message, max_bytes=PICTURE_MAX_BYTES)
-        # Whatever the process says, nothing but a PNG is kept under that name.
+        # Only a PNG is stored under that name, whatever the process reports.
         if taken.problem or not picture.startswith(_PNG):
             message = f"The display {self._display} cannot be read. An operator must check desktop.display."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)

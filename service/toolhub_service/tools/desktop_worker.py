@@ -1,7 +1,7 @@
-"""A process that takes one picture of the desktop and ends: an X server that breaks ends it, and not the hub.
+"""A process that takes one picture of the desktop and ends: a failing X server ends it, and not the hub.
 
-On standard input comes JSON: `region` (`full`, or left, top, width, height), `max_pixels`. On standard output goes one
-line of JSON, then the PNG.
+Standard input is JSON: `region` (`full`, or left, top, width, height), `max_pixels`. Standard output is one line of
+JSON, then the PNG.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> None:
 
 
 def taken(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """What is answer (`problem` is empty when there is a picture) and the PNG."""
+    """Return the answer (`problem` is empty when there is a picture) and the PNG."""
     import mss
     from mss.exception import ScreenShotError
     from mss.tools import to_png
@@ -39,7 +39,7 @@ def taken(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
 
 
 def _within(region: list[int] | None, whole: dict[str, int]) -> dict[str, int] | None:
-    """The region on the desktop; None when it leaves it."""
+    """Return the region on the desktop; None when it is not entirely within it."""
     if region is None:
         return whole
     left, top, width, height = region

@@ -1,6 +1,6 @@
-"""A directory entry beneath a folder: opened; and with all beneath it counted, deleted, or reduced to one digest.
+"""A directory entry beneath a folder: opened; and, with all beneath it, counted, deleted or digested.
 
-The last three descend descriptor by descriptor with O_NOFOLLOW and never through a link, as far as a bound.
+The last three descend descriptor by descriptor with O_NOFOLLOW and never through a link, up to a limit.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from toolhub_service.tools.threads import raise_if_cancelled
 
 # Opening a path beneath a directory descriptor, so that no link and no race leads out of it.
 #
-# Two ways with one promise. `open_beneath` asks the kernel: openat2(2) with RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS and
-# RESOLVE_NO_XDEV (Linux 5.6) resolves the whole path in one call and follows links that stay beneath. `open_by_step`,
-# for kernels and seccomp filters without openat2, walks the components with O_NOFOLLOW and is stricter: it follows no
-# link. Resolving first and opening afterwards (realpath + prefix) loses the race: CVE-2025-53109, CVE-2025-53110.
+# There are two ways with the same guarantee. `open_beneath` asks the kernel: openat2(2) with RESOLVE_BENEATH,
+# RESOLVE_NO_MAGICLINKS and RESOLVE_NO_XDEV (Linux 5.6) resolves the whole path in one call and follows links that stay
+# beneath. `open_by_step`, for kernels and seccomp filters without openat2, walks the components with O_NOFOLLOW and is
+# stricter: it follows no link. Resolving first and opening afterwards (realpath + prefix) loses the race:
+# CVE-2025-53109, CVE-2025-53110.
 
 O_PATH_ONLY = os.O_PATH | os.O_CLOEXEC
 O_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 O_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 O_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""Never waits for a FIFO's writer and never takes a terminal."""
+"""Never waits for a FIFO's writer and never acquires a controlling terminal."""
 
 _SYS_OPENAT2 = 437
 _NO_XDEV, _NO_MAGICLINKS, _BENEATH = 0x01, 0x02, 0x08
@@ -44,7 +45,7 @@ _syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void
 
 
 Opening: TypeAlias = Callable[[int, str, int], int]
-"""`(root, path, flags)`: a descriptor of the existing `path` (relative, no `..`) beneath the folder `root`, one too.
+"""`(root, path, flags)` returns a descriptor of the existing `path` (relative, no `..`) beneath the descriptor `root`.
 
 Raises OSError: EXDEV or ELOOP when the path leads out.
 """
@@ -62,11 +63,12 @@ def _how(flags: int) -> _OpenHow:
 
 
 def open_beneath(root: int, path: str, flags: int) -> int:
-    """As `Opening`, by openat2(2)."""
+    """Open by openat2(2), as `Opening` does."""
     how = _how(flags)
     encoded = os.fsencode(path)
     code = errno.EAGAIN
-    # EAGAIN: the kernel saw a rename while it resolved `..` of a link and could not tell whether it stayed beneath.
+    # EAGAIN: the kernel saw a rename while it resolved `..` of a link and could not determine whether it stayed
+    # beneath.
     for _ in range(_RACE_ATTEMPTS):
         descriptor: int = _syscall(_SYS_OPENAT2, root, encoded, ctypes.byref(how), ctypes.sizeof(how))
         if descriptor >= 0:
@@ -78,7 +80,7 @@ def open_beneath(root: int, path: str, flags: int) -> int:
 
 
 def open_by_step(root: int, path: str, flags: int) -> int:
-    """As `Opening`, by one openat(2) a component, each relative to the one before."""
+    """Open as `Opening` does, by one openat(2) per component, each relative to the one before."""
     *folders, last = path.split("/")
     if path.startswith("/") or ".." in (*folders, last):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
@@ -104,7 +106,7 @@ def _step(folder: int, name: str, flags: int, device: int) -> int:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
         raise
     status = os.fstat(descriptor)
-    # A mount. Only folders are judged: overlayfs reports a device of its own for some files.
+    # A mount. Only folders are checked: overlayfs reports a device of its own for some files.
     if stat.S_ISDIR(status.st_mode) and status.st_dev != device:
         os.close(descriptor)
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
@@ -112,7 +114,7 @@ def _step(folder: int, name: str, flags: int, device: int) -> int:
 
 
 def _is_link(folder: int, name: str) -> bool:
-    """Only chooses between two refusals: O_DIRECTORY with O_NOFOLLOW calls a link ENOTDIR."""
+    """Only selects between two refusals: O_DIRECTORY with O_NOFOLLOW reports a link as ENOTDIR."""
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError:
@@ -121,7 +123,7 @@ def _is_link(folder: int, name: str) -> bool:
 
 @functools.cache
 def best_opening() -> Opening:
-    """openat2 where kernel and seccomp filter allow it, asked once by opening `/` beneath itself."""
+    """Return openat2 where kernel and seccomp filter allow it, tested once by opening `/` beneath itself."""
     root = os.open("/", O_FOLDER)
     try:
         os.close(open_beneath(root, ".", O_FOLDER))
@@ -132,7 +134,7 @@ def best_opening() -> Opening:
     return open_beneath
 
 
-# Counting stops at a bound: a plan must not cost what the deletion costs. Entries that vanish meanwhile are not
+# Counting stops at a limit: a plan must not cost as much as the deletion. Entries that vanish meanwhile are not
 # counted.
 
 ENTRIES_MAX: Final = 10_000
@@ -140,13 +142,13 @@ ENTRIES_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class Counted:
-    """An entry and all beneath it: what stands there, or what was deleted. Links and special files count as files."""
+    """An entry and all beneath it, existing or deleted. Links and special files count as files."""
 
     files: int = 0
     folders: int = 0
     size_bytes: int = 0
     is_cut: bool = False
-    """There is more: the bound was reached."""
+    """Whether there is more: the limit was reached."""
 
     def __str__(self) -> str:
         """Such as `3 files and 1 folder, 4,096 bytes`."""
@@ -190,8 +192,8 @@ def _plural(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
-# Deleting: unlink first and ask afterwards: unlink(2) itself says EISDIR. A folder is entered with O_NOFOLLOW relative
-# to the one that holds it, so that swapping it with a link in between deletes the link and nothing behind it.
+# Deleting: unlink first and check afterwards, because unlink(2) itself reports EISDIR. A folder is entered with
+# O_NOFOLLOW relative to its parent, so that swapping it with a link in between deletes the link and nothing behind it.
 
 
 def remove_entry(folder: int, name: str, *, recursive: bool, stop: threading.Event | None = None) -> Counted:
@@ -215,7 +217,7 @@ class _Removal:
         self._device = device
 
     def remove_file(self, folder: int, name: str) -> None:
-        # Asked before it is gone: a file that is swapped in between is counted by its predecessor's size.
+        # Read before the deletion: a file that is swapped in between is counted with its predecessor's size.
         size_bytes = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(name, dir_fd=folder)
         self.removed.files += 1
@@ -237,7 +239,7 @@ class _Removal:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         for name in os.listdir(folder):
             raise_if_cancelled(self._stop)
-            # Missing: someone else deleted it first, which is what was wanted.
+            # Missing: another process deleted it first, which is the intended result.
             with suppress(FileNotFoundError):
                 try:
                     self.remove_file(folder, name)
@@ -245,20 +247,21 @@ class _Removal:
                     self.remove_folder(folder, name, depth_left)
 
 
-# The state: a plan or an approval holds for what was shown and no more. Content counts where it is small; a larger file
-# is represented by inode, size, mtime and ctime (every write moves ctime, and no call sets it back). Devices are left
+# The state: a plan or an approval applies only to what was shown. The content of small files counts; a larger file is
+# represented by inode, size, mtime and ctime (every write changes ctime, and no call sets it back). Devices are left
 # out: another mount of the same disk shows the same files.
 
 ABSENT: Final = "absent"
-"""The state of a path at which nothing stands."""
+"""The state of a path without an entry."""
 CONTENT_MAX_BYTES: Final = 1024 * 1024
-"""Of all files beneath one entry together."""
+"""Limit of all files beneath one entry together."""
 
 
 def entry_state(folder: int, name: str, stop: threading.Event | None = None) -> str:
-    """SHA-256 (hex) over `name` in the directory descriptor `folder` and all beneath it; ABSENT where nothing stands.
+    """Return the SHA-256 (hex) over `name` in the directory descriptor `folder` and all beneath it; ABSENT without an
+    entry.
 
-    Raises OSError for what cannot be looked at, ToolFailure CANCELLED soon after `stop` is set.
+    Raises OSError for what cannot be read, ToolFailure CANCELLED soon after `stop` is set.
     """
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -277,7 +280,7 @@ class _Digest:
         self._stop = stop
 
     def entry(self, folder: int, name: str, status: os.stat_result, path: str, depth_left: int) -> None:
-        """`path`: from the entry that is asked about, whose own name is no part of its state."""
+        """`path`: relative to the requested entry, whose own name is not part of its state."""
         raise_if_cancelled(self._stop)
         self._entries_left -= 1
         mode = status.st_mode
@@ -298,7 +301,7 @@ class _Digest:
         inner = os.open(name, O_LISTED | os.O_NOFOLLOW, dir_fd=folder)
         try:
             with os.scandir(inner) as entries:
-                # Sorted, for a folder has no order that holds; one more than the bound shows that there are more.
+                # Sorted, because a folder has no stable order; one more than the limit shows that there are more.
                 names = sorted(entry.name for entry in islice(entries, self._entries_left + 1))
             for each in names:
                 if self._entries_left <= 0:
@@ -319,18 +322,18 @@ class _Digest:
             try:
                 self._put("file", path, _content(folder, name))
             except PermissionError:
-                pass  # Of a file that the hub may delete and not read, what can be seen without its content.
+                pass  # for a file that the hub may delete but not read, the properties without its content
             else:
                 return
         self._put("file", path, status.st_ino, size_bytes, status.st_mtime_ns, status.st_ctime_ns)
 
     def _put(self, *facts: str | int) -> None:
-        # repr, for it quotes: no name can be written so that two trees have one text.
+        # repr quotes, so that no names make two trees have the same text.
         self.sha256.update(f"{facts!r}\n".encode("utf-8", "surrogatepass"))
 
 
 def _content(folder: int, name: str) -> str:
-    """SHA-256 (hex) of a file of `CONTENT_MAX_BYTES` at most; of one that is larger by now, of its beginning."""
+    """Return the SHA-256 (hex) of a file of at most `CONTENT_MAX_BYTES`; if it is larger by now, of its beginning."""
     descriptor = os.open(name, O_READ | os.O_NOFOLLOW, dir_fd=folder)
     sha256, left_bytes = hashlib.sha256(), CONTENT_MAX_BYTES + 1
     try:

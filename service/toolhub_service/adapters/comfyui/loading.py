@@ -24,7 +24,9 @@ from toolhub_service.schema.references import MAX_SCHEMA_DEPTH
 from toolhub_service.schema.strict_json import loads
 
 # JSON and YAML files of templates, parsed strictly: bounded, without duplicate keys, aliases and tags, JSON values
-# only. Templates come from other people's repositories: one must not prevent the reading of others, nor take minutes.
+# only.
+#
+# Templates come from other people's repositories: one must not prevent the reading of others, nor take minutes.
 
 YAML_MAX_BYTES: Final = 256 * 1024
 """Parsing YAML takes some 20 microseconds a byte; JSON may be larger."""

@@ -16,10 +16,11 @@ from toolhub_service.adapters.comfyui.graph import links_of, literals_of
 from toolhub_service.adapters.comfyui.template import NodeInput, Template, Transform
 from toolhub_service.domain.json import JsonObject, JsonValue
 
-# What a node accepts in one input, as /object_info describes it, and whether it includes every value of a schema. Three
-# forms are in use: `["INT", {min, max, …}]`, choices in the old form `[["a", "b"], {…}]` and in the new one `["COMBO",
-# {"options": […]}]`. A server checks bounds and choices and ignores `step`, and so does this. Unknown types pass,
-# because custom nodes have widgets of their own.
+# What a node accepts in one input, as /object_info describes it, and whether it includes every value of a schema.
+#
+# Three forms are in use: `["INT", {min, max, …}]`, choices in the old form `[["a", "b"], {…}]` and in the new one
+# `["COMBO", {"options": […]}]`. A server checks bounds and choices and ignores `step`, and so does this. Unknown types
+# pass, because custom nodes have widgets of their own.
 
 _COMBO: Final = "COMBO"
 _JSON_TYPES: Final = {

@@ -30,8 +30,9 @@ from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.guards.descriptions import is_hidden
 from toolhub_service.guards.secrets import Redact
 
-# Media types by the first bytes (WHATWG MIME Sniffing, and the signatures of what ComfyUI writes besides). A server's
-# file names are not trusted: HTML under an image's name is a well-known attack.
+# Media types by the first bytes (WHATWG MIME Sniffing, and the signatures of what ComfyUI writes besides).
+#
+# A server's file names are not trusted: HTML under an image's name is a well-known attack.
 
 SNIFFED_BYTES: Final = 512
 _BEGINNINGS: Final = (

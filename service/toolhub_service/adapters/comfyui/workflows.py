@@ -31,11 +31,12 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.schema.compiled import compile_schema
 
-# A first sidecar for a graph: likely arguments, what must be forced, and the outputs. It is a draft for a person to
-# reduce, narrow and describe. Numbers and switches become arguments with the graph's value as default; texts and
-# uploads are required, seeds are drawn, file names forced. With the server's /object_info, bounds and choices are the
-# server's; without, a number may be up to four times the graph's value, and choices, which look like other texts, are
-# left alone.
+# A first sidecar for a graph: likely arguments, what must be forced, and the outputs.
+#
+# It is a draft for a person to reduce, narrow and describe. Numbers and switches become arguments with the graph's
+# value as default; texts and uploads are required, seeds are drawn, file names forced. With the server's /object_info,
+# bounds and choices are the server's; without, a number may be up to four times the graph's value, and choices, which
+# look like other texts, are left alone.
 
 PREFIX: Final = "toolhub/{tenant}/{job_id}/out"
 _SEEDS: Final = frozenset({"seed", "noise_seed"})

@@ -27,8 +27,9 @@ from toolhub_service.adapters.langchain.kind import LoadTerms
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
 
-# Messages between the hub and its worker processes: four bytes of length, big-endian, then JSON. JSON only, so that a
-# worker, which may run anybody's code, can send the hub only plain values.
+# Messages between the hub and its worker processes: four bytes of length, big-endian, then JSON.
+#
+# JSON only, so that a worker, which may run anybody's code, can send the hub only plain values.
 
 LENGTH_BYTES: Final = 4
 

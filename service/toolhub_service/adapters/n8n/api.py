@@ -144,9 +144,10 @@ class N8nApi:
     # If an answer does not name its execution, the execution is found by the key that was sent. n8n cannot search by
     # key, so the newest executions are read one by one. A list may miss one that has just ended, and one that is not
     # saved is never listed: finding nothing proves nothing. One call may have started two executions, where a proxy
-    # repeats requests; the older one counts, because a workflow that checks its keys does its work in that one. Lists
-    # come without data. n8n can only return the whole data of a candidate; they are read once: the key of an execution
-    # never changes, so executions of other calls are remembered.
+    # repeats requests; the older one counts, because a workflow that checks its keys does its work in that one.
+    #
+    # Lists come without data. n8n can only return the whole data of a candidate; they are read once: the key of an
+    # execution never changes, so executions of other calls are remembered.
 
     async def find(self, workflow_id: str, key: str, sent_at_unix_ms: int) -> Found | None:
         """Return the execution with the key, started after it was sent. Raises ApiError when the look-up fails."""

@@ -93,9 +93,10 @@ def _missing(skill: Skill, place: str, path: str) -> Iterator[str]:
         yield f"{place}: there is no file `{path[:80]}` in the skill"
 
 
-# The meaning of `allowed-tools` in a SKILL.md: it narrows what the skill's calls may use, and grants nothing. Its words
-# are those of one client, whose tools have their own names; a few of them have an obvious counterpart in the hub. Full
-# names and globs of the hub are used unchanged. Any other word allows nothing and causes a warning.
+# The meaning of `allowed-tools` in a SKILL.md: it narrows what the skill's calls may use, and grants nothing.
+#
+# Its words are those of one client, whose tools have their own names; a few of them have an obvious counterpart in the
+# hub. Full names and globs of the hub are used unchanged. Any other word allows nothing and causes a warning.
 
 _COUNTERPARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "Read": ("core/fs.readText", "core/fs.stat"),

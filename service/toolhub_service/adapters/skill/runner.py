@@ -215,9 +215,10 @@ def _ids(ids: Sequence[str]) -> Mapping[str, str]:
     return {"calls": str(len(ids)), "call_ids": " ".join(ids[:_CALLS_SHOWN_MAX])}
 
 
-# What a plan would do, as far as it can be known without running it: for dry runs and approvers. Its steps are
-# processed in order. A call that only reads is made; one that may change something is planned by a dry run: its own
-# effects, or the refusal that it would end with. Steps that need the answer of such a call are only named.
+# What a plan would do, as far as it can be known without running it: for dry runs and approvers.
+#
+# Its steps are processed in order. A call that only reads is made; one that may change something is planned by a dry
+# run: its own effects, or the refusal that it would end with. Steps that need the answer of such a call are only named.
 
 _ITEMS_MAX: Final = 20
 _LINES_MAX: Final = 200

@@ -1,1 +1,1 @@
-"""Databases by configured names: PostgreSQL and SQLite as core/db.* use them, and results as files."""
+"""Databases by configured names: PostgreSQL and SQLite for core/db.*, and results as files."""

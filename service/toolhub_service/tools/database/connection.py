@@ -1,4 +1,4 @@
-"""A database as the core/db.* tools see it: a name, its terms and bounds, rows in JSON values, and what is in it."""
+"""A database for the core/db.* tools: its name, terms and limits, rows as JSON values, and its tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolhub_service.tools.tool import ToolOutput
 MAX_TABLES: Final = 100
 MAX_COLUMNS: Final = 2_000
 SAFE_INTEGER: Final = 2**53 - 1
-"""The largest that every reader of JSON keeps exactly; what is beyond travels as text."""
+"""The largest integer that every JSON reader keeps exactly; larger ones are sent as text."""
 EXCERPT_CHARS: Final = 400
 _RESERVE: Final = 0.1
 _RESERVE_S: Final = 1.0
@@ -30,15 +30,15 @@ ExportFormat: TypeAlias = Literal["csv", "jsonl", "parquet"]
 
 
 class DatabaseLimits(msgspec.Struct, frozen=True):
-    """Bounds on one statement."""
+    """Limits of one statement."""
 
     timeout_s: float = 30.0
     max_rows: int = 100_000
-    """Of one result, with what goes into its artifact."""
+    """Per result, including rows that go into its artifact."""
     max_bytes: int = 64 * 1024 * 1024
-    """Of the values of one result, about, with what goes into its artifact."""
+    """Approximate size of the values of one result, including those that go into its artifact."""
     max_cost: float = 0.0
-    """Of PostgreSQL's own estimate; 0: no bound."""
+    """Limit of PostgreSQL's own estimate; 0: none."""
     export: ExportFormat = "csv"
 
 
@@ -73,21 +73,21 @@ class DescribedTable(ToolOutput, frozen=True):
 
 
 class Reading(Protocol):
-    """The rows of one query, on their way."""
+    """The rows of one running query."""
 
     has_types: bool
     """Whether each column has one type; in SQLite each value has its own."""
 
     @property
     def columns(self) -> Sequence[Column]:
-        """Once all rows that are wanted were read: SQLite's types are those of its values."""
+        """Return the columns, once all wanted rows were read: SQLite's types are those of its values."""
 
     async def next_rows(self) -> list[Row]:
-        """Some more, about a megabyte at most; empty at the end. Raises ToolFailure."""
+        """Return more rows, about a megabyte at most; empty at the end. Raises ToolFailure."""
 
 
 class Database(Protocol):
-    """One configured connection. Every statement has a session of its own, which leaves nothing behind."""
+    """One configured connection. Every statement has its own session, which leaves no state."""
 
     @property
     def terms(self) -> DatabaseTerms: ...
@@ -97,33 +97,33 @@ class Database(Protocol):
 
     @property
     def description(self) -> str:
-        """The operator's words for models."""
+        """Return the operator's description for models."""
 
     def missing(self) -> str:
-        """What is not installed, with what to do; empty: nothing."""
+        """Return what is not installed, with what to do; empty: nothing."""
 
     def query(
         self, statement: Statement, parameters: Parameters, deadline_s: float
     ) -> AbstractAsyncContextManager[Reading]:
-        """Run a judged query. Leaving the context, however that happens, ends it at the database too."""
+        """Run a checked query. Leaving the context, in whatever way, also ends the query in the database."""
 
     async def execute(self, statement: Statement, parameters: Parameters, deadline_s: float) -> int:
-        """Run a judged write in a transaction of its own; how many rows it changed."""
+        """Run a checked write in its own transaction. Return the number of rows that it changed."""
 
     async def describe(self, table: str, deadline_s: float) -> tuple[list[DescribedTable], bool]:
-        """The tables that may be used, or the one; whether there are more."""
+        """Return the permitted tables, or the named one; and whether there are more."""
 
 
 def statement_deadline_s(timeout_s: float, call_deadline_s: float) -> float:
-    """When a statement is ended (loop clock): early enough that its end can still be text within the call."""
+    """Return when a statement is ended (loop clock): early enough to report that within the call."""
     now_s = asyncio.get_running_loop().time()
     remaining_s = max(0.0, call_deadline_s - now_s)
-    # A tenth, so that a call of a few milliseconds still has some of them for its statement.
+    # A tenth, so that a call of a few milliseconds has some of them left for its statement.
     return now_s + min(timeout_s, remaining_s - min(_RESERVE_S, remaining_s * _RESERVE))
 
 
 def refused_by_database(what: str, code: str = "") -> ToolFailure:
-    """`what`: the database's own words, which are about the statement."""
+    """`what`: the database's own message about the statement."""
     text = " ".join(what.split())[:EXCERPT_CHARS].rstrip(".")
     shown = f" ({code})" if code else ""
     return refuse(
@@ -152,7 +152,7 @@ def row_too_large(max_bytes: int) -> ToolFailure:
 
 
 def unreachable(name: str, reason: str) -> ToolFailure:
-    """`reason`: for operators, without the place or a password."""
+    """`reason`: for operators, without address and password."""
     return refuse(
         ErrorKind.TOOL_UNAVAILABLE,
         f"The database of the connection {name} cannot be used at the moment: {reason}. Try again later, or tell the "

@@ -1,4 +1,4 @@
-"""A whole result as a file: CSV (RFC 4180), JSON Lines or Parquet, written as the rows come."""
+"""A whole result as a file: CSV (RFC 4180), JSON Lines or Parquet, written as the rows arrive."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PIECE_ROWS: Final = 8
 
 
 class Batches(Protocol):
-    """The rows of a result in their order; empty at the end."""
+    """Returns the next rows of a result; empty at the end."""
 
     async def next_rows(self) -> list[Row]: ...
 
 
 def missing_for(export: ExportFormat) -> str:
-    """What is not installed, with what to do; empty: nothing."""
+    """Return what is not installed, with what to do; empty: nothing."""
     if export != "parquet" or find_spec("pyarrow"):
         return ""
     return "pyarrow is not installed: pip install 'tool-hub[parquet]'"
@@ -39,7 +39,7 @@ def missing_for(export: ExportFormat) -> str:
 def exported(
     export: ExportFormat, columns: Sequence[Column], rows: Batches, *, has_types: bool
 ) -> AsyncIterator[bytes]:
-    """The bytes of the file, in pieces; in memory there is one piece. `has_types`: each column has one type."""
+    """Yield the bytes of the file in pieces, of which one is in memory. `has_types`: each column has one type."""
     names = _distinct([column.name for column in columns])
     if export == "parquet":
         return _parquet(names, [column.type if has_types else "" for column in columns], rows)
@@ -47,7 +47,7 @@ def exported(
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """A query may name two columns alike."""
+    """Return distinct names, because a query may give two columns the same name."""
     seen: dict[str, int] = {}
     distinct = []
     for name in names:
@@ -60,7 +60,7 @@ async def _csv(names: list[str], rows: Batches) -> AsyncIterator[bytes]:
     yield _csv_text([names])
     while batch := await rows.next_rows():
         for at in range(0, len(batch), _PIECE_ROWS):
-            # A few rows at a time: a row may have 256 KiB, and is held twice while it is encoded.
+            # A few rows at a time: a row may have 256 KiB, and is in memory twice while it is encoded.
             yield _csv_text(batch[at : at + _PIECE_ROWS])
 
 
@@ -70,7 +70,8 @@ def _csv_text(rows: Sequence[Sequence[JsonValue]]) -> bytes:
 
 
 def _cell(value: JsonValue) -> str:
-    """The module csv looks at each character, which takes a second for 20 MB of long texts."""
+    """Return a value as a CSV cell. The module csv processes each character, which takes a second for 20 MB of long
+    texts."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -89,7 +90,7 @@ async def _lines(names: list[str], rows: Batches) -> AsyncIterator[bytes]:
 
 
 async def _parquet(names: list[str], types: list[str], rows: Batches) -> AsyncIterator[bytes]:
-    """Written to a file beside, for its index stands at its end."""
+    """Yield a Parquet file, which is first written to a temporary file because its index is at its end."""
     with tempfile.TemporaryFile(prefix="toolhub-parquet-") as file:
         writer = await asyncio.to_thread(_ParquetFile, file, names, types)
         while batch := await rows.next_rows():
@@ -105,7 +106,7 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 
 class _ParquetFile:
-    """Columns of numbers and booleans where the database says so, else of text."""
+    """Writes numbers and booleans where the database declares them, else text."""
 
     def __init__(self, file: IO[bytes], names: list[str], types: list[str]) -> None:
         import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]

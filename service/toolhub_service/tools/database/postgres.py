@@ -1,9 +1,9 @@
 """PostgreSQL: one session a statement, read-only by its role, its transaction and what may be prepared.
 
-Order of the walls: a role that is no superuser; a transaction that is READ ONLY before the statement is sent; the
-extended protocol, which takes one statement; a cursor, which takes a query; the server's own time limit. A row is
-measured by the server before it is sent, so that no value can fill the hub's memory. The server looks twice a second
-whether the hub is still there (`client_connection_check_interval`): a hub that was killed leaves nothing running.
+Layers of protection, in order: a role that is no superuser; a transaction that is READ ONLY before the statement is
+sent; the extended protocol, which takes one statement; a cursor, which takes a query; the server's own time limit. The
+server measures a row before it sends it, so that no value can fill the hub's memory. The server checks twice a second
+that the hub is still connected (`client_connection_check_interval`): a killed hub leaves nothing running.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from toolhub_service.tools.database.postgres_catalog import described
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
 
-# A batch is at most 8 MB, however large its rows are: libpq, Python and what is written of it are there at once.
+# A batch is at most 8 MB, however large its rows are: libpq, Python and the encoded output hold it at the same time.
 _ROW_MAX_BYTES: Final = 256 * 1024
 _BATCH_ROWS: Final = 32
 _CONNECT_S: Final = 5
@@ -58,7 +58,7 @@ SELECT rolsuper OR pg_has_role(current_user, 'pg_execute_server_program', 'membe
     OR pg_has_role(current_user, 'pg_read_server_files', 'member')
 FROM pg_catalog.pg_roles WHERE rolname = current_user"""
 _WRONG_PARAMETERS: Final = "08P01"
-# Classes of errors that tell of the server or of the way there.
+# Classes of errors of the server or the connection to it.
 _NOT_THE_STATEMENT: Final = frozenset({"", "08", "53", "57", "58", "XX"})
 _BOOLEAN: Final = 16
 _BYTES: Final = 17
@@ -72,8 +72,8 @@ class PostgresDatabase:
     def __init__(
         self, terms: DatabaseTerms, limits: DatabaseLimits, conninfo: Callable[[], str], description: str = ""
     ) -> None:
-        """`conninfo` tells URL or `key=value` text when it is needed. Raises ValueError, with the reason, where it is
-        not to be had."""
+        """`conninfo` returns a URL or `key=value` text when needed. Raises ValueError, with the reason, where it is not
+        available."""
         self.terms = terms
         self.limits = limits
         self.description = description
@@ -99,7 +99,7 @@ class PostgresDatabase:
         try:
             async with self._session(deadline_s, writes=True) as connection:
                 changed = (await _sent(connection, statement.text, bound(parameters))).rowcount
-                # Between COMMIT and its answer nobody can tell whether the server has done it.
+                # Between COMMIT and its answer it is unknown whether the server has committed.
                 is_committing = True
                 await connection.execute(b"COMMIT")
                 return max(0, int(changed))
@@ -115,7 +115,8 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _session(self, deadline_s: float, *, writes: bool) -> AsyncIterator[AsyncConnection[Any]]:
-        """A connection in a transaction, closed whatever happens, with what runs in it ended at the server."""
+        """Yield a connection in a transaction; at the end it is always closed, and its statement ended at the
+        server."""
         import psycopg
 
         loop = asyncio.get_running_loop()
@@ -152,21 +153,21 @@ class PostgresDatabase:
             "tcp_user_timeout": 10_000,
             "application_name": "toolhub",
         }
-        # The operator's own values go before ours, but not before the encoding, for rows are read as UTF-8.
+        # The operator's own values take precedence, except over the encoding, because rows are decoded as UTF-8.
         return await AsyncConnection.connect(**{**wanted, **asked, "client_encoding": "utf8"}, autocommit=True)
 
     async def _begin(self, connection: AsyncConnection[Any], left_s: float, *, writes: bool) -> None:
         await connection.execute(b"BEGIN" if writes else b"BEGIN READ ONLY")
         settings = {
             "statement_timeout": str(max(1, round(left_s * 1_000))),
-            # Later than the statement's own end, which says more; it is for a hub that hangs in the middle.
+            # Later than the statement's own timeout, whose error says more; it covers a hub that hangs in between.
             "idle_in_transaction_session_timeout": str(max(1, round(left_s * 1_000)) + 5_000),
-            # A statement that waits for a lock holds others up behind it.
+            # A statement that waits for a lock blocks others behind it.
             "lock_timeout": "5000",
             "client_connection_check_interval": "500",
             "default_transaction_read_only": "off" if writes else "on",
             "standard_conforming_strings": "on",
-            # A quoted identifier of SQL and a JSON string are alike for names without backslashes or quotes.
+            # A quoted identifier of SQL and a JSON string are the same for names without backslashes or quotes.
             "search_path": json.dumps(self.terms.schema, ensure_ascii=False),
             "bytea_output": "hex",
             "DateStyle": "ISO, YMD",
@@ -176,7 +177,7 @@ class PostgresDatabase:
         await _sent(connection, _SETTINGS, [json.dumps(settings)])
         if not writes:
             found = await (await _sent(connection, _RIGHTS)).fetchone()
-            # Such a role can read and write the server's files and run programs, which no judging of statements bounds.
+            # Such a role can read and write the server's files and run programs, whatever checks statements pass.
             if found is None or found[0]:
                 reason = (
                     "its role is a superuser or reads and writes the server's files: give it one that may only read"
@@ -211,9 +212,9 @@ class PostgresDatabase:
 
 
 async def _left(connection: AsyncConnection[Any]) -> None:
-    """Nothing of it goes on: a cursor that is waited for is cancelled, and the connection closed."""
+    """End everything on the connection: cancel a running statement, and close the connection."""
     if connection.info.transaction_status.name == "ACTIVE":
-        # A courtesy to the server: the connection is closed all the same, and the statement has its own time limit.
+        # Optional for the server: the connection is closed anyway, and the statement has its own time limit.
         with suppress(Exception):
             async with asyncio.timeout(_GOODBYE_S):
                 await asyncio.shield(connection.cancel_safe(timeout=_GOODBYE_S))
@@ -222,11 +223,11 @@ async def _left(connection: AsyncConnection[Any]) -> None:
 
 
 async def _sent(connection: AsyncConnection[Any], sql: str, parameters: Sequence[Any] = ()) -> Any:
-    """A cursor on what one statement answers, with `$1` as PostgreSQL writes it."""
+    """Return a cursor for the result of one statement, with `$1` as PostgreSQL writes it."""
     from psycopg import AsyncRawCursor
 
     cursor = AsyncRawCursor(connection)
-    # Prepared: without values psycopg would choose the simple protocol, which takes several statements at once.
+    # Prepared: without values psycopg would choose the simple protocol, which accepts several statements at once.
     await cursor.execute(sql.encode(), parameters, prepare=True)
     return cursor
 
@@ -257,8 +258,8 @@ class PostgresReading:
         self._types: list[int] = []
 
     async def start(self, sql: str, parameters: Parameters) -> None:
-        # Measured outside, so that the query keeps its meaning: OFFSET 0 holds the planner back from mixing the two.
-        # A line break ends a comment at the query's end.
+        # Measured in an outer query, so that the query keeps its meaning: OFFSET 0 prevents the planner from merging
+        # the two. A line break ends a comment at the query's end.
         measured = (
             f"SELECT q.* FROM (SELECT * FROM ({sql}\n) AS s OFFSET 0) AS q WHERE CASE WHEN octet_length(q::text) "  # noqa: S608 - judged, one statement, and its values are bound
             f"<= {_ROW_MAX_BYTES} THEN true ELSE ('{_TOO_LARGE}' || octet_length(q::text))::boolean END"
@@ -285,7 +286,7 @@ class PostgresReading:
 
 
 def _take_texts(connection: AsyncConnection[Any]) -> None:
-    """Every value as the server writes it: exact, whatever its type."""
+    """Receive every value as the server writes it: exact, whatever its type."""
     from psycopg.types.string import TextLoader
 
     for info in connection.adapters.types:
@@ -305,7 +306,7 @@ async def _type_names(connection: AsyncConnection[Any], oids: Sequence[int]) -> 
 
 @lru_cache(maxsize=1)
 def _known_types() -> dict[int, str]:
-    """By their numbers, which never change."""
+    """Return the types by their numbers, which never change."""
     from psycopg import postgres
 
     names = {info.oid: info.regtype for info in postgres.types}
@@ -330,7 +331,7 @@ def _value(text: str | None, oid: int) -> JsonValue:
 
 
 def bound(parameters: Parameters) -> list[Any]:
-    """For `$1`, `$2` …; objects as jsonb."""
+    """Return the values for `$1`, `$2` …; objects as jsonb."""
     from psycopg.types.json import Jsonb
 
     if isinstance(parameters, dict):

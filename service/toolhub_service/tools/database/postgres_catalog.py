@@ -1,4 +1,4 @@
-"""What is in a PostgreSQL database, as far as its role may read it and its terms allow it: tables, columns, keys."""
+"""The contents of a PostgreSQL database that its role may read and its terms allow: tables, columns, keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WHERE k.conrelid = ANY($1::bigint[]::oid[]) AND k.contype IN ('p', 'f') ORDER BY
 async def described(
     connection: AsyncConnection[Any], terms: DatabaseTerms, table: str
 ) -> tuple[list[DescribedTable], bool]:
-    """The tables, or the one that `table` names with or without its schema; whether there are more."""
+    """Return the tables, or the one that `table` names with or without its schema; and whether there are more."""
     found = [
         row
         for row in await _rows(connection, _TABLES, terms.schema)

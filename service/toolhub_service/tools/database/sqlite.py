@@ -1,8 +1,8 @@
-"""A SQLite file behind an authorizer: whatever a statement says, SQLite asks before it touches anything.
+"""A SQLite file behind an authorizer: SQLite asks it before any access of a statement.
 
-`mode=ro` alone is no wall: from such a connection ATTACH and VACUUM INTO write new files. The authorizer allows reading
-listed tables and calling listed functions, and nothing else. Work runs in threads and looks every few thousand steps
-whether it is to stop. Values are bounded by SQLite's own limits.
+`mode=ro` alone does not protect: from such a connection ATTACH and VACUUM INTO write new files. The authorizer allows
+reading listed tables and calling listed functions, and nothing else. Work runs in threads and checks every few thousand
+steps whether it should stop. SQLite's own limits bound values.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LIMITS: Final = {
 _READS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE})
 _WRITES: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
 _IN_FROM: Final = frozenset({"json_each", "json_tree"})
-# Where a full-text table keeps its words: SQLite reads them by statements of its own.
+# Tables in which full-text search stores its words: SQLite reads them by statements of its own.
 _SHADOWS: Final = frozenset("data idx content docsize config segments segdir stat node parent rowid".split())
 _STEPS: Final = 5_000
 _BATCH_ROWS: Final = 500
@@ -102,7 +102,7 @@ class SqliteDatabase:
         return SqliteReading(self.open(), self.terms, deadline_s)
 
     def open(self, *, writes: bool = False) -> sqlite3.Connection:
-        """A connection with every wall up, for any thread. Raises ToolFailure."""
+        """Return a protected connection for use in any thread. Raises ToolFailure."""
         mode = "rw" if writes else "ro"
         try:
             uri = f"{self._file.absolute().as_uri()}?mode={mode}"
@@ -112,7 +112,7 @@ class SqliteDatabase:
         try:
             for category, most in _LIMITS.items():
                 connection.setlimit(category, most)
-            # Views and triggers of the file may then call no function that is not marked innocuous.
+            # Views and triggers of the file may then call only functions that are marked innocuous.
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
             # SQLite opens lazily: only a read shows whether the file is a database at all.
@@ -125,21 +125,21 @@ class SqliteDatabase:
             connection.execute("PRAGMA foreign_keys = ON")
             # Takes the lock at once: a read that later becomes a write could otherwise fail in the middle.
             connection.execute("BEGIN IMMEDIATE")
-        # Last, for the statements above are the hub's own and it would refuse them.
+        # Last, because it would refuse the statements above, which are the hub's own.
         connection.set_authorizer(partial(_authorized, self.terms, writes))
         return connection
 
     def _execute(self, sql: str, parameters: Parameters, deadline_s: float, stop: threading.Event) -> int:
         with closing(self.open(writes=True)) as connection, _watched(connection, self.terms.name, deadline_s, stop):
             changed = connection.execute(sql, bound(parameters)).rowcount
-            # Only what the hub itself says ends the transaction.
+            # Only the hub's own statements end the transaction.
             connection.set_authorizer(None)
             connection.execute("COMMIT")
             return max(0, changed)
 
     def _describe(self, table: str, deadline_s: float, stop: threading.Event) -> tuple[list[DescribedTable], bool]:
         with closing(self.open()) as connection, _watched(connection, self.terms.name, deadline_s, stop):
-            connection.set_authorizer(None)  # The hub's own statements
+            connection.set_authorizer(None)  # for the hub's own statements
             wanted = "SELECT name, type FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
             found = [
                 (name, kind)
@@ -158,7 +158,7 @@ class SqliteDatabase:
 
 
 class SqliteReading:
-    """Implements `Reading`, on a connection that it closes."""
+    """Implements `Reading` on a connection, which it closes."""
 
     has_types = False
 
@@ -212,7 +212,8 @@ def _authorized(
     database: str | None,
     _by: str | None,
 ) -> int:
-    """SQLite asks while it prepares a statement. `_by` is a view, a trigger or what a statement calls so: no reason."""
+    """Authorize an access, while SQLite prepares a statement. `_by`, the view or trigger that causes it, is no
+    justification."""
     if action in _READS:
         allowed = True
     elif action == sqlite3.SQLITE_FUNCTION:
@@ -233,7 +234,7 @@ def _may_touch(table: str, terms: DatabaseTerms) -> bool:
 
 @contextmanager
 def _watched(connection: sqlite3.Connection, name: str, deadline_s: float, stop: threading.Event) -> Iterator[None]:
-    """SQLite stops when the call is cancelled or its time is over. Raises ToolFailure for whatever SQLite says."""
+    """Interrupt SQLite when the call is cancelled or its time is over. Raises ToolFailure for any error of SQLite."""
     started_s = time.monotonic()
     connection.set_progress_handler(lambda: stop.is_set() or time.monotonic() >= deadline_s, _STEPS)
     try:
@@ -247,7 +248,7 @@ def _watched(connection: sqlite3.Connection, name: str, deadline_s: float, stop:
 def _failure_of(
     error: Exception, name: str, deadline_s: float | None, started_s: float, stop: threading.Event
 ) -> ToolFailure:
-    # Extended codes have the primary one in their low byte.
+    # The low byte of an extended code is the primary code.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if stop.is_set():
         return refuse(ErrorKind.CANCELLED, "The call was cancelled before the statement was done.")
@@ -266,7 +267,7 @@ def _failure_of(
 
 
 def bound(parameters: Parameters) -> Any:
-    """As SQLite binds them; arrays and objects as JSON texts."""
+    """Return the values in the form that SQLite binds; arrays and objects as JSON texts."""
     if isinstance(parameters, dict):
         return {key: _bindable(value) for key, value in parameters.items()}
     return [_bindable(value) for value in parameters]

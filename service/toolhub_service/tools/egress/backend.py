@@ -1,8 +1,8 @@
-"""Connections: resolve once, judge every answer, connect to an address that was judged (no second lookup, hence no
-rebinding), and hand on one response at a time.
+"""Connections: resolve once, check every answer, connect to a checked address (no second lookup, hence no rebinding),
+and pass on one response at a time.
 
-If one answer of a name is not allowed the name is refused as a whole: an attacker who controls the zone could otherwise
-wait until the resolver's order favours the forbidden one. Answers are tried in turn, each with its share of the time.
+If one address of a name is not allowed, the whole name is refused: an attacker who controls the zone could otherwise
+wait until the resolver's order favours the forbidden one. Addresses are tried in turn, each with its share of the time.
 """
 
 from __future__ import annotations
@@ -23,46 +23,47 @@ from toolhub_service.guards.addresses import Networks, is_allowed
 from toolhub_service.guards.urls import address_refused
 from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, WireError, wire_error
 
-# Closings under way: each runs to its end, also when the call that began it is cancelled.
+# Running closings: each runs to its end, even when the call that began it is cancelled.
 
 
 class Closings:
-    """A cancelled call must not leave half of what it was closing open, so it never waits for the closing."""
+    """Closes connections in tasks, so that a cancelled call, which does not wait for them, leaves none half closed."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Run it in a task of its own."""
+        """Run the closing in its own task."""
         task = asyncio.get_running_loop().create_task(closing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def finished(self) -> None:
-        """Wait for those under way."""
+        """Wait for the running closings."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
 
-# A connection that hands the HTTP parser one response at a time, never a byte beyond it.
+# A connection that passes one response at a time to the HTTP parser, never a byte beyond it.
 #
 # httpcore keeps what follows a complete response in its parser, where it would answer the next request (response
-# desync). Here every piece ends with the response at the latest; what is left stays outside and marks the connection as
-# readable, upon which httpcore drops it. Where a response ends is known by its framing (RFC 9112 §6.3): a head by its
-# blank line, a counted body by its length, a chunked body by h11 reading along. The head is bounded at 64 KiB, interim
-# responses by number, chunks and what frames them by what they carry: each chunk costs 30 µs of the event loop, however
-# small it is, which therefore has its turn after every few. When the peer ends early, it is told apart here from an
-# answer that is no HTTP.
+# desync). Here every piece ends with the response at the latest; the rest stays outside and marks the connection as
+# readable, upon which httpcore drops it. The framing determines where a response ends (RFC 9112 §6.3): a head by its
+# blank line, a counted body by its length, a chunked body by h11 parsing along. The head is limited to 64 KiB, interim
+# responses by number, chunks and their framing in proportion to their content: each chunk costs 30 µs of the event
+# loop, however small it is, so other tasks run after every few chunks. A peer that ends early is distinguished here
+# from an answer that is not HTTP.
 
 HEAD_MAX_BYTES = 64 * 1024
 _INTERIM_MAX = 16
 _RECEIVE_MAX_BYTES = 256 * 1024  # as much as asyncio reads at once, so that nothing waits unseen below
 _CHUNKS_FREE = 16 * 1024
-# What chunks beyond the free ones must carry on average; who sends each word as it comes stays below them.
+# Minimum average size of chunks beyond the free ones; a server that sends each word separately stays below their
+# number.
 _CHUNK_MEAN_BYTES = 64
-# Sizes, extensions and trailers; beyond it no more of them than of what they frame (RFC 9112 §7.1.1).
+# Sizes, extensions and trailers; beyond it the framing may not exceed the content (RFC 9112 §7.1.1).
 _FRAMING_FREE_BYTES = 256 * 1024
-# At most half as many chunks are read before the loop has its turn.
+# At most half as many chunks are parsed before other tasks run.
 _LINES_A_TURN = 128
 _LINE_END = b"\r\n"
 _BLANK_LINE = re.compile(rb"\n\r?\n")
@@ -81,20 +82,20 @@ class MessageStream(httpcore.AsyncNetworkStream):
 
     def __init__(self, inner: httpcore.AsyncNetworkStream, address: str, closings: Closings) -> None:
         self.address = address
-        """The literal address that was dialled."""
+        """The literal address of the connection."""
         self._inner = inner
         self._closings = closings
         self._is_tls = False
         self._part = _Part.HEAD
-        # Received and not yet handed on.
+        # Received and not yet passed on.
         self._arrived = b""
-        # Still to come of a counted body.
+        # Remaining bytes of a counted body.
         self._body_bytes = 0
         self._chunks: h11.Connection | None = None
         self._chunk_count = 0
-        # Received of a chunked body, framing included.
+        # Bytes of a chunked body so far, framing included.
         self._chunk_bytes = 0
-        # What the chunks held.
+        # Bytes within the chunks.
         self._carried_bytes = 0
         self._head_bytes = 0
         # Last bytes of the head so far: its blank line may arrive in two pieces.
@@ -105,7 +106,7 @@ class MessageStream(httpcore.AsyncNetworkStream):
         self._is_spent = False
 
     def body_follows(self, method: str, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Tell that the head just read was the final one, and what frames its body."""
+        """Note that the last head was the final one, and how its body is framed."""
         self._answers += 1
         fields = {name.lower(): value for name, value in headers}
         if method == "HEAD" or status in {204, 304}:
@@ -119,19 +120,19 @@ class MessageStream(httpcore.AsyncNetworkStream):
             self._part = _Part.BODY_UNTIL_CLOSE
 
     def stop_waiting(self) -> None:
-        """Until the next request, read only what has arrived; anything more counts as broken."""
+        """Until the next request, read only data that has arrived; more data makes the connection unusable."""
         self._is_waiting = False
 
     async def check_for_excess(self) -> None:
-        """After a response: what TLS holds beyond it, invisible at the socket, makes the connection unfit."""
-        # Without TLS httpcore sees at the socket itself that there is more.
+        """After a response, mark the connection as unusable if TLS holds more data, which the socket does not show."""
+        # Without TLS httpcore detects further data at the socket itself.
         if not self._is_tls or self._arrived:
             return
         try:
             self._arrived = await self._inner.read(1, timeout=0)
         except httpcore.ReadTimeout:
             return
-        # A connection that breaks here is spent as one with bytes too many is.
+        # A connection that breaks here is unusable, as one with excess bytes is.
         except (httpcore.ReadError, OSError):
             pass
         self._is_spent = True
@@ -139,7 +140,7 @@ class MessageStream(httpcore.AsyncNetworkStream):
     # httpcore.AsyncNetworkStream
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  httpcore's signature
-        """The next bytes of the response in hand. Raises WireError."""
+        """Return the next bytes of the current response. Raises WireError."""
         arrived = self._arrived or await self._receive(timeout)
         if not arrived and self._part is not _Part.BODY_UNTIL_CLOSE:
             raise self._broken()
@@ -162,7 +163,7 @@ class MessageStream(httpcore.AsyncNetworkStream):
             raise httpcore.WriteError from error
 
     async def aclose(self) -> None:
-        """Begin to close; never suspends, so that a cancelled call cannot stop in the midst of closing several."""
+        """Begin to close; never suspends, so that a cancelled call cannot stop while it closes several."""
         self._is_spent = True
         self._closings.begin(self._inner.aclose())
 
@@ -202,7 +203,7 @@ class MessageStream(httpcore.AsyncNetworkStream):
         return WireError(Breakage.BROKEN, on_kept=self._part is _Part.HEAD and self._answers > 0)
 
     def _end_in(self, data: bytes) -> int:
-        """How many of these bytes belong to the response."""
+        """Return how many of these bytes belong to the response."""
         if self._part is _Part.HEAD:
             return self._end_of_head(data)
         if self._part is _Part.COUNTED_BODY:
@@ -242,7 +243,7 @@ class MessageStream(httpcore.AsyncNetworkStream):
 
 
 def _first_lines(data: bytes) -> bytes:
-    """As far as the last line end of a turn."""
+    """Return the data up to the last line end that may be parsed at once."""
     at = 0
     for _ in range(_LINES_A_TURN):
         at = data.find(_LINE_END, at) + len(_LINE_END)
@@ -250,7 +251,7 @@ def _first_lines(data: bytes) -> bytes:
 
 
 def _chunk_reader() -> h11.Connection:
-    """A parser that stands before the first chunk of a body."""
+    """Return a parser positioned before the first chunk of a body."""
     reader = h11.Connection(h11.CLIENT)
     reader.send(h11.Request(method="GET", target="/", headers=[("host", "")]))
     reader.send(h11.EndOfMessage())
@@ -263,7 +264,7 @@ _ANSWERS_MAX = 8
 
 
 async def judged_addresses(resolver: Resolver, host: str, port: int, networks: Networks) -> Sequence[str]:
-    """The addresses of a host, one of which is to be dialled as it is: it may not be resolved again.
+    """Return the allowed addresses of a host, for connecting without another lookup.
 
     Raises ToolFailure HTTP_DISALLOWED_HOST when any of them is not allowed; WireError when there is none.
     """
@@ -286,7 +287,7 @@ async def _resolved(resolver: Resolver, host: str, port: int) -> Sequence[str]:
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """How one pool reaches the network: connections to allowed addresses, and to nothing else."""
+    """Network backend of one pool: connects to allowed addresses only."""
 
     def __init__(
         self,
@@ -309,11 +310,10 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> MessageStream:
-        """A connection to a name or address.
+        """Return a connection to a name or address.
 
-        Raises:
-            ToolFailure: HTTP_DISALLOWED_HOST when any address of the host is not allowed.
-            WireError: when the host does not resolve or cannot be reached within `timeout` seconds.
+        Raises: ToolFailure: HTTP_DISALLOWED_HOST when any address of the host is not allowed. WireError: when the host
+        does not resolve or cannot be reached within `timeout` seconds.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -328,7 +328,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,  # noqa: ASYNC109  httpcore's signature
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> MessageStream:
-        """Always refused: a local socket is no host."""
+        """Always refused, because a local socket is no host."""
         raise address_refused("A local socket")
 
     async def sleep(self, seconds: float) -> None:
@@ -341,7 +341,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
             try:
                 stream = await self._network.connect_tcp(address, port, timeout=share_s)
             except (httpcore.ConnectError, httpcore.ConnectTimeout):
-                continue  # the next address may answer, such as IPv4 where IPv6 leads nowhere
+                continue  # the next address may answer, such as IPv4 where IPv6 is unreachable
             return MessageStream(stream, address, self._closings)
         raise WireError(Breakage.UNREACHABLE)
 

@@ -1,8 +1,8 @@
-"""Requests to the world under egress rules: each hop judged, dialled, bounded in time, with typed failures.
+"""Outgoing requests under egress rules: each hop is checked and limited in time, with typed failures.
 
-One client for the process, by httpx through `GuardedTransport`. Redirects are followed by hand, at most five, each
-judged as a new request; https never leads to http; fields that may be credentials never cross an origin (RFC 9110
-§15.4). Proxies, certificates and credentials of the environment have no effect; no cookie is kept.
+One client for the process, by httpx through `GuardedTransport`. Redirects are followed here, at most five, each checked
+as a new request; https never leads to http; fields that may be credentials never cross an origin (RFC 9110 §15.4).
+Proxies, certificates and credentials of the environment have no effect; no cookie is stored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from toolhub_service.tools.egress.wire import (
     out_of_time,
 )
 
-# Where a redirect leads, judged like a first request (RFC 9110 §15.4).
+# The target of a redirect is checked like a first request (RFC 9110 §15.4).
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 IDEMPOTENCY_KEY = "idempotency-key"
@@ -48,7 +48,7 @@ class Hop(msgspec.Struct, frozen=True):
     headers: Headers
     body: bytes
     is_keyed: bool = False
-    """Whether it carries the call's idempotency key to a host that honours it, as policy says."""
+    """Whether it carries the call's idempotency key, to a host that honours it according to policy."""
 
     @property
     def repeat(self) -> Repeat:
@@ -58,31 +58,30 @@ class Hop(msgspec.Struct, frozen=True):
 
 
 def first_hop(request: HttpRequest, egress: tuple[EgressRule, ...]) -> Hop:
-    """The request as it is sent. Raises ToolFailure HTTP_DISALLOWED_HOST or INVALID_INPUT."""
+    """Return the request as it is sent. Raises ToolFailure HTTP_DISALLOWED_HOST or INVALID_INPUT."""
     url, headers = judge_url(request.url, request.method, egress), request.headers
     is_keyed = bool(request.idempotency_key) and url.retry_with_key and request.method not in REPEATABLE
     if is_keyed and all(name != IDEMPOTENCY_KEY for name, _ in headers):
-        # A string of a structured field (RFC 8941): no character of a key has to be escaped in it.
+        # A string of a structured field (RFC 8941): no character of a key needs escaping in it.
         headers = (*headers, (IDEMPOTENCY_KEY, f'"{request.idempotency_key}"'))
     return Hop(url, request.method, headers, request.body, is_keyed)
 
 
 def repeat_of(hops: Sequence[Hop]) -> Repeat:
-    """Of an exchange: it may be made again only where each of its requests may."""
+    """Return whether an exchange may be repeated: only if each of its requests may."""
     every = {hop.repeat for hop in hops}
     return next((repeat for repeat in (Repeat.NEVER, Repeat.KEYED) if repeat in every), Repeat.READS)
 
 
 def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...]) -> Hop | None:
-    """The request that a response asks for; None when it is no redirect.
+    """Return the request that a redirect asks for; None when the response is no redirect.
 
-    Raises:
-        ToolFailure: HTTP_DISALLOWED_HOST when the target is refused or leads from https to http.
+    Raises: ToolFailure: HTTP_DISALLOWED_HOST when the target is refused or leads from https to http.
     """
     if status not in _REDIRECTS or not location:
         return None
     method = hop.method
-    # RFC 9110 §15.4.2 and §15.4.3 allow it for POST, for so browsers have always done.
+    # RFC 9110 §15.4.2 and §15.4.3 allow this for POST, because browsers have always done so.
     if (status == 303 and method != "HEAD") or (status in {301, 302} and method == "POST"):
         method = "GET"
     try:
@@ -113,7 +112,7 @@ _FIELDS = "toolhub.fields"
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """What to ask for. Nothing in it has been judged but the headers."""
+    """What to request. Only the headers have been checked."""
 
     url: str
     method: str = "GET"
@@ -124,13 +123,13 @@ class HttpRequest(msgspec.Struct, frozen=True):
     accept_encoding: str = "gzip"
     """`gzip` or `identity`."""
     idempotency_key: str = ""
-    """The call's; sent, unless a header of that name is there, where a method may change something and the egress rule
+    """The call's key; sent, unless a header of that name exists, if the method may change something and the egress rule
     says that the host honours it."""
 
 
 @dataclass(slots=True)
 class HttpResponse:
-    """The answer of the last hop; its body is read piece by piece within bounds."""
+    """The answer of the last hop; its body is read piece by piece within limits."""
 
     url: JudgedUrl
     method: str
@@ -138,25 +137,26 @@ class HttpResponse:
     headers: list[tuple[bytes, bytes]]
     """As sent, names in lower case."""
     address: str
-    """The literal address that was dialled."""
+    """The literal address of the connection."""
     redirects: tuple[JudgedUrl, ...]
-    """The URLs that led here, first to last; empty when the first one answered."""
+    """The URLs that led here, first to last; empty without redirects."""
     repeat: Repeat
-    """Whether the whole exchange may be made again."""
+    """Whether the whole exchange may be repeated."""
     answer: httpx.Response = field(repr=False)
 
     def header(self, name: bytes) -> str:
-        """A field's value, several joined by commas; empty when absent. `name` in lower case."""
+        """Return a field's value, several joined by commas; empty when absent. `name` in lower case."""
         return ", ".join(value.decode("latin-1") for known, value in self.headers if known == name)
 
     @property
     def announced_bytes(self) -> int | None:
-        """Content-Length of a body that is not encoded; None when there is none to rely on."""
+        """Return the Content-Length of a body that is not encoded; None when there is no reliable one."""
         length = self.header(b"content-length")
         return int(length) if length.isdecimal() and not self.header(b"content-encoding") else None
 
     def body(self, max_bytes: int) -> BoundedBody:
-        """The decoded body, at most `max_bytes` of it. Once a response. Raises WireError, which `open` tells."""
+        """Return the decoded body, at most `max_bytes`. Call it once per response. Reading raises WireError, which
+        `open` converts."""
         chunks = self.answer.aiter_raw()
 
         async def pull() -> bytes:
@@ -165,7 +165,7 @@ class HttpResponse:
         return BoundedBody(decoder_of(self.header(b"content-encoding"), pull), max_bytes)
 
     async def beginning(self, max_bytes: int) -> bytes:
-        """At most `max_bytes` of the body, for an error message; empty when it cannot be read."""
+        """Return at most `max_bytes` of the body, for an error message; empty when it cannot be read."""
         try:
             return await self.body(max_bytes).whole()
         except WireError:
@@ -184,7 +184,7 @@ class EgressClient:
         idle_timeout_s: float = 30.0,
         redirects_max: int = 5,
     ) -> None:
-        """`idle_timeout_s`: how long a server may send nothing while it owes us something."""
+        """`idle_timeout_s`: seconds for which a server that should answer may send nothing."""
         self._user_agent = user_agent
         self._redirects_max = redirects_max
         self._http = httpx.AsyncClient(
@@ -195,11 +195,11 @@ class EgressClient:
             cookies=_NoCookies(),
             event_hooks={"response": [_take_fields]},
         )
-        # httpx's own defaults (such as Accept-Encoding: br) would ask for what is refused here.
+        # httpx's own defaults (such as Accept-Encoding: br) would request what is refused here.
         self._http.headers.clear()
 
     async def aclose(self) -> None:
-        """Close the transport with its idle connections; those in use close when their exchange ends."""
+        """Close the transport with its idle connections; connections in use are closed when their exchange ends."""
         await self._http.aclose()
 
     @asynccontextmanager
@@ -208,13 +208,12 @@ class EgressClient:
     ) -> AsyncIterator[HttpResponse]:
         """Send the request, follow redirects and yield the response; the body is read inside the block.
 
-        `deadline_s` (loop clock) ends the whole block; who sets it to less than `fair_s` from now learns nothing about
-        the upstream by a timeout. Leaving it keeps the connection when the exchange is complete
-        and closes it at once when it is not.
+        `deadline_s` (loop clock) ends the whole block; if it is less than `fair_s` from now, a timeout is not blamed on
+        the upstream. Leaving the block keeps the connection when the exchange is complete and closes it at once
+        otherwise.
 
-        Raises:
-            ToolFailure: HTTP_DISALLOWED_HOST or INVALID_INPUT when a hop is refused; HTTP_TIMEOUT; NETWORK_ERROR;
-                UPSTREAM_ERROR when the answer is not HTTP or not decodable.
+        Raises: ToolFailure: HTTP_DISALLOWED_HOST or INVALID_INPUT when a hop is refused; HTTP_TIMEOUT; NETWORK_ERROR;
+        UPSTREAM_ERROR when the answer is not HTTP or not decodable.
         """
         hops = [first_hop(request, egress)]
         first = hops[0].url
@@ -238,7 +237,7 @@ class EgressClient:
             raise out_of_time(request.method, first, given_s, repeat_of(hops), blames_upstream=blames) from None
 
     async def _follow(self, hops: list[Hop], request: HttpRequest, egress: tuple[EgressRule, ...]) -> HttpResponse:
-        """The last response; `hops` gets each request that was made."""
+        """Return the last response; each request is appended to `hops`."""
         while len(hops) <= self._redirects_max + 1:
             response = await self._exchange(hops, request)
             try:
@@ -260,7 +259,8 @@ class EgressClient:
         )
 
     async def _exchange(self, hops: list[Hop], request: HttpRequest) -> HttpResponse:
-        """One request, one response head. A kept connection may have died unseen: what may be repeated goes anew."""
+        """Exchange one request for one response head. A kept connection may have died unnoticed: a repeatable request
+        is sent again."""
         for _ in range(_DEAD_CONNECTIONS_MAX):
             try:
                 return await self._send(hops, request)
@@ -284,7 +284,7 @@ class EgressClient:
             "accept-encoding": request.accept_encoding,
             **dict(hop.headers),
         }
-        # RFC 9110 §8.6: such a request says that its body is empty, where others say nothing.
+        # RFC 9110 §8.6: such a request declares an empty body, others need no declaration.
         if hop.body or hop.method in {"POST", "PUT", "PATCH"}:
             fields["content-length"] = str(len(hop.body))
         origin = _origin(hop.url.scheme, hop.url.authority)
@@ -294,26 +294,27 @@ class EgressClient:
 
 
 def _is_at_home(hops: list[Hop]) -> bool:
-    """Whether the origin that was asked for is also the last one."""
+    """Return whether the first and the last origin are the same."""
     return hops[0].url.origin == hops[-1].url.origin
 
 
 class _NoCookies(CookieJar):
-    """Keeps none: a cookie set for one caller must not go out with the request of another."""
+    """Stores none: a cookie set for one caller must not be sent with another's request."""
 
     def extract_cookies(self, response: object, request: object) -> None:
-        """Leave them in the response."""
+        """Leave the cookies in the response."""
 
 
 async def _take_fields(response: httpx.Response) -> None:
-    """Keep the fields for ourselves. httpx parses Location even when it does not follow, and fails where it cannot."""
+    """Keep the fields separately: httpx parses Location even when it does not follow, and fails where it cannot."""
     response.extensions[_FIELDS] = [(name.lower(), value) for name, value in response.headers.raw]
     response.headers.pop("location", None)
 
 
 @lru_cache(maxsize=1024)
 def _origin(scheme: str, authority: str) -> httpx.URL:
-    """What httpx gets to see of a URL: the judged one goes to the transport as it is, parsed by nobody else."""
-    if authority.startswith("xn--"):  # httpx decodes such a name whenever it is asked for, and cannot decode every one
+    """Return the URL's origin for httpx; the checked URL itself goes to the transport unchanged, parsed by no other
+    library."""
+    if authority.startswith("xn--"):  # httpx decodes such a name on access, and cannot decode every one
         authority = "internationalized.invalid"
     return httpx.URL(f"{scheme}://{authority}")

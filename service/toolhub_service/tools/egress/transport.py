@@ -1,11 +1,11 @@
-"""The egress guard as an httpx transport: whoever sends through it, nothing leaves but to addresses that were judged.
+"""The egress guard as an httpx transport: it sends only to addresses that were checked.
 
     transport = GuardedTransport(resolver, max_connections=100)
     httpx.AsyncClient(transport=transport.under(rules), trust_env=False)   # judges each request by fixed rules
     httpx.Request(..., extensions=judged_as(judge_url(...)))               # or: sends what has been judged already
 
-A request goes to scheme, host, port and target of its judged URL, with the Host field of that URL, whatever its own
-says. Without a judgement it is refused. One TLS context and one bound on connections for the process.
+A request goes to scheme, host, port and target of its checked URL, with the Host field of that URL, whatever its own
+is. Without a checked URL it is refused. The process has one TLS context and one limit on connections.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from toolhub_service.guards.urls import JudgedUrl, judge_url
 from toolhub_service.tools.egress.backend import Closings, GuardedBackend, MessageStream
 from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, WireError, wire_error
 
-# DNS by the operating system, on threads of its own: a slow name server must not hold up other work.
+# DNS by the operating system, in threads of its own: a slow name server must not delay other work.
 #
-# Nothing is cached here: an answer is judged and used at once, and connections are kept alive instead.
+# Nothing is cached here: an answer is checked and used at once, and connections are kept alive instead.
 
 _THREADS = 8
 
@@ -45,7 +45,8 @@ class SystemResolver:
         self._is_closed = False
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """Addresses of a host in the system's order of preference. Raises OSError when it has none, or once closed."""
+        """Return the addresses of a host in the system's order of preference. Raises OSError when it has none, or once
+        closed."""
         if self._is_closed:
             raise OSError("the resolver is closed")
         loop = asyncio.get_running_loop()
@@ -53,7 +54,7 @@ class SystemResolver:
         return list(dict.fromkeys(answers))
 
     def close(self) -> None:
-        """Let the threads go; a lookup under way ends by itself."""
+        """Release the threads; a running lookup ends by itself."""
         self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -64,12 +65,13 @@ def _look_up(host: str, port: int) -> list[str]:
 
 # Pools of connections, one for each set of opened networks.
 #
-# That is what makes reuse safe: a connection to an address that one rule opened is never handed to a request whose
-# rules would not have allowed to dial it. The least recently used pools go when there are more than a few.
+# This makes reuse safe: a connection to an address that one rule opened is never given to a request whose rules would
+# not have allowed it. When there are more than a few pools, the least recently used ones are closed.
 #
-# httpcore can lose a connection when a call is cancelled at certain points (it then stays neither idle nor closed and
-# takes a place for ever). After an exchange that did not end cleanly the pool's busy connections are therefore counted:
-# more of them than exchanges means a loss, and the pool is retired: no new exchange enters it, its last one closes it.
+# httpcore can lose a connection when a call is cancelled at certain points (it then is neither idle nor closed and
+# occupies a place for ever). So after an exchange that did not end cleanly the pool's busy connections are counted:
+# more of them than exchanges means a loss, and the pool is retired: it accepts no new exchange, and its last one closes
+# it.
 
 POOLS_MAX = 8
 
@@ -80,7 +82,7 @@ class Pool:
 
     connections: httpcore.AsyncConnectionPool
     exchanges: int = 0
-    """Under way."""
+    """Running exchanges."""
     is_retired: bool = False
 
     @property
@@ -99,7 +101,7 @@ class Pools:
         self._is_closed = False
 
     def enter(self, networks: Networks) -> Pool:
-        """The pool for an exchange, which ends with `leave`."""
+        """Return the pool for an exchange, which ends with `leave`."""
         pool = self._pools.get(networks)
         if pool is None:
             pool = Pool(self._make(networks), is_retired=self._is_closed)
@@ -113,7 +115,7 @@ class Pools:
         return pool
 
     def leave(self, pool: Pool, *, cleanly: bool) -> None:
-        """`cleanly`: the response was read to its end and its connection put back."""
+        """`cleanly`: the response was read to its end and its connection returned to the pool."""
         pool.exchanges -= 1
         if pool.is_retired:
             self._close_if_unused(pool)
@@ -136,11 +138,11 @@ class Pools:
             self._closings.begin(pool.connections.aclose())
 
 
-# One request and its response on a pooled connection, from taking a place to giving it back, exactly once.
+# One request and its response on a pooled connection, whose place is taken and released exactly once.
 
 
 class Exchange(httpx.AsyncByteStream):
-    """Holds a place and an entry of a pool until it is closed. Iterated over, the response's body as it was sent."""
+    """Holds a place and an entry of a pool until it is closed. Iteration yields the response's body as it was sent."""
 
     def __init__(self, pools: Pools, pool: Pool, places: asyncio.Semaphore) -> None:
         self._pools = pools
@@ -152,7 +154,7 @@ class Exchange(httpx.AsyncByteStream):
         self._is_closed = False
 
     async def send(self, request: httpcore.Request) -> httpcore.Response:
-        """The head of the response. Raises one of `WIRE_ERRORS`, WireError or ToolFailure."""
+        """Return the head of the response. Raises one of `WIRE_ERRORS`, WireError or ToolFailure."""
         self._answer = await self._pool.connections.handle_async_request(request)
         self._chunks = aiter(self._answer.aiter_stream())
         return self._answer
@@ -162,7 +164,7 @@ class Exchange(httpx.AsyncByteStream):
             yield chunk
 
     async def _next_chunk(self) -> bytes:
-        """The next bytes; empty at the end, and after a failure or a cancellation. Raises WireError."""
+        """Return the next bytes; empty at the end, and after a failure or a cancellation. Raises WireError."""
         chunks, self._chunks = self._chunks, None
         if chunks is None:
             return b""
@@ -177,7 +179,7 @@ class Exchange(httpx.AsyncByteStream):
         return b""
 
     async def aclose(self) -> None:
-        """Keep the connection when the response has arrived whole and nothing else with it; else close it at once."""
+        """Keep the connection when exactly the whole response has arrived; otherwise close it at once."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -195,7 +197,7 @@ class Exchange(httpx.AsyncByteStream):
         try:
             if isinstance(stream, MessageStream):
                 stream.stop_waiting()
-                # What has not arrived is not waited for: the connection is closed instead.
+                # Missing data is not waited for: the connection is closed instead.
                 with suppress(WireError):
                     while await self._next_chunk():
                         continue
@@ -210,20 +212,20 @@ _ADDRESS = "toolhub.address"
 
 
 def judged_as(url: JudgedUrl) -> dict[str, Any]:
-    """The extensions of a request that may go to this URL."""
+    """Return the extensions of a request that may go to this URL."""
     return {_JUDGED: url}
 
 
 def address_of(response: httpx.Response) -> str:
-    """The literal address that answered."""
+    """Return the literal address that answered."""
     return str(response.extensions[_ADDRESS])
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """Sends judged requests by HTTP/1.1 on pooled connections. Share one; close it last.
+    """Sends checked requests by HTTP/1.1 on pooled connections. Share one; close it last.
 
-    `handle_async_request` raises ToolFailure (HTTP_DISALLOWED_HOST) for a host that leads to a forbidden address, and
-    WireError, an httpx.TransportError, for everything that breaks. Bodies come as they were sent, never inflated.
+    `handle_async_request` raises ToolFailure (HTTP_DISALLOWED_HOST) for a host with a forbidden address, and WireError,
+    an httpx.TransportError, for network errors. Bodies are returned as they were sent, never decompressed.
     """
 
     def __init__(
@@ -250,14 +252,14 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._places = asyncio.Semaphore(max_connections)
 
     def under(self, egress: tuple[EgressRule, ...]) -> RuledTransport:
-        """A view of this transport that judges each request by these rules."""
+        """Return a view of this transport that checks each request by these rules."""
         return RuledTransport(self, egress)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.extensions.get(_JUDGED)
         if not isinstance(url, JudgedUrl):
             raise TypeError("A request without a judged URL was sent through the egress guard")
-        if self._tls is None:  # the trust store takes 30 ms, which only a hub that asks the world pays
+        if self._tls is None:  # loading the trust store takes 30 ms, so only hubs that send requests do it
             self._tls = await asyncio.to_thread(_default_tls)
         await self._places.acquire()
         exchange = Exchange(self._pools, self._pools.enter(url.networks), self._places)
@@ -286,7 +288,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 class RuledTransport(httpx.AsyncBaseTransport):
-    """Judges each request by fixed rules, then sends it; raises ToolFailure for a URL that no rule allows."""
+    """Checks each request by fixed rules, then sends it; raises ToolFailure for a URL that no rule allows."""
 
     def __init__(self, guarded: GuardedTransport, egress: tuple[EgressRule, ...]) -> None:
         self._guarded = guarded

@@ -1,4 +1,4 @@
-"""Answers as they come over the wire: bodies decoded and read within bounds, and how an exchange can break."""
+"""Answers from the network: bodies decoded and read within limits, and how an exchange can break."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from toolhub_service.guards.urls import ParsedUrl
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.strict_json import MAX_DEPTH, Structure, bound_structure, has_little, lexical_depth, loads
 
-# How an exchange can break; `failure_of` turns it into what the caller is told.
+# How an exchange can break; `failure_of` converts it for the caller.
 
 REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods after which a broken exchange may be repeated without asking (RFC 9110 §9.2.1)."""
 
 
 class Breakage(Enum):
-    """What broke. The value is the second half of the sentence that the caller reads."""
+    """What broke. The value is the second half of the caller's error message."""
 
     UNRESOLVED = "its name does not resolve. Check the spelling of the host"
     UNREACHABLE = "it refuses the connection. Check host and port, or try later"
@@ -48,7 +48,7 @@ _BEFORE_SENDING = frozenset({Breakage.UNRESOLVED, Breakage.UNREACHABLE, Breakage
 _LASTING = frozenset({Breakage.UNTRUSTED, Breakage.MALFORMED, Breakage.CRUMBLED, Breakage.UNDECODABLE})
 
 WIRE_ERRORS = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.RemoteProtocolError)
-"""What httpcore raises when the network or the peer fails us; anything else that it raises is a fault of ours."""
+"""What httpcore raises for failures of the network or the peer; any other exception is a defect of the hub."""
 
 _BREAKAGES: tuple[tuple[type[Exception], Breakage], ...] = (
     (httpcore.ConnectTimeout, Breakage.CONNECT_TIMEOUT),
@@ -60,47 +60,48 @@ _BREAKAGES: tuple[tuple[type[Exception], Breakage], ...] = (
 
 
 class WireError(httpx.TransportError):
-    """An exchange broke. What `GuardedTransport` raises, also to code that knows only httpx."""
+    """An exchange broke. `GuardedTransport` raises it, also to code that knows only httpx."""
 
     def __init__(self, breakage: Breakage, *, on_kept: bool = False) -> None:
         super().__init__(breakage.name)
         self.breakage = breakage
         self.on_kept = on_kept
-        """Whether a connection kept from an earlier exchange ended unanswered: it may have been dead all the time."""
+        """Whether a connection kept from an earlier exchange ended without an answer: it may already have been dead."""
 
     @property
     def was_sent(self) -> bool:
-        """Whether the peer may have got the request."""
+        """Return whether the peer may have received the request."""
         return self.breakage not in _BEFORE_SENDING and self.breakage is not Breakage.UNTRUSTED
 
     @property
     def clause(self) -> str:
-        """What broke, without the advice to callers."""
+        """Return what broke, without the advice to callers."""
         return self.breakage.value.partition(". ")[0]
 
 
 def wire_error(error: Exception) -> WireError:
-    """The breakage behind one of `WIRE_ERRORS`."""
+    """Return the breakage behind one of `WIRE_ERRORS`."""
     return WireError(next(breakage for kind, breakage in _BREAKAGES if isinstance(error, kind)))
 
 
 class Repeat(Enum):
-    """Whether an exchange, with all requests that its redirects led to, may be made again."""
+    """Whether an exchange, with all requests of its redirects, may be repeated."""
 
     NEVER = "never"
     READS = "reads"
     """It changes nothing."""
     KEYED = "keyed"
-    """What it may change, it changes once: the hosts got the call's idempotency key, and honour it as policy says."""
+    """It changes something at most once: the hosts got the call's idempotency key, and honour it according to
+    policy."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """For the details of a failure."""
+        """Return the facts for the details of a failure."""
         return {KEY_SENT: True} if self is Repeat.KEYED else {}
 
 
 def failure_of(error: WireError, method: str, url: ParsedUrl, repeat: Repeat, *, blames_upstream: bool) -> ToolFailure:
-    """The failure as the caller gets it. Repeating is suggested only where nothing can have happened twice."""
+    """Return the failure for the caller. It suggests a repeat only where nothing can have happened twice."""
     breakage = error.breakage
     repeatable = breakage in _BEFORE_SENDING or (repeat is not Repeat.NEVER and breakage not in _LASTING)
     return refuse(
@@ -114,7 +115,7 @@ def failure_of(error: WireError, method: str, url: ParsedUrl, repeat: Repeat, *,
 
 
 def out_of_time(method: str, url: ParsedUrl, timeout_s: float, repeat: Repeat, *, blames_upstream: bool) -> ToolFailure:
-    """The whole exchange took longer than it was given."""
+    """The whole exchange exceeded its time limit."""
     return refuse(
         ErrorKind.HTTP_TIMEOUT,
         f"{method} to {url.host} did not finish within {timeout_s:.1f} s. "
@@ -127,20 +128,21 @@ def out_of_time(method: str, url: ParsedUrl, timeout_s: float, repeat: Repeat, *
     )
 
 
-# A body is decoded by at most one layer of gzip and cut at a number of bytes. gzip is inflated by `zlib.decompressobj`
-# with a maximum output a step (a 494-byte body can hold 200 MB); a second layer, or any other encoding, is refused.
-# Between steps that need no new input the event loop has its turn: deadlines hold (RFC 1952, RFC 9110 section 8.4).
+# A body is decoded by at most one layer of gzip and cut at a number of bytes. `zlib.decompressobj` decompresses gzip
+# with a maximum output per step (a 494-byte body can hold 200 MB); a second layer, or any other encoding, is refused.
+# Between steps that need no new input other tasks run, so deadlines hold (RFC 1952, RFC 9110 section 8.4).
 
 STEP_MAX_BYTES = 256 * 1024
 _GZIP = 31  # window size 2**15, gzip header required
 _MEMBERS_MAX = 64
 
 Pull = Callable[[], Awaitable[bytes]]
-"""The next bytes as they were sent; empty at the end."""
+"""Returns the next bytes as they were sent; empty at the end."""
 
 
 def decoder_of(encoding: str, pull: Pull) -> Pull:
-    """What undoes the Content-Encoding. Raises WireError UNDECODABLE for any but gzip and identity, or for two."""
+    """Return a decoder for the Content-Encoding. Raises WireError UNDECODABLE for any but gzip and identity, or for
+    two."""
     name = encoding.strip().lower()
     if name in {"", "identity"}:
         return pull
@@ -159,7 +161,7 @@ class BoundedBody:
         """Whether there was more."""
 
     async def next_piece(self) -> bytes:
-        """The next bytes; empty at the end or at the bound."""
+        """Return the next bytes; empty at the end or at the limit."""
         if self.is_cut:
             return b""
         piece = await self._pull()
@@ -170,7 +172,7 @@ class BoundedBody:
         return piece
 
     async def whole(self) -> bytes:
-        """All that is left."""
+        """Return all that is left."""
         pieces = []
         while piece := await self.next_piece():
             pieces.append(piece)
@@ -178,7 +180,7 @@ class BoundedBody:
 
 
 class _Gunzip:
-    """Inflates step by step; several members are one body (RFC 1952 §2.2), anything after them is ignored."""
+    """Decompresses step by step; several members are one body (RFC 1952 §2.2), anything after them is ignored."""
 
     def __init__(self, pull: Pull) -> None:
         self._pull = pull
@@ -208,7 +210,7 @@ class _Gunzip:
         except zlib.error:
             raise WireError(Breakage.UNDECODABLE) from None
         self._input = self._inflater.unconsumed_tail
-        # A full step: the inflater may hold more although its input is used up.
+        # After a full step the decompressor may hold more output although its input is used up.
         self._has_more_output = len(piece) == STEP_MAX_BYTES
         if self._inflater.eof:
             self._next_member(self._inflater.unused_data)
@@ -232,28 +234,28 @@ class _Gunzip:
         return b""
 
 
-# JSON that an upstream sent, read strictly, and beside other calls where it is large.
+# JSON from an upstream, parsed strictly, and in a thread where it is large.
 #
-# A parser holds the interpreter while it makes its objects, so that bytes alone bound nothing: structure is counted
-# first (schema/strict_json.py). What is large is read in a thread that takes short turns with the event loop, one at a
-# time in the process, for small values take twenty times the room of their text.
+# A parser holds the interpreter while it makes its objects, so a limit on bytes alone does not help: structure is
+# counted first (schema/strict_json.py). A large value is parsed in a thread that often yields to the event loop, one at
+# a time in the process, because small values take twenty times the memory of their text.
 
 MOST: Final = Structure(containers=250_000, members=300_000, separators=1_500_000)
-"""Of one body: a parser makes it in under a tenth of a second. Four megabytes of records or coordinates have less."""
+"""Per body: a parser takes less than a tenth of a second for it. Four megabytes of records or coordinates have less."""
 AT_ONCE_BYTES: Final = 32 * 1024
-"""Read at once, whatever it holds."""
+"""Parsed at once, whatever it holds."""
 LIGHT_BYTES: Final = 1024 * 1024
-"""Read at once where it holds few values."""
+"""Parsed at once if it holds few values."""
 
 
 class JsonBodies:
-    """Of one event loop: whoever reads large ones waits for those before."""
+    """Parser for one event loop, which parses large bodies one after another."""
 
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
 
     async def read(self, data: bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
-        """The value. Raises ToolFailure INVALID_INPUT for what is no strict JSON, too deep, or of too many values."""
+        """Return the value. Raises ToolFailure INVALID_INPUT for invalid JSON, too deep a value, or too many values."""
         if not is_large(data):
             return loads(data, max_bytes=len(data), max_depth=max_depth)
         async with self._reading:
@@ -261,7 +263,7 @@ class JsonBodies:
 
 
 def is_large(data: bytes) -> bool:
-    """Whether it would hold the event loop to read it or what was made of it."""
+    """Return whether parsing it, or processing the value, would block the event loop."""
     return len(data) > AT_ONCE_BYTES and (len(data) > LIGHT_BYTES or not has_little(data))
 
 
