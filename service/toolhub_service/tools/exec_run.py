@@ -1,8 +1,8 @@
 """core/exec.run: one allowed command in the workspace, without a shell, confined and bounded.
 
-Order: the command is judged by its rule's grammar (guards/commands.py), its paths by the workspace, its environment is
-built from nothing; then it runs in its own session under the best confinement that works here (confinement.py).
-A command that ends with a non-zero code is a result; one that does not end in time is TIMEOUT.
+In this order: the command is checked by its rule's grammar (guards/commands.py), its paths by the workspace, and its
+environment is built from nothing; then it runs in its own session under the best available confinement
+(confinement.py). A non-zero exit code is a result; a command that does not end in time is TIMEOUT.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _EXCERPT_CHARS = 2000
 
 
 def _not_ended(finished: Finished, judged: JudgedCommand, timeout_s: float, stdout: str, stderr: str) -> ToolFailure:
-    """For a command that had to be ended; `timeout_s` is what the arguments gave it."""
+    """Return the failure of a command that had to be ended; `timeout_s` is the limit in its arguments."""
     seconds = round(finished.duration_s, 1)
-    # The clock of the arguments starts a moment before that of the process.
+    # The time of the arguments starts a moment before that of the process.
     was_own_limit = finished.duration_s > 0.95 * timeout_s
     more_time = "a longer timeoutS" if was_own_limit else "call with a later deadline"
     message = (
@@ -67,7 +67,7 @@ def _not_ended(finished: Finished, judged: JudgedCommand, timeout_s: float, stdo
 
 
 def _shown_output(capture: Capture, max_chars: int) -> tuple[str, bool]:
-    """A stream as the caller sees it, with a mark where it was cut, and whether it was."""
+    """Return a stream for the caller, with a mark where it was cut; and whether it was."""
     text, cut = capture.text(max_chars)
     return (f"{text}\n…[cut: {capture.total_bytes} bytes in all]", True) if cut else (text, False)
 
@@ -75,7 +75,7 @@ def _shown_output(capture: Capture, max_chars: int) -> tuple[str, bool]:
 _ENVIRONMENT = {"LANG": "C.UTF-8", "PATH": SYSTEM_FOLDERS}
 _BYTES_PER_CHAR = 4
 _SHOWN_CHARS = 200
-# Share of the remaining time, at most `_RESERVE_S`, that ending a command may take before the call's own deadline.
+# Share of the remaining time, at most `_RESERVE_S`, reserved for ending a command before the call's own deadline.
 _RESERVE = 0.1
 _RESERVE_S = 1.5
 
@@ -162,10 +162,10 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     def _judged(self, args: ExecRun.In, context: ToolContext) -> JudgedCommand:
         allowed = context.constraints
         judged = judge_command(_words(args), allowed.commands, allowed.denied_commands)
-        # Asked for here, for what confines the command would only say that it could not be run.
+        # Checked here, because the confinement would only report that the command could not be run.
         if not os.access(judged.binary, os.X_OK):
             raise refuse(ErrorKind.NOT_FOUND, f"{judged.rule} is allowed but not installed here; use another command.")
-        # Each path as it was judged: the kernel climbs from where a link leads, a text from its name.
+        # Each path as it was checked: the kernel resolves `..` at a link's target, a textual check at its name.
         paths = [_spelled(path, judge_path(args.cwd)) for path in judged.paths]
         argv = (*judged.argv[: len(judged.argv) - len(paths)], *paths)
         return structs.replace(judged, argv=argv, paths=tuple(paths))
@@ -196,7 +196,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
     ) -> Finished:
         workspace = context.workspace.folder
         inside = posixpath.normpath(posixpath.join(workspace, judge_path(args.cwd)))
-        # Built from nothing: a variable of the hub's own, such as LD_PRELOAD or a token, reaches no command.
+        # Built from nothing: no variable of the hub, such as LD_PRELOAD or a token, reaches a command.
         environment = {**_ENVIRONMENT, "HOME": workspace, "TMPDIR": workspace, **added}
         confined = self._confinement.program(
             level, judged.argv, context.constraints.sandbox, workspace, (inside, folder), environment
@@ -228,7 +228,7 @@ def _words(args: ExecRun.In) -> list[str]:
 
 
 def _spelled(path: str, cwd: str) -> str:
-    """The path as it is, but one with `..` in the one spelling that climbs before it goes down. Raises ToolFailure."""
+    """Return the path; one with `..` is normalized so that `..` comes first. Raises ToolFailure."""
     inside = judge_path(path if path.startswith("/") else f"{cwd}/{path}")
     if ".." not in path.split("/"):
         return path
@@ -237,7 +237,7 @@ def _spelled(path: str, cwd: str) -> str:
 
 
 def _check_paths(judged: JudgedCommand, cwd: str, folder: int, workspace: Workspace, level: Level) -> None:
-    """What climbs must start where its name says. Links are refused where nothing holds the command within."""
+    """A path with `..` must start at a real folder. Links are refused where no sandbox confines the command."""
     if any(path.split("/", 1)[0] == ".." for path in judged.paths):
         named = posixpath.normpath(posixpath.join(os.path.realpath(workspace.folder), judge_path(cwd)))
         if str(Path(f"/proc/self/fd/{folder}").readlink()) != named:
@@ -258,7 +258,7 @@ def _check_paths(judged: JudgedCommand, cwd: str, folder: int, workspace: Worksp
 
 
 def _deadline_s(timeout_s: float, call_deadline_s: float) -> float:
-    """When to end the command: early enough that its output can still be returned within the call."""
+    """Return when to end the command: early enough that its output can still be returned within the call."""
     now_s = asyncio.get_running_loop().time()
     remaining_s = max(0.0, call_deadline_s - now_s)
     return now_s + min(timeout_s, remaining_s - min(_RESERVE_S, remaining_s * _RESERVE))

@@ -1,4 +1,4 @@
-"""Files of a workspace: what the disk's refusals mean, a file being read, and one being written, which appears whole.
+"""Files of a workspace: the meaning of disk errors, a file open for reading, and a file that is written atomically.
 
 Writing: a temporary file in the same folder with O_EXCL, then a rename: a reader sees the old content or the new one,
 never a part, and a failed or cancelled write leaves nothing behind. A rename replaces the name, never what a link
@@ -23,7 +23,7 @@ from typing import Self
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.tools.threads import raise_if_cancelled
 
-# OSError to ToolFailure, in one place: what a model reads when the disk refuses.
+# OSError to ToolFailure, in one place: what a model reads for a disk error.
 
 _SHOWN_CHARS = 200
 _OUTSIDE = (
@@ -70,7 +70,7 @@ _PASSING = frozenset({errno.EAGAIN, errno.EBUSY, errno.ETXTBSY, errno.EMFILE, er
 
 
 def failure_of(error: OSError, path: str) -> ToolFailure:
-    """What the failed operation on `path` (relative to the workspace) means to a caller."""
+    """Return the failure of an operation on `path` (relative to the workspace) for a caller."""
     code = error.errno or 0
     kind, sentence = _MEANINGS.get(code, _OTHERWISE)
     shown = path if len(path) <= _SHOWN_CHARS else f"{path[:_SHOWN_CHARS]}…"
@@ -80,20 +80,20 @@ def failure_of(error: OSError, path: str) -> ToolFailure:
 
 @contextmanager
 def as_tool_failures(path: str) -> Iterator[None]:
-    """Whatever OSError the body raises leaves as the ToolFailure about `path`."""
+    """Convert any OSError of the body into the ToolFailure about `path`."""
     try:
         yield
     except OSError as error:
         raise failure_of(error, path) from error
 
 
-# A regular file open for reading: what stands open is what was judged, whatever its name means by now.
+# A regular file open for reading: the open file is the checked one, whatever its name refers to by now.
 
 CHUNK_BYTES = 1024 * 1024
 
 
 class SourceFile:
-    """Takes over a descriptor; closes it when it is no regular file, at `close` and at the end of a `with`."""
+    """Takes over a descriptor; closes it when it is not a regular file, at `close` and at the end of a `with`."""
 
     __slots__ = ("_descriptor", "identity", "mode", "path", "size_bytes")
 
@@ -110,23 +110,23 @@ class SourceFile:
             code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.ENXIO
             raise OSError(code, os.strerror(code))
         self.size_bytes = status.st_size
-        """When it was opened."""
+        """Size when it was opened."""
         self.mode = status.st_mode & 0o777
         """Permission bits."""
         self.identity = status.st_dev, status.st_ino
         """Device and inode."""
 
     def read(self, size_bytes: int) -> bytes:
-        """The next bytes, `size_bytes` at most; empty at the end. Raises ToolFailure IO_ERROR."""
+        """Return the next bytes, at most `size_bytes`; empty at the end. Raises ToolFailure IO_ERROR."""
         with as_tool_failures(self.path):
             return os.read(self._descriptor, size_bytes)
 
     def rewind(self) -> None:
-        """To be read again from the beginning."""
+        """Continue reading from the beginning."""
         os.lseek(self._descriptor, 0, os.SEEK_SET)
 
     def chunks(self, stop: threading.Event | None = None) -> Iterator[bytes]:
-        """The file as large as it was when opened, 1 MiB at a time, so that a growing file comes to an end.
+        """Yield the file in pieces of 1 MiB, up to its size when it was opened, so that a growing file comes to an end.
 
         Raises ToolFailure CANCELLED soon after `stop` is set.
         """
@@ -142,7 +142,8 @@ class SourceFile:
     def digest(
         self, stop: threading.Event | None = None, on_read: Callable[[int], None] = lambda _: None
     ) -> tuple[str, int]:
-        """SHA-256 in hex of what is read, and its length; `on_read` is called for each piece. Raises as `chunks`."""
+        """Return the SHA-256 in hex of what is read, and its length; `on_read` is called for each piece. Raises as
+        `chunks`."""
         sha256, read_bytes = hashlib.sha256(), 0
         for data in self.chunks(stop):
             sha256.update(data)
@@ -151,9 +152,10 @@ class SourceFile:
         return sha256.hexdigest(), read_bytes
 
     def lock(self) -> None:
-        """Hold the file against other edits until it is closed. Raises ToolFailure IO_ERROR, retryable, when held."""
+        """Lock the file against other edits until it is closed. Raises ToolFailure IO_ERROR, retryable, when it is
+        locked."""
         with as_tool_failures(self.path):
-            # Never waits: the other edit may be of a call that lasts, and this one would time out without a word.
+            # Never waits: the other edit may last long, and this one would time out without an explanation.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:
@@ -170,10 +172,10 @@ class SourceFile:
         self.close()
 
 
-# Giving a file its name at once: rename(2), and renameat2(2) with RENAME_NOREPLACE where nothing may be replaced.
+# Atomic naming of a file: rename(2), and renameat2(2) with RENAME_NOREPLACE where nothing may be replaced.
 #
-# Two writers of the same new name cannot both win. Where the C library or the file system lacks renameat2, link(2) (for
-# files) and mkdir(2) with a rename over the empty folder (for folders) refuse a taken name just as atomically.
+# Two writers of the same new name cannot both succeed. Where the C library or the file system lacks renameat2, link(2)
+# (for files) and mkdir(2) with a rename over the empty folder (for folders) refuse a taken name just as atomically.
 
 _RENAME_NOREPLACE = 1
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
@@ -199,7 +201,7 @@ def rename(source_folder: int, source: str, folder: int, name: str, *, overwrite
 
 
 def _rename_by_claim(source_folder: int, source: str, folder: int, name: str) -> None:
-    """EINVAL also means a folder moved into itself; rename(2) says so again."""
+    """EINVAL also means that a folder is moved into itself; then rename(2) reports it again."""
     if stat.S_ISDIR(os.stat(source, dir_fd=source_folder, follow_symlinks=False).st_mode):
         os.mkdir(name, 0o700, dir_fd=folder)
         try:
@@ -218,10 +220,10 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class AtomicFile:
-    """Bytes on their way to one name in one folder. Made by `Workspace.write_atomic`."""
+    """A file being written under a temporary name in its folder. Made by `Workspace.write_atomic`."""
 
     def __init__(self, folder: int, name: str, path: str, *, mode: int, max_bytes: int | None) -> None:
-        """Takes over the descriptor `folder` when it succeeds. `max_bytes` None: no bound. Raises OSError."""
+        """Takes over the descriptor `folder` when it succeeds. `max_bytes` None: no limit. Raises OSError."""
         self.path = path
         self.written_bytes = 0
         self._name = name
@@ -229,17 +231,17 @@ class AtomicFile:
         self._sha256 = hashlib.sha256()
         self._temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
         self._mode = mode
-        # Private until it is whole; its own mode comes with its name.
+        # Private until it is complete; its own mode is set with its name.
         self._descriptor = os.open(self._temporary, _CREATE, 0o600, dir_fd=folder)
         self._folder = folder
 
     @property
     def sha256(self) -> str:
-        """Hex digest of what has been written so far."""
+        """Return the hex digest of what has been written so far."""
         return self._sha256.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append. Raises ToolFailure FILE_TOO_LARGE past `max_bytes`, IO_ERROR when the disk refuses."""
+        """Append. Raises ToolFailure FILE_TOO_LARGE past `max_bytes`, IO_ERROR for a disk error."""
         self.written_bytes += len(data)
         if self._max_bytes is not None and self.written_bytes > self._max_bytes:
             message = f"The file would be larger than {self._max_bytes} bytes. Write less or split it."
@@ -248,11 +250,11 @@ class AtomicFile:
         rest = memoryview(data)
         with as_tool_failures(self.path):
             while rest:
-                # write(2) may take a part only.
+                # write(2) may write only a part.
                 rest = rest[os.write(self._descriptor, rest) :]
 
     def commit(self, *, overwrite: bool, judge: Callable[[int, str], None] | None = None) -> None:
-        """Give the file its name. `judge` is shown folder and name right before, and raises to refuse.
+        """Give the file its name. `judge` is called with folder and name right before, and raises to refuse.
 
         Raises ToolFailure ALREADY_EXISTS when taken meanwhile and not `overwrite`.
         """
@@ -268,7 +270,7 @@ class AtomicFile:
         """Release the descriptors and remove what was not committed."""
         try:
             if self._temporary:
-                # Missing: someone took the temporary name away, so nothing of ours remains.
+                # Missing: another process removed the temporary name, so nothing of ours remains.
                 with as_tool_failures(self.path), suppress(FileNotFoundError):
                     os.unlink(self._temporary, dir_fd=self._folder)
         finally:

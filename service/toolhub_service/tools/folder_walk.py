@@ -1,7 +1,7 @@
 """A bounded walk through a folder, sorted, links never entered.
 
-Depth first with the names still to visit on a stack; each folder is opened beneath the workspace, read and closed
-before its first entry is yielded, so a walk that is dropped half-way holds no descriptor.
+It is depth first, with the names to visit on a stack. Each folder is opened beneath the workspace, read and closed
+before its first entry is yielded, so an abandoned walk holds no descriptor.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from toolhub_service.tools.workspace import FileType, Status, Workspace, status_
 
 # Globs over paths with `/`: `*`, `?`, `[…]`, `{a,b}` and `**` for any number of folders, as a linear-time matcher.
 #
-# Translated to RE2, so that no pattern can make a match slow (fnmatch has neither braces nor `**`). A pattern without
-# `/` is matched with the last name; a leading `**/` also matches no folder at all.
+# They are translated to RE2, so that no pattern can make a match slow (fnmatch has neither braces nor `**`). A pattern
+# without `/` is matched with the last name; a leading `**/` also matches no folder at all.
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
@@ -31,7 +31,7 @@ _OPTIONS.max_mem = 1 << 20
 
 
 def compile_glob(pattern: str) -> Callable[[str], bool]:
-    """A predicate on relative paths. Raises ToolFailure INVALID_INPUT for a pattern that cannot be read."""
+    """Return a predicate on relative paths. Raises ToolFailure INVALID_INPUT for an invalid pattern."""
     try:
         matcher = re2.compile(_translated(pattern), _OPTIONS)
     except re2.error:
@@ -64,7 +64,7 @@ _SPELLED = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(
 
 
 def _next_part(pattern: str, at: int) -> tuple[str, int]:
-    """The next part and where the one after it begins."""
+    """Return the next part and the index of the one after it."""
     for known in ("**/", "**"):
         if pattern.startswith(known, at):
             return known, at + len(known)
@@ -104,16 +104,16 @@ class Entry(msgspec.Struct, frozen=True):
     """Relative to the walked folder."""
     type: FileType
     depth: int
-    """1 for what lies directly in the walked folder."""
+    """1 for entries directly in the walked folder."""
     status: Status | None
     """Only when the walk was asked for it."""
 
 
 class FolderWalk:
-    """Iterate over it once; then `truncated` tells whether something may be missing.
+    """Iterate over it once; then `truncated` is whether something may be missing.
 
-    That is so when a bound cut it or an inner folder may not be read; one that vanished or was swapped is no loss.
-    The walked folder itself must open.
+    It is true when a limit was reached or an inner folder may not be read; one that vanished or was replaced does not
+    count. Opening the walked folder itself must succeed.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class FolderWalk:
             yield entry
             if entry.type == "dir" and entry.depth < self._max_depth:
                 pending.extend(self._read_inner(entry))
-            # A depth that the caller chose is no loss; the hub's own bound is.
+            # Reaching the caller's own depth does not count; reaching the hub's limit does.
             elif entry.type == "dir" and self._max_depth == MAX_DEPTH:
                 self.truncated = True
 
@@ -159,7 +159,7 @@ class FolderWalk:
             return []
 
     def _read(self, path: str, depth: int) -> list[Entry]:
-        """The folder's entries, last name first."""
+        """Return the folder's entries, last name first."""
         raise_if_cancelled(self._stop)
         with as_tool_failures(path), self._workspace.open_folder(path) as descriptor, os.scandir(descriptor) as scan:
             prefix = "" if path == "." else f"{path}/"
@@ -180,7 +180,7 @@ class FolderWalk:
             # Missing: deleted since the folder was read.
             with suppress(FileNotFoundError):
                 status = status_of(found.stat(follow_symlinks=False))
-        # Bytes that are not UTF-8 become U+FFFD: such a file is shown, but cannot be named in a call.
+        # Bytes that are not UTF-8 become U+FFFD: such a file is listed, but cannot be named in a call.
         path = prefix + found.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         return Entry(path, path[self._inner_from :], _type_of(found), depth, status)
 

@@ -1,8 +1,8 @@
-"""The file tools that look through folders: core/fs.findFiles, listDir and searchText.
+"""The file tools that search folders: core/fs.findFiles, listDir and searchText.
 
 A search is bounded: files by `maxFiles` and the sandbox, bytes by 20 times `max_read_bytes` in all and `max_read_bytes`
-a file (of a larger one the beginning is searched), matches by `maxMatches`; whichever cuts sets `truncated`, and so
-does what may not be read.
+a file (of a larger one the beginning is searched), matches by `maxMatches`; reaching any of these sets `truncated`, and
+so does an unreadable file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _find(workspace: Workspace, args: FindFiles.In, path: str, stop: threading.E
     return FindFiles.Out(matches=matches, truncated=walk.truncated)
 
 
-# core/fs.listDir: what is in a folder.
+# core/fs.listDir: the entries of a folder.
 
 
 class ListedEntry(ToolOutput, frozen=True):
@@ -151,13 +151,13 @@ def _listed_entry(entry: Entry) -> ListedEntry:
     return ListedEntry(name=name, type=entry.type, size=size_bytes, modified_at=modified_at)
 
 
-# Finding text in files line by line, with RE2: time linear in the text whatever the expression.
+# Finding text in files line by line, with RE2: time linear in the text for any expression.
 #
-# Linear is not yet short: RE2 takes up to 20 µs a byte for a large program, so programs are bounded, and a file is
-# searched in blocks of lines between which a cancelled search ends (measured: at most about a second a block; RE2 holds
-# no lock meanwhile). `never_nl` keeps a match within its line and `(?m)` lets ^ and $ mean the line's ends, so that a
-# block is searched in one pass. A line longer than a block is searched in pieces. A file with a NUL in its first 8 KiB
-# is taken for binary (as git and grep do).
+# Linear can still be slow: RE2 takes up to 20 µs a byte for a large program, so programs are limited, and a file is
+# searched in blocks of lines; a cancelled search ends between two blocks (measured: at most about a second a block; RE2
+# holds no lock meanwhile). `never_nl` keeps a match within its line and `(?m)` makes ^ and $ match at line ends, so
+# that a block is searched in one pass. A line longer than a block is searched in pieces. A file with a NUL in its first
+# 8 KiB counts as binary (as in git and grep).
 
 _BLOCK_BYTES = 64 * 1024
 _PROGRAM_SIZE = 4000
@@ -171,7 +171,8 @@ _OPTIONS.max_mem = 1 << 20
 
 
 def compile_query(query: str, *, regex: bool) -> Any:
-    """A compiled RE2 expression on bytes. Raises ToolFailure INVALID_INPUT for one that RE2 refuses or is too large."""
+    """Return a compiled RE2 expression on bytes. Raises ToolFailure INVALID_INPUT for one that RE2 refuses or that is
+    too large."""
     if not regex and ("\n" in query or "\r" in query):
         raise refuse(ErrorKind.INVALID_INPUT, "The query spans lines. Search for a text within one line.")
     try:
@@ -190,7 +191,7 @@ def compile_query(query: str, *, regex: bool) -> Any:
 
 
 def matching_lines(expression: Any, data: bytes, stop: threading.Event | None = None) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and excerpt of each line that matches, once.
+    """Yield number (from 1) and excerpt of each matching line, once.
 
     Raises ToolFailure CANCELLED within a block after `stop` is set.
     """
@@ -200,7 +201,7 @@ def matching_lines(expression: Any, data: bytes, stop: threading.Event | None = 
         at = max(at, begin)
         while at < end:
             match = expression.search(data, at, end)
-            # A match may begin at the very end of a block: it is the next one's.
+            # A match at the very end of a block belongs to the next one.
             if match is None or match.start() >= end:
                 break
             start = match.start()
@@ -213,7 +214,7 @@ def matching_lines(expression: Any, data: bytes, stop: threading.Event | None = 
 
 
 def _blocks(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where each block begins and ends: behind a line feed, or within a line that is longer than a block."""
+    """Yield the bounds of each block: it ends behind a line feed, or within a line that is longer than a block."""
     begin = 0
     while begin < len(data):
         end = min(begin + _BLOCK_BYTES, len(data))
@@ -225,7 +226,7 @@ def _blocks(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _excerpt(data: bytes, match_start: int, line_end: int) -> str:
-    """The line, or of a long one what surrounds the match."""
+    """Return the line, or of a long one the text around the match."""
     line_start = data.rfind(b"\n", 0, match_start) + 1
     begin = max(line_start, match_start - _LEAD_BYTES) if line_end - line_start > _EXCERPT_BYTES else line_start
     end = min(line_end, begin + _EXCERPT_BYTES)
@@ -323,7 +324,8 @@ class _Search:
                 yield TextMatch(file=entry.path, line=line, excerpt=excerpt)
 
     def _content(self, path: str) -> bytes | None:
-        """The file's beginning; None when it may not be read, vanished or was swapped since the folder was listed."""
+        """Return the file's beginning; None when it may not be read, vanished or was replaced since the folder was
+        listed."""
         try:
             with self._workspace.open_read(path) as file:
                 data = file.read(min(self._file_bytes, self._left_bytes))

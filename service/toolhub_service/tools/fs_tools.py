@@ -1,4 +1,4 @@
-"""The file tools, core/fs.*: the list of them, and those that read one file."""
+"""The file tools, core/fs.*: their list, and the tools that read one file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Stat(FsReadTool["Stat.In", "Stat.Out"]):
         return self.Out(type=status.type, size=status.size_bytes, modified_at=iso_time(status.modified_at_s))
 
 
-# core/fs.sha256: the digest of a file, for evidence and for telling whether it changed.
+# core/fs.sha256: the digest of a file, for evidence and for detecting changes.
 
 
 class FileSha256(FsReadTool["FileSha256.In", "FileSha256.Out"]):
@@ -84,7 +84,7 @@ class FileSha256(FsReadTool["FileSha256.In", "FileSha256.Out"]):
             return self.Out(sha256=sha256, bytes=read_bytes)
 
 
-# Reading text from a stream of bytes: some lines of it, cut at a size, with the digest and line count of the whole.
+# Reading text from a stream of bytes: some of its lines, truncated at a size, with digest and line count of the whole.
 
 _HEAD_LINES = 20
 _HEAD_CHARS = 64 * 1024
@@ -96,7 +96,7 @@ class LineReading:
     def __init__(self, codec: str, *, start_line: int, end_line: int | None, max_bytes: int) -> None:
         self.truncated = False
         self.head_sha256 = ""
-        """Of the first 20 lines as UTF-8, 64 Ki characters at most."""
+        """Digest of the first 20 lines as UTF-8, at most 64 Ki characters."""
         self._codec = codec
         self._decoder = codecs.getincrementaldecoder(codec)("strict")
         self._start_line = start_line
@@ -113,12 +113,12 @@ class LineReading:
 
     @property
     def sha256(self) -> str:
-        """Of all bytes read."""
+        """Return the digest of all bytes read."""
         return self._sha256.hexdigest()
 
     @property
     def total_lines(self) -> int:
-        """Line feeds, and one more for a last line without."""
+        """Return the number of line feeds, plus one for a last line without."""
         return self._line - 1 + self._open_line
 
     def take(self, file: SourceFile, stop: threading.Event | None = None) -> None:
@@ -131,7 +131,7 @@ class LineReading:
         self._decode(b"", before_bytes, file.path, final=True)
 
     def _decode(self, data: bytes, before_bytes: int, path: str, *, final: bool = False) -> None:
-        # Bytes of a character that the last piece has cut in two: they belong before this one.
+        # Bytes of a character that the last piece has split: they belong before this piece.
         waiting_bytes = len(self._decoder.getstate()[0])
         try:
             text = self._decoder.decode(data, final)
@@ -158,14 +158,14 @@ class LineReading:
         raw = text.encode()
         if len(raw) > self._room_bytes:
             self.truncated = True
-            # "ignore" drops the half character at the cut, and nothing else is broken in it.
+            # "ignore" drops the incomplete character at the cut; all others are complete.
             text = raw[: self._room_bytes].decode("utf-8", "ignore")
         self._room_bytes -= min(len(raw), self._room_bytes)
         self._kept.append(text)
 
 
 def _after_newlines(text: str, count: int) -> int:
-    """Index behind the count-th line feed; the length when there are fewer, 0 for none."""
+    """Return the index behind the count-th line feed; the length when there are fewer, 0 for none."""
     at = 0
     for _ in range(count):
         at = text.find("\n", at) + 1
@@ -174,8 +174,8 @@ def _after_newlines(text: str, count: int) -> int:
     return at
 
 
-# A file is read to its end whatever is asked for, so that line count and digest speak of the whole; therefore files of
-# more than 20 times `max_read_bytes` are refused (100 MiB where the bound is 5 MiB).
+# A file is always read to its end, so that line count and digest cover all of it; therefore files of more than 20 times
+# `max_read_bytes` are refused (100 MiB for a limit of 5 MiB).
 _WHOLE_FILE_FACTOR = 20
 
 
@@ -232,7 +232,7 @@ class ReadText(FsReadTool["ReadText.In", "ReadText.Out"]):
 
 
 async def _keep_whole(file: SourceFile, context: ToolContext) -> None:
-    """The text that was asked for is answered also when the artifact cannot be kept."""
+    """Store the whole file; the requested text is returned even when the artifact cannot be stored."""
     file.rewind()
     name = file.path.rpartition("/")[2]
     try:
@@ -265,7 +265,7 @@ def _reading(args: ReadText.In, context: ToolContext) -> LineReading:
 
 
 def fs_tools() -> list[Tool[Any, Any, Any]]:
-    """One of each."""
+    """Return one of each."""
     return [
         ReadText(),
         WriteText(),

@@ -1,4 +1,4 @@
-"""What the core/fs.* tools share: their arguments as a model reads them, text encodings, effects as plans show them."""
+"""What the core/fs.* tools share: their arguments, text encodings, and the effects that plans show."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LATEST_S = 253_402_300_799.0
 
 
 def iso_time(unix_s: float) -> str:
-    """ISO 8601 in UTC to the millisecond; times beyond the years 1 to 9999 are shown as the nearest."""
+    """Return ISO 8601 in UTC to the millisecond; times beyond the years 1 to 9999 are shown as the nearest."""
     bounded_s = min(max(unix_s, _EARLIEST_S), _LATEST_S)
     return datetime.fromtimestamp(bounded_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -56,13 +56,14 @@ def judge_size(size_bytes: int, limit_bytes: int, what: str) -> None:
         raise refuse(ErrorKind.FILE_TOO_LARGE, message, size_bytes=size_bytes, max_bytes=limit_bytes)
 
 
-# What a change of files would do now, as plans show it; what would fail, fails with the words of the change itself.
+# What a change of files would do now, as plans show it; one that would fail raises the error of the change itself.
 
 
 def target(workspace: Workspace, path: str, sandbox: Sandbox, *, overwrite: bool, mkdirp: bool = True) -> str:
-    """How a file that would be put there is described: as a new one, or as one that replaces another.
+    """Return how a plan describes a file at this path: as a new one, or as one that replaces another.
 
-    Raises ToolFailure ALREADY_EXISTS, INVALID_INPUT for a folder, NOT_FOUND when the folder is missing and not made.
+    Raises ToolFailure ALREADY_EXISTS, INVALID_INPUT for a folder, NOT_FOUND when the folder is missing and would not be
+    created.
     """
     judge_overwrite(overwrite, sandbox)
     relative = judge_path(path)
@@ -81,8 +82,8 @@ def target(workspace: Workspace, path: str, sandbox: Sandbox, *, overwrite: bool
     return f'"{relative}", replacing the {"link" if found.type == "link" else f"{found.size_bytes:,} bytes"} there'
 
 
-# Text encodings are a fixed table: Python's registry also holds codecs that inflate (`zlib`), run escapes
-# (`unicode_escape`) or are no text at all.
+# Text encodings are a fixed table: Python's registry also has codecs that decompress (`zlib`), interpret escapes
+# (`unicode_escape`) or are not for text.
 
 _NAMES = (
     "utf-8 utf-8-sig utf-16 utf-16-le utf-16-be utf-32 utf-32-le utf-32-be ascii "
@@ -97,7 +98,7 @@ _KNOWN = {name: name for name in _NAMES} | _ALIASES | _LATIN_1 | _WINDOWS
 
 
 def judge_encoding(name: str) -> str:
-    """The codec's name. Raises ToolFailure INVALID_INPUT for one that is not in the table."""
+    """Return the codec's name. Raises ToolFailure INVALID_INPUT for one that is not in the table."""
     known = _KNOWN.get(name.strip().lower().replace("_", "-"))
     if known is None:
         message = "Unknown encoding. Use one of the names in details, utf-8 when in doubt."
@@ -106,7 +107,7 @@ def judge_encoding(name: str) -> str:
 
 
 def undecodable(path: str, encoding: str, at_byte: int) -> ToolFailure:
-    """The refusal for bytes that are not text in `encoding`."""
+    """Return the failure for bytes that are not text in `encoding`."""
     message = (
         f'"{path}" is not {encoding} text (byte {at_byte}). Read it with its own encoding, such as "gb18030" or '
         '"cp1252"; "latin-1" shows any bytes. A binary file cannot be read as text.'
@@ -115,7 +116,7 @@ def undecodable(path: str, encoding: str, at_byte: int) -> ToolFailure:
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """The bytes of `text`. Raises ToolFailure INVALID_INPUT when the encoding cannot express it."""
+    """Return the bytes of `text`. Raises ToolFailure INVALID_INPUT when the encoding cannot express it."""
     codec = judge_encoding(encoding)
     try:
         return text.encode(codec)

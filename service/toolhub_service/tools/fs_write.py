@@ -70,7 +70,7 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         path = _confirmed(args)
         workspace = context.workspace
-        # Both may walk a whole tree: to delete it, or to compare it with the state that the plan showed.
+        # Both may walk a whole tree: to delete it, or to compare it with the state in the plan.
         if args.recursive or workspace.expects:
             removed = await to_thread(lambda stop: workspace.remove(path, recursive=args.recursive, stop=stop))
         else:
@@ -91,7 +91,7 @@ class DeletePath(Tool["DeletePath.In", "DeletePath.Out"]):
 
 
 def _confirmed(args: DeletePath.In) -> str:
-    """The path that may be deleted. Raises ToolFailure INVALID_INPUT."""
+    """Return the path that may be deleted. Raises ToolFailure INVALID_INPUT."""
     if not args.confirm:
         message = "Deleting requires confirm: true. Check the path, then call again with confirm set to true."
         raise refuse(ErrorKind.INVALID_INPUT, message)
@@ -153,7 +153,7 @@ def _copy(
     progress: ByteProgress,
     stop: threading.Event | None,
 ) -> tuple[str, Copy.Out]:
-    # The copy of a read-only file stays writable for its owner, or the next edit of it would fail.
+    # The copy of a read-only file stays writable for its owner; otherwise the next edit of it would fail.
     with workspace.write_atomic(args.destination, overwrite=args.overwrite, mode=file.mode | 0o600) as draft:
         for data in file.chunks(stop):
             draft.write(data)
@@ -252,7 +252,7 @@ class EditText(Tool["EditText.In", "EditText.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         sandbox = context.constraints.sandbox
         judge_overwrite(True, sandbox)
-        # The file is held with flock(2) while it is read, changed and replaced, so that of two edits none is lost.
+        # The file is locked with flock(2) while it is read, changed and replaced, so that neither of two edits is lost.
         with context.workspace.open_to_edit(args.path) as file:
             judge_size(file.size_bytes, sandbox.max_read_bytes, "The file")
             edit = partial(_edit, context.workspace, file, args, sandbox.max_write_bytes)
@@ -288,7 +288,8 @@ def _edit(
 
 
 def _edited(file: SourceFile, args: EditText.In, max_bytes: int, stop: threading.Event | None = None) -> bytes:
-    """The file's content with the replacements made. Raises ToolFailure when the text is not found as expected."""
+    """Return the file's content with the replacements made. Raises ToolFailure when the text is not found as
+    expected."""
     data = b"".join(file.chunks(stop))
     try:
         data.decode()
@@ -298,7 +299,7 @@ def _edited(file: SourceFile, args: EditText.In, max_bytes: int, stop: threading
     count = data.count(old)
     if count != args.expected_count:
         raise _unexpected(data, old, count, args.expected_count)
-    # The size is judged before the text exists: a short oldText that occurs often can make it many times as large.
+    # The size is checked before the text is built: replacing a frequent short oldText can multiply the size.
     judge_size(len(data) + count * (len(new) - len(old)), max_bytes, "The edited file")
     return data.replace(old, new)
 
@@ -326,7 +327,7 @@ def _hint(data: bytes, old: bytes) -> str:
 
 
 def _lines_of(data: bytes, old: bytes) -> list[int]:
-    """Line numbers of the first matches."""
+    """Return the line numbers of the first matches."""
     lines: list[int] = []
     at = data.find(old)
     while at >= 0 and len(lines) < _SHOWN_LINES:
@@ -387,6 +388,6 @@ def _write(workspace: Workspace, args: WriteText.In, data: bytes, stop: threadin
     with workspace.write_atomic(args.path, overwrite=args.overwrite, mkdirp=args.mkdirp) as draft:
         for at in range(0, len(data), CHUNK_BYTES):
             raise_if_cancelled(stop)
-            # A view copies nothing; the pieces are there so that a cancelled call stops within one.
+            # A view copies nothing; it is written in pieces so that a cancelled call stops within one.
             draft.write(memoryview(data)[at : at + CHUNK_BYTES])
     return WriteText.Out(path=draft.path, bytes=draft.written_bytes, sha256=draft.sha256)

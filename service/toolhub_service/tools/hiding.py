@@ -1,7 +1,7 @@
-"""Removes a caller's secret from what an upstream sends back.
+"""Removes a caller's secret from an upstream's answer.
 
-An upstream that hands out what it was asked with hands out its caller's secret: an outcome and a failure are seen by
-models and kept in records, a file stays in a workspace.
+An upstream may echo the credential of the request: models see outcomes and failures, records store them, and files stay
+in a workspace.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def masked_failure(failure: ToolFailure, mask: Mask) -> ToolFailure:
 
 
 HIDES: ContextVar[Callable[[], Mask] | None] = ContextVar("hides", default=None)
-"""What hides the secrets that the call which runs has carried so far; None: it has carried none."""
+"""Returns the mask of the secrets that the running call has sent so far; None: it has sent none."""
 
 
 def masked_bytes(data: bytes) -> bytes:
-    """Bytes that are kept for the call which runs, apart from its outcome, without its caller's secret."""
+    """Return bytes that are stored for the running call, apart from its outcome, without its caller's secret."""
     hides = HIDES.get()
     return data if hides is None else hides().data(data)
 
 
 def masked_cut(data: bytes, mask: Mask | None) -> bytes:
-    """The beginning of a body, without secrets and without what the cut has left of one."""
+    """Return the beginning of a body without secrets, including one that is cut at the end."""
     return data if mask is None else mask.cut(data)
 
 
@@ -58,17 +58,17 @@ class Pieces(Protocol):
     """A body, piece by piece."""
 
     async def next_piece(self) -> bytes:
-        """Empty at the end."""
+        """Return the next piece; empty at the end."""
 
 
 class MaskedPieces:
-    """A body without what the mask hides, also where that lies in two pieces."""
+    """A body without what the mask hides, even if that is split over two pieces."""
 
     def __init__(self, body: Pieces, mask: Mask) -> None:
         self._body = body
         self._mask = mask
         self._held = b""
-        """What may be the beginning of a secret."""
+        """Possibly the beginning of a secret."""
 
     async def next_piece(self) -> bytes:
         while piece := await self._body.next_piece():

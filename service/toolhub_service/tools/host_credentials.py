@@ -1,7 +1,7 @@
-"""Requests of the built-in HTTP tools with their caller's own credential, at the hosts for which callers have one.
+"""Requests of the built-in HTTP tools with their caller's own credential, to hosts for which callers have one.
 
-It goes to the origin (scheme, host and port) that the operator has named and to no other: what a redirect leads to
-elsewhere gets nothing of it (`cross_origin_headers`).
+It is sent only to the origin (scheme, host and port) that the operator has named, not to another origin after a
+redirect (`cross_origin_headers`).
 """
 
 from __future__ import annotations
@@ -21,45 +21,46 @@ from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpR
 
 
 class HostCredential(Protocol):
-    """For one caller's requests to one host. Never shown."""
+    """The credential of one caller for one host. Its repr never shows it."""
 
     @property
     def header(self) -> str:
-        """Lower case."""
+        """Return the header's name in lower case."""
 
     @property
     def value(self) -> str:
-        """Of the header, whole."""
+        """Return the whole value of the header."""
 
     @property
     def secret(self) -> str:
-        """What of it must not be seen in an answer."""
+        """Return the part that must be hidden in answers."""
 
 
 class HostCredentials(Protocol):
     """Callers' own credentials of hosts, by the names that the operator gives to the hosts."""
 
     def name_at(self, url: ParsedUrl) -> str:
-        """Of the host there; empty: none for which callers have credentials."""
+        """Return the name of the host at the URL; empty: callers have no credentials for it."""
 
     async def of(self, principal: Principal, name: str) -> HostCredential | None:
-        """The caller's; None: it has none, and is served all the same. Raises ToolFailure."""
+        """Return the caller's credential; None where callers without one are served as well. Raises ToolFailure."""
 
     async def renewed(self, principal: Principal, name: str, used: str) -> HostCredential | None:
-        """Another one than that secret, which the host does not take; None: there is none. Raises ToolFailure."""
+        """Return another credential than the secret, which the host rejects; None: there is none. Raises
+        ToolFailure."""
 
     def refused(self, name: str) -> ToolFailure:
-        """The host does not take the caller's credential, also after a refresh where there is one."""
+        """The host rejects the caller's credential, even after a refresh where refreshing is possible."""
 
 
 def named_at(hosts: HostCredentials | None, url: str) -> str:
-    """The name of the host whose credentials a request to the URL carries; empty: it carries none."""
+    """Return the name of the host whose credential a request to the URL carries; empty: none."""
     if hosts is None:
         return ""
     try:
         return hosts.name_at(parse_url(url))
     except ToolFailure:
-        return ""  # the request will be refused, and say why
+        return ""  # the request will be refused with the reason
 
 
 @asynccontextmanager
@@ -72,8 +73,8 @@ async def opened_as_caller(
     deadline_s: float,
     fair_s: float = 0.0,
 ) -> AsyncIterator[HttpResponse]:
-    """As `EgressClient.open`, for the call's principal. A 401 comes before anything has run: the request is sent once
-    more where the credential can be renewed. Raises ToolFailure PERMISSION_DENIED, too."""
+    """Do the same as `EgressClient.open`, for the call's principal. A host answers 401 before anything has run: the
+    request is sent once more if the credential can be renewed. Raises ToolFailure PERMISSION_DENIED too."""
     egress = context.constraints.egress
     name = named_at(hosts, request.url)
     principal = context.call.principal if name and context.call is not None else None
@@ -98,8 +99,8 @@ async def opened_as_caller(
 
 
 def _carrying(request: HttpRequest, credential: HostCredential, name: str, context: ToolContext) -> HttpRequest:
-    """Whoever writes the call must not choose as whom the caller is known there."""
-    # Underscores count as hyphens, because some servers read them so.
+    """Add the credential. Arguments of a call must not choose the caller's identity there."""
+    # Underscores count as hyphens, because some servers treat them so.
     header = credential.header.replace("_", "-")
     if any(field.replace("_", "-") == header for field, _ in request.headers):
         raise refuse(
@@ -111,5 +112,5 @@ def _carrying(request: HttpRequest, credential: HostCredential, name: str, conte
 
 
 def _is_refused(response: HttpResponse) -> bool:
-    # Behind a redirect the first host has done what it was asked, and the last one may never have seen the credential.
+    # After a redirect the first host has processed the request, and the last one may never have seen the credential.
     return response.status == HTTPStatus.UNAUTHORIZED and not response.redirects

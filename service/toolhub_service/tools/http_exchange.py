@@ -1,7 +1,5 @@
-"""What every core/http.* tool does: one exchange through the egress client, bounded, proved and shown in plans.
-
-A tool adds its request and what it makes of the answer (http_tools.py).
-"""
+"""What every core/http.* tool does: one exchange through the egress client, bounded, with evidence, and shown in plans.
+A tool adds its request and the processing of the answer (http_tools.py)."""
 
 from __future__ import annotations
 
@@ -30,14 +28,14 @@ from toolhub_service.tools.host_credentials import HostCredentials, named_at, op
 from toolhub_service.tools.threads import to_thread_if_large
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
-# What HTTP tools make of a response: text, evidence, and the refusal of an error status or of what is too large.
+# What HTTP tools make from a response: text, evidence, and failures for an error status or too large a body.
 
 EXCERPT_MAX_CHARS = 2_000
 _RETRY_AFTER_MAX_S = 3_600
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A response and as much of its body as was to be read."""
+    """A response and its body, up to the limit."""
 
     response: HttpResponse
     data: bytes
@@ -46,19 +44,19 @@ class Answer(msgspec.Struct, frozen=True):
     """Whether there was more than `max_bytes`."""
     max_bytes: int
     by_policy: bool = False
-    """Whether `max_bytes` is the policy's bound, less than was asked for."""
+    """Whether `max_bytes` is the policy's limit, less than the caller asked for."""
 
 
 def more_bytes(max_bytes: int, *, by_policy: bool) -> str:
-    """How to get the rest of a body that was cut."""
+    """Return how to get the rest of a truncated body."""
     if by_policy:
         return f"the policy limits a response to {max_bytes} bytes, so use core/http.downloadFile"
     return "raise maxBytes, or use core/http.downloadFile"
 
 
 def marked_text(answer: Answer, context: ToolContext) -> str:
-    """The text of a body; when it was cut, with a marker at its end, `context.truncated` set, and evidence of why the
-    rest was not kept."""
+    """Return the text of a body; if it was truncated, with a marker at its end, `context.truncated` set, and evidence
+    of why the rest was not kept."""
     text = text_of(answer.data, answer.response.header(b"content-type"), is_cut=answer.is_cut)
     if not answer.is_cut:
         return text
@@ -72,14 +70,15 @@ def marked_text(answer: Answer, context: ToolContext) -> str:
 
 
 def text_of(data: bytes, content_type: str, *, is_cut: bool) -> str:
-    """The text of a body, by its declared charset (UTF-8 when none or unknown); nothing is sniffed."""
+    """Return the text of a body, by its declared charset (UTF-8 when none or unknown); nothing is sniffed."""
     decoder = codecs.getincrementaldecoder(_charset(content_type))(errors="replace")
     text = decoder.decode(data, final=not is_cut)
     return text.removeprefix("\ufeff")
 
 
 def prove_exchange(context: ToolContext, response: HttpResponse, size_bytes: int, sha256: str = "") -> None:
-    """Lay down what was asked, who answered from where, and what came; an answer 5xx is held against its origin."""
+    """Add evidence of what was requested, who answered from where, and what came; a 5xx answer counts against its
+    origin."""
     if response.status >= 500 and (not response.redirects or response.redirects[0].origin == response.url.origin):
         context.upstream_fails = True
     attributes = {"status": str(response.status), "address": response.address}
@@ -98,7 +97,7 @@ def prove_exchange(context: ToolContext, response: HttpResponse, size_bytes: int
     )
 
 
-# With these a server says that it did not process the request (RFC 9110, RFC 8470, RFC 6585).
+# With these statuses a server declares that it did not process the request (RFC 9110, RFC 8470, RFC 6585).
 _NOT_PROCESSED: Final = frozenset({408, 425, 429, 503})
 _IN_PROGRESS: Final = 409
 
@@ -108,8 +107,8 @@ async def refuse_error_status(response: HttpResponse, redactor: Redactor, mask: 
     if 200 <= response.status < 300:
         return
     excerpt = excerpt_of(await response.beginning(4 * EXCERPT_MAX_CHARS), response, redactor, mask)
-    # After another 5xx the server may have done what was asked (RFC 9110 §9.2.2): only what is safe can be repeated. To
-    # a request with a key 409 says that the first one with it is still being processed (the draft of the header).
+    # After another 5xx the server may have processed the request (RFC 9110 §9.2.2), so only a safe one can be repeated.
+    # For a request with a key 409 means that the first one with it is still being processed (the draft of the header).
     retryable = response.status in _NOT_PROCESSED or (response.status >= 500 and response.repeat is not Repeat.NEVER)
     retryable = retryable or (response.status == _IN_PROGRESS and response.repeat is Repeat.KEYED)
     if retryable:
@@ -129,13 +128,14 @@ async def refuse_error_status(response: HttpResponse, redactor: Redactor, mask: 
 
 
 def excerpt_of(data: bytes, response: HttpResponse, redactor: Redactor, mask: Mask | None = None) -> str:
-    """The beginning of a body for an error, redacted and masked, at most 2,000 characters."""
+    """Return the beginning of a body for an error, redacted and masked, at most 2,000 characters."""
     text = text_of(masked_cut(data[: 4 * EXCERPT_MAX_CHARS], mask), response.header(b"content-type"), is_cut=True)
     return redactor.text(text)[:EXCERPT_MAX_CHARS]
 
 
 def too_large(response: HttpResponse, max_bytes: int, *, by_policy: bool) -> ToolFailure:
-    """For a body that must be whole and is not. `by_policy`: more was asked for than policy allows."""
+    """Return the failure of a body that exceeds the limit but must be whole. `by_policy`: the policy allows less than
+    was asked for."""
     advice = "The policy allows no more: request less." if by_policy else "Raise maxBytes, or request less."
     return refuse(
         ErrorKind.HTTP_TOO_LARGE,
@@ -161,7 +161,7 @@ def _retry_after_s(response: HttpResponse) -> float | None:
     return float(min(int(value[:9]), _RETRY_AFTER_MAX_S)) if value.isascii() and value.isdigit() else None
 
 
-# The arguments and results that the HTTP tools share, with their bounds and defaults.
+# The arguments and results that the HTTP tools share, with their limits and defaults.
 
 DEFAULT_TIMEOUT_MS = 15_000
 DEFAULT_MAX_BYTES = 5 * 1024 * 1024
@@ -224,8 +224,8 @@ class HeadFields(TypedDict):
 
 
 def head_of(response: HttpResponse, context: ToolContext) -> HeadFields:
-    """The fields of `AnswerHead` for a response, with those of its headers that may be shown, masked before they are
-    cut."""
+    """Return the fields of `AnswerHead` for a response, with the headers that may be shown, masked before they are
+    truncated."""
     mask = context.mask
     headers = response.headers if mask is None else [(name, mask.data(value)) for name, value in response.headers]
     return {
@@ -239,19 +239,19 @@ Input = TypeVar("Input", bound=UrlInput)
 Fetch = TypeVar("Fetch", bound=FetchInput)
 Output = TypeVar("Output", bound=ToolOutput)
 
-# What is less by a tenth was spent on the way here.
+# Less by up to a tenth: that time was spent before the request.
 _ALMOST = 0.9
 
 
 class HttpServices(msgspec.Struct, frozen=True):
-    """What every HTTP tool is constructed with."""
+    """Services that every HTTP tool is constructed with."""
 
     client: EgressClient
     redactor: Redactor
-    """For excerpts of what an upstream answered."""
+    """Redacts excerpts of an upstream's answer."""
     bodies: JsonBodies = msgspec.field(default_factory=JsonBodies)
     hosts: HostCredentials | None = None
-    """Hosts that are asked with the caller's own credential; None: there are none."""
+    """Hosts that are called with the caller's own credential; None: there are none."""
 
 
 class HttpTool(Tool[Input, Output]):
@@ -262,13 +262,13 @@ class HttpTool(Tool[Input, Output]):
     limits = ToolLimits(timeout_s=60.0, max_retries=2)
     guarded: ClassVar[tuple[GuardedArgument, ...]] = GUARDED_URL_AND_METHOD
     default_timeout_ms: ClassVar[int] = DEFAULT_TIMEOUT_MS
-    """Of the whole exchange, where the caller names no other."""
+    """Timeout of the whole exchange, unless the caller sets another."""
 
     def __init__(self, services: HttpServices) -> None:
         self._services = services
 
     def request(self, args: Input) -> HttpRequest:
-        """What is to be sent. Raises ToolFailure INVALID_INPUT for headers or a body that cannot be."""
+        """Return the request to send. Raises ToolFailure INVALID_INPUT for invalid headers or an invalid body."""
         raise TypeError(f"{type(self).__name__} must define request()")
 
     def effects(self, args: Input, context: ToolContext) -> Sequence[str]:
@@ -279,7 +279,7 @@ class HttpTool(Tool[Input, Output]):
         return (f"Send {what} with {len(request.body):,} bytes." if request.body else f"Send {what}.",)
 
     def upstream(self, args: Input) -> str:
-        """The origin, such as `https://api.example.com`; empty for what is no URL."""
+        """Return the origin, such as `https://api.example.com`; empty for an invalid URL."""
         try:
             parsed = parse_url(args.url)
         except ToolFailure:
@@ -289,7 +289,7 @@ class HttpTool(Tool[Input, Output]):
     def _open(
         self, request: HttpRequest, timeout_ms: int, context: ToolContext
     ) -> AbstractAsyncContextManager[HttpResponse]:
-        """`timeout_ms` narrows the call's own deadline; less than the tool's default is the caller's choice."""
+        """`timeout_ms` shortens the call's own deadline; less than the tool's default is the caller's choice."""
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + timeout_ms / 1000)
         if context.idempotency_key:
             request = msgspec.structs.replace(request, idempotency_key=self._upstream_key(context))
@@ -300,15 +300,16 @@ class HttpTool(Tool[Input, Output]):
         return client.open(request, context.constraints.egress, deadline_s=ends_s, fair_s=fair_s)
 
     def _upstream_key(self, context: ToolContext) -> str:
-        """The call's key within its scope, principal and tool: at a host that both use without credentials, one caller
-        must not be given the answer to another's call. The same for every attempt, and names nobody."""
+        """Return the call's key in the scope of principal and tool, so that a host without credentials never answers
+        one caller with another's result. It is the same for every attempt and names nobody."""
         scope = f"{context.principal_id}\0{self.name}".encode("utf-8", "replace")
         return f"{hashlib.sha256(scope).hexdigest()[:16]}-{context.idempotency_key}"
 
     async def _answer(
         self, args: Input, context: ToolContext, *, timeout_ms: int, max_bytes: int, needs_success: bool = False
     ) -> Answer:
-        """The answer, its body read and proved. Raises ToolFailure UPSTREAM_ERROR if `needs_success` and not 2xx."""
+        """Return the answer with its body read and evidence added. Raises ToolFailure UPSTREAM_ERROR if `needs_success`
+        and not 2xx."""
         bound_bytes = min(max_bytes, context.constraints.sandbox.max_http_bytes)
         async with self._open(self.request(args), timeout_ms, context) as response:
             if needs_success:
@@ -331,11 +332,12 @@ class FetchTool(HttpTool[Fetch, Output]):
         return args.method != "GET"
 
 
-# The request of arguments that have passed the schema.
+# The request of arguments that match the schema.
 
 
 def fetch_request(args: FetchInput, *, content_type: str, accept: str) -> HttpRequest:
-    """The request of a tool that fetches; `content_type` is that of its body. Raises ToolFailure INVALID_INPUT."""
+    """Return the request of a tool that fetches; `content_type` is that of its body. Raises ToolFailure
+    INVALID_INPUT."""
     if args.body is not None and args.method == "GET":
         raise refuse_body("GET")
     headers = headers_with_type(args.headers, content_type if args.body is not None else "")
@@ -344,7 +346,7 @@ def fetch_request(args: FetchInput, *, content_type: str, accept: str) -> HttpRe
 
 
 def headers_with_type(headers: dict[str, str], content_type: str) -> Headers:
-    """The caller's headers, judged, and a Content-Type when a body needs one and they name none."""
+    """Return the caller's headers, checked, with a Content-Type if a body needs one and they have none."""
     judged = judge_request_headers(headers)
     if not content_type or any(name == "content-type" for name, _ in judged):
         return judged
@@ -352,5 +354,5 @@ def headers_with_type(headers: dict[str, str], content_type: str) -> Headers:
 
 
 def refuse_body(method: str) -> ToolFailure:
-    """For a body with a method that has none (RFC 9110 §9.3.1)."""
+    """Return the failure for a body with a method that has none (RFC 9110 §9.3.1)."""
     return refuse(ErrorKind.INVALID_INPUT, f"{method} allows no body. Leave the body out, or use POST.")

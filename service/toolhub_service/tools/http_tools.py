@@ -58,7 +58,7 @@ from toolhub_service.tools.http_exchange import (
 from toolhub_service.tools.threads import ByteProgress
 from toolhub_service.tools.tool import Tool, ToolOutput
 
-# core/http.downloadFile: a body into a file of the workspace, hashed on the way; a partial file never remains.
+# core/http.downloadFile: stores a body as a file of the workspace, hashed on the way; a partial file never remains.
 
 _MAX_BYTES = 100 * 1024 * 1024
 _NAMES_MAX = 20
@@ -200,7 +200,7 @@ class HttpRequestTool(HttpTool["HttpRequestTool.In", "HttpRequestTool.Out"]):
         return args.method not in {"GET", "HEAD"}
 
 
-# core/http.head: status and headers alone, to judge size and freshness before fetching.
+# core/http.head: only status and headers, to check size and freshness before fetching.
 
 
 class HttpHead(HttpTool["HttpHead.In", AnswerHead]):
@@ -229,7 +229,7 @@ class HttpHead(HttpTool["HttpHead.In", AnswerHead]):
         return HttpRequest(args.url, "HEAD", judge_request_headers(args.headers))
 
 
-# core/http.fetchJson: an API answer as a JSON value, read strictly.
+# core/http.fetchJson: an API answer as a JSON value, parsed strictly.
 
 
 class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
@@ -291,9 +291,9 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
 
 
 def _prove_value(context: ToolContext, value: JsonValue) -> None:
-    """Add to the evidence of the exchange what came, without its values: the names of its first members."""
+    """Add to the evidence of the exchange what came, without values: the names of its first members."""
     names = list(value)[:_NAMES_MAX] if isinstance(value, dict) else []
-    if context.mask is not None:  # before they are cut
+    if context.mask is not None:  # before they are truncated
         names = list(map(context.mask.text, names))
     names = [name[:_NAME_CHARS] for name in names]
     kind = f"an array of {len(value)}" if isinstance(value, list) else "an object" if names else "a value"
@@ -338,9 +338,10 @@ class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
 def http_tools(
     client: EgressClient, redactor: Redactor | None = None, hosts: HostCredentials | None = None
 ) -> list[Tool[Any, Any, Any]]:
-    """Every HTTP tool. The owner of `client` closes it (`await client.aclose()`) when no call is left.
+    """Return every HTTP tool.
 
-    `redactor` cleans excerpts of answers; None: one that knows no secret values of its own.
+    The owner of `client` closes it (`await client.aclose()`) after the last call. `redactor` redacts excerpts of
+    answers; None: one without secret values of its own.
     """
     services = HttpServices(client, redactor or Redactor(), hosts=hosts)
     return [

@@ -1,4 +1,5 @@
-"""core/job.*: what JobService tells, for a model that can only call tools. Only the caller's own jobs."""
+"""core/job.*: the functions of JobService, for a model that can only call tools. They show only the caller's
+own jobs."""
 
 from __future__ import annotations
 
@@ -127,7 +128,7 @@ class JobCancelTool(JobTool["JobCancelTool.In", JobAnswer]):
 
 
 def job_tools(jobs: JobService) -> list[Tool[Any, Any, Any]]:
-    """One of each."""
+    """Return one of each."""
     return [JobCancelTool(jobs), JobResultTool(jobs), JobStatusTool(jobs)]
 
 

@@ -1,9 +1,9 @@
 """A process that sends one message through Apprise and ends: it reads what to send on standard input, and reports how
 it went on standard output, both as JSON.
 
-In a process, for Apprise's senders block and cannot be interrupted: ended with its call, it sends nothing any more.
-Apprise says no more than yes or no, so what HTTP and SMTP have answered is observed where they are spoken. Nothing of
-Apprise's own words leaves this process: they may hold the URL, which is a secret.
+It is a process because Apprise's senders block and cannot be interrupted: once ended with its call, it sends nothing
+more. Apprise reports only yes or no, so answers of HTTP and SMTP servers are observed at the protocol libraries. None
+of Apprise's own messages leaves this process, because they may contain the URL, which is a secret.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _BOOTSTRAP: Final = (
 
 
 def sender_argv() -> list[str]:
-    """The command of a sender that imports from where this process imports."""
+    """Return the command of a sender that imports from the same paths as this process."""
     return [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(sys.path)]
 
 
 class Exchanges:
-    """What servers have answered so far, and what kept them from it."""
+    """What servers have answered so far, or why they have not."""
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {"accepted": 0, "status": 0, "protocol": "", "unreached": False, "unclear": False}
@@ -45,21 +45,21 @@ class Exchanges:
         self.facts["accepted"] += ok
 
     def unreached(self) -> None:
-        """No connection came about, so nothing was sent."""
+        """Note that no connection was made, so nothing was sent."""
         self.facts["unreached"] = True
 
     def unclear(self) -> None:
-        """It was sent, or a part of it, and no answer came."""
+        """Note that all or a part was sent, and no answer came."""
         self.facts["unclear"] = True
 
 
 def main() -> None:
     with suppress(OSError, AttributeError):
-        # A sender must not outlive the hub: nobody would be left to read whether the message went out.
+        # A sender must not outlive the hub: nobody would read whether the message was sent.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     asked = json.load(sys.stdin)
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - a device
-        # Plugins print: what they say must not stand in the answer.
+        # Output of plugins must not become part of the answer.
         answer, sys.stdout = sys.stdout, nowhere
         sys.stderr = nowhere
         outcome = send(asked)
@@ -71,7 +71,7 @@ def main() -> None:
 def send(asked: dict[str, Any]) -> dict[str, Any]:
     """`asked`: url, title, message, files (path, name, media_type).
 
-    Returns `delivered`, `problem` (`url`, `crash` or empty) and what `Exchanges` tells.
+    Returns `delivered`, `problem` (`url`, `crash` or empty) and the facts of `Exchanges`.
     """
     exchanges = Exchanges()
     observe_smtp(exchanges)
@@ -90,9 +90,9 @@ def _notify(asked: dict[str, Any]) -> tuple[bool, str]:
     from apprise.url import URLBase
 
     logging.getLogger("apprise").setLevel(logging.CRITICAL)
-    # It is a class's default, as a channel's URL may not be the only one that an Apprise plugin builds.
+    # Set as the class's default, because an Apprise plugin may build further URLs besides the channel's.
     URLBase.socket_read_timeout = _ANSWER_S
-    # A redirect would carry the channel's key to a host that the operator never named.
+    # A redirect would send the channel's key to a host that the operator never named.
     asset = apprise.AppriseAsset(async_mode=False, storage_mode="memory", http_redirects=False)
     plugin = apprise.Apprise.instantiate(asked["url"], asset=asset)
     if plugin is None:
@@ -107,7 +107,7 @@ def _notify(asked: dict[str, Any]) -> tuple[bool, str]:
 
 
 def observe_http(exchanges: Exchanges) -> None:
-    """Note every exchange of `requests`, with which Apprise speaks HTTP; no redirect is followed."""
+    """Note every exchange of `requests`, Apprise's HTTP library, and follow no redirect."""
     import requests
 
     send = requests.Session.send
@@ -115,14 +115,14 @@ def observe_http(exchanges: Exchanges) -> None:
 
     @wraps(send)
     def noted(self: Any, request: Any, **options: Any) -> Any:
-        options["allow_redirects"] = False  # the operator has named this host and no other
+        options["allow_redirects"] = False  # the operator has named only this host
         try:
             response = send(self, request, **options)
         except unreached:
             exchanges.unreached()
             raise
         except requests.ConnectionError as failed:
-            # urllib3 tells a connection that was never made by this name alone.
+            # Only this name distinguishes a connection of urllib3 that was never made.
             if "NewConnectionError" in repr(failed) or "NameResolutionError" in repr(failed):
                 exchanges.unreached()
             else:
@@ -138,7 +138,7 @@ def observe_http(exchanges: Exchanges) -> None:
 
 
 def observe_smtp(exchanges: Exchanges) -> None:
-    """Note what SMTP servers answer."""
+    """Note the answers of SMTP servers."""
     connect, data = smtplib.SMTP.connect, smtplib.SMTP.data
 
     def noting(command: Callable[..., Any]) -> Callable[..., Any]:

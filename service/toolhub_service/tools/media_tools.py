@@ -1,7 +1,7 @@
-"""core/media.send: a message, with files if wanted, to a channel that an operator has configured.
+"""core/media.send: a message, optionally with files, to a channel that an operator has configured.
 
 A channel is a name and an Apprise URL; the URL is a secret that no model sees or chooses. Files are opened beneath the
-workspace, or are the caller's artifacts, and are copied: what is sent is what was judged.
+workspace, or are the caller's artifacts, and are copied, so that exactly the checked bytes are sent.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ MESSAGE_CHARS: Final = 20_000
 EXTENSIONS: Final = tuple(
     "png jpg jpeg gif bmp webp pdf doc docx xls xlsx ppt pptx txt zip rar 7z mp3 mp4 avi mov json xml csv md".split()
 )
-"""Of files that a channel takes where the operator names no others."""
+"""File types that a channel accepts unless the operator names others."""
 
-# Those by which a server says that it did not act on the message and that a later attempt may pass (RFC 9110).
+# Statuses that mean that the server did not process the message and a later attempt may succeed (RFC 9110).
 _PASSING_HTTP: Final = frozenset({408, 425, 429, 503})
 _ANSWER_BYTES: Final = 4_096
-# What requests and TLS look up; nothing else of the hub's environment is the sender's business.
+# Variables that requests and TLS read; the sender gets no others of the hub's environment.
 _ENVIRONMENT: Final = frozenset(
     {
         *("PATH", "LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
@@ -69,14 +69,14 @@ class MediaChannel(msgspec.Struct, frozen=True):
 
     name: str
     url: Callable[[], str]
-    """The Apprise URL, which the redactor knows when it is returned. Raises ValueError, which says why it cannot be had
-    and holds nothing of it."""
+    """Returns the Apprise URL, known to the redactor. Raises ValueError, which says why it is not available without
+    quoting it."""
     takes_files: bool = True
     extensions: frozenset[str] = frozenset(EXTENSIONS)
     """Lower case, without the dot."""
 
     def problem(self) -> str:
-        """Why it cannot be used now; empty when it can."""
+        """Return why the channel cannot be used now; empty when it can."""
         try:
             return "" if "://" in self.url() else f"channel {self.name}: what `url` names is no Apprise URL"
         except ValueError as missing:
@@ -171,11 +171,11 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
             reason = str(missing)
             message = f"Channel {channel.name} has no URL now. Use another channel, or tell the operator."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason=reason) from missing
-        # Counted before any file is copied; their names are judged one by one below.
+        # The number is checked before any file is copied; names are checked one by one below.
         self._judge_files(channel, [], len(args.file_paths) + len(args.artifact_ids))
         folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="toolhub-send-")
         try:
-            # Copies, so that what is judged, hashed and sent are the same bytes, whatever others write meanwhile.
+            # Copies, so that the same bytes are checked, hashed and sent, whatever other processes write meanwhile.
             copies = await self._copies(args, channel, Path(folder), context)
             await _send(url, channel, args, copies, folder, context.deadline_s)
         finally:
@@ -215,7 +215,7 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
                 raise refuse(ErrorKind.INVALID_INPUT, message, field="filePaths")
 
     async def _copies(self, args: In, channel: MediaChannel, folder: Path, context: ToolContext) -> list[_Copy]:
-        """What is to be sent, in a folder of the call's own."""
+        """Copy what will be sent into the call's own folder."""
         names = [judge_path(path).rpartition("/")[2] for path in args.file_paths]
         self._judge_files(channel, names, len(names))
         copies = []
@@ -244,7 +244,7 @@ def extension_of(name: str) -> str:
 
 
 def _taken(context: ToolContext, path: str, name: str, destination: Path, stop: Event) -> _Copy:
-    """Copies one file of the workspace. Runs in a thread."""
+    """Copy one file of the workspace. Runs in a thread."""
     size_bytes, sha256 = 0, hashlib.sha256()
     with context.workspace.open_read(path) as file, destination.open("xb") as copy:
         judge_size(file.size_bytes, FILE_BYTES, f'"{path}"')
@@ -252,7 +252,7 @@ def _taken(context: ToolContext, path: str, name: str, destination: Path, stop: 
             size_bytes += len(chunk)
             sha256.update(chunk)
             copy.write(chunk)
-    # After the copy: a plan was shown the file as it was, and the copy must be of that state.
+    # After the copying: the plan showed a state of the file, and the copy must match it.
     context.workspace.confirm(path, stop)
     raise_if_cancelled(stop)
     return _Copy(str(destination), name, size_bytes, sha256.hexdigest())
@@ -261,7 +261,7 @@ def _taken(context: ToolContext, path: str, name: str, destination: Path, stop: 
 async def _send(
     url: str, channel: MediaChannel, args: MediaSend.In, copies: Sequence[_Copy], folder: str, deadline_s: float
 ) -> None:
-    """Returns when the channel's server has accepted it all. Raises ToolFailure."""
+    """Return when the channel's server has accepted everything. Raises ToolFailure."""
     files = [
         {"path": copy.path, "name": copy.name, "media_type": mimetypes.guess_type(copy.name)[0] or OCTETS}
         for copy in copies
@@ -289,7 +289,7 @@ async def _send(
 
 def _undelivered(channel: MediaChannel, answer: Mapping[str, Any]) -> ToolFailure:
     status = answer["status"]
-    # First of all: Apprise reports one failure for a message in parts, of which some may have arrived.
+    # Checked first: Apprise reports one failure for a message in parts, some of which may have arrived.
     if answer["accepted"]:
         return _unclear(channel, "a part was accepted before the rest failed")
     if answer["unclear"]:

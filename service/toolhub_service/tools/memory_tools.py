@@ -1,7 +1,7 @@
-"""core/memory.*: what agents remember from one piece of work to the next, in words of any language.
+"""core/memory.*: texts in any language that agents keep from one task to the next.
 
-Who sees an item: the principal that wrote it, and nobody else; one written under an agent_id, a user_id or both is
-seen by that principal's calls under the same only. A call under an agent or user sees also what was written without.
+Only the principal that wrote an item sees it; an item written under an agent_id, a user_id or both is visible only to
+that principal's calls under the same ids. A call under an agent or user also sees items written without.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Input, Output, Tool, ToolInput, ToolOutput
 
 TEXT_MAX_CHARS: Final = 50_000
-"""Whatever the settings say: search reads no more of one text."""
+"""Upper limit of the setting: search reads no more of one text."""
 TAGS_MAX: Final = 16
 SNIPPET_CHARS: Final = 240
 _BEFORE: Final = 60
@@ -46,12 +46,12 @@ Limit = Annotated[int, Meta(description="Most items to return.", ge=1, le=100)]
 
 
 class MemoryTerms(msgspec.Struct, frozen=True):
-    """What one principal may keep, and for how long."""
+    """What one principal may store, and for how long."""
 
     quota: MemoryQuota
     max_item_chars: int
     ttl_s: float
-    """Longest time that an item is kept, and its time where it asks for none; 0: for ever."""
+    """Longest lifetime of an item, and its lifetime when it asks for none; 0: for ever."""
 
 
 class MemoryTool(Tool[Input, Output]):
@@ -172,7 +172,7 @@ class MemoryWrite(MemoryTool["MemoryWrite.In", "MemoryWrite.Out"]):
         """0: never."""
         if asked_s is not None and asked_s <= 0:
             raise _invalid("/expiresInS", "exclusiveMinimum", "expiresInS must be above 0, or left out.")
-        # An operator's bound holds for items that ask for longer, or for no end.
+        # The operator's limit applies to items that ask for longer, or for no end.
         bounds = [each for each in (asked_s, self._terms.ttl_s) if each]
         return now_unix_ms + max(1, round(min(bounds) * 1_000)) if bounds else 0
 
@@ -315,7 +315,7 @@ class MemoryForget(MemoryTool["MemoryForget.In", "MemoryForget.Out"]):
 
 
 def memory_tools(store: MemoryStore, terms: MemoryTerms, clock: Clock) -> list[Tool[Any, Any]]:
-    """One of each."""
+    """Return one of each."""
     return [tool(store, terms, clock) for tool in (MemoryForget, MemoryList, MemoryRead, MemorySearch, MemoryWrite)]
 
 
@@ -379,12 +379,13 @@ def _beginning(text: str) -> str:
 
 
 def _around(text: str, query: str) -> str:
-    """What surrounds the longest word of the query that the text has; a pair of characters is a word, too."""
+    """Return the text around the longest word of the query that it contains; a pair of characters also counts as a
+    word."""
     if len(text) <= SNIPPET_CHARS:
         return text
     lower = text.lower()
     words = _QUERY_WORD.findall(query.lower())
-    # Chinese and Japanese have no spaces: a query of them is one word, which a text rarely holds as a whole.
+    # Chinese and Japanese have no spaces: a query in them is one word, which a text rarely contains as a whole.
     pairs = [word[at : at + 2] for word in words if not word.isascii() for at in range(len(word) - 1)]
     at = next((at for word in (*sorted(words, key=len, reverse=True), *pairs) if (at := lower.find(word)) >= 0), 0)
     begin = max(0, min(at - _BEFORE, len(text) - SNIPPET_CHARS))

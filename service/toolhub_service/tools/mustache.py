@@ -1,9 +1,9 @@
 """Renders Mustache over JSON values, bounded in work, output and depth.
 
-Written here because the Python libraries for it read partials from disk and dereference attributes (`{{o.__class__}}`)
-and none bounds its work: a thousand-fold section in a thousand-fold section is a denial of service of 40 bytes. Here a
-name is only ever looked up in a JSON object, partials come only from the given mapping, and each node costs a step.
-Falsy are false, null, 0, "" and []; an object or array as a variable is written as JSON.
+Python's Mustache libraries read partials from disk, dereference attributes (`{{o.__class__}}`) and do not bound their
+work: a thousand-fold section in a thousand-fold section is a denial of service of 40 bytes. Here a name is only looked
+up in a JSON object, partials come only from the given mapping, and each node costs a step. Falsy values are false,
+null, 0, "" and []; an object or array as a variable is serialized as JSON.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from toolhub_service.tools.step_budget import AT_ONCE_STEPS, StepBudget, weigh
 
 # Parses a Mustache template (spec 1.x without lambdas and inheritance) into a tree, in linear time.
 #
-# Every character is looked at a bounded number of times: the next tag is found with `str.find`, and a tag's line is
+# Every character is read a bounded number of times: the next tag is found with `str.find`, and a tag's line is
 # inspected only as far back as the previous tag and as far forward as the next non-blank character. Standalone tags
-# take their whole line with them (spec, "Standalone Lines"); a standalone partial keeps its indentation.
+# remove their whole line (spec, "Standalone Lines"); a standalone partial keeps its indentation.
 
 MAX_NESTING = 64
 
@@ -54,7 +54,7 @@ Node: TypeAlias = "str | Variable | Section | Partial"
 
 
 def parse(template: str, budget: StepBudget) -> list[Node]:
-    """The template as a tree. Raises ToolFailure INVALID_INPUT with line and column of what is wrong."""
+    """Return the template as a tree. Raises ToolFailure INVALID_INPUT with line and column of the error."""
     return _Parser(template, budget).parse()
 
 
@@ -68,7 +68,7 @@ class _Parser:
         self._at = 0
         self._at_line_start = True
         self._nodes: list[Node] = []
-        # Open sections: the node, its name, where it opened, and the list it belongs to.
+        # Open sections: the node, its name, where it opened, and the list that contains it.
         self._sections: list[tuple[Section, str, int, list[Node]]] = []
 
     def parse(self) -> list[Node]:
@@ -93,7 +93,7 @@ class _Parser:
         self._place(kind, content, start, indent)
 
     def _read_tag(self, start: int) -> tuple[str, str, int]:
-        """Sigil (empty for a plain variable), content and end of the tag that opens at `start`."""
+        """Return sigil (empty for a plain variable), content and end of the tag that opens at `start`."""
         inside = start + len(self._open)
         sigil = self._text[inside : inside + 1]
         close = {"{": "}", "=": "="}.get(sigil, "") + self._close
@@ -105,7 +105,7 @@ class _Parser:
         return "", self._text[inside:end].strip(), end + len(close)
 
     def _own_line(self, start: int, end: int) -> tuple[int, int] | None:
-        """Where the tag's line starts and ends (after its line break), when nothing but blanks stand beside it."""
+        """Return where the tag's line starts and ends (after its line break), if it contains only blanks besides."""
         line_start = self._text.rfind("\n", self._at, start) + 1
         if line_start == 0:
             if not self._at_line_start:
@@ -190,20 +190,21 @@ class RenderLimits(msgspec.Struct, frozen=True):
     output_chars: int = 1024 * 1024
     steps: int = 200_000
     json_nodes: int = 1_000_000
-    """Of objects and arrays that are written as JSON; the output holds fewer."""
+    """Limit of objects and arrays that are serialized as JSON; the output holds fewer."""
     depth: int = 100
-    """Sections and partials inside one another, counted together."""
+    """Nesting of sections and partials, counted together."""
 
     @property
     def at_once(self) -> RenderLimits:
-        """The same, of what is rendered on the event loop."""
+        """Return the same limits for rendering on the event loop."""
         return msgspec.structs.replace(
             self, steps=min(self.steps, AT_ONCE_STEPS), json_nodes=min(self.json_nodes, AT_ONCE_STEPS)
         )
 
 
 def render(template: str, data: JsonValue, partials: Mapping[str, str], limits: RenderLimits) -> str:
-    """The rendered text. Raises ToolFailure INVALID_INPUT for a syntax error (with its place) or a broken limit."""
+    """Return the rendered text. Raises ToolFailure INVALID_INPUT for a syntax error (with its place) or an exceeded
+    limit."""
     budget = StepBudget(limits.steps, _ADVICE)
     renderer = _Renderer(partials, limits, budget)
     renderer.nodes(parse(template, budget), [data])
@@ -279,7 +280,7 @@ class _Renderer:
         self.nodes(self._parsed[key], stack)
 
     def _look_up(self, path: tuple[str, ...], stack: list[JsonValue]) -> JsonValue:
-        """The first part anywhere in the stack, innermost first; the rest strictly inside it."""
+        """Look the first part up anywhere in the stack, innermost first; the rest strictly inside it."""
         if not path:
             return stack[-1]
         for frame in reversed(stack):

@@ -2,7 +2,7 @@
 
 Neither library bounds its work: `[@,@]` repeated 20 times makes a million-element answer, `$..[?$..[?$..]]` visits n³
 nodes, brackets nest until Python's stack ends. Here an expression has a length and a nesting limit, evaluation spends
-steps, and the answer is measured, as it would be written out, before it leaves.
+steps, and the answer's serialized size is measured before it is returned.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from toolhub_service.tools.step_budget import CHARS_PER_STEP, Language, QueryLim
 
 # JSONPath (RFC 9535) with a step for each node visited; its regular expressions (RFC 9485) run in RE2.
 #
-# The library's parser makes the segments of a query; here each is given a meter. A segment is charged for every node
-# that reaches it and every element it will look at, times the number of its selectors; a filter is charged by its
-# length for every element that it judges, and for the size of what it compares.
+# The library's parser makes the segments of a query, to which a meter is added here. A segment costs steps for every
+# node that reaches it and every element that it will visit, times the number of its selectors; a filter costs its
+# length for every element that it evaluates, and the size of what it compares.
 
 _PATTERN_CHARS_MAX = 1000
 _PATTERN_MEMORY_BYTES = 1024 * 1024
-# A filter's length stands for its number of parts.
+# A filter's length approximates its number of parts.
 _FILTER_CHARS_PER_STEP = 4
 
 
 def select_jsonpath(document: Any, path: str, budget: StepBudget) -> list[Any]:
-    """The values that the query finds, in document order. Raises ToolFailure INVALID_INPUT."""
+    """Return the values that the query finds, in document order. Raises ToolFailure INVALID_INPUT."""
     try:
         return [node.value for node in _MeteredEnvironment(budget).compile(path).finditer(document)]
     except JSONPathRecursionError:
@@ -67,7 +67,7 @@ def select_jsonpath(document: Any, path: str, budget: StepBudget) -> list[Any]:
 
 
 class _Pattern(FilterFunction):
-    """`match` and `search`: an I-Regexp tried in linear time. What is no I-Regexp matches nothing (RFC 9535, 2.4.6)."""
+    """`match` and `search`: an I-Regexp in linear time. An invalid I-Regexp matches nothing (RFC 9535, 2.4.6)."""
 
     arg_types = [ExpressionType.VALUE, ExpressionType.VALUE]  # noqa: RUF012 - as the library declares it
     return_type = ExpressionType.LOGICAL
@@ -117,7 +117,7 @@ class _MeteredSegment(JSONPathSegment):
             yield found
 
     def _charged(self, node: JSONPathNode) -> JSONPathNode:
-        """The node, paid for: `..` looks at all that is below it, any other segment at its children."""
+        """Return the node after spending its steps: `..` visits all descendants, any other segment its children."""
         pending = [node.value]
         while pending:
             container = pending.pop()
@@ -130,11 +130,11 @@ class _MeteredSegment(JSONPathSegment):
 
 
 class _MeteredDescent(_MeteredSegment, JSONPathRecursiveDescentSegment):
-    """The same for `..`, by which the library tells a query that may find many nodes."""
+    """The same for `..`, by which the library detects a query that may find many nodes."""
 
 
 class _MeteredParser(Parser):
-    """The library's parser, whose products carry the meter."""
+    """The library's parser, producing metered segments."""
 
     env: _MeteredEnvironment
 
@@ -175,7 +175,8 @@ class _MeteredEnvironment(JSONPathEnvironment):
 
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> re2._Regexp | None:
-    """An I-Regexp as RE2: the same syntax, but `.` is any character except line breaks. None when it is not one."""
+    """Return an I-Regexp as RE2: the same syntax, but `.` is any character except line breaks. None when it is
+    invalid."""
     if not check(pattern):
         return None
     options = re2.Options()
@@ -188,7 +189,7 @@ def _compiled(pattern: str) -> re2._Regexp | None:
 
 
 def _without_dots(pattern: str) -> str:
-    """The pattern with each dot outside of classes as RFC 9485 (5.3) reads it."""
+    """Return the pattern with each dot outside of classes replaced by its meaning in RFC 9485 (5.3)."""
     parts: list[str] = []
     escaped = in_class = False
     for char in pattern:
@@ -202,14 +203,14 @@ def _without_dots(pattern: str) -> str:
 # JMESPath with a step for each node visited and for each element that a function or a comparison touches.
 
 _JSON_NUMBER = re2.compile(r"-?(0|[1-9][0-9]{0,300})(\.[0-9]{1,300})?([eE][+-]?[0-9]{1,3})?")
-# Longer expressions are parsed anew each time: their trees are not worth their memory.
+# Longer expressions are parsed each time: caching their trees is not worth the memory.
 _KEPT_CHARS = 256
-# Functions whose work grows with all of their arguments' content, not with the number of elements alone.
+# Functions whose work grows with the whole content of their arguments, not only with the number of elements.
 _DEEP = frozenset({"to_string", "contains", "join"})
 
 
 def select_jmespath(document: Any, path: str, budget: StepBudget) -> Any:
-    """The value that the expression selects. Raises ToolFailure INVALID_INPUT."""
+    """Return the value that the expression selects. Raises ToolFailure INVALID_INPUT."""
     try:
         tree = _parsed_short(path) if len(path) <= _KEPT_CHARS else _parsed(path)
         return _MeteredInterpreter(budget).visit(tree, document)
@@ -224,7 +225,7 @@ def select_jmespath(document: Any, path: str, budget: StepBudget) -> Any:
 
 
 def _parsed(path: str) -> Any:
-    """The expression as a tree. The library's own cache keeps trees of any size, so it is emptied at once."""
+    """Return the expression as a tree. The library's own cache keeps trees of any size, so it is emptied at once."""
     try:
         return jmespath.parser.Parser().parse(path).parsed
     finally:
@@ -235,7 +236,7 @@ _parsed_short = lru_cache(maxsize=256)(_parsed)
 
 
 class _MeteredFunctions(jmespath.functions.Functions):
-    """JMESPath's functions, each charged by its arguments before it runs."""
+    """JMESPath's functions, each of which spends steps for its arguments before it runs."""
 
     def __init__(self, budget: StepBudget) -> None:
         self._budget = budget
@@ -253,7 +254,7 @@ class _MeteredFunctions(jmespath.functions.Functions):
 
     @jmespath.functions.signature({"types": []})
     def _func_to_number(self, arg: Any) -> int | float | None:
-        """JSON's numbers only: Python's own conversion also takes `nan`, `1_000` and surrounding blanks."""
+        """Accept JSON's numbers only: Python's own conversion also accepts `nan`, `1_000` and surrounding blanks."""
         if isinstance(arg, int | float) and not isinstance(arg, bool):
             return arg
         if not isinstance(arg, str) or (match := _JSON_NUMBER.fullmatch(arg)) is None:
@@ -262,7 +263,7 @@ class _MeteredFunctions(jmespath.functions.Functions):
 
 
 class _MeteredInterpreter(jmespath.visitor.TreeInterpreter):
-    """JMESPath's interpreter, charged for each visit and for what single visits do in bulk."""
+    """JMESPath's interpreter, which spends steps for each visit and for the bulk work of single visits."""
 
     def __init__(self, budget: StepBudget) -> None:
         super().__init__(jmespath.visitor.Options(custom_functions=_MeteredFunctions(budget)))
@@ -328,9 +329,9 @@ _TOKENS = re2.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`
 
 
 def select(document: Any, path: str, language: Language, limits: QueryLimits) -> Any:
-    """What the path selects: JMESPath's value (null for nothing), or the list of values that JSONPath finds.
+    """Return JMESPath's value (null for nothing), or the list of values that JSONPath finds.
 
-    Raises ToolFailure INVALID_INPUT: a syntax error with its position, or the limit that was broken.
+    Raises ToolFailure INVALID_INPUT: a syntax error with its position, or the limit that was exceeded.
     """
     _check_expression(path, limits)
     budget = StepBudget(limits.steps, _ADVICE)

@@ -1,4 +1,4 @@
-"""A bound on work done for untrusted text (templates, queries), counted in steps instead of seconds.
+"""A limit on work for untrusted text (templates, queries), counted in steps instead of seconds.
 
 Steps are the same on every machine, so a call that is refused is always refused, and tests need no clock.
 """
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class OutOfSteps(ToolFailure):
-    """INVALID_INPUT: the work is used up."""
+    """INVALID_INPUT: the budget is used up."""
 
 
 class StepBudget:
-    """How much work is left. One step is roughly half a microsecond."""
+    """The remaining work. One step is roughly half a microsecond."""
 
     __slots__ = ("_advice", "_left", "_steps_max")
 
@@ -42,7 +42,7 @@ class StepBudget:
         return self._left
 
     def spend(self, steps: int = 1) -> None:
-        """Raises OutOfSteps when the work is used up."""
+        """Raises OutOfSteps when the budget is used up."""
         self._left -= steps
         if self._left < 0:
             message = f"This takes more than the {self._steps_max} steps that one call may use. {self._advice}"
@@ -50,8 +50,8 @@ class StepBudget:
 
 
 class LongSteps(Generic[L]):
-    """Work of one tool: most takes few steps and is done at once; what takes more is begun again beside other calls, in
-    a thread, one at a time."""
+    """Runs the work of one tool: most takes few steps and runs at once; longer work is restarted in a thread, one at a
+    time, beside other calls."""
 
     def __init__(self, limits: L, at_once: L) -> None:
         """`at_once`: the same limits with few steps."""
@@ -60,9 +60,9 @@ class LongSteps(Generic[L]):
         self._running = asyncio.Lock()
 
     async def run(self, work: Callable[[L], T], context: ToolContext) -> T:
-        """What `work(limits)` returns. Raises what the work raises."""
+        """Return the result of `work(limits)`. Raises what the work raises."""
         try:
-            # Most are short, and a thread costs more than they take: the loop is held for AT_ONCE_STEPS at most.
+            # Most work is short, and a thread costs more: the loop is blocked for AT_ONCE_STEPS at most.
             return work(self._at_once)
         except OutOfSteps:
             context.is_large = True
@@ -75,10 +75,10 @@ class LongSteps(Generic[L]):
             return await to_thread(aside)
 
 
-# How large a JSON value is when written out: nodes plus characters.
+# The serialized size of a JSON value: nodes plus characters.
 #
-# Values built by a query share their parts (`[@,@]` holds one list twice), so the size in memory says nothing about the
-# size on the wire; this counts shared parts each time they would be written, and stops when the budget ends.
+# Values built by a query share their parts (`[@,@]` holds one list twice), so the size in memory does not show the
+# serialized size; this counts shared parts each time they would be written, and stops when the budget ends.
 
 CHARS_PER_STEP = 64
 """Text is compared and joined at memory speed, so it costs less than visiting nodes."""
@@ -87,8 +87,8 @@ CHARS_PER_STEP = 64
 def weigh(
     value: Any, budget: StepBudget, chars_per_step: int = CHARS_PER_STEP, *, nodes: StepBudget | None = None
 ) -> None:
-    """Spend a step for each node and for so many characters, and one of `nodes` for each node alone. Raises OutOfSteps
-    when either ends, ToolFailure INVALID_INPUT for what JSON cannot write."""
+    """Spend a step for each node and for so many characters, and one of `nodes` for each node only. Raises OutOfSteps
+    when either budget ends, ToolFailure INVALID_INPUT for a value that JSON cannot hold."""
     pending = [value]
     while pending:
         node = pending.pop()
@@ -114,7 +114,7 @@ def _check_scalar(value: Any) -> None:
         raise refuse(ErrorKind.INVALID_INPUT, "The path returns an expression (&…) where a value is expected.")
 
 
-# Of `query.py`, which whoever selects loads: its libraries are 2 MB and 60 ms of a start.
+# Limits of `query.py`, which is loaded only when it is used: its libraries add 2 MB and 60 ms to a start.
 
 Language = Literal["jmespath", "jsonpath"]
 
@@ -124,11 +124,11 @@ class QueryLimits(msgspec.Struct, frozen=True):
     nesting: int = 32
     steps: int = 200_000
     result_weight: int = 1_000_000
-    """Nodes plus characters of the answer."""
+    """Limit of the answer's nodes plus characters."""
     result_nodes: int = 1_000_000
 
     @property
     def at_once(self) -> QueryLimits:
-        """The same, of what is selected on the event loop."""
+        """Return the same limits for selecting on the event loop."""
         few = min(self.steps, AT_ONCE_STEPS)
         return msgspec.structs.replace(self, steps=few, result_nodes=min(self.result_nodes, AT_ONCE_STEPS))

@@ -1,7 +1,7 @@
 """Disk work that may take long, in a thread, so that other calls go on.
 
-Cancelling waits until the thread has noticed (it looks between two chunks): a thread that outlived its call would use
-descriptors that are closed and perhaps someone else's by then.
+Cancelling waits until the thread has noticed it (between two chunks): a thread that outlived its call would use
+descriptors that are closed and may have been reused.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Progress
 
 INLINE_BYTES = 128 * 1024
-"""Up to here reading, hashing or writing costs less than the way to a thread and back is worth."""
+"""Up to this size reading, hashing or writing costs less than a thread."""
 LONG_BYTES = 64 * 1024 * 1024
-"""From here on work waits for one of few threads of its own: a thread of everybody's would be gone for seconds."""
+"""From this size work waits for one of few threads of its own, because it would occupy a shared thread for seconds."""
 _REPORT_EVERY_S = 0.1
 
 T = TypeVar("T")
@@ -46,14 +46,14 @@ async def to_thread(work: Callable[[threading.Event], T], executor: Executor | N
                 await asyncio.wait({thread})
             except asyncio.CancelledError:
                 continue  # raised below, once the thread has ended
-        # A second cancellation must not leave it either: the thread still holds descriptors that the caller closes.
+        # A second cancellation must wait too: the thread still uses descriptors that the caller closes.
         if thread.done() and not thread.cancelled():
-            thread.exception()  # Looked at, so that asyncio does not report it as lost.
+            thread.exception()  # retrieved, so that asyncio does not report it as lost
         raise
 
 
 async def to_thread_if_large(size_bytes: int, work: Callable[[threading.Event | None], T]) -> T:
-    """Run work on so many bytes at once where a thread would cost more than it frees, else as `to_thread` does."""
+    """Run small work at once, where a thread would cost more than it frees, else as `to_thread` does."""
     if size_bytes <= INLINE_BYTES:
         return work(None)
     return await to_thread(work, _long_work() if size_bytes >= LONG_BYTES else None)
@@ -61,21 +61,22 @@ async def to_thread_if_large(size_bytes: int, work: Callable[[threading.Event | 
 
 @cache
 def _long_work() -> Executor:
-    """Half of the processors: hashing lets go of the interpreter's lock, and calls that are served need the other."""
+    """Return threads for half of the processors: hashing releases the interpreter's lock, and served calls need the
+    others."""
     return ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), thread_name_prefix="long-work")
 
 
 def raise_if_cancelled(stop: threading.Event | None) -> None:
-    """To be called between chunks of work. Raises ToolFailure CANCELLED when `stop` is set."""
+    """Call this between chunks of work. Raises ToolFailure CANCELLED when `stop` is set."""
     if stop is not None and stop.is_set():
         raise refuse(ErrorKind.CANCELLED, "The call was cancelled before it was done.")
 
 
 class ByteProgress:
-    """Reports bytes done from a thread to a sink that lives on the loop, ten times a second at most."""
+    """Reports bytes done from a thread to a sink on the loop, at most ten times a second."""
 
     def __init__(self, sink: EventSink, total_bytes: int, *, every_s: float = _REPORT_EVERY_S) -> None:
-        """To be made on the loop."""
+        """Must be made on the loop."""
         self._every_s = every_s
         self._sink = sink
         self._total_bytes = total_bytes
@@ -92,7 +93,7 @@ class ByteProgress:
             self._report()
 
     def finish(self) -> None:
-        """The last report always tells the end, and no report comes twice."""
+        """Report the end; no report is sent twice."""
         self._total_bytes = self._done_bytes
         self._report()
 

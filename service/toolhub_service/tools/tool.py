@@ -120,7 +120,7 @@ class Tool(Generic[Input, Output, Report]):
 
 
 def spec_of(tool: Tool[ToolInput, ToolOutput], *, source: str) -> ToolSpec:
-    """The definition under which a tool is registered."""
+    """Return the definition under which a tool is registered."""
     reason = tool.unavailable_reason()
     return ToolSpec(
         name=tool.name,
@@ -146,10 +146,10 @@ def spec_of(tool: Tool[ToolInput, ToolOutput], *, source: str) -> ToolSpec:
 
 
 def schema_of(struct: type[msgspec.Struct]) -> JsonObject:
-    """JSON Schema 2020-12 of a Struct, its own definition at the root and the others under `$defs`."""
+    """Return the JSON Schema 2020-12 of a Struct, its own definition at the root and the others under `$defs`."""
     (root,), components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
     own = root["$ref"].rsplit("/", 1)[-1]
-    # msgspec titles a schema with the class's name, which tells a caller nothing.
+    # msgspec titles a schema with the class's name, which is meaningless to a caller.
     schema = {key: value for key, value in components.pop(own).items() if key != "title"}
     if components:
         schema["$defs"] = components

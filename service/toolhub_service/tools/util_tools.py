@@ -26,7 +26,7 @@ from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 # core/util.text.truncate: the beginning of a text, with a marker where it was cut.
 
 _JOINER = "\u200d"
-# Characters to give up for the sake of a whole grapheme; longer stacks of marks are an attack, not writing.
+# Characters to drop to keep a grapheme whole; longer stacks of marks are an attack, not writing.
 _BACK_MOST = 32
 
 
@@ -58,7 +58,8 @@ class TextTruncate(Tool["TextTruncate.In", "TextTruncate.Out"]):
 
 
 def truncate(text: str, max_chars: int, marker: str) -> tuple[str, bool]:
-    """The text, or its beginning and the marker in `max_chars` characters; a marker that leaves no room is left out."""
+    """Return the text, or its beginning and the marker in `max_chars` characters; a marker that leaves no room is
+    omitted."""
     if len(text) <= max_chars:
         return text, False
     if len(marker) >= max_chars:
@@ -67,7 +68,8 @@ def truncate(text: str, max_chars: int, marker: str) -> tuple[str, bool]:
 
 
 def _boundary(text: str, at: int) -> int:
-    """The last place at or before `at` that does not part a character from its marks, joiners or its flag's other half.
+    """Return the last place at or before `at` that does not separate a character from its marks, joiners or second flag
+    letter.
 
     A simplification of UAX #29: enough for accents, emoji sequences and flags, without tables.
     """
@@ -88,7 +90,7 @@ def _belongs_together(text: str, place: int) -> bool:
 
 
 def _is_extension(char: str) -> bool:
-    """Combining marks, variation selectors and skin tones."""
+    """Return whether it is a combining mark, variation selector or skin tone."""
     return unicodedata.category(char) in ("Mn", "Me", "Mc") or "\U0001f3fb" <= char <= "\U0001f3ff"
 
 
@@ -221,7 +223,7 @@ class HashSha256Text(Tool["HashSha256Text.In", "HashSha256Text.Out"]):
         return self.Out(sha256=digest)
 
 
-# core/util.time.now: the time, in any time zone. The cheapest tool there is.
+# core/util.time.now: the time, in any time zone. It is the cheapest tool.
 
 
 class TimeNow(Tool["TimeNow.In", "TimeNow.Out"]):
@@ -260,8 +262,8 @@ class TimeNow(Tool["TimeNow.In", "TimeNow.Out"]):
         return self.Out(iso=iso, epoch_ms=now_ms, timezone=args.timezone)
 
     async def _load(self, name: str) -> tzinfo:
-        """Only known names reach the file system; each is read once."""
-        if self._names is None:  # 10 ms, which few hubs need
+        """Load a time zone. Only known names reach the file system; each is read once."""
+        if self._names is None:  # takes 10 ms, and few hubs need it
             self._names = frozenset(await asyncio.to_thread(available_timezones) | {"UTC"})
         if name not in self._names:
             raise _unknown(name, self._names)
@@ -281,5 +283,5 @@ def _unknown(name: str, names: frozenset[str]) -> ToolFailure:
 
 
 def util_tools(clock: Clock) -> list[Tool[Any, Any, Any]]:
-    """One of each."""
+    """Return one of each."""
     return [HashSha256Text(), JsonSelect(), TemplateRender(), TextTruncate(), TimeNow(clock)]

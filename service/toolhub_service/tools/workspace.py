@@ -1,8 +1,8 @@
 """A call's folder: every path is opened beneath it, whatever other processes do meanwhile.
 
-Nothing is checked and used afterwards: a file is judged by the descriptor that is read (fstat), and each change of a
-folder (create, rename, unlink, mkdir) names one component relative to a descriptor that was opened beneath.
-Sources: openat2(2); CVE-2025-53109 and CVE-2025-53110 (prefix and link escapes of a file server).
+There is no gap between check and use: a file is checked by the descriptor that is read (fstat), and each change of a
+folder (create, rename, unlink, mkdir) names one component relative to a descriptor that was opened beneath. Sources:
+openat2(2); CVE-2025-53109 and CVE-2025-53110 (prefix and link escapes of a file server).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FileType: TypeAlias = Literal["file", "dir", "link", "other"]
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What stands at a path, links not followed."""
+    """The entry at a path; links are not followed."""
 
     type: FileType
     size_bytes: int
@@ -56,16 +56,14 @@ class Workspace:
     def __init__(
         self, root: str, *folders: str, opening: Opening | None = None, expected: Mapping[str, str] | None = None
     ) -> None:
-        """Open `root`/`folders…`, made when missing; `folders` are names from `workspace_folder_name`. `expected`: by
-        path the `state` that was shown; the first change of such a path refuses, as PLAN_REQUIRED, any other.
-
-        Raises ToolFailure IO_ERROR when it cannot be.
-        """
+        """Open `root`/`folders…`, created when missing; `folders` are names from `workspace_folder_name`. `expected`:
+        by path the `state` that was shown; the first change of such a path is refused as PLAN_REQUIRED in any other
+        state. Raises ToolFailure IO_ERROR when it cannot be opened."""
         self._opening = opening or best_opening()
         self._root = -1
         self._expected = dict(expected or {})
         self.folder = str(Path(root, *folders))
-        """Absolute path; for a sandbox's bind mount only."""
+        """Absolute path; only for a sandbox's bind mount."""
         try:
             self._root = self._open_root(root, folders)
         except OSError as error:
@@ -91,7 +89,7 @@ class Workspace:
             return self._opening(folder, name, O_FOLDER | os.O_NOFOLLOW)
         except FileNotFoundError:
             with suppress(FileExistsError):
-                # Two calls of one caller may make it at the same time.
+                # Two calls of one caller may create it at the same time.
                 os.mkdir(name, 0o700, dir_fd=folder)
             return self._opening(folder, name, O_FOLDER | os.O_NOFOLLOW)
 
@@ -100,10 +98,10 @@ class Workspace:
             os.close(self._root)
             self._root = -1
 
-    # Looking
+    # Reading
 
     def stat(self, path: str) -> Status:
-        """What stands there; a link is reported as a link. Raises NOT_FOUND."""
+        """Return the entry's status; a link is reported as a link. Raises NOT_FOUND."""
         relative = judge_path(path)
         with as_tool_failures(relative):
             descriptor = self._opening(self._root, relative, O_PATH_ONLY | os.O_NOFOLLOW)
@@ -113,15 +111,16 @@ class Workspace:
                 os.close(descriptor)
 
     def open_read(self, path: str) -> SourceFile:
-        """A regular file, to be closed by the caller. Raises NOT_FOUND, INVALID_INPUT for anything else."""
+        """Open a regular file, which the caller must close. Raises NOT_FOUND, INVALID_INPUT for anything else."""
         relative = judge_path(path)
         with as_tool_failures(relative):
             return SourceFile(self._opening(self._root, relative, O_READ), relative)
 
     def open_to_edit(self, path: str) -> SourceFile:
-        """As `open_read`, held against other edits until it is closed, here and in other processes (flock(2)).
+        """Open as `open_read` does, locked against other edits until it is closed, here and in other processes
+        (flock(2)).
 
-        Raises IO_ERROR, retryable, when another edit holds the file or has just replaced it; refuses a link.
+        Raises IO_ERROR, retryable, when another edit has locked the file or has just replaced it; refuses a link.
         """
         relative = judge_path(path)
         with as_tool_failures(relative):
@@ -129,7 +128,7 @@ class Workspace:
         with ExitStack() as on_refusal:
             on_refusal.push(file)
             file.lock()
-            # Whoever held the lock before has put another file in its place: this one has no name any more.
+            # The previous owner of the lock has replaced the file: this one no longer has a name.
             if self.stat(relative).identity != file.identity:
                 raise failure_of(OSError(errno.EAGAIN, ""), relative)
             on_refusal.pop_all()
@@ -137,7 +136,7 @@ class Workspace:
 
     @contextmanager
     def open_folder(self, path: str) -> Iterator[int]:
-        """A descriptor of a folder, to list it or to make it a child's working directory."""
+        """Yield a folder's descriptor, to list it or to use it as a child's working directory."""
         relative = judge_path(path)
         with as_tool_failures(relative):
             descriptor = self._opening(self._root, relative, O_LISTED)
@@ -158,10 +157,10 @@ class Workspace:
         max_bytes: int | None = None,
         mode: int | None = None,
     ) -> Iterator[AtomicFile]:
-        """A draft that becomes the file when the body ends well and vanishes when it does not.
+        """Yield a draft that becomes the file when the body succeeds, and is removed otherwise.
 
-        `mode`: permission bits; None keeps those of a replaced file (0600 for a new one).
-        Raises ALREADY_EXISTS unless `overwrite`, PATH_OUTSIDE_SANDBOX for a file with more than one hard link.
+        `mode`: permission bits; None keeps those of a replaced file (0600 for a new one). Raises ALREADY_EXISTS unless
+        `overwrite`, PATH_OUTSIDE_SANDBOX for a file with more than one hard link.
         """
         relative = judge_path(path)
         with as_tool_failures(relative):
@@ -194,12 +193,12 @@ class Workspace:
             source_folder, source_name = self._open_parent(old, mkdirp=False)
         try:
             with as_tool_failures(old):
-                # Before the destination's folders are made: a move of nothing must leave nothing behind.
+                # Before the destination's folders are created: moving a missing file must leave nothing behind.
                 os.stat(source_name, dir_fd=source_folder, follow_symlinks=False)
             with as_tool_failures(new), self._parent(new, mkdirp=True) as (folder, name):
                 _judge_replacing(folder, name, overwrite)
                 if self._expected:
-                    # Both right before the rename: the state that a plan showed is compared as late as it can be.
+                    # Both right before the rename: the state that a plan showed is compared as late as possible.
                     self._check(new, folder, name, stop)
                     self._check(old, source_folder, source_name, stop)
                 rename(source_folder, source_name, folder, name, overwrite=overwrite)
@@ -207,7 +206,8 @@ class Workspace:
             os.close(source_folder)
 
     def remove(self, path: str, *, recursive: bool = False, stop: threading.Event | None = None) -> Counted:
-        """Delete a file, an empty folder, or with `recursive` a folder and all in it; a link goes, not its target."""
+        """Delete a file, an empty folder, or with `recursive` a folder and its contents; of a link only the link
+        itself."""
         relative = judge_path(path)
         with as_tool_failures(relative), self._parent(relative) as (folder, name):
             if self._expected:
@@ -215,18 +215,18 @@ class Workspace:
             return remove_entry(folder, name, recursive=recursive, stop=stop)
 
     def count(self, path: str) -> Counted:
-        """What `remove` would take there. Raises NOT_FOUND."""
+        """Return what `remove` would delete. Raises NOT_FOUND."""
         relative = judge_path(path)
         with as_tool_failures(relative), self._parent(relative) as (folder, name):
             return count_entry(folder, name)
 
     @property
     def expects(self) -> bool:
-        """Whether a change compares states first, which takes its time for a folder."""
+        """Return whether changes compare states first, which takes time for a folder."""
         return bool(self._expected)
 
     def state(self, path: str, stop: threading.Event | None = None) -> str:
-        """What stands there as one digest (`entry_state`). Raises CANCELLED soon after `stop` is set."""
+        """Return the entry's state as one digest (`entry_state`). Raises CANCELLED soon after `stop` is set."""
         relative = judge_path(path)
         try:
             with self._parent(relative) as (folder, name):
@@ -237,19 +237,19 @@ class Workspace:
             return f"not to be looked at: {errno.errorcode.get(error.errno or 0, '')}"
 
     def confirm(self, path: str, stop: threading.Event | None = None) -> None:
-        """To be asked once the content of a path was taken and before it is used: raises PLAN_REQUIRED when it is not
-        what a plan or an approval has shown."""
+        """Call this after the content of a path was read and before it is used: raises PLAN_REQUIRED when it differs
+        from what a plan or an approval has shown."""
         relative = judge_path(path)
         if relative in self._expected:
             with as_tool_failures(relative), self._parent(relative) as (folder, name):
                 self._check(relative, folder, name, stop)
 
-    # Beneath
+    # Internals
 
     def _check(self, relative: str, folder: int, name: str, stop: threading.Event | None = None) -> None:
-        """Right before the change, in the folder in which it happens. The change itself makes another state, which a
-        second one of the same call may change."""
-        # Compared once: after that, the call's own changes are what makes it differ.
+        """Check the state right before the change, in the folder of the change. The change itself makes another state,
+        which a second change in the same call may replace."""
+        # Compared once: later differences are due to the call's own changes.
         shown = self._expected.pop(relative, None)
         if shown is not None and entry_state(folder, name, stop) != shown:
             message = (
@@ -274,18 +274,18 @@ class Workspace:
         return opened, name
 
     def _open_made(self, relative: str) -> int:
-        """A descriptor of the folder, made with all above it when missing: from the first missing one downwards."""
+        """Return a descriptor of the folder; missing folders are created, outermost first."""
         try:
             return self._opening(self._root, relative, O_FOLDER)
         except FileNotFoundError:
-            pass  # Rare: nearly always it is there, and one system call was enough.
+            pass  # rare: nearly always it exists, and one system call was enough
         names = relative.split("/")
         descriptor = self._opening(self._root, ".", O_FOLDER)
         for depth in range(1, len(names) + 1):
             try:
-                with suppress(FileExistsError):  # opened below, which refuses what is no folder
+                with suppress(FileExistsError):  # opened below, which refuses anything but a folder
                     os.mkdir(names[depth - 1], 0o700, dir_fd=descriptor)
-                # From the root again, not from the folder above, which could have been moved out meanwhile.
+                # From the root again, not from the parent, which could have been moved out meanwhile.
                 inner = self._opening(self._root, "/".join(names[:depth]), O_FOLDER)
             finally:
                 os.close(descriptor)
@@ -311,10 +311,10 @@ def _type_of(mode: int) -> FileType:
 
 
 def _judge_replacing(folder: int, name: str, overwrite: bool) -> int:
-    """The permission bits for what takes this name: those of the file that stands there, 0600 where none does.
+    """Return the permission bits of the new file: those of the file that it replaces, otherwise 0600.
 
-    Refuses early what must not be replaced, for the sake of the message and of the other name of a hard-linked file.
-    Safety does not depend on it: a rename puts another file under the name and writes into none, and without
+    It refuses early what must not be replaced, for a clear message and to protect the other name of a hard-linked file.
+    Safety does not depend on it: a rename replaces the file under the name and writes into none, and without
     `overwrite` the kernel refuses a name that was taken meanwhile.
     """
     try:
@@ -325,7 +325,7 @@ def _judge_replacing(folder: int, name: str, overwrite: bool) -> int:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    # The link itself is replaced: writing through it would reach wherever it leads.
+    # The link itself is replaced: writing through it would change its target.
     if stat.S_ISLNK(status.st_mode):
         return 0o600
     if not stat.S_ISREG(status.st_mode):

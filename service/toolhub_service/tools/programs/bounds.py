@@ -1,4 +1,4 @@
-"""The bounds of a program, and what it is told that has broken one of them or failed by itself."""
+"""The limits of a program, and the failures of one that exceeds a limit or raises."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, ref
 
 _VIOLATIONS_SHOWN: Final = 10
 _EXCERPT_CHARS: Final = 200
-# Past what is kept, printing is only counted; a program that goes on this far is taken for one that never ends.
+# Beyond what is kept, output is only counted; a program that prints this much counts as endless.
 _PRINT_LIMIT_FACTOR: Final = 64
-"""A program that goes on printing, though nothing more is kept, is ended at so many times the bound."""
+"""A program is ended when its output exceeds the kept size by this factor."""
 _PRINT_MIN_BYTES: Final = 64 * 1024
 _LINE_OF_NOTHING: Final = 0
 _NO_MEMBER: Final = re.compile(r"Module `(\w{1,64})` has no member `(\w{1,200})`")
 
 
 class ProgramLimits(msgspec.Struct, frozen=True):
-    """Of one program; `workers` of the hub."""
+    """Limits of one program; `workers` is for the whole hub."""
 
     workers: int = 8
     memory_bytes: int = 100_000_000
     cpu_s: float = 30.0
     wall_s: float = 600.0
-    """From its start to its end, its calls included."""
+    """From its start to its end, including its calls."""
     calls_max: int = 50
     code_bytes: int = 64 * 1024
     result_bytes: int = 1024 * 1024
@@ -38,7 +38,7 @@ class ProgramLimits(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Printed:
-    """What a program writes; the first bytes are kept."""
+    """A program's output, of which the first bytes are kept."""
 
     limit_bytes: int
     kept: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Printed:
             cut = text.encode("utf-8", "replace")[:left].decode("utf-8", "ignore")
             self.kept.append(cut)
         self.is_cut = self.is_cut or self.total > self.limit_bytes
-        # Raised within the interpreter's callback: that is the one way to end a program that prints in a loop.
+        # Raised within the interpreter's callback, the only way to end a program that prints in a loop.
         if self.is_too_much:
             raise ValueError("the program printed too much")
 
@@ -70,9 +70,9 @@ class Printed:
 
 
 def raised(name: str, text: str, line: int, code: str, printed: Printed, limits: ProgramLimits) -> ToolFailure:
-    """Of an exception that the program did not catch, or of a limit that the interpreter keeps."""
+    """Return the failure for an exception that the program did not catch, or for a limit of the interpreter."""
     written = printed.text
-    # First: what the callback raised reaches here under a name of the interpreter's own.
+    # Checked first: the callback's exception arrives here under the interpreter's own name.
     if printed.is_too_much:
         message = f"The program printed more than {printed.ends_at_bytes:,} bytes. Print less."
         return refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=printed.limit_bytes, stdout=written)
@@ -98,7 +98,7 @@ def no_syntax(text: str, line: int, column: int) -> ToolFailure:
 
 
 def ill_typed(diagnostics: str, near: Callable[[str], str]) -> ToolFailure:
-    """One violation a diagnostic; the first stands in the message."""
+    """Return one violation per diagnostic; the message contains the first."""
     try:
         found = [each for each in json.loads(diagnostics) if isinstance(each, dict)]
     except ValueError:
@@ -121,7 +121,7 @@ def ill_typed(diagnostics: str, near: Callable[[str], str]) -> ToolFailure:
 
 
 def _suggestion(problem: str, near: Callable[[str], str]) -> str:
-    """What a name might have been that a module of tools has not."""
+    """Return a suggestion for a name that a module of tools lacks."""
     found = _NO_MEMBER.search(problem)
     name = near(f"{found[1]}.{found[2]}") if found else ""
     return f"Did you mean {name}?" if name else ""

@@ -1,8 +1,8 @@
-"""A dry run of a program: what it would call, as far as that can be known without any effect.
+"""A dry run of a program: the calls that it would make, as far as they can be known without any effect.
 
-The program runs. A call of a tool that only reads is made; of any other a plan is asked for, and the program is given a
-value in the place of the answer. Where it looks into such a value, or passes it to a call, the dry run ends: from there
-on nobody knows. A value that the program asks for its truth is true, as an answer that is an object would be.
+The program runs. A call of a tool that only reads is made; any other is only planned, and the program gets a
+placeholder as its answer. When it inspects a placeholder, or passes it to a call, the dry run ends, because the rest is
+unknown. A placeholder is true, as an answer that is an object would be.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _UNKNOWN: Final = "What it would do from here on depends on an answer that is no
 
 
 class Unforeseeable(Exception):
-    """The program looks into an answer that is not there."""
+    """The program inspects an unknown answer."""
 
 
 class ForeseenCalls(ProgramCalls):
-    """Implements `Host` for a dry run; `lines` is what it shows."""
+    """Implements `Host` for a dry run; `lines` returns what it shows."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ForeseenCalls(ProgramCalls):
 
     async def call(self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]) -> Any:
         if _holds_unknown((args, dict(members)), 0):
-            # What a program does with an answer that nobody has cannot be foreseen: the dry run ends here.
+            # What a program does with an unknown answer cannot be foreseen, so the dry run ends here.
             self._is_over = True
             raise CallFailed("the dry run is over")
         return await super().call(module, function, args, members)
@@ -73,7 +73,7 @@ class ForeseenCalls(ProgramCalls):
         return ToolResult(ok=True, call_id=plan.call_id, tool=tool, value=unknown_answer())
 
     def lines(self, failure: ToolFailure | None) -> Sequence[str]:
-        """Raises the failure when it is the program's own."""
+        """Return the lines of the dry run. Raises the failure when it is the program's own."""
         is_unknown = self._is_over or (failure is not None and UnknownAnswer.__name__ in failure.error.message)
         if failure is not None and not is_unknown:
             raise failure
@@ -94,10 +94,10 @@ def _shown(args: JsonObject) -> str:
 def _holds_unknown(value: Any, depth: int) -> bool:
     if isinstance(value, UnknownAnswer):
         return True
-    # A program may have written it into a text (an f-string), where only the name of its class is left.
+    # A program may have formatted it into a text (an f-string), where only the name of its class is left.
     if isinstance(value, str):
         return UnknownAnswer.__name__ in value
-    # A value may hold itself.
+    # A value may contain itself.
     if depth > _ARGS_CHARS:
         return False
     if isinstance(value, dict):

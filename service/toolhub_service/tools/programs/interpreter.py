@@ -1,16 +1,16 @@
-"""The interpreter of programs: pydantic-monty, and the only file that knows it. Its interface changes often, so the
-version is pinned, and everything beyond here speaks of programs, calls and values.
+"""The interpreter of programs: pydantic-monty, which only this file knows. Its interface changes often, so the version
+is pinned, and all other files deal with programs, calls and values.
 
 A program runs in a worker process out of a bounded pool, which has no file, no socket, no environment and no clock of
 the machine: time stands still at `now_unix_ms`, random numbers come from `seed`, sleeping returns at once. So the same
-program with the same answers of its calls does the same, which is what resuming by replay rests on.
+program with the same answers to its calls does the same, on which resuming by replay depends.
 
     the text ──► checked against the stubs ──► run ──► a call of the program ──► `Host.call` on the event loop
                                                 ▲                                        │
                                                 └──── answers, in the order of the calls ◄┘
 
-Answers are handed back one by one in the order in which the calls were made, however fast each was: what the program
-does next does not depend on the machine.
+Answers are returned one by one in the order of the calls, however fast each was, so that the program's behaviour does
+not depend on the machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BUILT_IN_CALL: Final = "call"
 ERROR_OF: Final = "error_of"
 
 _MAX_DEPTH: Final = 100
-"""Of calls of the program's own functions."""
+"""Recursion limit of the program's own functions."""
 _CHECKED_KEPT: Final = 1_000
 _GRACE_S: Final = 1.0
 _RUNS_PER_WORKER: Final = 200
@@ -56,7 +56,7 @@ DEPTHS: Final = 6
 _LAST_PAUSE_S: Final = 0.2
 _WORKER_CPU_S: Final = 100_000
 _WORKER_MEMORY_BYTES: Final = 2 * 1024**3
-"""Of address space: the checker of types reserves far more than it uses."""
+"""Address space: the type checker reserves far more than it uses."""
 _WORKER_FILE_BYTES: Final = 1024 * 1024
 _WORKER_THREADS: Final = 32
 
@@ -65,36 +65,36 @@ class Program(msgspec.Struct, frozen=True):
     code: str
     inputs: Mapping[str, Any]
     modules: Mapping[str, Sequence[str]]
-    """Names of the functions that each module has."""
+    """Names of each module's functions."""
     stubs: Mapping[str, str]
-    """By module: what the functions take and return."""
+    """By module: arguments and results of its functions."""
     built_in: str
-    """Stubs of what is there without an import."""
+    """Stubs of functions available without an import."""
     now_unix_ms: int
     seed: str
     is_checked: bool = True
     """Whether its types are checked before it runs."""
     near: Callable[[str], str] = lambda _: ""
-    """The function most like a `module.function` that there is not; empty: none is."""
+    """Returns the function most similar to an unknown `module.function`; empty: none."""
 
 
 class Host(Protocol):
-    """What a program reaches. Called on the event loop."""
+    """The functions that a program can call. Used on the event loop."""
 
     def stopped(self) -> BaseException | None:
-        """Why nothing more of the program is to run; None: it goes on."""
+        """Return why the program must stop; None: it continues."""
 
     async def call(self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]) -> Any:
-        """A function's answer; `module` is empty for the built-in ones. What it raises the program may catch."""
+        """Return a function's answer; `module` is empty for the built-in ones. The program may catch its exceptions."""
 
     def error_of(self, text: str) -> Mapping[str, Any]:
-        """What is known of the failure that was raised with this text."""
+        """Return the details of the failure that was raised with this text."""
 
 
 @dataclass(slots=True)
 class Ended:
     value: Any
-    """Untrusted: of any type, a thousand levels deep."""
+    """Untrusted: of any type, possibly a thousand levels deep."""
 
 
 class Interpreter:
@@ -103,12 +103,12 @@ class Interpreter:
     def __init__(self, limits: ProgramLimits, ladder: Ladder) -> None:
         self.limits = limits
         self.sandbox: Level | None = None
-        """How the workers are held; None before the first has started."""
+        """How the workers are confined; None before the first has started."""
         self._ladder = ladder
         self._stack = AsyncExitStack()
         self._pool: pydantic_monty.AsyncMonty | None = None
         self._opening = asyncio.Lock()
-        # A program that waits for one within it must not wait for the worker of one like itself.
+        # A program that runs within another one must not wait for a worker of its level.
         self._free = [asyncio.Semaphore(limits.workers) for _ in range(DEPTHS)]
         self._checked: OrderedDict[bytes, None] = OrderedDict()
 
@@ -117,7 +117,7 @@ class Interpreter:
         return "" if find_spec("pydantic_monty") else f"programs need an interpreter: {INSTALL}"
 
     async def level(self) -> Level | None:
-        """How workers are held here; None: they cannot be, and do not start."""
+        """Return how workers are confined here; None: they cannot be, and do not start."""
         return await self._ladder.level()
 
     async def close(self) -> None:
@@ -126,10 +126,11 @@ class Interpreter:
             await self._stack.aclose()
 
     async def run(self, program: Program, host: Host, printed: Printed, deadline_s: float, depth: int = 0) -> Ended:
-        """The value of its last expression. `deadline_s` is on the loop clock; `depth`: calls above this one.
+        """Return the value of the last expression. `deadline_s` is on the loop clock; `depth`: calls above this one.
 
         Raises ToolFailure INVALID_INPUT (syntax, types), EXECUTION_ERROR (an exception, memory, a crash of the worker),
-        TIMEOUT (processor time, wall time), RATE_LIMITED (no worker is free in time), and what `host.stopped` tells.
+        TIMEOUT (processor time, wall time), RATE_LIMITED (no worker is free in time), and the exception of
+        `host.stopped`.
         """
         loop = asyncio.get_running_loop()
         wall_s = min(self.limits.wall_s, deadline_s - loop.time())
@@ -195,12 +196,13 @@ class Interpreter:
                 "max_memory": limits.memory_bytes,
                 "max_feed_duration_secs": limits.cpu_s,
                 "max_recursion_depth": _MAX_DEPTH,
-                # Well above what the calls need: `calls_max` is refused in words that the program can catch.
+                # Well above what the calls need: exceeding `calls_max` is an error that the program can catch.
                 "max_suspensions": 4 * limits.calls_max + 200,
             },
             "external_modules": modules,
             "os_policy": {
-                # A replay must come to the same calls: time stands still, sleep takes none, and chance has a seed.
+                # A replay must make the same calls: time stands still, sleep returns at once, and random numbers have a
+                # seed.
                 "datetime": datetime.fromtimestamp(program.now_unix_ms / 1_000, UTC),
                 "sleep": "zero",
                 "process_time": "zero",
@@ -227,20 +229,20 @@ class Interpreter:
                     feed_duration_limit_grace=_GRACE_S,
                 )
                 self._pool = await self._stack.enter_async_context(pool)
-                # Its threads touch Python objects a moment longer than the pool is open, and a process that ends
-                # meanwhile is aborted.
+                # Its threads use Python objects for a moment after the pool is closed, and a process that ends
+                # meanwhile aborts.
                 atexit.register(time.sleep, _LAST_PAUSE_S)
             return self._pool
 
     def _worker(self) -> SandboxRequest:
-        """The interpreter's binary, which needs no file but itself. A worker serves many programs, whose own bounds of
-        time and memory it keeps; these are beyond them."""
+        """Return the request for the interpreter's binary, which needs no other file. A worker serves many programs and
+        enforces their limits of time and memory; these are above them."""
         bounds = Bounds(
             cpu_s=_WORKER_CPU_S,
             memory_bytes=self.limits.memory_bytes + _WORKER_MEMORY_BYTES,
             file_bytes=_WORKER_FILE_BYTES,
             processes=_WORKER_THREADS,
-            # The bounds of a worker, of many programs: the interpreter counts what each of them takes.
+            # Limits of a worker for many programs: the interpreter counts the use of each.
             open_files=64,
         )
         return SandboxRequest((_binary(),), {}, "/", bounds=bounds, has_input=True)
@@ -252,18 +254,18 @@ class Interpreter:
 
 
 class UnknownAnswer:
-    """What a program is given in a dry run in place of an answer that nobody knows yet."""
+    """Placeholder in a dry run for an unknown answer."""
 
 
 def unknown_answer() -> Any:
-    """To be returned by `Host.call`: a value that can be passed on and kept, and says nothing."""
+    """Return a placeholder for `Host.call`: a value that can be passed on and stored, and reveals nothing."""
     import pydantic_monty as monty
 
     return monty.ClassInstance(UnknownAnswer())
 
 
 def _binary() -> str:
-    """Where the distribution has put the program that interprets."""
+    """Return the path of the distribution's interpreter."""
     files = distribution("pydantic-monty-runtime").files or ()
     return os.path.realpath(next(file.locate() for file in files if file.name == "monty"))
 
@@ -283,7 +285,7 @@ def _function(host: Host, module: str, name: str) -> Callable[..., Awaitable[Any
 
 
 async def _driven(snapshot: Any, host: Host, known: frozenset[str]) -> Any:
-    """From one halt of the program to the next, to its value."""
+    """Drive the program from one halt to the next, and return its value."""
     import pydantic_monty as monty
 
     under_way: dict[int, asyncio.Task[Any]] = {}
@@ -292,7 +294,7 @@ async def _driven(snapshot: Any, host: Host, known: frozenset[str]) -> Any:
             if isinstance(snapshot, monty.AsyncFutureSnapshot):
                 snapshot = await _answered(snapshot, under_way)
             elif _is_call_beside_others(snapshot, known):
-                # `asyncio.gather` of the program: its calls run beside each other.
+                # `asyncio.gather` in the program: its calls run concurrently.
                 under_way[snapshot.call_id] = asyncio.create_task(_begun(snapshot, host))
                 snapshot = await snapshot.resume({"future": ...})
             else:
@@ -301,20 +303,20 @@ async def _driven(snapshot: Any, host: Host, known: frozenset[str]) -> Any:
                 raise reason
         return snapshot.output
     finally:
-        if host.stopped() is None:  # else what is under way is let finish, so that its answer is kept
+        if host.stopped() is None:  # otherwise running calls may finish, so that their answers are kept
             for task in under_way.values():
                 task.cancel()
         await asyncio.gather(*under_way.values(), return_exceptions=True)
 
 
 def _known(program: Program) -> frozenset[str]:
-    """Names of the functions that are calls; any other name is unknown to the interpreter, which says so itself."""
+    """Return the names of the functions that are calls; the interpreter itself reports any other name as unknown."""
     functions = (f"{module}.{function}" for module, names in program.modules.items() for function in names)
     return frozenset((BUILT_IN_CALL, *functions))
 
 
 def _is_call_beside_others(snapshot: Any, known: frozenset[str]) -> bool:
-    """Whether the program goes on while the call is under way; else it waits for it at once."""
+    """Return whether the program continues during the call; otherwise it waits for it at once."""
     import pydantic_monty as monty
 
     if not isinstance(snapshot, monty.AsyncFunctionSnapshot) or snapshot.is_os_function:
@@ -328,8 +330,8 @@ async def _begun(snapshot: Any, host: Host) -> Any:
 
 
 async def _answered(snapshot: Any, under_way: dict[int, asyncio.Task[Any]]) -> Any:
-    """The next halt, after the answer to the oldest call that the program may wait for."""
-    # The oldest, not the first to end: a replay answers in the same order, whatever took how long.
+    """Return the next halt, after the answer to the oldest call that the program may wait for."""
+    # The oldest, not the first to end: a replay answers in the same order, whatever the durations.
     oldest = min(snapshot.pending_call_ids)
     task = under_way.pop(oldest)
     try:
@@ -340,7 +342,7 @@ async def _answered(snapshot: Any, under_way: dict[int, asyncio.Task[Any]]) -> A
 
 
 def _unimported(program: Program) -> list[str]:
-    """Modules of tools that the program uses without importing them; they are there all the same."""
+    """Return the modules of tools that the program uses without importing them; they are available all the same."""
     lines = [line.strip() for line in program.code.split("\n")]
     imports = [line for line in lines if line.startswith(("import ", "from "))]
     words = {word for line in imports for word in line.replace(",", " ").split()}
@@ -348,7 +350,7 @@ def _unimported(program: Program) -> list[str]:
 
 
 def _checked_key(program: Program) -> bytes:
-    # With the stubs: the same code may be wrong once a tool has another schema.
+    # Includes the stubs: the same code may be invalid once a tool has another schema.
     digest = sha256(program.code.encode("utf-8", "surrogatepass"))
     for module, stubs in sorted(program.stubs.items()):
         digest.update(f"\0{module}\0{stubs}".encode("utf-8", "replace"))

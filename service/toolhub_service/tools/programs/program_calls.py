@@ -1,8 +1,7 @@
-"""The calls of one program: its functions as inner calls of the hub, counted, bounded, and told to whoever watches.
+"""The calls of one program: its functions as inner calls of the hub, counted, limited, and reported as progress.
 
-A tool's failure is raised in the program as RuntimeError with the text `KIND: message`; the facts behind it are what
-`error_of` gives. Nothing that a program says of itself is believed: which calls were made, and how they ended, is noted
-here.
+A tool's failure is raised in the program as RuntimeError with the text `KIND: message`; `error_of` returns its details.
+A program's own statements are not trusted: which calls were made, and how they ended, is recorded here.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from toolhub_service.tools.programs.interpreter import BUILT_IN_CALL
 from toolhub_service.tools.tool import ToolOutput
 
 AT_ONCE_MAX: Final = 8
-"""Calls of one program that are under way at the same time; more wait in their order."""
+"""Concurrent calls of one program; more wait in their order."""
 VALUES_MAX: Final = 200_000
 _DEPTH_MAX: Final = 60
 _RECENT_CHARS: Final = 3_800
-"""What a report may hold besides its own words."""
+"""Limit of a report's list of recent calls."""
 _CHANGE_CHARS: Final = 130
-# Python writes an integer out in quadratic time: a program could hold up the hub with one of a few million digits.
+# Python formats an integer in quadratic time: one of a few million digits would block the hub.
 _INTEGER_BITS_MAX: Final = 1_024
 _TEXT_CHARS_MAX: Final = 200
 PURPOSE: Final = "a program's call"
@@ -74,7 +73,7 @@ class CallFailed(RuntimeError):
 
 
 class ProgramCalls:
-    """Implements `Host`. `made` is what was called, in the order in which the program asked."""
+    """Implements `Host`. `made` lists the calls, in the order in which the program made them."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class ProgramCalls:
         calls_max: int,
         full_name: Callable[[str], str] = str,
     ) -> None:
-        """`full_name`: of the tool that a text given to `call` means."""
+        """`full_name` returns the full name of the tool that a program's `call` names."""
         self.calls = calls
         self._tools = tools
         self._full_name = full_name
@@ -121,7 +120,7 @@ class ProgramCalls:
     def _resolved(
         self, module: str, function: str, args: tuple[Any, ...], members: Mapping[str, Any]
     ) -> tuple[str, JsonObject]:
-        """The tool's full name and its arguments: one object, or each by its name."""
+        """Return the tool's full name and its arguments, given as one object or by name."""
         if not module and function == BUILT_IN_CALL:
             if not args or not isinstance(args[0], str):
                 raise refuse(
@@ -139,17 +138,18 @@ class ProgramCalls:
 
     async def _invoked(self, tool: str, args: JsonObject) -> Any:
         place = len(self._made)
-        # Its place is taken at once, so that the list is in the order of asking; CANCELLED stands until it has ended.
+        # Its place is reserved at once, so that the list is in the order of the calls; it is CANCELLED until it has
+        # ended.
         self._made.append(ProgramCall(tool=tool, call_id="", ok=False, kind=ErrorKind.CANCELLED.value))
         try:
             async with self._at_once:
-                # It may have waited for its turn while another call suspended the program.
+                # It may have waited while another call suspended the program.
                 if self._suspended is not None:
                     raise CallFailed("the program is suspended")
                 self._report_progress(place, "STARTED")
                 result = await self._asked(tool, args)
         except Suspended as suspended:
-            # Kept here, as the interpreter passes on no exception of the host's as itself.
+            # Stored here, as the interpreter does not pass exceptions of the host on unchanged.
             self._suspended = suspended
             raise CallFailed("the program is suspended") from suspended
         except asyncio.CancelledError:
@@ -187,16 +187,17 @@ class ProgramCalls:
         shown["details"] = dict(error.details)
         if error.violations:
             shown["details"]["violations"] = [{"path": each.path, "message": each.message} for each in error.violations]
-        # By its text: that is all of an exception that the program can hand back to `error_of`.
+        # Keyed by its text, the only part of an exception that the program can pass to `error_of`.
         self._errors[text] = shown
         return CallFailed(text)
 
 
-# What leaves a program is JSON or nothing: it may hold anything else, nested as deep as it likes.
+# Only JSON leaves a program, which may hold any other value, nested arbitrarily deep.
 
 
 def plain(value: Any) -> JsonValue:
-    """The value as JSON has it; tuples are arrays. Raises ToolFailure INVALID_INPUT for what JSON has not."""
+    """Return the value as JSON; tuples become arrays. Raises ToolFailure INVALID_INPUT for a value that JSON cannot
+    hold."""
     return _Plain().of(value, 0)
 
 

@@ -1,7 +1,8 @@
-"""core/program.run: a program in place of many calls; what it reads on the way stays out of the model's sight.
+"""core/program.run: a program in place of many calls; its intermediate results do not reach the model.
 
 It can do no more than its caller: each function of a program is an inner call of the hub. As a job it is durable: its
-calls are kept in the run's log, and a run that was interrupted, or waited for a person, begins again with its answers.
+calls are stored in the run's log, and a run that was interrupted, or waited for a person, starts again with the stored
+answers.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ _CODE_CHARS: Final = 1024 * 1024
 _EVIDENCE_CHARS: Final = 1_000
 _OF_CALL_ID: Final = re.compile(r"call_([0-9a-f]{12})[0-9a-f]{16}")
 _UNKNOWN_TIME_MS: Final = 946_684_800_000
-"""2000-01-01, for a job whose call was named by its caller: any time will do that is the same in each of its runs."""
+"""2000-01-01, for a job whose call was named by its caller: any time works that is the same in each of its runs."""
 
 
 class ProgramText(msgspec.Struct, frozen=True):
-    """What is run, whoever asks for it."""
+    """The program, whoever runs it."""
 
     code: str
     inputs: JsonObject
@@ -81,7 +82,7 @@ class Prepared:
     named: Sequence[ToolSpec]
 
     def full_name(self, text: str) -> str:
-        """Of the tool that `call` is to call, by its own name or by one that a model interface was given."""
+        """Return the full name of a tool that `call` names by its own name or by the name in a model interface."""
         return text if "/" in text else self._exported.get(text, text)
 
     @cached_property
@@ -92,14 +93,15 @@ class Prepared:
 async def prepared(
     interpreter: Interpreter, text: ProgramText, context: ToolContext[Any], now_unix_ms: Callable[[], int]
 ) -> Prepared:
-    """Raises ToolFailure INVALID_INPUT for a program that is too long or names no tool of the caller's,
-    BUDGET_EXCEEDED for calls that are nested too deep, and TOOL_UNAVAILABLE where policy demands a better sandbox."""
+    """Check and prepare a program. Raises ToolFailure INVALID_INPUT for a program that is too long or names no tool of
+    the caller's, BUDGET_EXCEEDED for calls nested too deeply, and TOOL_UNAVAILABLE where policy demands a better
+    sandbox."""
     tool = context.call.tool if context.call else ProgramRun.name
     if refusal := too_weak(tool, await interpreter.level(), wanted_level(tool, context.constraints.sandbox)):
         raise refusal
     _check_length(text.code, interpreter.limits.code_bytes)
     offered = await _offered(_inner_calls(context), text.tools)
-    # Durable: a program that is run again after a restart gets the answers of the calls that were made.
+    # Durable: a program that runs again after a restart gets the answers of its earlier calls.
     calls = _inner_calls(context).narrowed((spec.name for spec in offered), text.max_calls).durable()
     words = words_of(text.code)
     names = tools_by_name([spec.name for spec in offered], words)
@@ -112,7 +114,7 @@ async def prepared(
         stubs=dict.fromkeys(modules, PYTHON_HEAD) | python_modules(named),
         built_in=PYTHON_HEAD + BUILT_IN,
         now_unix_ms=_began_unix_ms(context, now_unix_ms),
-        # A job keeps its id when it is run again, a call has a new one.
+        # A job keeps its id when it runs again, a call gets a new one.
         seed=(context.call.job_id if context.call else "") or context.call_id,
         is_checked=text.is_checked,
         near=partial(_near, [spec.name for spec in offered]),
@@ -127,7 +129,7 @@ async def run_program(
     now_unix_ms: Callable[[], int],
     report: Callable[[ProgramProgress], None],
 ) -> ProgramEnded:
-    """Runs it with the calls of the running call; lays evidence of it, however it ends.
+    """Run it with the calls of the running call; evidence is added however it ends.
 
     Raises ToolFailure as `prepared` and `Interpreter.run`, and lets `Suspended` through.
     """
@@ -144,7 +146,7 @@ async def run_program(
 async def foreseen_program(
     interpreter: Interpreter, text: ProgramText, context: ToolContext[Any], now_unix_ms: Callable[[], int]
 ) -> Sequence[str]:
-    """What it would call, for a dry run. Raises ToolFailure when it would fail before anything is unknown."""
+    """Return what it would call, for a dry run. Raises ToolFailure when it would fail before anything is unknown."""
     ready = await prepared(interpreter, text, context, now_unix_ms)
     specs = {spec.name: spec for spec in ready.offered}
     host = ForeseenCalls(ready.calls, ready.names, specs, lambda _: None, text.max_calls, ready.full_name)
@@ -256,7 +258,7 @@ def _check_length(code: str, max_bytes: int) -> None:
 
 
 async def _offered(calls: InnerCalls, patterns: Sequence[str] | None) -> Sequence[ToolSpec]:
-    """The tools that a program may call, without itself: no program runs programs."""
+    """Return the tools that a program may call, without core/program.run: no program runs programs."""
     if patterns is None:
         return await calls.offered(lambda spec: spec.name != NAME)
     all_offered = await calls.offered(lambda spec: spec.name != NAME)
@@ -274,7 +276,7 @@ async def _offered(calls: InnerCalls, patterns: Sequence[str] | None) -> Sequenc
 
 
 def _named(offered: Sequence[ToolSpec], names: Mapping[FunctionName, str]) -> list[tuple[ToolSpec, FunctionName]]:
-    """The tools that the text names, once for each name."""
+    """Return the tools that the text names, once for each name."""
     specs = {spec.name: spec for spec in offered}
     return [(specs[tool], name) for name, tool in sorted(names.items())]
 
@@ -282,7 +284,8 @@ def _named(offered: Sequence[ToolSpec], names: Mapping[FunctionName, str]) -> li
 def _modules(
     offered: Sequence[ToolSpec], names: Mapping[FunctionName, str], words: Collection[str]
 ) -> dict[str, list[str]]:
-    """Each module that the text names, with the functions that it names: of thousands none has to be handed over."""
+    """Return each module that the text names, with the functions that it names, so that thousands need not be
+    passed."""
     modules: dict[str, list[str]] = {module_name(spec.name): [] for spec in offered}
     for name in sorted(names):
         modules[name.module].append(name.function)
@@ -295,7 +298,7 @@ def _near(tools: Sequence[str], name: str) -> str:
 
 
 def _began_unix_ms(context: ToolContext[Any], now_unix_ms: Callable[[], int]) -> int:
-    """The same in each run of a job."""
+    """Return the same time in each run of a job."""
     if context.call is None or not context.call.job_id:
         return now_unix_ms()
     named = _OF_CALL_ID.fullmatch(context.call_id)
@@ -327,7 +330,7 @@ def _lay_evidence(
 
 
 async def _bounded(value: JsonValue, max_bytes: int, context: ToolContext[Any]) -> tuple[JsonValue, str]:
-    """The value, or the id of the artifact that holds it."""
+    """Return the value, or the id of the artifact that holds it."""
     try:
         data = dumps(value)
     except NotJson as odd:

@@ -1,8 +1,8 @@
 """A process that takes one picture of one page with one browser, and ends.
 
-On standard input comes JSON: `url`, `executable`, `proxy`, `user`, `password`, `width`, `height`, `full_page`,
-`sandbox`, `timeout_s`, `max_pixels`, `max_bytes`. On standard output goes one line of JSON, then the PNG. The browser
-has a profile of its own, made for this picture, and no way out but the proxy.
+Standard input is JSON: `url`, `executable`, `proxy`, `user`, `password`, `width`, `height`, `full_page`, `sandbox`,
+`timeout_s`, `max_pixels`, `max_bytes`. Standard output is one line of JSON, then the PNG. The browser has a new profile
+for this picture, and reaches the network only through the proxy.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ FLAGS = (
     "--renderer-process-limit=4",
     "--js-flags=--max-old-space-size=512",
 )
-# Pages have no use for these in a picture, and each is a way to speak past HTTP.
+# Pages do not need these for a picture, and each can bypass HTTP.
 _WITHOUT = "for (const name of ['RTCPeerConnection', 'webkitRTCPeerConnection', 'WebTransport']) delete window[name];"
 
 
 def main() -> None:
     with suppress(OSError, AttributeError):
-        # A hub that is killed runs no clean-up, and a browser left behind keeps its memory.
+        # A killed hub runs no clean-up, and a browser left behind keeps its memory.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     asked = json.load(sys.stdin)
-    # The driver and the browser print on standard output too; the answer has a descriptor of its own.
+    # The driver and the browser also print to standard output, so the answer has its own descriptor.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     answer, picture = taken(asked)
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def taken(asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """What is answer (`problem` is empty when there is a picture) and the PNG."""
+    """Return the answer (`problem` is empty when there is a picture) and the PNG."""
     from playwright.sync_api import Error, sync_playwright
 
     with sync_playwright() as playwright:
@@ -90,7 +90,7 @@ def _picture(browser: Any, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes
     context = browser.new_context(
         viewport={"width": asked["width"], "height": asked["height"]},
         accept_downloads=False,
-        # A service worker's requests would pass the route below unjudged.
+        # A service worker's requests would bypass the route below.
         service_workers="block",
         permissions=[],
     )
@@ -102,13 +102,13 @@ def _picture(browser: Any, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes
     for state, seconds in (("load", asked["timeout_s"]), ("networkidle", _QUIET_S)):
         left_s = min(seconds, ends_s - time.monotonic())
         if left_s > 0:
-            # A page that never falls quiet (a feed, an advertisement) is still worth its picture.
+            # A page that keeps loading (a feed, an advertisement) is still worth a picture.
             with suppress(LateError):
                 page.wait_for_load_state(state, timeout=left_s * 1000)
     left_ms = max(1.0, ends_s - time.monotonic()) * 1000
     shown = {"type": "png", "timeout": left_ms, "animations": "disabled"}
     if asked["full_page"]:
-        # As high as the page is, within the bound; what lies below is left out.
+        # As high as the page, within the limit; the rest is left out.
         height = max(1, asked["max_pixels"] // asked["width"])
         shown |= {"full_page": True, "clip": {"x": 0, "y": 0, "width": asked["width"], "height": height}}
     picture: bytes = page.screenshot(**shown)
@@ -119,7 +119,7 @@ def _picture(browser: Any, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes
 
 
 def _judge(route: Any) -> None:
-    """Tunnels hide methods from the proxy: here nothing is sent that may change anything."""
+    """Tunnels hide methods from the proxy, so requests that may change something are blocked here."""
     request = route.request
     if request.method in {"GET", "HEAD", "OPTIONS"}:
         route.continue_()

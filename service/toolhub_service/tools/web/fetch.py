@@ -1,4 +1,4 @@
-"""core/web.fetch: what pages say, as text or Markdown, fetched through the egress guard."""
+"""core/web.fetch: the content of pages, as text or Markdown, fetched through the egress guard."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
         return ""
 
     def upstream(self, args: In) -> str:
-        """The origin of the only page; several pages belong to no origin."""
+        """Return the origin of the only page; several pages have no common origin."""
         urls = _wanted(args)
-        # The breaker and the limits of an upstream count by origin; several pages may have several.
+        # The breaker and the limits of an upstream are per origin; several pages may have several.
         if len(urls) != 1:
             return ""
         try:
@@ -139,7 +139,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
         if not urls:
             raise refuse(ErrorKind.INVALID_INPUT, "Give `url`, or at least one of `urls`.", argument="url")
         places = asyncio.Semaphore(_AT_ONCE)
-        # The one page's failure is the call's; of several, each page tells its own.
+        # The failure of a single page is the call's; of several, each page reports its own.
         if len(urls) == 1:
             pages = [await self._page(urls[0], args, context)]
         else:
@@ -182,7 +182,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
         return client.open(request, context.constraints.egress, deadline_s=ends_s, fair_s=fair_s)
 
     async def _fetched(self, url: str, args: In, context: ToolContext) -> tuple[RawPage, HttpResponse]:
-        """The body and its response. Raises ToolFailure; INVALID_INPUT for what is no text."""
+        """Return the body and its response. Raises ToolFailure; INVALID_INPUT for a body that is not text."""
         max_bytes = min(_PAGE_MAX_BYTES, context.constraints.sandbox.max_http_bytes)
         ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + args.timeout_ms / 1000)
         async with self._open(HttpRequest(url, accept=_ACCEPT), context, ends_s) as response:
@@ -193,12 +193,12 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
             body = response.body(max_bytes)
             data = await body.whole()
         is_html = kind.type in _HTML or (kind.type in _UNKNOWN and _looks_like_html(data))
-        # UTF-16 is text and full of zero bytes; anything else that has them is not.
+        # UTF-16 is text and full of zero bytes; any other body with them is not text.
         if not is_html and b"\0" in data[:_SNIFFED_BYTES] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise _no_text(response, kind.type or "binary")
         sha256 = await to_thread_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())
         prove_exchange(context, response, len(data), sha256)
-        data = masked_cut(data, context.mask)  # the text that is made of it is cut again
+        data = masked_cut(data, context.mask)  # the text made from it is truncated again
         raw = RawPage(
             str(response.url),
             data,
@@ -213,13 +213,13 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
 
 
 def _wanted(args: WebFetch.In) -> Sequence[str]:
-    """The URLs that were asked for, each once."""
+    """Return the requested URLs, each once."""
     first = [args.url] if args.url is not None else []
     return list(dict.fromkeys([*first, *args.urls]))
 
 
 def _prove_text(context: ToolContext, response: HttpResponse, reading: PageReading) -> None:
-    """What was made of a body; that it is a stranger's text stands beside it."""
+    """Add evidence of what was made from a body, and that its text is untrusted."""
     url = shown_url(response.url)
     cut = ", cut" if reading.is_cut else ""
     context.proves(
@@ -233,7 +233,7 @@ def _prove_text(context: ToolContext, response: HttpResponse, reading: PageReadi
     )
 
 
-# What kind of body it is: by its Content-Type, and by its first bytes where that says nothing.
+# The kind of a body: by its Content-Type, and by its first bytes where there is none.
 
 
 class _MediaType(msgspec.Struct, frozen=True):
@@ -243,7 +243,7 @@ class _MediaType(msgspec.Struct, frozen=True):
 
 
 def _media_type(response: HttpResponse) -> _MediaType:
-    # Two Content-Type fields are joined by a comma; the first is taken.
+    # Two Content-Type fields are joined by a comma; the first is used.
     first, *parameters = response.header(b"content-type").partition(",")[0].split(";")
     charset = ""
     for parameter in parameters:

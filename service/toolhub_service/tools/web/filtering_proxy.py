@@ -1,8 +1,9 @@
-"""The only way out that a browser has: a forward proxy on loopback that judges each connection as the hub's own.
+"""The browser's only access to the network: a forward proxy on loopback that checks each connection like the hub's own.
 
-Plain HTTP is judged by URL and method and answered once a connection. A tunnel (CONNECT, RFC 9110 §9.3.6) hides what is
-in it: it is judged as the root of its host, so that a rule with other paths opens none. Names are resolved here, each
-answer is judged, and the address that was judged is dialled. Who does not know the password of this call is refused.
+Plain HTTP is checked by URL and method, with one request per connection. A tunnel (CONNECT, RFC 9110 §9.3.6) hides its
+content: it is checked as the root of its host, so that a rule with other paths opens none. Names are resolved here,
+each address is checked, and the proxy connects to a checked address. A client without the password of this call is
+refused.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CONNECTIONS_MAX: Final = 64
 _REFUSALS_MAX: Final = 100
 _NO_AUTHORITY: Final = frozenset("/?#@\\")
 _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# Of one connection only (RFC 9110 §7.6.1), or the proxy's own business.
+# Headers of one connection only (RFC 9110 §7.6.1), or for the proxy itself.
 _HOP_BY_HOP: Final = frozenset(
     "connection proxy-connection proxy-authorization keep-alive te trailer transfer-encoding upgrade host "
     "content-length expect".split()
@@ -41,11 +42,11 @@ _INTERIM_MAX: Final = 16
 
 
 class FilteringProxy:
-    """One call's way out. `start`, then `close`."""
+    """The proxy of one call. `start`, then `close`."""
 
     def __init__(self, resolver: Resolver, egress: tuple[EgressRule, ...], *, max_bytes: int) -> None:
-        """`max_bytes`: of everything that comes in through it; then it carries no more."""
-        # Any process of this machine reaches a port on loopback; this way out is the one browser's.
+        """`max_bytes`: limit of all data received through it; then it carries no more."""
+        # Any process of this machine can connect to a port on loopback; this proxy is for one browser only.
         self.password = secrets.token_urlsafe(24)
         self.failures: list[ToolFailure] = []
         """Why connections were not made, in order, at most a hundred."""
@@ -55,13 +56,13 @@ class FilteringProxy:
         self._egress = egress
         self._left_bytes = max_bytes
         self._credentials = base64.b64encode(f"{USER}:{self.password}".encode())
-        # A page opens as many connections as it likes; more than these wait.
+        # A page may open any number of connections; more than these wait.
         self._places = asyncio.Semaphore(_CONNECTIONS_MAX)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
-        """Its URL. Raises OSError."""
+        """Start to listen and return the proxy's URL. Raises OSError."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD_MAX_BYTES)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
@@ -83,14 +84,14 @@ class FilteringProxy:
         try:
             async with self._places:
                 await self._answer(reader, writer)
-        # The browser sees the end of its connection; what the hub refused is in `failures` already.
+        # The browser sees the end of its connection; the hub's refusal is already in `failures`.
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             pass
         finally:
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request; the connection is over with it."""
+        """Answer one request, which ends the connection."""
         async with asyncio.timeout(_HEAD_S):
             head = await reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")[:-2]
@@ -113,7 +114,7 @@ class FilteringProxy:
         return scheme.lower() == "basic" and hmac.compare_digest(credentials.strip().encode(), self._credentials)
 
     async def _tunnel(self, authority: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # What goes through a tunnel is not seen (ws: runs through one as well), so either scheme may allow it.
+        # The content of a tunnel is not visible (ws: uses one as well), so either scheme may allow it.
         upstream = await self._dialled([f"https://{authority}/", f"http://{authority}/"], "GET")
         if upstream is None:
             await _respond(writer, 403)
@@ -134,7 +135,7 @@ class FilteringProxy:
         if url is None or upstream is None:
             await _respond(writer, 403)
             return
-        # Host is written anew from the URL that was judged, so that no other one reaches a server of many names.
+        # Host is rewritten from the checked URL, so that no other one reaches a server of many names.
         kept = "".join(f"{name}: {value}\r\n" for name, value in fields if name not in _HOP_BY_HOP)
         request = f"{method} {url.target} HTTP/1.1\r\nhost: {url.authority}\r\n{kept}connection: close\r\n\r\n"
         upstream[1].write(request.encode("latin-1"))
@@ -147,16 +148,16 @@ class FilteringProxy:
             return
         await self._relay((reader, writer), upstream, answers_only=True)
 
-    # Judging and dialling.
+    # Checking and connecting.
 
     async def _dialled(
         self, urls: Sequence[str], method: str
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """A connection for the first of them that is allowed; None when none is, or it cannot be had."""
+        """Return a connection for the first allowed URL; None when none is allowed, or no connection can be made."""
         before = len(self.failures)
         for written in urls:
             if (url := self._judged(written, method)) is not None:
-                # The first scheme's refusal does not count where the second is allowed.
+                # The refusal of the first scheme does not count where the second is allowed.
                 del self.failures[before:]
                 return await self._connected(url)
         return None
@@ -172,7 +173,7 @@ class FilteringProxy:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 for address in await judged_addresses(self._resolver, url.host, url.port, url.networks):
-                    with suppress(OSError):  # the next address may answer; that none did is noted below
+                    with suppress(OSError):  # the next address may answer; if none does, that is noted below
                         return await asyncio.open_connection(address, url.port, limit=_HEAD_MAX_BYTES)
             error = WireError(Breakage.UNREACHABLE)
         except TimeoutError:
@@ -198,13 +199,14 @@ class FilteringProxy:
         *,
         answers_only: bool = False,
     ) -> None:
-        """Both ways until either side ends; `answers_only`: what the browser still sends goes nowhere."""
+        """Relay both ways until either side ends; `answers_only`: further data of the browser is dropped."""
         try:
             asks = self._end_of(browser[0]) if answers_only else self._carry(browser[0], upstream[1], counts=False)
             answers = self._carry(upstream[0], browser[1], counts=True)
             directions = [asyncio.ensure_future(answers), asyncio.ensure_future(asks)]
             try:
-                # Either end that closes ends both: a half-open tunnel would hold its place while the browser lives.
+                # When either end closes, both are closed: a half-open tunnel would occupy its place for as long as the
+                # browser lives.
                 await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for direction in directions:
@@ -217,8 +219,8 @@ class FilteringProxy:
             upstream[1].transport.abort()
 
     async def _end_of(self, source: asyncio.StreamReader) -> None:
-        """A browser that has its answer closes, also where the server does not."""
-        with suppress(OSError):  # a reset is an end, too
+        """Wait until the browser closes: it does once it has its answer, also where the server does not."""
+        with suppress(OSError):  # a reset is an end too
             while await source.read(_PIECE_BYTES):
                 continue
 
@@ -226,7 +228,7 @@ class FilteringProxy:
         with suppress(OSError):  # either side's reset ends the relay, as its end does
             while piece := await source.read(_PIECE_BYTES):
                 if counts:
-                    # One budget for all connections: a page may split what it loads over many.
+                    # One budget for all connections: a page may split its downloads over many.
                     self._left_bytes -= len(piece)
                     if self._left_bytes < 0:
                         self.is_exhausted = True
@@ -236,14 +238,14 @@ class FilteringProxy:
 
 
 async def _answer_head(upstream: asyncio.StreamReader) -> bytes:
-    """The head of the final answer, which says that the connection ends with it: no other request is read from it,
-    whatever the server promises. Raises ValueError for what is no answer."""
+    """Return the head of the final answer, which declares that the connection ends with it: no other request is read
+    from it, whatever the server declares. Raises ValueError for an invalid answer."""
     for _ in range(_INTERIM_MAX):
         head = await upstream.readuntil(b"\r\n\r\n")
         first, *lines = head.split(b"\r\n")[:-2]
         if not first.startswith(b"HTTP/1."):
             raise ValueError(first[:20])
-        # Interim answers (100, 103) are swallowed: the browser asked for none, and the final one follows.
+        # Interim answers (100, 103) are dropped: the browser asked for none, and the final one follows.
         if first[9:10] != b"1":
             kept = [line for line in lines if line.partition(b":")[0].strip().lower() not in _OF_CONNECTION]
             return b"\r\n".join((first, *kept, b"Connection: close", b"", b""))

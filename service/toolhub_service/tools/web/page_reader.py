@@ -1,9 +1,9 @@
-"""The processes that take pages apart: few, started at the first page, gone when idle, killed when late.
+"""The processes that parse pages: few, started at the first page, ended when idle, killed when late.
 
-A page is written by somebody unknown, and its parsers are C and take time by the square. So no page is parsed in the
-hub: a process without network, that may read the libraries and nothing else (where the kernel has Landlock), gets the
-bytes and answers with one line of JSON. It is ended after so many pages, for what one page left behind must not meet
-the next for long.
+A page is untrusted, and its parsers are written in C and take quadratic time. So no page is parsed in the hub: a
+process without network, which may read only the libraries (where the kernel has Landlock), gets the bytes and answers
+with one line of JSON. It is ended after a number of pages, so that remains of one page cannot affect later ones for
+long.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from toolhub_service.sandbox.process import Child, Program, spawn
 
 WORKER: Final = "toolhub_service.tools.web.page_worker"
 _PACKAGE: Final = Path(__file__).parents[2]
-# lxml and its neighbours keep memory after each page; a fresh process gives it back.
+# lxml and related libraries keep memory after each page; a new process frees it.
 PAGES_A_WORKER: Final = 100
 IDLE_S: Final = 60.0
-# Of one page: the engines' shares of processor time, and as much again where the machine is busy.
+# Per page: the engines' shares of processor time, and as much again where the machine is busy.
 PAGE_S: Final = 40.0
 _ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
 _READABLE: Final = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", sys.prefix, sys.base_prefix)
@@ -43,15 +43,15 @@ _ENVIRONMENT: Final = {"LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "PYT
 
 
 class RawPage(msgspec.Struct, frozen=True):
-    """The body of a page and how it is to be read."""
+    """The body of a page and how to parse it."""
 
     url: str
     data: bytes
     charset: str
-    """That of the Content-Type; empty when it names none."""
+    """Charset of the Content-Type; empty when it names none."""
     is_html: bool
     is_cut: bool
-    """Whether the body had more."""
+    """Whether the body was truncated."""
     markdown: bool
     links: bool
     max_chars: int
@@ -65,22 +65,22 @@ class PageLink(msgspec.Struct, frozen=True):
 
 
 class PageReading(msgspec.Struct, frozen=True):
-    """What was made of a page."""
+    """The text of a page."""
 
     title: str
     text: str
     is_cut: bool
-    """Whether there was more text than asked for."""
+    """Whether there was more text than requested."""
     links: list[PageLink]
     charset: str
     engine: str
 
 
 class PageReader:
-    """One event loop owns it. `close` it when no call is left."""
+    """Reads pages. One event loop owns it. `close` it after the last call."""
 
     def __init__(self, *, size: int = 2, page_s: float = PAGE_S) -> None:
-        """`size`: processes at once. `page_s`: the longest that a page may take."""
+        """`size`: concurrent processes. `page_s`: longest time for a page."""
         self._permits = asyncio.Semaphore(size)
         self._page_s = page_s
         self._idle: list[_Worker] = []
@@ -89,20 +89,21 @@ class PageReader:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the processes that wait for a page."""
+        """Return the ids of the processes that wait for a page."""
         return tuple(worker.pid for worker in self._idle)
 
     async def read(self, page: RawPage, *, deadline_s: float) -> PageReading:
-        """Read it by `deadline_s` (loop clock). Raises ToolFailure EXECUTION_ERROR for a page that cannot be read."""
+        """Read the page by `deadline_s` (loop clock). Raises ToolFailure EXECUTION_ERROR for a page that cannot be
+        parsed."""
         async with self._permits:
             ends_s = min(deadline_s, asyncio.get_running_loop().time() + self._page_s)
             try:
                 return await self._read(page, ends_s)
             except _WorkerEnded as ended:
-                # A fresh process that dies of a page would die of it again.
+                # A new process that died from a page would die from it again.
                 if not ended.was_used:
                     raise _unreadable() from None
-            # It may have been dead, or dying of an earlier page, before it got this one.
+            # It may have been dead, or dying from an earlier page, before it got this one.
             try:
                 return await self._read(page, ends_s)
             except _WorkerEnded:
@@ -119,10 +120,10 @@ class PageReader:
             raise _unreadable() from None
         except _WorkerEnded:
             self._end(worker)
-            # Whatever ended it (memory short, an update on disk) may have hit those that wait as well.
+            # The cause of its end (low memory, an update on disk) may have affected the waiting processes as well.
             self._end_idle()
             raise _WorkerEnded(was_used=was_used) from None
-        # Cancelled, too: half an answer in the pipe would pass for the next page's.
+        # Also when cancelled: half an answer in the pipe would be read as the next page's.
         except BaseException:
             self._end(worker)
             raise
@@ -130,7 +131,7 @@ class PageReader:
         return reading
 
     async def close(self) -> None:
-        """End the processes that wait; wait for those that end."""
+        """End the waiting processes, and wait for those that are ending."""
         self._end_idle()
         if self._ending:
             await asyncio.wait(set(self._ending))
@@ -154,7 +155,7 @@ class PageReader:
             self._end(worker)
             return
         self._idle.append(worker)
-        # The wait begins anew at each page.
+        # The idle time restarts with each page.
         if self._closes is not None:
             self._closes.cancel()
         self._closes = asyncio.get_running_loop().call_later(IDLE_S, self._end_idle)
@@ -173,7 +174,7 @@ class PageReader:
 
 
 class _WorkerEnded(Exception):
-    """The process ended, or said what was not to be said."""
+    """The process ended, or sent an invalid answer."""
 
     def __init__(self, *, was_used: bool = False) -> None:
         """`was_used`: whether it had read a page before."""
@@ -182,7 +183,7 @@ class _WorkerEnded(Exception):
 
 
 class _Worker(asyncio.SubprocessProtocol):
-    """One process: a page at a time."""
+    """One process, which reads one page at a time."""
 
     def __init__(self) -> None:
         self.pages = 0
@@ -200,12 +201,12 @@ class _Worker(asyncio.SubprocessProtocol):
         return self._child is not None and not self._child.exited.is_set()
 
     async def start(self) -> None:
-        """Raises OSError."""
+        """Start the process. Raises OSError."""
         program = Program((sys.executable, "-I", "-m", WORKER), _ENVIRONMENT, "/", has_input=True, confine=_confine)
         self._child = await spawn(program, self)
 
     async def read(self, page: RawPage) -> PageReading:
-        """Raises _WorkerEnded."""
+        """Return the reading of a page. Raises _WorkerEnded."""
         assert self._child is not None
         to_worker = self._child.get_pipe_transport(0)
         if not isinstance(to_worker, asyncio.WriteTransport) or not self.is_alive:
@@ -227,12 +228,12 @@ class _Worker(asyncio.SubprocessProtocol):
     # asyncio.SubprocessProtocol
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd != 1:  # What a library complains about is of no use to anybody.
+        if fd != 1:  # complaints of libraries are of no use
             return
         self._received += data
         if self._received.endswith(b"\n"):
             self._settle(bytes(self._received))
-        # A page's text is bounded by maxChars; more than this is a worker gone wrong, and the hub keeps none of it.
+        # A page's text is limited by maxChars; more than this means a broken worker, and the hub keeps none of it.
         elif len(self._received) > _ANSWER_MAX_BYTES:
             self._settle(None)
 
@@ -262,8 +263,8 @@ def _question(page: RawPage) -> Mapping[str, object]:
 
 
 def _confine() -> None:
-    """Upon the thread of the process: it opens libraries and nothing else, and reaches no network."""
-    with suppress(OSError):  # A kernel that has neither still has the limits that the process gives itself.
+    """Confine the process's thread: it may open libraries only, and reach no network."""
+    with suppress(OSError):  # a kernel without both still enforces the limits that the process sets itself
         if landlock_abi():
             allowed = [(path, READ_AND_RUN) for path in (*_READABLE, str(_PACKAGE))]
             devices = [("/dev/null", READ_AND_WRITE), ("/dev/urandom", READ_AND_RUN)]

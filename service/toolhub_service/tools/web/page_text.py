@@ -1,6 +1,6 @@
-"""HTML as text or Markdown, in one pass and without a tree: depth costs nothing, and no page is too broken.
+"""HTML as text or Markdown, in one pass and without a tree, so that nesting costs nothing and any page can be parsed.
 
-Runs in the worker process, which has the standard library and no hub.
+It runs in the worker process, which has the standard library but no hub.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _CELLS = frozenset({"td", "th"})
 _SPACES = re.compile(r"[ \t\r\f\v\u00a0]*\n[ \t\r\f\v\u00a0]*|[ \t\r\f\v\u00a0]+")
 _BLANK_LINES = re.compile(r"\n{3,}")
 _TITLE = re.compile(r"<title[^<>]{0,500}>([^<]{0,2000})", re.IGNORECASE)
-# Neither `<` nor `>` within: a page of many `<` costs no more than one of letters.
+# No `<` or `>` within: a page of many `<` takes no longer than one of letters.
 _ANY_TAG = re.compile(r"<[^<>]*>")
 
 
 class PageText(HTMLParser):
-    """Text of what is shown, and the links. `feed`, `close`, then `text()`."""
+    """The visible text and the links. `feed`, `close`, then `text()`."""
 
     def __init__(self, base_url: str, *, markdown: bool) -> None:
         super().__init__(convert_charrefs=True)
@@ -43,7 +43,7 @@ class PageText(HTMLParser):
         self._hidden_by = ""
         self._hidden_depth = 0
         self._pre = 0
-        # Of the link that is open: its target, and where its text begins.
+        # The open link: its target, and where its text begins.
         self._target = ""
         self._link_from = 0
         self._seen: set[str] = set()
@@ -77,7 +77,7 @@ class PageText(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if self._hidden_by:
             self._hidden_depth -= tag == self._hidden_by
-            # A page that never closes its <script> or <svg> would else stay hidden to its end.
+            # A page that never closes its <script> or <svg> would otherwise stay hidden to its end.
             if self._hidden_depth == 0 or tag in {"head", "body", "html"}:
                 self._hidden_by = ""
             return
@@ -116,7 +116,7 @@ class PageText(HTMLParser):
             self._parts.append("\n\n" if tag == "p" else "\n")
 
     def _end_link(self) -> None:
-        """Note the link, and write its target where Markdown is wanted."""
+        """Note the link, and write its target for Markdown."""
         target, self._target = self._target, ""
         if not target:
             return
@@ -130,7 +130,7 @@ class PageText(HTMLParser):
             self._parts[self._link_from :] = [f"[{text}]({target})"]
 
     def _absolute(self, href: str) -> str:
-        """Empty for what leads nowhere on the web."""
+        """Return the absolute URL; empty when it is none of the web."""
         if not href or href.startswith("#") or len(href) > _LINK_URL_CHARS:
             return ""
         try:
@@ -141,19 +141,19 @@ class PageText(HTMLParser):
 
 
 def title_of(page: str) -> str:
-    """Of its `<title>`, at most 300 characters; empty when it has none."""
-    # A title is in the head; some heads carry hundreds of kilobytes of styles before it.
+    """Return the text of its `<title>`, at most 300 characters; empty when it has none."""
+    # A title is in the head; some heads contain hundreds of kilobytes of styles before it.
     found = _TITLE.search(page[:500_000])
     return " ".join(html.unescape(found[1]).split())[:_TITLE_CHARS] if found else ""
 
 
 def without_tags(page: str) -> str:
-    """The least that can be done: every tag away."""
+    """Return the page with every tag removed, as a last resort."""
     return _BLANK_LINES.sub("\n\n", html.unescape(_ANY_TAG.sub(" ", page))).strip()
 
 
-# Which charset a page is in: what the server says, what the page says, what it looks like (WHATWG Encoding §4.2 for the
-# names that mean more than they say).
+# The charset of a page: as the server declares, as the page declares, or as detected (WHATWG Encoding §4.2 for labels
+# that mean a larger charset).
 
 _LABELS = {
     "ascii": "cp1252",
@@ -184,18 +184,18 @@ _DETECTION_BYTES = 64 * 1024
 
 
 def decoded(data: bytes, declared: str, *, is_cut: bool) -> tuple[str, str]:
-    """The text and the charset it was read by. `declared`: that of the Content-Type; empty when there is none.
+    """Return the text and the charset used. `declared`: that of the Content-Type; empty when there is none.
 
-    `is_cut`: whether more followed, so that the last character may be half of one.
+    `is_cut`: whether the data are truncated, so that the last character may be incomplete.
     """
     for mark, name in _BOMS:
-        # A byte-order mark outranks what the server says (WHATWG Encoding, BOM sniff).
+        # A byte-order mark overrides the server's declaration (WHATWG Encoding, BOM sniff).
         if data.startswith(mark):
             return data.decode(name, "replace"), name.removesuffix("-sig")
     beginning = data[:_PRESCAN_BYTES]
     declared_within = [found[1].decode("ascii") for pattern in (_XML, _META) if (found := pattern.search(beginning))]
     names = [_canonical(name) for name in (declared, *declared_within) if name]
-    # Text of more than ASCII that is valid UTF-8 is UTF-8: a charset of single bytes fits everything, also by mistake.
+    # Non-ASCII text that is valid UTF-8 is UTF-8: a single-byte charset fits any data, even by mistake.
     if not data.isascii() and names and names[0] != "utf-8" and not _is_multibyte(names[0]):
         names.insert(0, "utf-8")
     for name in (*names, *(() if "utf-8" in names else ("utf-8",))):
@@ -207,11 +207,11 @@ def decoded(data: bytes, declared: str, *, is_cut: bool) -> tuple[str, str]:
 
 
 def _canonical(label: str) -> str:
-    """Python's name of a charset; empty when it is none of text."""
+    """Return Python's name of a charset; empty when it is no charset."""
     name = label.strip().lower()
     name = _LABELS.get(name, name)
     try:
-        # Codecs such as `hex` or `zlib` are no charsets: they turn no letter into text and raise.
+        # Codecs such as `hex` or `zlib` are no charsets: they cannot decode a letter and raise.
         b"a".decode(name)
     except (LookupError, ValueError):
         return ""
@@ -223,11 +223,11 @@ def _is_multibyte(name: str) -> bool:
 
 
 def _strictly(data: bytes, name: str, *, is_cut: bool) -> str | None:
-    """None where it does not fit."""
+    """Return the text; None where the charset does not fit."""
     if not name:
         return None
     try:
-        # A body that was cut may end within a character, which is no sign of another charset.
+        # A truncated body may end within a character, which does not indicate another charset.
         return codecs.getincrementaldecoder(name)().decode(data, final=not is_cut)
     except (UnicodeDecodeError, LookupError):
         return None

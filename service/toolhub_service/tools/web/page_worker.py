@@ -1,8 +1,8 @@
-"""A process that makes text of pages, one after another: what a page does to a parser, it does here.
+"""A process that makes text from pages, one after another, so that harm to a parser stays here.
 
-It imports the standard library, the `web` extra and `page_text`. On standard input comes one line of JSON a page, then
-`bytes` of it; on standard output goes one line of JSON. It gives itself little memory and, page by page, little time.
-Engines are tried in turn, each with its share of processor seconds: trafilatura, readability, then plain text.
+It imports the standard library, the `web` extra and `page_text`. Standard input is, per page, one line of JSON, then
+`bytes` of it; standard output is one line of JSON. The process limits its own memory and its time per page. Engines are
+tried in turn, each with its share of processor seconds: trafilatura, readability, then plain text.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from toolhub_service.tools.web.page_text import PageText, decoded, title_of, wit
 
 MEMORY_BYTES = 1024 * 1024 * 1024
 _CPU_A_PAGE_S = 20
-# Processor time that one engine has for a page: seconds.
+# Processor time of one engine for a page, in seconds.
 _SHARE_S = 3.0
-# trafilatura takes time by the square of a page: 1 MB in 2 s, 5 MB in a minute.
+# trafilatura takes quadratic time: 1 MB in 2 s, 5 MB in a minute.
 _TRAFILATURA_MAX_CHARS = 1_000_000
 _READABILITY_MAX_CHARS = 3_000_000
 _PIECE_CHARS = 256 * 1024
 
 
-# Not an Exception, which a library's own `except Exception` would swallow on the way up.
+# Not an Exception, which a library's own `except Exception` would swallow.
 class _Late(BaseException):
-    """An engine had its time. No Exception: engines catch those."""
+    """The time of an engine is over."""
 
 
 def _ring(_number: int, _frame: object) -> None:
@@ -40,8 +40,8 @@ def _ring(_number: int, _frame: object) -> None:
 
 
 def _within(seconds: float, work: Callable[[], str]) -> str:
-    """What it makes; empty when it fails or is late."""
-    # Processor time, not the clock's: a busy machine must not change which engine reads a page.
+    """Return the result; empty when the work fails or is late."""
+    # Processor time, not wall time: a busy machine must not change which engine reads a page.
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         return work() or ""
@@ -77,7 +77,7 @@ def _by_readability(page: str, url: str, markdown: bool) -> str:
 
 @dataclass(slots=True)
 class _Plain:
-    """A page in one pass, as far as its time allows."""
+    """A page in one pass, as far as the time allows."""
 
     parser: PageText
     is_whole: bool = False
@@ -98,7 +98,7 @@ def _plain(page: str, url: str, markdown: bool) -> _Plain:
 
 
 def _text_of_html(page: str, url: str, markdown: bool, links: bool) -> dict[str, Any]:
-    """Text, engine, links, and whether some of it is missing."""
+    """Return text, engine, links, and whether some of it is missing."""
     engines: list[tuple[str, Callable[[], str]]] = []
     if len(page) <= _TRAFILATURA_MAX_CHARS:
         engines.append(("trafilatura", lambda: _by_trafilatura(page, url, markdown)))
@@ -112,7 +112,7 @@ def _text_of_html(page: str, url: str, markdown: bool, links: bool) -> dict[str,
     plain = _plain(page, url, markdown) if links or not text else None
     if not text and plain is not None:
         text, engine, is_cut = plain.parser.text(), "plain", not plain.is_whole
-        # The pass did not get far enough for any text: a plain removal of tags always ends.
+        # The pass was too slow for any text; a plain removal of tags always ends.
         if not text and is_cut:
             text, engine = without_tags(page), "tags-removed"
     found = plain.parser.links if links and plain is not None else []
@@ -120,7 +120,7 @@ def _text_of_html(page: str, url: str, markdown: bool, links: bool) -> dict[str,
 
 
 def read_page(asked: dict[str, Any], data: bytes) -> dict[str, Any]:
-    """What is told of a page: text of at most `max_chars`, title, charset, engine, and links where they are wanted."""
+    """Return a page's text of at most `max_chars`, title, charset, engine, and the links if requested."""
     page, charset = decoded(data, asked["charset"], is_cut=asked["is_cut"])
     reading: dict[str, Any] = {"text": page, "engine": "none", "links": [], "is_cut": False}
     if asked["html"]:
@@ -132,11 +132,11 @@ def read_page(asked: dict[str, Any], data: bytes) -> dict[str, Any]:
 
 
 def _bound_cpu() -> None:
-    """The page's own seconds, beside those that are spent."""
+    """Limit the processor time for the next page, on top of the time already used."""
     spent = resource.getrusage(resource.RUSAGE_SELF)
-    # RLIMIT_CPU counts from the process's start, so it is moved on for each page.
+    # RLIMIT_CPU counts from the process's start, so it is raised for each page.
     seconds = int(spent.ru_utime + spent.ru_stime) + _CPU_A_PAGE_S
-    # Only the soft limit moves: a hard one, once lowered, cannot be raised again.
+    # Only the soft limit is changed: a hard one, once lowered, cannot be raised again.
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
@@ -145,12 +145,12 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, _ring)
-    # The engines log each page they dislike.
+    # The engines log each page that they cannot handle.
     logging.disable(logging.CRITICAL)
-    # What a library prints must not pass for an answer.
+    # Output of libraries must not pass for an answer.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    for library in ("lxml.html", "readability", "trafilatura"):  # So that the first page does not pay for it.
+    for library in ("lxml.html", "readability", "trafilatura"):  # so that the first page does not wait for it
         importlib.import_module(library)
 
     questions = sys.stdin.buffer

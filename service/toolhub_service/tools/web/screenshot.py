@@ -1,5 +1,5 @@
-"""core/web.screenshot: a picture of a page, by the system's Chromium in a profile of its own, whose only way out is the
-hub's egress guard."""
+"""core/web.screenshot: a picture of a page, by the system's Chromium in a new profile, which reaches the network only
+through the hub's egress guard."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _WORKER: Final = "toolhub_service.tools.web.browser_worker"
 _MAX_PIXELS: Final = 40_000_000
 _CARRIED_MAX_BYTES: Final = 100 * 1024 * 1024
 _DEFAULT_TIMEOUT_MS: Final = 30_000
-# Beside a page's own time: to start a browser and to end it.
+# Time besides the page's own, to start and end a browser.
 _AROUND_S: Final = 20.0
 _AT_ONCE: Final = 2
 _NOT_OF_A_NAME: Final = re.compile(r"[^a-z0-9.-]")
@@ -58,17 +58,17 @@ SandboxMode = Literal["auto", "required", "off"]
 
 
 class Browser(msgspec.Struct, frozen=True):
-    """Which browser is driven, and whether its own sandbox holds its pages."""
+    """The browser to use, and whether its own sandbox confines its pages."""
 
     executable: str
     """Absolute path; empty: none was found."""
     has_sandbox: bool
     lacking: str
-    """Why there are no pictures; empty when there are."""
+    """Why there can be no pictures; empty when there can."""
 
 
 def find_browser(executable: str, sandbox: SandboxMode) -> Browser:
-    """The browser of the configuration, or the first on the path. For root Chromium's sandbox does not work."""
+    """Return the configured browser, or the first on the path. Chromium's sandbox does not work for root."""
     path = shutil.which(executable) if executable else next(filter(None, map(shutil.which, _NAMES)), None)
     # Chromium refuses to run its own sandbox as root.
     works = os.geteuid() != 0
@@ -139,7 +139,7 @@ class WebScreenshot(Tool["WebScreenshot.In", "WebScreenshot.Out"]):
             finally:
                 await proxy.close()
         width, height = _size_of(picture)
-        # By the call's id: a call that is repeated must not write over another's picture.
+        # Named by the call's id: a repeated call must not overwrite another's picture.
         path = _path_of(args.url, context.call_id)
         max_bytes = context.constraints.sandbox.max_write_bytes
         with context.workspace.write_atomic(path, overwrite=False, max_bytes=max_bytes) as draft:
@@ -166,7 +166,7 @@ class WebScreenshot(Tool["WebScreenshot.In", "WebScreenshot.Out"]):
         )
 
     async def _picture(self, args: In, proxy: FilteringProxy, context: ToolContext) -> tuple[_Shown, bytes]:
-        """What the page was, and the PNG. Raises ToolFailure."""
+        """Return the page's properties and the PNG. Raises ToolFailure."""
         folder = await to_thread(lambda _: tempfile.mkdtemp(prefix="toolhub-browser-"))
         try:
             asked = {
@@ -185,14 +185,14 @@ class WebScreenshot(Tool["WebScreenshot.In", "WebScreenshot.Out"]):
             }
             finished = await _run(asked, folder, context.deadline_s)
         finally:
-            # In a thread that is not waited for when the call is cancelled: nothing else knows the folder.
+            # In a thread that a cancelled call does not wait for: no other code uses the folder.
             await asyncio.shield(to_thread(lambda _: shutil.rmtree(folder, ignore_errors=True)))
         line, _, picture = bytes(finished.stdout.kept).partition(b"\n")
         try:
             shown = msgspec.json.decode(line, type=_Shown)
         except msgspec.MsgspecError:
             shown = _Shown(problem="end")
-        if shown.url and not shown.url.startswith(("http://", "https://")):  # Where it led was refused or is no page.
+        if shown.url and not shown.url.startswith(("http://", "https://")):  # its target was refused or is no page
             shown = _Shown(problem="page")
         if shown.problem or not picture.startswith(_PNG):
             raise _failure(shown, proxy, args, timed_out=finished.timed_out)
@@ -200,7 +200,7 @@ class WebScreenshot(Tool["WebScreenshot.In", "WebScreenshot.Out"]):
 
 
 class _Shown(msgspec.Struct, frozen=True):
-    """What the process tells beside its picture."""
+    """The process's report beside its picture."""
 
     problem: str = ""
     """`start`, `page`, `size`, `end`; empty when there is a picture."""
@@ -211,11 +211,11 @@ class _Shown(msgspec.Struct, frozen=True):
 
 
 async def _run(asked: dict[str, Any], folder: str, deadline_s: float) -> Finished:
-    """The process, to its end. Raises ToolFailure when it cannot be started."""
+    """Run the process to its end. Raises ToolFailure when it cannot be started."""
     environment = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "LANG": "C.UTF-8",
-        # Chromium writes to HOME and TMPDIR; both are gone with the profile.
+        # Chromium writes to HOME and TMPDIR; both are removed with the profile.
         "HOME": folder,
         "TMPDIR": folder,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -236,9 +236,9 @@ async def _run(asked: dict[str, Any], folder: str, deadline_s: float) -> Finishe
 
 
 def _failure(shown: _Shown, proxy: FilteringProxy, args: WebScreenshot.In, *, timed_out: bool) -> ToolFailure:
-    """Why there is no picture: what the egress guard refused comes first."""
+    """Return why there is no picture, refusals of the egress guard first."""
     host = parse_url(args.url).host
-    # The proxy's own reason says more than the browser's "tunnel connection failed", so it goes first.
+    # The proxy's own reason is more precise than the browser's "tunnel connection failed", so it comes first.
     if shown.problem in {"page", "end"} and proxy.failures:
         return proxy.failures[-1]
     if proxy.is_exhausted:
@@ -264,13 +264,13 @@ def _failure(shown: _Shown, proxy: FilteringProxy, args: WebScreenshot.In, *, ti
 
 
 def _size_of(picture: bytes) -> tuple[int, int]:
-    """Width and height in the header of a PNG (ISO/IEC 15948 §11.2.2)."""
+    """Return width and height from the header of a PNG (ISO/IEC 15948 §11.2.2)."""
     header = picture[_IHDR]
     return int.from_bytes(header[:4], "big"), int.from_bytes(header[4:], "big")
 
 
 def _path_of(url: str, call_id: str) -> str:
-    """A name of its own for each call, which says of what the picture is."""
-    # An IPv6 address has colons; a name that begins with a dot would be left out of listings.
+    """Return a unique path for each call, which names the page's host."""
+    # An IPv6 address has colons; listings would omit a name that begins with a dot.
     host = _NOT_OF_A_NAME.sub("-", parse_url(url).host)[:80].strip(".-") or "page"
     return f"{FOLDER}/{host}-{hashlib.sha256(call_id.encode()).hexdigest()[:12]}.png"

@@ -1,7 +1,7 @@
-"""core/web.search: a search engine's results, by Brave's API or by a SearXNG of the operator's own.
+"""core/web.search: a search engine's results, by Brave's API or by the operator's own SearXNG.
 
-The engine's address is the operator's word and no argument: it may lie in a private network, and no egress rule of a
-principal has to name it. Redirects lead nowhere but to the same host and port.
+The operator configures the engine's address, not the caller: it may be in a private network, and no egress rule of a
+principal needs to name it. Redirects are followed only to the same host and port.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RETRY_AFTER_MAX_S: Final = 3_600
 
 
 class SearchEngine(msgspec.Struct, frozen=True):
-    """What is asked, and how its answers are read."""
+    """The search API, and how its answers are parsed."""
 
     name: str
     """For evidence and messages, such as `Brave`."""
@@ -47,33 +47,33 @@ class SearchEngine(msgspec.Struct, frozen=True):
     """Without a slash at its end."""
     path: str
     terms: Callable[[str, int], Mapping[str, str]]
-    """The parameters for a query and a count."""
+    """Returns the parameters for a query and a count."""
     found: tuple[str, ...]
     """Members that lead to the array of results."""
     snippet: str
     """The member of a result that holds its text."""
     read_key: Callable[[], str] | None = None
-    """The API key, read anew for each call. Raises ValueError that says what is missing."""
+    """Returns the API key, read again for each call. Raises ValueError that says what is missing."""
     refused: str = ""
-    """What an operator has to do when the engine answers 401 or 403."""
+    """What an operator must do when the engine answers 401 or 403."""
     is_private: bool = False
-    """Whether it may lie in a private network: its address is the operator's."""
+    """Whether it may be in a private network, as the operator configures its address."""
 
     def egress(self, callers: Sequence[EgressRule]) -> tuple[EgressRule, ...]:
-        """To this host and port, and nowhere else; what is blocked for the caller stays blocked."""
+        """Return rules for this host and port only; networks that are blocked for the caller stay blocked."""
         parts = urlsplit(self.base_url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        # An operator's own server is likely on a private network, which the guard else refuses.
+        # An operator's own server is likely in a private network, which the guard otherwise refuses.
         cidrs = _ANY_NETWORK if self.is_private else ()
         host = (parts.hostname or "").lower()
-        # The engine's rule replaces the caller's, except for the networks that are blocked for good.
+        # The engine's rule replaces the caller's, except for the blocked networks.
         blocked = tuple(sorted({cidr for rule in callers for cidr in rule.blocked_cidrs}))
         ports, schemes = frozenset({port}), frozenset({parts.scheme})
         return (EgressRule((host,), ports=ports, schemes=schemes, cidrs=cidrs, blocked_cidrs=blocked),)
 
 
 def brave(read_key: Callable[[], str], base_url: str = "") -> SearchEngine:
-    """Brave's web search API. `base_url`: another address that speaks it."""
+    """Return Brave's web search API. `base_url`: another address with the same API."""
     return SearchEngine(
         "Brave",
         (base_url or BRAVE_URL).rstrip("/"),
@@ -88,7 +88,7 @@ def brave(read_key: Callable[[], str], base_url: str = "") -> SearchEngine:
 
 
 def searxng(base_url: str) -> SearchEngine:
-    """A SearXNG whose `search.formats` has `json`."""
+    """Return a SearXNG whose `search.formats` contains `json`."""
     return SearchEngine(
         "SearXNG",
         base_url.rstrip("/"),
@@ -184,8 +184,8 @@ def _key(engine: SearchEngine) -> str:
 
 
 def _refuse_status(response: HttpResponse, engine: SearchEngine, context: ToolContext) -> None:
-    """Raises ToolFailure for what has a kind of its own."""
-    # Only the server's own failures open the breaker: a wrong key fails the same way however long one waits.
+    """Raises ToolFailure for statuses with an error kind of their own."""
+    # Only the server's own failures open the breaker: waiting does not help against a wrong key.
     context.upstream_fails = response.status >= 500
     if response.status == 429:
         after = response.header(b"retry-after")
@@ -201,13 +201,13 @@ def _refuse_status(response: HttpResponse, engine: SearchEngine, context: ToolCo
 
 
 def _results(answer: JsonValue, engine: SearchEngine) -> list[SearchResult]:
-    """What can be used of an answer. Raises ToolFailure UPSTREAM_ERROR for one of another shape."""
+    """Return the usable results of an answer. Raises ToolFailure UPSTREAM_ERROR for another structure."""
     found: object = answer
     for member in engine.found:
         if not isinstance(found, Mapping):
             raise _unreadable(engine)
         found = found.get(member)
-        if found is None:  # Brave leaves `web` out when nothing was found.
+        if found is None:  # Brave omits `web` when nothing was found
             return []
     if not isinstance(found, list | tuple):
         raise _unreadable(engine)
@@ -224,8 +224,8 @@ def _result(one: Mapping[str, object], snippet: str) -> SearchResult | None:
 
 
 def _words(value: object, max_chars: int) -> str:
-    """Without the tags by which engines mark what was searched for, on one line, cut."""
-    # Cut before the tags go, so that a snippet of megabytes costs nothing; most of one is tags at worst.
+    """Return the text without the engine's highlighting tags, on one line, truncated."""
+    # Truncated before the tags are removed, so that a snippet of megabytes costs nothing; at worst it is mostly tags.
     text = value[: 4 * max_chars] if isinstance(value, str) else ""
     return " ".join(html.unescape(_TAG.sub("", text)).split())[:max_chars]
 
