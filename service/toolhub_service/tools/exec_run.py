@@ -237,7 +237,7 @@ def _spelled(path: str, cwd: str) -> str:
 
 
 def _check_paths(judged: JudgedCommand, cwd: str, folder: int, workspace: Workspace, level: Level) -> None:
-    """A path with `..` must start at a real folder. Links are refused where no sandbox confines the command."""
+    """Refuse a leading `..` in a folder below a symbolic link, and all links where no sandbox confines the command."""
     if any(path.split("/", 1)[0] == ".." for path in judged.paths):
         named = posixpath.normpath(posixpath.join(os.path.realpath(workspace.folder), judge_path(cwd)))
         if str(Path(f"/proc/self/fd/{folder}").readlink()) != named:

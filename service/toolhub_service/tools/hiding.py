@@ -50,7 +50,7 @@ def masked_bytes(data: bytes) -> bytes:
 
 
 def masked_cut(data: bytes, mask: Mask | None) -> bytes:
-    """Return the beginning of a body without secrets, including one that is cut at the end."""
+    """Return the beginning of a body without secrets, nor the part of one that is left at the cut."""
     return data if mask is None else mask.cut(data)
 
 

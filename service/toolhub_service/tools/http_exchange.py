@@ -239,7 +239,7 @@ Input = TypeVar("Input", bound=UrlInput)
 Fetch = TypeVar("Fetch", bound=FetchInput)
 Output = TypeVar("Output", bound=ToolOutput)
 
-# Less by up to a tenth: that time was spent before the request.
+# A timeout shorter by up to a tenth is not the caller's choice: that time was spent before the request.
 _ALMOST = 0.9
 
 

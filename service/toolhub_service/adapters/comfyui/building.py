@@ -162,7 +162,7 @@ def node_of(graph: JsonObject, node: str, expect_class: str) -> Mapping[str, Any
 
 
 def _since(graph: JsonObject, expect_class: str) -> str:
-    """Return the present ids of the nodes of that class, as part of a sentence."""
+    """Return the end of a sentence: what to do, and the present ids of the nodes of that class."""
     found = [node for node, body in graph.items() if isinstance(body, Mapping) and body["class_type"] == expect_class]
     if not found:
         return f": {_AGAIN}, or the node was taken out"

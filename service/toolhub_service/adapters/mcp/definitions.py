@@ -180,7 +180,7 @@ def _plain_problem(tool: JsonObject) -> str:
 
 
 def _annotations(hints: JsonObject, chosen: ToolTerms) -> Annotations:
-    """Return the operator's annotations, else the more dangerous of the server's and the protocol's defaults."""
+    """Return the operator's annotations, and those of the server's hints that raise the risk."""
     return Annotations(
         # The server's own readOnlyHint is not trusted: only the operator can let a call pass as a read.
         read_only=chosen.read_only is True,

@@ -202,8 +202,8 @@ class Questions:
 
 
 def form_of(params: JsonObject) -> dict[str, Any] | None:
-    """Return the form's schema, rebuilt from members known to be harmless; empty when it only asks yes or no; None
-    otherwise."""
+    """Return the form's schema, rebuilt from members known to be harmless; empty when it only asks yes or no; None for
+    any other form."""
     if params.get("mode", "form") != "form":
         return None
     schema = as_object(params.get("requestedSchema")) or {}

@@ -108,7 +108,7 @@ class Interpreter:
         self._stack = AsyncExitStack()
         self._pool: pydantic_monty.AsyncMonty | None = None
         self._opening = asyncio.Lock()
-        # A program that runs within another one must not wait for a worker of its level.
+        # Each depth has its own places: a program that waits for an inner one must not hold the place that it needs.
         self._free = [asyncio.Semaphore(limits.workers) for _ in range(DEPTHS)]
         self._checked: OrderedDict[bytes, None] = OrderedDict()
 
