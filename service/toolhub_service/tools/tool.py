@@ -83,39 +83,44 @@ class Tool(Generic[Input, Output, Report]):
         raise TypeError(f"{type(self).__name__} must define run()")
 
     def effects(self, args: Input, context: ToolContext) -> Sequence[str]:
-        """What a call with these arguments would do now, one sentence each; shown in plans. Looks, changes nothing.
+        """Return what a call with these arguments would do now, one sentence per effect, for plans. Must change
+        nothing.
 
         Raises ToolFailure when the call would fail.
         """
         return ()
 
     async def foresee(self, args: Input, context: ToolContext) -> Sequence[str]:
-        """The same for dry runs, of a tool that must run something without effect to know it; within the deadline."""
+        """Return the same for dry runs of a tool that must run something to know it, without effect and within the
+        deadline."""
         return self.effects(args, context)
 
     def touches(self, args: Input) -> Sequence[str]:
-        """Paths of the workspace that a call with these arguments would destroy, overwrite or move: plans and approvals
-        hold for what stood there when they were shown."""
+        """Return paths of the workspace that a call with these arguments would destroy, overwrite or move: plans and
+        approvals apply only to the state that they showed."""
         return ()
 
     def has_side_effects(self, args: Input) -> bool:
-        """Whether a call with these arguments may change something; narrower than the annotation, never wider."""
+        """Return whether a call with these arguments may change something; narrower than the annotation, never
+        wider."""
         return not self.annotations.read_only
 
     def upstream(self, args: Input) -> str:
-        """Which breaker and concurrency limit a call belongs to; empty: the tool's own."""
+        """Return the key of the breaker and concurrency limit that a call belongs to; empty: the tool's own."""
         return ""
 
     def full_description(self) -> str:
-        """The description as it is registered: subclasses add what depends on the configuration, such as names."""
+        """Return the description as it is registered: subclasses add what depends on the configuration, such as
+        names."""
         return self.description
 
     def databases(self) -> tuple[DatabaseTerms, ...]:
-        """What arguments of role SQL are judged by, one a configured connection; without, all are refused."""
+        """Return the terms that arguments of role SQL are checked by, one per configured connection; empty: all are
+        refused."""
         return ()
 
     def unavailable_reason(self) -> str:
-        """Why the tool cannot work here (no key, no binary); empty when it can."""
+        """Return why the tool cannot work here (no key, no binary); empty when it can."""
         return ""
 
 

@@ -1,8 +1,8 @@
 """The egress guard as an httpx transport: it sends only to addresses that were checked.
 
     transport = GuardedTransport(resolver, max_connections=100)
-    httpx.AsyncClient(transport=transport.under(rules), trust_env=False)   # judges each request by fixed rules
-    httpx.Request(..., extensions=judged_as(judge_url(...)))               # or: sends what has been judged already
+    httpx.AsyncClient(transport=transport.under(rules), trust_env=False)   # checks each request by fixed rules
+    httpx.Request(..., extensions=judged_as(judge_url(...)))               # or: sends a URL that is checked already
 
 A request goes to scheme, host, port and target of its checked URL, with the Host field of that URL, whatever its own
 is. Without a checked URL it is refused. The process has one TLS context and one limit on connections.
