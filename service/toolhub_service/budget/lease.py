@@ -167,12 +167,12 @@ class Lease(msgspec.Struct, eq=False):
             self.is_pending = True
 
     async def admitted(self) -> None:
-        """Pay what hubs count together, then wait for the missing slots: who has no quota stands in nobody's way.
+        """Take from the counters that hubs share, then wait for the missing slots: a call without quota occupies none.
 
         Raises:
             ToolFailure: RATE_LIMITED when a shared count is used up or no slot came free before the deadline,
                 BUDGET_EXCEEDED, CIRCUIT_OPEN when the upstream failed meanwhile, TOOL_UNAVAILABLE when the shared
-                counts cannot be asked. All has been given back then, and also when the waiting is cancelled.
+                counts cannot be read. Everything is returned then, and also when the wait is cancelled.
         """
         due, self._due = self._due, None
         try:
@@ -245,7 +245,7 @@ class Lease(msgspec.Struct, eq=False):
             self._bank.requests.give_back(self._request)
 
     def blame(self) -> None:
-        """Count a failure of an upstream that answered with one, though the tool returns its answer as a success."""
+        """Count a failure of the upstream, although the tool returns the failing answer as a success."""
         self._settle(Health.FAILING, self._bank.clock.monotonic_s())
 
     def _report(self, outcome: ErrorKind | ToolError | None, now_s: float) -> None:

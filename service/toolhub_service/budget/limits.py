@@ -341,7 +341,7 @@ class Due:
 
 
 def due_of(counts: SharedCounts, call: Call, request: RequestKey | None, limits: tuple[Limit, ...]) -> Due | None:
-    """Return None when the call has no limit that hubs count together."""
+    """Return what the call takes of shared counters; None when it has no limit that hubs count together."""
     shared = tuple([limit for limit in limits if limit.rate_per_s or limit.quota is not None])
     max_tool_calls = call.context.budget.max_tool_calls if request else None
     if request and max_tool_calls is not None:

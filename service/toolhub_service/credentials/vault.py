@@ -1,7 +1,7 @@
-"""The vault: one credential for a tenant's principal and a source, asked for by step 6 of a call of that principal.
+"""The vault: one credential for a tenant's principal and a source, read by step 6 of a call of that principal.
 
-    none, none that can be used     PERMISSION_DENIED with the command that gives one: nothing is sent
-    the store or a key is away      TOOL_UNAVAILABLE
+    no usable credential            PERMISSION_DENIED with the command that gives one: nothing is sent
+    store or key unavailable        TOOL_UNAVAILABLE
 
 The store is read for every call, so that a revocation takes effect at once in every process. Secrets are returned by
 `credential` only; lists show what `StoredCredential` has in clear text.

@@ -166,11 +166,11 @@ def argv_of(command: str | Sequence[str]) -> list[str]:
 def judge_command(
     argv: Sequence[str], rules: tuple[CommandRule, ...], denied: tuple[DeniedCommand, ...] = ()
 ) -> JudgedCommand:
-    """The command as it may run. Of two rules with one name the first counts; `denied` is above all of them.
+    """Return the command as it may run. Of two rules with one name the first applies; `denied` overrides all of them.
 
     Raises:
-        ToolFailure: INVALID_INPUT for a malformed argv, POLICY_DENIED for what no rule allows; the details name
-            the allowed commands, or the flags and arguments that the command takes, or the danger that no rule
+        ToolFailure: INVALID_INPUT for a malformed argv, POLICY_DENIED for a command that no rule allows; the details
+            name the allowed commands, or the flags and arguments that the command takes, or the danger that no rule
             can allow.
     """
     _check_form(argv)

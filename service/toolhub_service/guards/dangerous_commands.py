@@ -1,11 +1,11 @@
 """Commands that no rule of a policy can allow: they destroy a machine, stop it, or give others control of it.
 
 A grammar (command_grammar.py) says what a binary may be given; an operator who writes one too wide, for a shell, `find`
-or `git`, must not thereby have allowed `rm -rf /`. So every command that a grammar accepts is held against this list as
-well, with the programs that merely start others (`sudo`, `env`, `timeout`, `busybox` …) taken off, and with the code in
-an argument of a shell or an interpreter read as commands of its own. The list is a second line of defence: a program
-can always be made to do harm in words that no list knows, so the grammar alone says what may run at all.
-Sources: GTFOBins, and the dangerous patterns that agent frameworks ship (`rm -rf /`, `mkfs`, `dd`, fork bombs …).
+or `git`, must not thereby have allowed `rm -rf /`. So every command that a grammar accepts is compared with this list
+as well, with the programs that merely start others (`sudo`, `env`, `timeout`, `busybox` …) removed, and with the code
+in an argument of a shell or an interpreter read as commands of its own. The list is a second line of defence: a program
+can always be made to do harm in words that no list knows, so the grammar alone says what may run at all. Sources:
+GTFOBins, and the dangerous patterns that agent frameworks ship (`rm -rf /`, `mkfs`, `dd`, fork bombs …).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Judges what a remote source says of a tool, before any model reads it.
+"""Checks what a remote source says of a tool, before any model reads it.
 
 Measured on public data (tests/unit/guards/test_descriptions.py): of the eight tools of the Damn Vulnerable MCP Server
-and of Invariant's experiments whose poison is in their text all have serious findings, also with the pseudo-tags
-taken out; of 872 real tools of two published catalogues none has, of 7,159 of five research sets none. The rules were
-written with those eight in view, and with ten of another public set (cisco-ai-defense/mcp-scanner, prompt-injection; 2
-of 10 before). Of six orders in a third set that no rule was written from (harryc295/tool-poisoning-bench) four are
-found; a friendly request without a word of command passes. So this is a tripwire, not a proof. What holds against an
-attack that is better put is the pin, and that nothing in a description grants anything. About 0.3 ms a definition, paid
-once for each that is new.
+and of Invariant's experiments whose poison is in their text all have serious findings, also with the pseudo-tags taken
+out; of 872 real tools of two published catalogues none has, of 7,159 of five research sets none. The rules were written
+with those eight in view, and with ten of another public set (cisco-ai-defense/mcp-scanner, prompt-injection; 2 of 10
+before). Of six orders in a third set that no rule was written from (harryc295/tool-poisoning-bench) four are found; a
+friendly request without a word of command passes. So this is a tripwire, not a proof. Better worded attacks are stopped
+by the pin, and because nothing in a description grants anything. The check takes about 0.3 ms, once for each new
+definition.
 """
 
 from __future__ import annotations

@@ -163,10 +163,10 @@ class JudgedUrl(ParsedUrl):
 
 
 def judge_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> JudgedUrl:
-    """The URL as it may be requested with `method`.
+    """Return the URL as it may be requested with `method`.
 
     Raises:
-        ToolFailure: INVALID_INPUT for what is no http(s) URL of ours; HTTP_DISALLOWED_HOST, with what is allowed in
+        ToolFailure: INVALID_INPUT for an unsupported or malformed URL; HTTP_DISALLOWED_HOST, with what is allowed in
             `details`, when no rule matches it or when it names an address that may not be dialled.
     """
     parsed = parse_url(url)

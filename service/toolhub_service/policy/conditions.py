@@ -2,12 +2,12 @@
 
 An expression sees eight variables and no clock, randomness or I/O: the same call always gets the same answer.
 
-    args       the completed arguments, as JSON; guarded paths and URLs in their one spelling
+    args       the completed arguments, as JSON; guarded paths and URLs in normal form
     tool       name, version, kind, source, capabilities, tags, read_only, destructive, idempotent, open_world
-    principal  id, roles, tenant, groups, issuer: the caller, as its credential says
-    subject    id of whom the call is for: the user or agent whom a principal with `impersonate` names, or the principal
-    actor      id of who acts in it: who acts for the principal by its token, or the principal
-    delegation ids of all who act for the subject, the one that acts now first; empty where it acts itself
+    principal  id, roles, tenant, groups, issuer: the caller, by its credential
+    subject    id of the one for whom the call is made: the user or agent named with `impersonate`, or the principal
+    actor      id of the one who acts: the actor in the principal's token, or the principal
+    delegation ids of all who act for the subject, the current actor first; empty where it acts itself
     context    request_id, task_id, session_id, agent_id, user_id, labels, mode
     sql        kind, tables, functions of a statement for a database; empty where a call has none, or one that cannot be
                read, which the guard refuses

@@ -1,14 +1,14 @@
-"""Selectors: which principals an entry of policy.yaml applies to, and as which of them a call is judged.
+"""Selectors: which principals an entry of policy.yaml applies to, and whose rights a call needs.
 
     robot, corp:*                   a principal's id, as a glob over its text
     spiffe://example.org/agents/*   a SPIFFE id, segment by segment: `*` never crosses a `/`, and `/**` at the end
-                                    stands for all that is below
-    group:corp/admins               who has the group by a token of the issuer `corp`
-    issuer:corp                     who has a token of that issuer
-    actor:corp:bot                  for whom somebody with that id acts
+                                    matches everything below
+    group:corp/admins               a principal that has the group by a token of the issuer `corp`
+    issuer:corp                     a principal with a token of that issuer
+    actor:corp:bot                  a principal for whom the actor with that id acts
 
-What begins like one of the last four is never compared with the text of an id: a key that somebody names
-`group:corp/admins` gets nothing of it, nor does the group of that name of another issuer.
+A selector with one of the last four prefixes is never compared with the text of an id: neither a key named
+`group:corp/admins` nor a group of that name of another issuer matches it.
 """
 
 from __future__ import annotations

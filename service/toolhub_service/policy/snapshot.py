@@ -1,13 +1,13 @@
 """One policy, immutable: the same snapshot and the same call always give the same verdict.
 
-A decision checks in this order, the first that refuses decides:
+A decision checks in this order; the first refusal decides:
 
 1. identity, then capabilities (the grants of the principal, of those who act for it and of those for whom it acts:
-   selectors.py; then the call's own permissions), then the tools that a call which makes this one may use: here
-2. DENY rules: which ones concern the caller and the tool is worked out in table.py, their `when:` in conditions.py
+   selectors.py; then the call's own permissions), then the tools that the calling call may use: here
+2. DENY rules: which ones apply to caller and tool is computed in table.py, their `when:` in conditions.py
 3. argument guards: arguments.py
 4. REQUIRE_APPROVAL, REQUIRE_PLAN and ALLOW rules, as 2
-5. what is left is allowed by the grant, or wants a plan when destructive: table.py
+5. otherwise the grant allows the call, or requires a plan when it is destructive: table.py
 
 A condition that fails is a deny. What a refusal says, with the lines of policy.yaml that change it: refusals.py.
 """

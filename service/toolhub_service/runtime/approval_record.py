@@ -5,9 +5,9 @@
        │  └─────────┴──────► EXPIRED
        └───────────────────► REJECTED
 
-An approval is given for its `Binding` and nothing else; one that a tool asks for answers its question, too. One whose
-time is over counts as EXPIRED whether or not a sweep has recorded it yet. One that only a job can use, and that job has
-ended, is EXPIRED before its time, and says why where a person's comment would stand: it was withdrawn.
+An approval is valid for its `Binding` only; one that a tool requests also answers the tool's question. After its time
+has passed it counts as EXPIRED, whether or not a sweep has recorded that. An approval that only a job can use is
+withdrawn when that job has ended: it is EXPIRED before its time, with the reason in place of a person's comment.
 """
 
 from __future__ import annotations

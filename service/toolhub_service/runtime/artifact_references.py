@@ -1,7 +1,7 @@
 """References to artifacts in the arguments of a call: `{"$artifact": "<artifact_id>"}` becomes the artifact's text.
 
 All references are found and their sizes checked before a byte is read; each counts as often as it occurs. In the
-arguments that the audit log shows, artifact_id, digest and size stand in place of the text.
+arguments that the audit log shows, artifact_id, digest and size replace the text.
 """
 
 from __future__ import annotations

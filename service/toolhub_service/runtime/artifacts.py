@@ -1,9 +1,10 @@
 """Large values by reference: stored, opened, read, uploaded, swept. Implements `ArtifactService`.
 
-Bytes first, then the record: what is recorded can be read. A keep that fails or is cancelled leaves no record; bytes
-that it had stored already are left to the sweeper under a record that has expired. The sweeper works in the other
-order, and a while (`linger_s`) after the expiry: record, then bytes when no other record has their digest. A keep of
-the same content between these two is safe, for a store of bytes removes nothing that was stored a moment ago.
+The bytes are written first, then the record, so that recorded artifacts can be read. A failed or cancelled write leaves
+no record; bytes that it had stored are left to the sweeper under a record that has expired. The sweeper works in the
+other order, `linger_s` after the expiry: it deletes the record, then the bytes when no other record has their digest.
+Storing the same content between these two is safe, because a store of bytes deletes nothing that was stored a moment
+ago.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 After Stripe's idempotent requests and draft-ietf-httpapi-idempotency-key-header, with two differences: a dead runner is
 detected by its expired lease, and a call whose outcome is unknown is never run again by itself unless a repeat is safe.
-A lease is as long as the call may take, so nothing has to renew it. Why so: docs/decisions/0009.
+A lease is as long as the call may take, so nothing has to renew it. Reasons: docs/decisions/0009.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@ stored answers until it reaches a call without one. Why no snapshot of the progr
     index i, as the log has it        what the call does
     ──────────────────────────────    ────────────────────────────────────────────────────────────────────────────────
     other tool or arguments           EXECUTION_ERROR, and so all calls after it: the program is not deterministic
-    ANSWERED                          the kept answer
+    ANSWERED                          the stored answer
     BEGUN, with a job                 follows that job
-    BEGUN                             its runner died in the middle of an effect: the answer that its idempotency key
-                                      has, else OUTCOME_UNKNOWN; never a second effect
-    ASKED                             is made with the approval, which was decided, has expired or still waits
-    nothing                           is made: BEGUN is durable before an effect that must not happen twice
+    BEGUN                             its runner died in the middle of an effect: the answer stored under its
+                                      idempotency key, else OUTCOME_UNKNOWN; never a second effect
+    ASKED                             makes the call with the approval, which is decided, expired or still pending
+    nothing                           makes the call: BEGUN is durable before an effect that must not happen twice
 
-Only one run of a job is alive; one that has been overtaken learns of it by compare-and-set, and makes no more calls.
+Only one run of a job is active; a superseded one notices it by compare-and-set, and makes no more calls.
 """
 
 from __future__ import annotations

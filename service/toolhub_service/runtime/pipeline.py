@@ -11,7 +11,7 @@
     9 record           always: audit, metrics, trace           record.py
 
 `Call` becomes `PlannedCall` becomes `GrantedCall`; an adapter accepts nothing but the last. A tool that asks a person
-in step 6 ends with APPROVAL_REQUIRED; the call that comes again goes through all steps, and its `GrantedCall` has the
+in step 6 ends with APPROVAL_REQUIRED; the repeated call passes all steps, and its `GrantedCall` has the
 answer.
 """
 

@@ -1,10 +1,10 @@
 """Step 9: always. What happened, for the audit log, then for metrics and traces.
 
-A call that may have an effect is two events, asked and settled, and the first is on disk before the effect: `ask` waits
-for it, and a call whose record cannot be written is refused. A read is one event, written when it settles; it is
-refused, too, where the log cannot take one, and waits only where the log has fallen far behind: a full log would refuse
-the next. What happens after the effect cannot be refused any more: a log that breaks then costs its event, which the
-observer learns of, and never the caller's answer.
+A call that may have an effect has two events, asked and settled, and the first is on disk before the effect: `ask`
+waits for it, and a call whose event cannot be written is refused. A read has one event, written when it settles. A read
+is refused, too, when the log cannot accept an event, and waits only when the log has fallen far behind, because a full
+log would refuse the next one. After the effect nothing can be refused: if the log breaks then, the event is lost, which
+is reported to the observer, but never the caller's answer.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class References:
         self._visit(document, "")
 
     def resolve(self, node: Node, reference: str) -> Any:
-        """The subschema that `reference`, standing in `node`, names.
+        """Return the subschema that `reference` in `node` names.
 
         Raises:
             SchemaRefused: `reference` when it does not lead to a place in the document.

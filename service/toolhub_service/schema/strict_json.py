@@ -175,11 +175,11 @@ def loads_bounded(data: bytes) -> JsonValue:
 
 
 def struct_numbers(value: JsonValue, levels_left: int = MAX_DEPTH) -> JsonValue:
-    """A value that came through google.protobuf.Struct, with integral doubles turned into integers.
+    """Return a value from a google.protobuf.Struct with integral doubles converted to integers.
 
     Raises:
         ToolFailure: INVALID_INPUT for |n| >= 2^53 (a double no longer distinguishes neighbours), NaN and infinity, and
-            for what is nested deeper than 64 levels.
+            for a value nested deeper than 64 levels.
     """
     if isinstance(value, float):
         return _from_double(value)

@@ -10,8 +10,8 @@ once (memoised over the reference graph):
   any one leaf at most `d` levels below.
 
 A cycle among `here` edges makes no progress and is refused. A recursion that applies more than once to a child grows
-with depth: instances of such a schema are held to the depth at which the bound is kept, for instances are bounded
-to 64 levels anyway.
+with depth: instances of such a schema are limited to the depth within the bound, as instances are limited to 64 levels
+anyway.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Front(grpc.GenericRpcHandler):
         receivers, senders, takes_turn = hooks.receivers, hooks.senders, not hooks.method.is_open
 
         async def around(_: AsyncIterator[Any], context: ServicerContext) -> Any:  # noqa: C901, PLR0912
-            states: list[Any] = [None]  # 0 for layers without an `enter` hook
+            states: list[Any] = [None]  # index 0: layers without `enter` and `leave`
             error: BaseException | None = None
             request: Any = None
             sender, held = "", 0
@@ -143,7 +143,7 @@ class Front(grpc.GenericRpcHandler):
         turns = self._turns
 
         async def around(requests: AsyncIterator[Any], context: ServicerContext) -> Any:
-            states: list[Any] = [None]  # 0 for layers without an `enter` hook
+            states: list[Any] = [None]  # index 0: layers without `enter` and `leave`
             error: BaseException | None = None
             try:
                 await hooks.enter(context, states)
@@ -167,7 +167,7 @@ class Front(grpc.GenericRpcHandler):
         method, receipts, turns = hooks.method, self._receipts, self._turns
 
         async def around(requests: AsyncIterator[Any], context: ServicerContext) -> AsyncIterator[Any]:
-            states: list[Any] = [None]  # 0 for layers without an `enter` hook
+            states: list[Any] = [None]  # index 0: layers without `enter` and `leave`
             error: BaseException | None = None
             request: Any = None
             held = 0

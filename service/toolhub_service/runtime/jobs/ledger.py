@@ -19,15 +19,15 @@ from toolhub_service.domain.job_ports import JobObserver, JobStore
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.domain.result import JobState
 
-# Why a job is where it is, as the audit log tells it: read off the two records of a change, bounded.
+# Audit attributes that explain a job's state, computed from the two records of a change, bounded.
 #
 # from                the state before
-# runner              the process that has it, or had it until now
-# taken_over_from     the process that had it and has died
-# cancelled_by        who asked for its end, and with which cancel_reason
-# approval_id         what it waits for
-# timeout_s           of what its time has passed
-# cause, message      the error's own; `cause` alone where it goes back to its queue
+# runner              the process that runs it, or ran it until now
+# taken_over_from     the process that ran it and has died
+# cancelled_by        who requested cancellation, with its cancel_reason
+# approval_id         the approval that it waits for
+# timeout_s           the timeout of a job whose time has passed
+# cause, message      the error's own; only `cause` where it is queued again
 
 # Longest reason or message, in characters.
 _TEXT_MAX = 500

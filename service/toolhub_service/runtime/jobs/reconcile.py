@@ -1,12 +1,11 @@
 """Finds jobs whose runner died or whose delivery was lost, and deletes what has expired.
 
-A process writes a heartbeat in every interval; beside that, however long it takes, it looks at the store twice in the
-time in which a death is noticed, and removes the expired once a minute. Every process does it; compare-and-set lets one
-of them win. A failure is reported and leaves the rest as it is: one job that cannot be
-looked after must not hold up the others.
+Every process writes a heartbeat in each interval. Separately from that, however long it takes, it checks the store
+twice in the time after which a process counts as dead, and deletes expired records once a minute; compare-and-set lets
+one of the processes win. A failure is reported and changes nothing else: one job that fails must not delay the others.
 
 `Reconciler.sweep` finds the jobs of a killed process and delivers them again; what happens to each is decided where it
-is claimed, `JobClaims` in run.py. `Decisions` and `OrphanedApprovals` are what else a sweep looks after.
+is claimed, by `JobClaims` in run.py. A sweep also runs `Decisions` and `OrphanedApprovals`.
 """
 
 from __future__ import annotations

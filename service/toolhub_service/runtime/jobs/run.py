@@ -1,4 +1,4 @@
-"""One delivery of a job: claim it, run its call through the pipeline, persist how it ended.
+"""One delivery of a job: claim it, run its call through the pipeline, store how it ended.
 
 A delivery may come twice and to several processes at once: the claim decides by compare-and-set. The end of a run is
 retried until the store has it; a process that is stopped requeues what can be run again. Work that an earlier run gave
@@ -100,7 +100,7 @@ class Heartbeat:
 # Claiming a job that nobody runs.
 #
 #     QUEUED                       claim it and run
-#     its runner lives             somebody else's: nothing to do
+#     its runner lives             nothing to do
 #     its runner is dead
 #         before its effect, safe to repeat, or marked on a remote side    run it again, or re-attach
 #         otherwise                                                        LOST, with the reason
