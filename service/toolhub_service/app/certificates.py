@@ -316,7 +316,7 @@ def _check_pair(source: str, contents: Sequence[bytes]) -> _Held:
 
 
 def _check_authorities(setting: str, file: str, contents: Sequence[bytes]) -> _Held:
-    """Return the validity of the CA that expires last: the others are being phased out."""
+    """Check the CAs. The validity is that of the one that expires last: the others are being phased out."""
     try:
         pem = _bundle(contents[0]) if contents[0].lstrip().startswith(b"{") else contents[0]
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=_ascii(pem))

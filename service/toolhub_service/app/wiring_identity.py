@@ -115,7 +115,7 @@ def _by_certificate(deps: Deps, who: DescribePrincipal, access: AccessObserver) 
 
 
 def describe(policy: LivePolicy) -> Callable[[str], Principal]:
-    """Return roles and rights under the policy in force at the time of the call."""
+    """Return a function from a name to its roles and rights under the policy in force at that time."""
     return policy.principal
 
 

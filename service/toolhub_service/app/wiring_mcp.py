@@ -92,7 +92,7 @@ class McpAccess:
         return self._with_role(headers, peer, asked)
 
     def at_once(self, headers: Sequence[tuple[str, str]], peer: str, asked: str) -> Principal:
-        """Authenticate an API key without waiting; None for another credential. Raises AccessRefused."""
+        """Return the caller without waiting for an issuer. Raises AccessRefused."""
         try:
             self._enter(cast(ServicerContext, _Sent(headers, peer)))
         except KeysNeeded as needed:

@@ -1,4 +1,4 @@
-"""The live table of approvals that wait, and the keys that decide them."""
+"""The live table of pending approvals, and the keys that decide them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _ROWS_MAX = 20
-# An id is shown whole. Below this width the tool gets the rest, and arguments are shown of the selected approval only.
+# An id is shown in full. Below this width the tool gets the remaining columns, and only the selected approval's
+# arguments are shown.
 _WIDE_COLUMNS = 120
 _LEFT_COLUMNS = 6
 _WHO_COLUMNS = (12, 16)
@@ -43,7 +44,7 @@ class LiveTable:
         self._live = self._new_live()
 
     def _new_live(self) -> Live:
-        from rich.console import Console  # here, for it is slow to import and most commands draw nothing
+        from rich.console import Console  # here, because it is slow to import and most commands draw nothing
         from rich.live import Live
 
         return Live(get_renderable=self.rendered, console=Console(), refresh_per_second=2, transient=True)
@@ -59,7 +60,7 @@ class LiveTable:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is drawn inside the block."""
+        """Draw nothing inside the block."""
         self._live.stop()
         try:
             yield
@@ -87,7 +88,8 @@ class LiveTable:
 
     @property
     def selected(self) -> str:
-        """The ID of the approval that keys are about: the chosen one while it is shown, else the first; or empty."""
+        """Return the ID of the approval that keys apply to: the selected one while it is shown, else the first; or
+        empty."""
         shown = self._shown()
         return self._selected if self._selected in shown else next(iter(shown), "")
 
@@ -100,7 +102,7 @@ class LiveTable:
             self._live.refresh()
 
     def rendered(self) -> Group:
-        """The table as it is now, and the arguments of the selected approval."""
+        """Return the current table, and the arguments of the selected approval."""
         from rich.console import Group
         from rich.text import Text
 
@@ -116,7 +118,7 @@ class LiveTable:
         return Group(*parts)
 
     def _shown(self) -> dict[str, approval_pb2.Approval]:
-        # The newest: what is drawn must fit the screen, or redrawing it would leave lines behind.
+        # The newest: they must fit the screen, or redrawing would leave lines behind.
         return dict(list(self._pending.items())[-_ROWS_MAX:])
 
     def _table(self, shown: Mapping[str, approval_pb2.Approval], selected: str) -> Table:
@@ -134,7 +136,7 @@ class LiveTable:
         for approval in shown.values():
             id, _, *cells = (legible(cell) for cell in row(approval))
             mark = "" if not selected else "› " if id == selected else "  "
-            # A narrow table has a column less.
+            # A narrow table has one column less.
             words = [mark + id, *cells][: len(table.columns)]
             table.add_row(*map(Text, words), style="bold" if id == selected else "")
         return table
@@ -160,12 +162,12 @@ class Keyboard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.is_there:
-            # What was typed before is dropped: no question is answered before it was read.
+            # Earlier input is dropped, so that no question is answered before it was read.
             termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, self._usual)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Lines are typed as usual inside the block."""
+        """Restore line input inside the block."""
         self.__exit__(None, None, None)
         try:
             yield
@@ -173,14 +175,14 @@ class Keyboard:
             self.__enter__()
 
     def next(self, wakes: int) -> str:
-        """The next key, such as `a` or `up`; empty when `wakes` can be read first."""
+        """Return the next key, such as `a` or `up`; empty when `wakes` can be read first."""
         while True:
             ready, _, _ = select.select([wakes, *([sys.stdin] if self.is_there else [])], [], [])
             if wakes in ready:
                 return ""
-            # By the descriptor: Python's buffer would take more bytes than `select` is then asked about.
+            # By the descriptor: Python's buffer would read more bytes, which `select` then would not report.
             typed = os.read(sys.stdin.fileno(), 1)
-            # The bytes of an arrow key come at once; Escape alone has nothing behind it.
+            # The bytes of an arrow key arrive together; Escape alone has none after it.
             if typed == _ESCAPE and select.select([sys.stdin], [], [], 0)[0]:
                 typed += os.read(sys.stdin.fileno(), 2)
             if not typed:  # the terminal is gone

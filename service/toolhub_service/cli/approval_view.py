@@ -43,12 +43,12 @@ def is_pending(approval: Approval) -> bool:
 
 
 def is_open(approval: Approval) -> bool:
-    """Whether it can still change."""
+    """Return whether it can still change."""
     return state_of(approval) in _OPEN
 
 
 def time_left(approval: Approval) -> str:
-    """Such as `42 min`; `–` when it is decided."""
+    """Return a text such as `42 min`; `–` when it is decided."""
     if not is_open(approval):
         return "–"
     left_s = -seconds_since(approval.expires_at)
@@ -56,7 +56,7 @@ def time_left(approval: Approval) -> str:
 
 
 def row(approval: Approval) -> tuple[str, ...]:
-    """Cells under `HEADINGS`; a question of the tool comes before the arguments."""
+    """Return cells under `HEADINGS`; a question of the tool comes before the arguments."""
     args = " ".join(approval.args_summary_json.decode().split())
     if approval.HasField("question"):
         args = f"asks {' '.join(approval.question.message.split())!r} for {args}"
@@ -69,7 +69,7 @@ def print_approvals(approvals: Iterable[Approval]) -> None:
 
 
 def print_approval(approval: Approval, revealed_args_json: bytes = b"") -> None:
-    """Print one approval; with the arguments as sent where these were revealed."""
+    """Print one approval; with the unredacted arguments if these were revealed."""
     state = state_of(approval)
     click.secho(f"{approval.approval_id}  ", bold=True, nl=False)
     click.secho(state, fg=_COLOURS.get(state), bold=True)
@@ -88,7 +88,7 @@ def print_approval(approval: Approval, revealed_args_json: bytes = b"") -> None:
 
 
 def line(approval: Approval) -> str:
-    """One change of one approval."""
+    """Return one change of one approval as a line."""
     state = state_of(approval)
     by = f"  by {approval.decided_by}" if approval.decided_by and state in ("APPROVED", "REJECTED") else ""
     comment = f"  {approval.comment!r}" if approval.comment and (by or state == "EXPIRED") else ""
@@ -145,7 +145,7 @@ def _lines(args_json: bytes) -> list[str]:
 
 
 def _latest(approval: Approval) -> timestamp_pb2.Timestamp:
-    """When it got its current state."""
+    """Return when it got its current state."""
     if state_of(approval) == "EXPIRED":
         return approval.expires_at
     if approval.HasField("used_at"):
@@ -154,13 +154,13 @@ def _latest(approval: Approval) -> timestamp_pb2.Timestamp:
 
 
 def schema_of(approval: approval_pb2.Approval) -> Mapping[str, Any]:
-    """The JSON Schema of the answer; empty when there is no question."""
+    """Return the JSON Schema of the answer; empty when there is no question."""
     schema = json.loads(approval.question.schema_json or b"{}")
     return schema if isinstance(schema, dict) else {}
 
 
 def fields_of(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The fields of the answer, by name."""
+    """Return the fields of the answer, by name."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return {}
@@ -168,7 +168,7 @@ def fields_of(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def describe_field(name: str, declared: Mapping[str, Any], *, is_required: bool) -> str:
-    """One line, such as `colour (string, required): red | green`."""
+    """Return one line, such as `colour (string, required): red | green`."""
     terms = [field_kind(declared), "required" if is_required and "default" not in declared else "optional"]
     if "default" in declared:
         terms.append(f"default {json.dumps(declared['default'], ensure_ascii=False)}")
@@ -178,7 +178,7 @@ def describe_field(name: str, declared: Mapping[str, Any], *, is_required: bool)
 
 
 def field_kind(declared: Mapping[str, Any]) -> str:
-    """The declared type; string where none is declared or where it is one of several."""
+    """Return the declared type; string when none or several are declared."""
     kind = declared.get("type", "string")
     if isinstance(kind, list):
         return "string" if "string" in kind else "/".join(str(each) for each in kind)
@@ -190,7 +190,7 @@ def field_choices(declared: Mapping[str, Any]) -> list[str]:
     return [each if isinstance(each, str) else json.dumps(each) for each in enum] if isinstance(enum, list) else []
 
 
-# Watching approvals across restarts of the hub, from the resume token of the last message; nothing is shown twice.
+# Watching approvals across restarts of the hub, from the resume token of the last message; nothing is repeated.
 
 _PAUSE_MAX_S = 5.0
 _REMEMBERED_MAX = 10_000
@@ -218,17 +218,19 @@ class ApprovalWatch:
         self._shown: dict[str, approval_pb2.Approval] = {}
 
     def __iter__(self) -> Generator[approval_pb2.Approval, None, None]:
-        # Asked first, for only a hub that is lost later is waited for.
+        # Asked first, because the command only waits for a hub that is lost later.
         self._connection.call(self._connection.approvals.ListApprovals, pb.ListApprovalsRequest(page_size=1))
         yield from reopened(self._watch, _PAUSE_MAX_S, self._disconnected, self._pause)
 
     def _watch(self) -> Iterator[approval_pb2.Approval]:
-        """One stream. It begins with what has changed since the last one; where that gave no token, as an older hub's
-        does not, the approvals shown are looked up."""
+        """Run one stream. It begins with the changes since the last one;
+
+        without a token, as from an older hub, the shown approvals are looked up.
+        """
         request = pb.WatchApprovalsRequest(tool=self._tool, resume_token=self._token)
         answers = self._connection.approvals.WatchApprovals(request, metadata=self._connection.metadata)
         try:
-            answers.initial_metadata()  # the hub sends every change from here on
+            answers.initial_metadata()  # the hub sends every change after this one
             for approval in () if self._token else self._changed_meanwhile():
                 yield from self._new(approval)
             self._reconnected()
@@ -251,12 +253,12 @@ class ApprovalWatch:
                 yield answer.approval
 
     def _new(self, approval: approval_pb2.Approval) -> Iterator[approval_pb2.Approval]:
-        """The approval, unless this state of it was yielded already."""
+        """Yield the approval, unless this state of it was yielded already."""
         shown = self._shown.pop(approval.approval_id, None)
         self._shown[approval.approval_id] = approval
         if len(self._shown) > _REMEMBERED_MAX:
-            # A watch may run for weeks; the oldest is the least likely to be told of again.
+            # A watch may run for weeks; the oldest is the least likely to be reported again.
             del self._shown[next(iter(self._shown))]
-        # After an outage the hub tells again what stands: only what has changed is printed.
+        # After an outage the hub repeats the current states: only changes are printed.
         if shown is None or shown.state != approval.state:
             yield approval

@@ -57,7 +57,7 @@ _NOTHING: Final = ""
 
 
 def given_answer(words: Sequence[str], document: str, schema: Mapping[str, Any]) -> bytes:
-    """The answer given by options, as JSON; empty when there is none. Raises click.UsageError."""
+    """Return the answer given by options, as JSON; empty when there is none. Raises click.UsageError."""
     if words and document:
         raise click.UsageError("Give either --answer or --answer-json, not both.")
     if document:
@@ -66,7 +66,7 @@ def given_answer(words: Sequence[str], document: str, schema: Mapping[str, Any])
 
 
 def asked_answer(schema: Mapping[str, Any]) -> bytes:
-    """The answer typed at the terminal, field by field; an empty line leaves an optional field out."""
+    """Return the answer typed at the terminal, field by field; an empty line leaves an optional field out."""
     answer: dict[str, Any] = {}
     required = schema.get("required", ())
     for name, declared in fields_of(schema).items():
@@ -77,7 +77,7 @@ def asked_answer(schema: Mapping[str, Any]) -> bytes:
 
 
 def _ask(name: str, declared: Mapping[str, Any], *, is_required: bool) -> str:
-    """What was typed; empty leaves the field out, so that the hub uses its default."""
+    """Return what was typed; empty leaves the field out, so that the hub uses its default."""
     choices = field_choices(declared)
     may_be_left_out = not is_required or "default" in declared
     label = describe_field(name, declared, is_required=is_required)
@@ -98,7 +98,7 @@ def _typed(typed: str, declared: Mapping[str, Any]) -> Any:
     try:
         return json.loads(typed)
     except ValueError:
-        return typed  # the hub's own message is better than ours
+        return typed  # the hub's own message is better
 
 
 _STATES = ("pending", "approved", "rejected", "expired", "used")
@@ -260,7 +260,7 @@ def watch(tool: str, as_json: bool, **options: Any) -> None:
       toolhub approvals watch
       toolhub approvals watch -o json | while read -r line; do notify-send "$line"; done
     """
-    with connected_by(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+    with connected_by(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is the normal end
         if wants_json(as_json):
             for approval in ApprovalWatch(connection, tool, disconnected=note_outage):
                 print_next(message_as_json(approval))
@@ -272,7 +272,7 @@ def watch(tool: str, as_json: bool, **options: Any) -> None:
             _run_board(connection, tool)
 
 
-# The board: keys and news are taken in turn by the main thread, so that nothing is drawn into a question.
+# The board: the main thread handles keys and news in turn, so that nothing is drawn into a question.
 
 
 def _run_board(connection: Connection, tool: str) -> None:
@@ -300,7 +300,7 @@ def _run_board(connection: Connection, tool: str) -> None:
             post(partial(fail, error))
 
     with Keyboard() as keyboard, LiveTable(has_keys=keyboard.is_there) as table:
-        # A daemon: it waits in a stream that nothing ends when the keys do.
+        # A daemon: it waits in a stream that does not end with the keys.
         Thread(target=follow, daemon=True).start()
         while (key := keyboard.next(wakes)) not in ("q", "Q"):
             if key in _DECISIONS and table.selected:
@@ -309,13 +309,13 @@ def _run_board(connection: Connection, tool: str) -> None:
             elif key in _STEPS:
                 table.select(_STEPS[key])
             while not key and not news.empty():
-                # One byte for each piece of news, so that the pipe is never readable for nothing.
+                # One byte for each news, so that the pipe is never readable without any.
                 os.read(wakes, 1)
                 news.get()()
 
 
 def _decide_selected(connection: Connection, approval_id: str, decision: approval_pb2.Decision.ValueType) -> None:
-    """What `approve` and `deny` do; what goes wrong is told, and the board goes on."""
+    """Do what `approve` and `deny` do; errors are shown, and the board goes on."""
     try:
         asked, comment, answer = _get(connection, approval_id).approval, "", b""
         if decision == approval_pb2.DECISION_APPROVE:
@@ -358,7 +358,7 @@ def _decide(
         approval_id=asked.approval_id,
         decision=decision,
         comment=comment,
-        # What was shown: the hub refuses when these are no longer the arguments of the approval.
+        # What was shown: the hub refuses when the approval's arguments have changed.
         args_digest=asked.args_digest,
         answer_json=answer_json,
     )

@@ -15,7 +15,7 @@ _PAIR = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*=")
 
 
 def read_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> bytes:
-    """The arguments as JSON bytes. `schema` tells which key=value values are text and which are JSON."""
+    """Return the arguments as JSON bytes. `schema` tells which key=value values are text and which are JSON."""
     if len(words) == 1 and not _PAIR.match(words[0]):
         return _document(words[0])
     args: dict[str, Any] = {}
@@ -32,7 +32,7 @@ def read_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> bytes:
 
 
 def _document(word: str) -> bytes:
-    """The bytes as given: the hub parses them strictly and reports what is wrong."""
+    """Return the bytes as given: the hub parses them strictly and reports errors."""
     if word == "-":
         return sys.stdin.buffer.read()
     if word.startswith("@"):
@@ -41,14 +41,15 @@ def _document(word: str) -> bytes:
         raise click.UsageError(
             f"{word!r} is not an argument. Give key=value pairs, a JSON object, @FILE or - (standard input)."
         )
-    # The shell's bytes as they were typed: the hub says what is wrong with them.
+    # The shell's bytes as typed: the hub reports what is wrong with them.
     return word.encode("utf-8", "surrogateescape")
 
 
 def _typed(value: str, declared: Mapping[str, Any]) -> Any:
-    """Text where the schema takes text, JSON elsewhere; `@file` reads text from a file, `@@` begins with an @."""
+    """Return text where the schema takes text, JSON elsewhere; `@file` reads text from a file, `@@` begins with an
+    @."""
     if _takes_text(declared):
-        # A text that begins with @ itself is written with two of them.
+        # A text that itself begins with @ is written with two.
         if value.startswith("@@"):
             return value[1:]
         return _text(value[1:]) if value.startswith("@") else value

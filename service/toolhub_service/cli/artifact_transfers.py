@@ -1,4 +1,4 @@
-"""Bytes of artifacts up to the hub and down from it, verified by SHA-256 and across broken connections."""
+"""Uploads and downloads of artifacts, verified by SHA-256 and resumed after broken connections."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub_service.cli.client import Connection, HubRefused, HubUnreachable, status_of
 from toolhub_service.cli.progress import ProgressBar
 
-# Both go on by offset after a broken connection, with pauses that grow with full jitter. A download is written to a
+# Both resume by offset after a broken connection, with pauses that grow with full jitter. A download is written to a
 # hidden file beside the final name, which carries the digest: run again after a failure, the command resumes that file.
 
 CHUNK_BYTES = 256 * 1024
 
 
 def upload(connection: Connection, file: str, header: pb.ArtifactHeader) -> artifact_pb2.Artifact:
-    """The artifact made of FILE, or of standard input where it is `-`. Raises click's exceptions and RpcError."""
+    """Return the artifact made of FILE, or of standard input when it is `-`. Raises click's exceptions and RpcError."""
     try:
         with nullcontext(cast(BufferedReader, sys.stdin.buffer)) if file == "-" else Path(file).open("rb") as source:
             is_regular = file != "-" and stat.S_ISREG(os.fstat(source.fileno()).st_mode)
@@ -51,13 +51,13 @@ def _declare(header: pb.ArtifactHeader, source: BufferedReader) -> int:
         header.size_bytes += len(data)
         sha256.update(data)
     header.sha256 = sha256.hexdigest()
-    header.upload_id = secrets.token_urlsafe(24)  # what can be read again can go on
+    header.upload_id = secrets.token_urlsafe(24)  # a file that can be read again can be resumed
     source.seek(0)
     return header.size_bytes
 
 
 class _Upload:
-    """Chunks are read in a thread of grpc's, as fast as the hub takes them."""
+    """Reads chunks in a thread of grpc's, as fast as the hub accepts them."""
 
     def __init__(
         self,
@@ -96,7 +96,8 @@ class _Upload:
             if (whole := self._look_up()) is not None:
                 artifact = whole
                 break
-            # Only attempts that bring nothing count: a slow line may break a hundred times and still get there.
+            # Only attempts without progress count: on a slow line an upload may break a hundred times and still
+            # succeed.
             failed = 0 if self._header.offset_bytes > before_bytes else failed + 1
         if artifact.sha256 != (self._header.sha256 or self._sha256.hexdigest()):
             raise click.ClickException(
@@ -112,7 +113,7 @@ class _Upload:
         return self._answer().artifact
 
     def _look_up(self) -> artifact_pb2.Artifact | None:
-        """Go on behind what the hub holds, which may be nothing or the whole."""
+        """Resume after what the hub holds, which may be nothing or everything."""
         try:
             request = pb.GetUploadRequest(upload_id=self._header.upload_id)
             found = self._connection.call(self._connection.artifacts.GetUpload, request)
@@ -122,7 +123,7 @@ class _Upload:
                 raise
             found = pb.GetUploadResponse()
         self._header.offset_bytes = self._sent_bytes = found.received_bytes
-        # The hub's count goes, not ours: what was sent may not have arrived.
+        # The hub's count is used, not ours: what was sent may not have arrived.
         self._source.seek(found.received_bytes)
         return found.artifact if found.HasField("artifact") else None
 
@@ -134,7 +135,7 @@ class _Upload:
                 answer: pb.WriteArtifactResponse = self._call.result(timeout=self._connection.timeout_s)
                 return answer
             except grpc.FutureTimeoutError:
-                # A source that is typed or piped may pause for as long as it likes.
+                # A typed or piped source may pause for any time.
                 if self._sent_bytes == sent_bytes and not self._waits_for_source:
                     self._call.cancel()
                     waited_s = f"{self._connection.timeout_s:g} s"
@@ -149,13 +150,13 @@ class _Upload:
             self._bar.show(_progress(self._sent_bytes, self._total_bytes or None))
 
     def _next(self) -> bytes:
-        """The next chunk. A read error cancels the upload: as an end of the stream it would store half of the file."""
+        """Return the next chunk. A read error cancels the upload: ending the stream would store a part of the file."""
         try:
             self._waits_for_source = True
             return self._source.read1(CHUNK_BYTES)
         except OSError as error:
             self._unreadable = error
-            # gRPC asks for messages from a thread of its own, perhaps before the call has been assigned.
+            # gRPC requests messages from its own thread, perhaps before the call has been assigned.
             self._begun.wait()
             self._call.cancel()
             return b""
@@ -167,11 +168,11 @@ def _progress(done_bytes: int, total_bytes: int | None) -> progress_pb2.Progress
     return progress_pb2.Progress(step=done_bytes, total=total_bytes, unit="bytes")
 
 
-# Attempts in a row without a new byte.
+# Consecutive attempts without a new byte.
 _ATTEMPTS = 8
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 3.0
-# Codes with which gRPC reports a connection that breaks under a stream.
+# Status codes of a connection that breaks under a stream.
 _BROKEN = frozenset(
     {
         grpc.StatusCode.CANCELLED,
@@ -195,7 +196,7 @@ _PART = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 def download_to_file(
     connection: Connection, artifact: artifact_pb2.Artifact, file: Path, *, force: bool = False
 ) -> None:
-    """Raises click's exceptions and RpcError."""
+    """Download to a file. Raises click's exceptions and RpcError."""
     try:
         if not force and os.path.lexists(file):
             raise _exists(file)
@@ -212,7 +213,7 @@ def download_to_file(
                 _Download(connection, artifact, target).run()
             except BaseException:
                 if not target.tell():
-                    part.unlink()  # nothing to go on with
+                    part.unlink()  # nothing to resume
                 raise
             target.flush()
             os.fsync(target.fileno())
@@ -222,7 +223,7 @@ def download_to_file(
 
 
 def download(connection: Connection, artifact: artifact_pb2.Artifact, target: BinaryIO) -> None:
-    """To what cannot be read again, such as a pipe. Raises as `download_to_file`."""
+    """Download to a target that cannot be read again, such as a pipe. Raises as `download_to_file`."""
     _Download(connection, artifact, target, is_file=False).run()
     target.flush()
 
@@ -237,7 +238,7 @@ def _publish(part: Path, file: Path, *, force: bool) -> None:
         part.replace(file)
         return
     try:
-        # link(2) and not a rename: a file that has appeared meanwhile is not replaced.
+        # link(2) and not a rename: a file that appeared meanwhile is not replaced.
         os.link(part, file)
     except FileExistsError:
         raise _exists(file) from None
@@ -250,7 +251,7 @@ def _publish(part: Path, file: Path, *, force: bool) -> None:
 
 
 class _Download:
-    """Into a target that may hold the first bytes already."""
+    """Downloads into a target that may hold the first bytes already."""
 
     def __init__(
         self, connection: Connection, artifact: artifact_pb2.Artifact, target: BinaryIO, *, is_file: bool = True
@@ -273,7 +274,7 @@ class _Download:
                 before_bytes = self._have_bytes
                 broken = self._attempt(bar)
                 failed = 0 if self._have_bytes > before_bytes else failed + 1
-                # Nothing was ever received: most likely a refusal, which trying again would not change.
+                # Nothing was ever received: most likely a refusal, which a retry would not change.
                 if broken is not None and (failed >= _ATTEMPTS or not self._have_bytes):
                     raise broken
                 if failed >= _ATTEMPTS:
@@ -299,7 +300,7 @@ class _Download:
     def _discard(self) -> None:
         if self._is_file:
             self._target.seek(0)
-            # Bytes that do not add up to the digest are no beginning that could be gone on with.
+            # Bytes that do not match the digest cannot be resumed.
             self._target.truncate()
 
     def _attempt(self, bar: ProgressBar) -> grpc.RpcError | None:
@@ -315,7 +316,7 @@ class _Download:
                     bar.show(_progress(self._have_bytes, self._artifact.size_bytes))
         except grpc.RpcError as error:
             code, _, _ = status_of(error)
-            # A deadline with progress is only the end of one attempt; without, the hub does not answer.
+            # A deadline with progress only ends one attempt; without progress, the hub does not answer.
             is_stalled = code is grpc.StatusCode.DEADLINE_EXCEEDED and self._have_bytes == request.offset_bytes
             if code not in _BROKEN or is_stalled:
                 raise

@@ -147,7 +147,7 @@ def list_artifacts(
     with connected_by(options) as connection:
         for page in connection.pages(connection.artifacts.ListArtifacts, request):
             found.extend(page.artifacts)
-            # One more than asked for shows that there are more.
+            # One more than requested shows that there are more.
             if not is_all and len(found) > limit:
                 break
     shown = found if is_all else found[:limit]
@@ -193,7 +193,7 @@ def delete(artifact_ids: tuple[str, ...], is_sure: bool, as_json: bool, **option
 
 
 def _described(connection: Connection, artifact_id: str) -> artifact_pb2.Artifact:
-    """The artifact with this ID, or the only one whose ID begins so. Raises click.UsageError, grpc.RpcError."""
+    """Return the artifact with this ID, or the only one whose ID begins so. Raises click.UsageError, grpc.RpcError."""
     request = pb.GetArtifactRequest(artifact_id=artifact_id)
     try:
         return connection.call(connection.artifacts.GetArtifact, request).artifact
@@ -201,7 +201,7 @@ def _described(connection: Connection, artifact_id: str) -> artifact_pb2.Artifac
         if status_of(unknown)[0] is not grpc.StatusCode.NOT_FOUND:
             raise
         every = pb.ListArtifactsRequest()
-        # Only now, for listing costs another request and whole ids are the rule in scripts.
+        # Only now, because listing costs another request and scripts mostly use whole ids.
         whole = connection.full_id(artifact_id, connection.artifacts.ListArtifacts, every, "artifacts", "artifact_id")
         if whole == artifact_id:
             raise
@@ -224,9 +224,9 @@ def _pairs(artifact: artifact_pb2.Artifact) -> list[tuple[str, str]]:
 
 
 def _own_name(artifact: artifact_pb2.Artifact) -> str:
-    """The artifact's name where it is a safe file name, else its ID."""
+    """Return the artifact's name if it is a safe file name, else its ID."""
     for name in (artifact.name, artifact.artifact_id):
-        # The name is whoever uploaded it's: it must neither leave the folder nor drive the terminal.
+        # The uploader chose the name: it must neither leave the folder nor drive the terminal.
         if _SAFE_NAME.fullmatch(name) and name.isprintable():
             return name
     raise click.UsageError("The artifact's name is not a safe file name. Give a file name with -o.")

@@ -162,7 +162,7 @@ def export(data_dir: Path | None, form: str | None, **options: Any) -> None:
 
 
 def _print_lines(data_dir: Path | None, where: event_pb2.EventFilter) -> None:
-    """The very texts that were sealed, which the contract does not carry."""
+    """Print the sealed texts exactly, which the contract does not carry."""
     from toolhub_service.app.offline import OfflineRefused, audit_events
     from toolhub_service.stores.audit.events import export_line
     from toolhub_service.transport.convert.records import to_filter
@@ -178,7 +178,7 @@ def _records(found: Iterable[event_pb2.Event], form: str | None) -> Iterator[dic
     return map(message_as_json, found) if form is None else _as_countbot(found)
 
 
-# What CountBot's log has of a call, from the event with which the call began and the one with which it ended.
+# The fields of CountBot's log for a call, from its first and its last event.
 
 _BEGUN_MAX = 10_000
 _COUNTBOT = "countbot:"
@@ -207,7 +207,8 @@ def _as_countbot(found: Iterable[event_pb2.Event]) -> Iterator[dict[str, Any]]:
 
 
 def _arguments(name: str, summary: str) -> Any:
-    """Under CountBot's names where the tool is one of its; a text where the log has kept the beginning only."""
+    """Return arguments under CountBot's names if the tool is one of its; a text when the log kept only the
+    beginning."""
     from toolhub_service.faces.countbot import countbot
 
     try:
@@ -221,7 +222,7 @@ def _arguments(name: str, summary: str) -> Any:
 
 
 def _events_of(data_dir: Path, where: event_pb2.EventFilter) -> Iterator[event_pb2.Event]:
-    """Raises OfflineRefused."""
+    """Yield the events. Raises OfflineRefused."""
     from toolhub_service.app.offline import audit_events
     from toolhub_service.transport.convert.records import from_event, to_filter
 
@@ -294,7 +295,7 @@ def _time(event: event_pb2.Event) -> str:
 
 
 def _summary(event: event_pb2.Event) -> str:
-    """The arguments; for events that are not of a call, such as a restore or those of jobs, their attributes."""
+    """Return the arguments; for events that are not of a call, such as a restore or those of jobs, their attributes."""
     if event.args_summary or event.type in _OF_CALLS:
         return event.args_summary if is_whole() else event.args_summary[:_SUMMARY_CHARS]
     facts = dict(event.attributes)

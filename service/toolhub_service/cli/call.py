@@ -33,11 +33,11 @@ from toolhub_service.cli.output import (
 )
 from toolhub_service.cli.progress import ProgressBar
 
-# How results and plans are shown: the value, its evidence, and for a refusal what would help.
+# Display of results and plans: the value, its evidence, and for a refusal what would help.
 
 _TEXT_LINES_MAX = 200
 _BLOCK_CHARS = 100
-# What is shorter, such as PENDING, may stand in the message by chance.
+# Shorter texts, such as PENDING, may occur in the message by chance.
 _REPEATED_CHARS = 16
 # Details that repeat the message or belong in the audit log.
 _NOT_SHOWN = ("remedy", "policy_revision", "did_you_mean", "approval", "args_digest")
@@ -84,7 +84,7 @@ def show_error(error: error_pb2.ToolError, again: str = "") -> None:
 
 
 def _is_in(message: str, value: Any) -> bool:
-    """Whether a text of the details, a sentence, an ID or a time, stands in the message already."""
+    """Return whether a text of the details, a sentence, an ID or a time, is in the message already."""
     return isinstance(value, str) and len(value) >= _REPEATED_CHARS and value.rstrip(".") in message
 
 
@@ -123,7 +123,7 @@ def _facts(result: result_pb2.ToolResult) -> Iterator[str]:
 
 
 def _show_value(value: Any) -> None:
-    """An object as name and value lines, long text as it is, everything else as JSON."""
+    """Print an object as name and value lines, long text as it is, everything else as JSON."""
     if not isinstance(value, dict):
         click.echo(legible(json.dumps(value, ensure_ascii=False, indent=2)))
         return
@@ -137,7 +137,7 @@ def _show_value(value: Any) -> None:
 def _without(value: Any, streamed: Mapping[str, str]) -> Any:
     if not isinstance(value, dict):
         return value
-    # What was already on the screen as it came is not printed a second time.
+    # Output that was already shown while it arrived is not printed again.
     return {key: item for key, item in value.items() if not item or streamed.get(key) != item}
 
 
@@ -164,9 +164,9 @@ def _block(value: Any) -> str:
 
 
 def typed_context(request_id: str) -> call_pb2.ExecContext:
-    """The context of a call from the command line: a shared workspace and a task of its own."""
-    # The same command typed again is meant again. With a task ID of its own, a key that the hub derives (tools of kind
-    # n8n) does not answer it with the first result.
+    """Return the context of a call from the command line: a shared workspace and its own task."""
+    # A repeated command is a new request: with its own task ID, a key derived by the hub (tools of kind n8n) does not
+    # return the first result again.
     return call_pb2.ExecContext(request_id=request_id, task_id=f"cli-{secrets.token_hex(6)}")
 
 
@@ -189,7 +189,7 @@ def request_id_option(command: Command) -> Command:
 
 
 def request_options(purpose: str) -> Callable[[Command], Command]:
-    """Adds the options that `call` and `jobs submit` share; `purpose`: the default of --purpose."""
+    """Add the options that `call` and `jobs submit` share; `purpose`: the default of --purpose."""
 
     def add(command: Command) -> Command:
         for option in (
@@ -214,7 +214,7 @@ def request_options(purpose: str) -> Callable[[Command], Command]:
 def request_fields(
     connection: Connection, tool: str, arguments: Sequence[str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The fields that a call and the submission of a job have in common."""
+    """Return the request fields that a call and the submission of a job share."""
     schema = _input_schema(connection, tool) if arguments else {}
     return {
         "intent": call_pb2.ToolIntent(
@@ -271,7 +271,7 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -
 
 
 def _same_call(tool: str, arguments: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-    """The words of a command that makes the same call; the hub's address and key are left to the environment."""
+    """Return a command that makes the same call; the hub's address and key are left to the environment."""
     changed = {
         "--request-id": (options["request_id"], _REQUEST_ID),
         "--purpose": (options["purpose"], _PURPOSE),
@@ -284,7 +284,7 @@ def _same_call(tool: str, arguments: Sequence[str], options: Mapping[str, Any]) 
 def _streamed(
     connection: Connection, request: pb.InvokeStreamRequest, shown: dict[str, str]
 ) -> pb.InvokeStreamResponse:
-    """The answer. Progress and output go to standard error as they come, where that is a terminal.
+    """Return the answer. Progress and output go to standard error as they arrive, if that is a terminal.
 
     `shown` is filled with the output that was shown, by stream. Ctrl-C ends the command and says which call it was.
     """
@@ -294,7 +294,7 @@ def _streamed(
         call_id = next((str(value) for key, value in running.initial_metadata() or () if key == _CALL_ID), "")
         return _answer(running, request.intent.tool, shown)
     except KeyboardInterrupt:
-        # Ctrl-C ends the call at the hub too, not only this command's waiting for it.
+        # Ctrl-C ends the call at the hub, too, not only this command's wait for it.
         running.cancel()
         where = f"--call-id {call_id}" if call_id else f"--task-id {request.context.task_id}"
         click.echo(
@@ -323,14 +323,15 @@ def _answer(events: Iterable[pb.InvokeStreamResponse], tool: str, shown: dict[st
 
 
 def _input_schema(connection: Connection, tool: str) -> dict[str, Any]:
-    """The schema that tells text from JSON in key=value; empty for an unknown tool, which the call will report."""
+    """Return the schema that tells text from JSON in key=value; empty for an unknown tool, which the call will
+    report."""
     try:
         request = pb.GetToolRequest(name=tool)
         answer = connection.call(connection.tools.GetTool, request)
     except grpc.RpcError as error:
         if status_of(error)[0] not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT):
             raise
-        # Whether there is such a tool, and what is wrong with the call, is for the hub to say and record.
+        # The hub validates the tool and the call, and records errors.
         return {}
     schema: dict[str, Any] = json.loads(answer.tool.input_schema_json or b"{}")
     return schema

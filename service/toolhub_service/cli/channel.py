@@ -1,4 +1,4 @@
-"""How the command line reaches a hub: its address, TLS, and what keeps a connection from coming about."""
+"""The connection to a hub: its address, TLS, and the causes of failed connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolhub_service.cli.hub_options import DEFAULT_ADDRESS, DEFAULT_PORT
 
 __all__ = ["DEFAULT_ADDRESS", "DEFAULT_PORT", "Endpoint", "endpoint", "is_absent", "tls_options", "unreachable_text"]
 
-# Port where none is given, and whether TLS is meant.
+# Default port by scheme, and whether the scheme implies TLS.
 _SCHEMES: Final = {
     "http": (DEFAULT_PORT, False),
     "https": (443, True),
@@ -31,7 +31,7 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 200),  # a watch should notice quickly that the hub is back
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.keepalive_time_ms", 30_000),  # a dead network must end a watch, which is then opened again
+    ("grpc.keepalive_time_ms", 30_000),  # a dead network must end a watch, which is then reopened
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 _HOST_AND_PORT: Final = re.compile(r"[^\s]+:0*(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])")
@@ -42,7 +42,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def tls_options(command: Command, *key_names: str) -> Command:
-    """Add --tls, --ca-file, --cert-file and --key-file; `key_names`: other names of that."""
+    """Add --tls, --ca-file, --cert-file and --key-file; `key_names`: other names of --key-file."""
     for option in (
         click.option(
             *key_names,
@@ -81,14 +81,14 @@ class Endpoint:
     """A hub as the options describe it."""
 
     address: str
-    """As gRPC takes it: HOST:PORT, unix:PATH or dns:///HOST:PORT."""
+    """In gRPC's form: HOST:PORT, unix:PATH or dns:///HOST:PORT."""
     is_encrypted: bool = False
     ca_file: Path | None = None
     """None: the system's CAs."""
     cert_file: Path | None = None
     key_file: Path | None = None
     certified_name: str = ""
-    """A name of the hub's certificate that stands for the address; empty: the address itself must be one."""
+    """A name in the hub's certificate that replaces the address for verification; empty: the address."""
 
     @property
     def host(self) -> str:
@@ -100,11 +100,11 @@ class Endpoint:
         return int(port) if port.isdecimal() else DEFAULT_PORT
 
     def open(self) -> grpc.Channel:
-        """A channel, which connects with the first RPC. Raises click.UsageError for files that cannot be used."""
+        """Return a channel, which connects with the first RPC. Raises click.UsageError for unusable files."""
         if not self.is_encrypted:
             return grpc.insecure_channel(self.address, _OPTIONS)
         ca = _read("--ca-file", self.ca_file)
-        # gRPC would say no more than that the handshake failed.
+        # gRPC would only report that the handshake failed.
         if ca is not None and _CERTIFICATE not in ca:
             raise click.UsageError(f"--ca-file {self.ca_file}: the file contains no PEM certificate.")
         key, certificate = _read("--key-file", self.key_file), _read("--cert-file", self.cert_file)
@@ -120,9 +120,9 @@ def endpoint(
     cert_file: Path | None = None,
     key_file: Path | None = None,
 ) -> Endpoint:
-    """The endpoint of an address with or without scheme and port; `tls` None: as address and files say.
+    """Return the endpoint of an address with or without scheme and port. Raises click.UsageError.
 
-    Raises click.UsageError.
+    `tls` None: as address and files imply.
     """
     if (cert_file is None) != (key_file is None):
         raise click.UsageError("--cert-file and --key-file go together.")
@@ -139,7 +139,7 @@ def endpoint(
         if tls is False and is_https:
             raise click.UsageError(f"{address} means TLS and --no-tls means plaintext. Leave out one of them.")
         address, is_encrypted = urlsplit(address).netloc, is_https
-    # An IPv6 address without brackets, which gRPC would read as a host and a port.
+    # An IPv6 address without brackets, which gRPC would parse as host and port.
     if address.count(":") > 1 and not address.startswith(("[", "unix", "dns:", "ipv4:", "ipv6:")):
         address = f"[{address}]"
     if ":" not in address or address.endswith("]"):
@@ -150,7 +150,7 @@ def endpoint(
 
 
 def unreachable_text(hub: Endpoint, details: str) -> str:
-    """What gRPC's `details` of UNAVAILABLE mean, and what to do."""
+    """Return the meaning of gRPC's `details` of UNAVAILABLE, and what to do."""
     address = hub.address
     if "address lookup failed" in details or "DNS resolution failed" in details:
         return f"Cannot resolve host {hub.host}. Give the hub's address with --address HOST:PORT."
@@ -161,15 +161,15 @@ def unreachable_text(hub: Endpoint, details: str) -> str:
         )
     if text := _handshake_text(address, details):
         return text
-    # Tried by a handshake of our own, for gRPC tells a hub that wants TLS and no hub alike.
+    # Tested by a separate handshake, because gRPC reports the same for a hub that requires TLS and for no hub.
     if "Connection refused" not in details and not address.startswith("unix") and _speaks_tls(hub):
         return _closed_text(hub)
     return f"{_ABSENT} {address}. Start one with `toolhub serve`, or give its address with --address HOST:PORT."
 
 
 def _handshake_text(address: str, details: str) -> str:
-    """Why there is no TLS with a server that is there; empty: it is not for that."""
-    # These are OpenSSL's words in gRPC's details, the only place where a handshake's fault is named.
+    """Return why TLS with an existing server fails; empty when that is not the cause."""
+    # OpenSSL's texts in gRPC's details are the only place that names a handshake's error.
     if "WRONG_VERSION_NUMBER" in details:
         return (
             f"The server at {address} does not use TLS. Leave out https://, --tls, --ca-file and TOOLHUB_CA_FILE; a "
@@ -193,7 +193,7 @@ def _handshake_text(address: str, details: str) -> str:
 
 
 def _closed_text(hub: Endpoint) -> str:
-    """Of a server that speaks TLS and closes the connection."""
+    """Return the text for a server that speaks TLS and closes the connection."""
     if not hub.is_encrypted:
         return (
             f"The server at {hub.address} uses TLS. Add --ca-file FILE with its CA, or --tls if its CA is a public one."
@@ -210,7 +210,7 @@ def _closed_text(hub: Endpoint) -> str:
 
 
 def is_absent(text: str) -> bool:
-    """Whether a text of `unreachable_text` says that nobody is there at all."""
+    """Return whether a text of `unreachable_text` says that no server is there at all."""
     return text.startswith((_ABSENT, "Cannot resolve"))
 
 

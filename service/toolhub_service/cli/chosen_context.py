@@ -1,7 +1,7 @@
-"""Which context a command uses, and what of it.
+"""Selects the context of a command and what applies of it.
 
-What is typed goes before the environment, and that before the context. `--context` is typed, so what it names goes
-before the environment too.
+Options take precedence over the environment, and the environment over the context. `--context` is an option, so its
+context takes precedence over the environment.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ContextKey:
     name: str
     context: Context
     for_mcp: bool = False
-    """Whether it goes to the hub's MCP endpoint, which has tokens of its own."""
+    """Whether it is for the hub's MCP endpoint, which has its own tokens."""
 
     def __call__(self) -> str:
-        """Key or access token; empty where the context has none. Raises click.ClickException."""
+        """Return the key or access token; empty when the context has none. Raises click.ClickException."""
         if self.context.login is not None:
             from toolhub_service.cli.tokens import access_token
 
@@ -50,12 +50,12 @@ class ContextKey:
 
 
 def completed(given: Given) -> dict[str, Any]:
-    """The options of a connection with those of the context, where one applies, in the places of what ranks below it.
+    """Return the connection's options, with the context's in place of those with a lower rank.
 
     `given`: address, tls, ca_file, cert_file, key_file, api_key and context_name, each with its rank. `context_name` of
     the answer is the context in use or None, `api_key` may be a ContextKey. An address of a higher rank than the
-    context names another hub: the context is put aside with its credential, which must not go there.
-    Raises click.ClickException.
+    context names another hub: the context is ignored with its credential, which must not be sent there. Raises
+    click.ClickException.
     """
     if (without := plain(given)) is not None:
         return without
@@ -65,11 +65,11 @@ def completed(given: Given) -> dict[str, Any]:
     rank = rank if asked else BY_FILE
     contexts = read_contexts()
     name = asked or contexts.current
-    # An address that was named more closely is another hub: it must not get this context's credential.
+    # An address of higher rank is another hub: it must not get this context's credential.
     if not name or ranks["address"] > rank:
         return {**values, "context_name": None}
     context = contexts.named(name)
-    # Mixed, a typed CA and the context's client certificate would be of two different hubs.
+    # Mixed, a given CA and the context's client certificate would belong to two different hubs.
     has_tls_of_its_own = max(ranks[each] for each in ("tls", *FILES)) > rank
     if ranks["address"] < rank:
         values["address"] = context.address

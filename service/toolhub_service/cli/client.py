@@ -30,7 +30,7 @@ from toolhub_service.cli.output import EXIT_REFUSED, legible, note
 
 _EXIT_UNREACHABLE = 3
 
-# The hub answered and refused. Every other status means that the hub could not be reached.
+# The hub answered and refused. Every other status means that it could not be reached.
 _REFUSALS = frozenset(
     {
         grpc.StatusCode.ABORTED,
@@ -54,7 +54,7 @@ _TRANSIENT = frozenset(
         grpc.StatusCode.DEADLINE_EXCEEDED,
     }
 )
-# gRPC reports a connection that breaks under a stream so; a hub that fails gives a reason besides.
+# gRPC reports a connection that breaks under a stream with this code; a failing hub adds a reason.
 _BROKEN_CONNECTION = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 
 ANSWER_TIMEOUT_S = 60.0
@@ -63,17 +63,17 @@ _FIRST_PAUSE_S = 0.25
 _HELD_S = 5.0
 _RETRY_AFTER_MAX_S = 60.0
 
-# Records that the hub answers with at once, at most.
+# Most records that the hub returns in one answer.
 PAGE_MAX = 1_000
 
-# Of a whole ID that the hub made; what is shorter may be the beginning of one.
+# Length of an ID made by the hub; a shorter one may be a prefix.
 _ID_CHARS = 36
 _SEVERAL_SHOWN = 5
 
 _RANKS = {ParameterSource.COMMANDLINE: TYPED, ParameterSource.ENVIRONMENT: BY_ENVIRONMENT}
 
 Credential = str | Callable[[], str] | None
-"""An API key or a token, or what hands one out that is good now."""
+"""An API key or a token, or a function that returns a currently valid one."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Answer = TypeVar("Answer")
@@ -91,7 +91,7 @@ class Connection:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What every call carries. Raises click.ClickException when the credential cannot be had."""
+        """Return the metadata of every call. Raises click.ClickException when the credential is unavailable."""
         key = self.credential() if callable(self.credential) else self.credential
         return (("authorization", f"Bearer {key}"),) if key else ()
 
@@ -124,11 +124,11 @@ class Connection:
         return ToolServiceStub(self.channel)
 
     def call(self, rpc: Callable[..., Answer], request: Message) -> Answer:
-        """The answer of a unary RPC within the timeout. Raises grpc.RpcError."""
+        """Return the answer of a unary RPC within the timeout. Raises grpc.RpcError."""
         return rpc(request, timeout=self.timeout_s, metadata=self.metadata)
 
     def pages(self, rpc: Callable[..., Answer], request: Any) -> Iterator[Answer]:
-        """The answers of a paged RPC, until the last page. Raises grpc.RpcError."""
+        """Yield the answers of a paged RPC, until the last page. Raises grpc.RpcError."""
         while True:
             page: Any = self.call(rpc, request)
             yield page
@@ -137,24 +137,26 @@ class Connection:
             request.page_token = page.next_page_token
 
     def full_id(self, given: str, rpc: Callable[..., Any], request: Any, records: str, field: str) -> str:
-        """The only ID that begins so among the newest records, else what was given. Raises UsageError, grpc.RpcError.
+        """Return the only ID with this prefix among the newest records, else the input.
+
+        Raises UsageError, grpc.RpcError.
 
         `rpc` lists records newest first; `field` holds their ID.
         """
-        # A whole id needs no listing, which the caller may not even be allowed.
+        # A whole id needs no listing, for which the caller may lack the right.
         if len(given) >= _ID_CHARS:
             return given
         request.page_size = PAGE_MAX
         known = [str(getattr(each, field)) for each in getattr(self.call(rpc, request), records)]
         fitting = [each for each in known if each.startswith(given)]
-        # An id that is whole and the beginning of another one is meant as it is.
+        # An id that is also a prefix of another one means itself.
         if given not in fitting and len(fitting) > 1:
             several = ", ".join(fitting[:_SEVERAL_SHOWN]) + (", …" if fitting[_SEVERAL_SHOWN:] else "")
             raise click.UsageError(f"`{given}` matches several IDs: {several}")
         return fitting[0] if len(fitting) == 1 else given
 
     def newest(self, rpc: Callable[..., Any], request: Any, records: str, count: int | None) -> tuple[list[Any], int]:
-        """(the first `count` of the answers' field `records`, or all; how many match). Raises grpc.RpcError."""
+        """Return (the first `count` of the answers' field `records`, or all; how many match). Raises grpc.RpcError."""
         request.page_size = min(count or PAGE_MAX, PAGE_MAX)
         found: list[Any] = []
         total = 0
@@ -164,7 +166,7 @@ class Connection:
             if count is not None and len(found) >= count:
                 break
         found = found[:count]
-        # Records may have gone while pages were read, and no total is below what is shown.
+        # Records may have been removed while pages were read, and the total is never below the shown number.
         return found, max(total, len(found))
 
 
@@ -248,7 +250,7 @@ def connected(
 
 
 def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
-    """Open the connection that a command's options describe; `options` may hold others too."""
+    """Open the connection that a command's options describe; `options` may hold others, too."""
     files = {name: options[name] for name in ("ca_file", "cert_file", "key_file")}
     hub = endpoint(options["address"], tls=options["tls"], **files)
     return connected(hub, options["api_key"], options.get("timeout_s", ANSWER_TIMEOUT_S))
@@ -267,26 +269,26 @@ class HubRefused(click.ClickException):
 
 
 def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
-    """(code, message, ErrorInfo reason or empty) of a failed RPC."""
-    call: Any = error  # a stub raises an RpcError that is a Call as well, which its types cannot say
+    """Return (code, message, ErrorInfo reason or empty) of a failed RPC."""
+    call: Any = error  # a stub raises an RpcError that is also a Call, which its types do not express
     info = error_details_pb2.ErrorInfo()
     return call.code(), call.details(), str(info.reason) if _read_detail(error, info) else ""
 
 
 def retry_after_s(error: grpc.RpcError) -> float:
-    """The delay of the RPC's RetryInfo; 0 where it has none."""
+    """Return the delay of the RPC's RetryInfo; 0 if it has none."""
     info = error_details_pb2.RetryInfo()
     return float(info.retry_delay.ToMilliseconds() / 1_000) if _read_detail(error, info) else 0.0
 
 
 def is_transient(error: grpc.RpcError) -> bool:
-    """Whether a watch that ended so may be opened again."""
+    """Return whether a watch that ended so may be reopened."""
     code, _, reason = status_of(error)
     return code in _TRANSIENT or (code in _BROKEN_CONNECTION and not reason)
 
 
 def _has_expired(error: grpc.RpcError) -> bool:
-    """Whether the hub says that the token has."""
+    """Return whether the hub reports that the token has expired."""
     info = error_details_pb2.ErrorInfo()
     is_named = status_of(error)[0] is grpc.StatusCode.UNAUTHENTICATED and _read_detail(error, info)
     return is_named and info.metadata.get("problem") == "expired"
@@ -295,8 +297,8 @@ def _has_expired(error: grpc.RpcError) -> bool:
 class Backoff:
     """Pauses between the attempts of one watch: exponential with jitter (Brooker, "Exponential Backoff And Jitter").
 
-    A hub that says when to come back (RetryInfo, as one that shuts down does) is not asked before that time, and its
-    clients do not all come back at once.
+    When a hub gives a delay (RetryInfo, as one that shuts down does), it is not contacted earlier, and its clients do
+    not all return at once.
     """
 
     def __init__(self, max_s: float) -> None:
@@ -304,11 +306,11 @@ class Backoff:
         self._next_s = _FIRST_PAUSE_S
 
     def reset(self) -> None:
-        """Begin with the shortest pause again; call it when the watch has received something."""
+        """Restart with the shortest pause; call it when the watch has received something."""
         self._next_s = _FIRST_PAUSE_S
 
     def pause_s(self, error: grpc.RpcError | None) -> float:
-        """Seconds to wait after the end of a watch; None: it ended without an error."""
+        """Return seconds to wait after the end of a watch; None: it ended without an error."""
         own_s, self._next_s = self._next_s, min(2 * self._next_s, self._max_s)
         asked_s = min(retry_after_s(error), _RETRY_AFTER_MAX_S) if error is not None else 0.0
         # Later than the hub asks, never sooner, and not all clients at once.
@@ -322,10 +324,10 @@ def reopened(
     pause: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Item]:
-    """What `watch` yields, without end: it is called again when it ends and when its connection breaks.
+    """Yield what `watch` yields, without end: it is called again when it ends or its connection breaks.
 
-    And when the token expires by which it was opened, for a login has a new one then. `disconnected` is called with
-    the seconds until then. Raises grpc.RpcError when the hub refuses the watch.
+    Also when its token expires, because a login then has a new one. `disconnected` is called with the seconds until
+    then. Raises grpc.RpcError when the hub refuses the watch.
     """
     backoff = Backoff(pause_max_s)
     while True:
@@ -337,7 +339,7 @@ def reopened(
                 backoff.reset()
                 yield item
         except grpc.RpcError as error:
-            # One that had expired already is refused at once, and would be again.
+            # A token that had already expired is refused at once, and would be again.
             is_over = _has_expired(error) and clock() - began_s >= _HELD_S
             if not is_over and not is_transient(error):
                 raise
@@ -348,7 +350,7 @@ def reopened(
 
 
 def outage_text(pause_s: float) -> str:
-    """The line that a watch shows while the hub is away."""
+    """Return the line that a watch shows while the hub is unreachable."""
     return f"the hub does not answer; reconnecting in {pause_s:.1f} s"
 
 
@@ -357,7 +359,7 @@ def note_outage(pause_s: float) -> None:
 
 
 def explained(hub: Endpoint, error: grpc.RpcError) -> click.ClickException:
-    """The failed RPC as one message that says what to do next."""
+    """Return the failed RPC as one message that says what to do next."""
     code, details, reason = status_of(error)
     if code is grpc.StatusCode.UNAVAILABLE and not reason:
         text = unreachable_text(hub, details)
@@ -383,7 +385,8 @@ def explained(hub: Endpoint, error: grpc.RpcError) -> click.ClickException:
 
 
 def _read_detail(error: grpc.RpcError, into: Message) -> bool:
-    """Whether the status has a detail of this type (google.rpc.Status, AIP-193); `into` is filled with the first."""
+    """Return whether the status has a detail of this type (google.rpc.Status, AIP-193); `into` is filled with the
+    first."""
     call: Any = error
     for key, value in call.trailing_metadata() or ():
         if key == "grpc-status-details-bin":

@@ -1,8 +1,7 @@
 """`toolhub completion SHELL`, and the names and ids that a shell completes by asking the hub.
 
-Somebody waits at a prompt: the hub has one second, or what TOOLHUB_COMPLETION_TIMEOUT_S says, and nothing is completed
-when it does not answer.
-Nothing heavy is imported before a completion is asked for: every command imports this module.
+The user waits at a prompt: the hub has one second, or TOOLHUB_COMPLETION_TIMEOUT_S, and nothing is completed when it
+does not answer. Nothing heavy is imported before a completion is requested: every command imports this module.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def completion(context: click.Context, shell: str) -> None:
 def _completing(
     ask: Callable[[Connection], Items],
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Those of the hub's (value, help) that begin with what was typed; none when it does not answer."""
+    """Return the hub's (value, help) pairs with the typed prefix; none when it does not answer."""
 
     @wraps(ask)
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -70,7 +69,7 @@ def _completing(
             value, rank = (typed, TYPED) if typed is not None else (option.value_from_envvar(context), BY_ENVIRONMENT)
             if name in OPTIONS and value not in (None, ""):
                 given[name] = (Path(str(value)) if name.endswith("_file") else value, rank)
-        # While somebody types, a hub that is away completes nothing, and writes nothing into the line.
+        # At a prompt an unreachable hub completes nothing, and writes nothing into the line.
         with suppress(click.ClickException):
             options = completed(given)
             options |= {"timeout_s": _timeout_s(), "address": options["address"] or DEFAULT_ADDRESS}
@@ -82,7 +81,7 @@ def _completing(
 
 
 def _timeout_s() -> float:
-    # A value that is no duration is passed over: at a prompt there is nowhere to report it.
+    # An invalid duration is ignored: at a prompt there is nowhere to report it.
     with suppress(ValueError):
         chosen_s = float(os.environ.get(_TIMEOUT_VARIABLE, ""))
         if 0 < chosen_s <= _TIMEOUT_MAX_S:
@@ -136,7 +135,7 @@ def complete_tag(connection: Connection) -> Items:
 def complete_argument(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The arguments of the tool that are not given yet, each as `name=` with its description."""
     tool, given = str(context.params.get("tool") or ""), context.params.get("arguments") or ()
-    # An argument that stands in the line already is not offered again.
+    # An argument that is in the line already is not offered again.
     taken = {str(word).partition("=")[0] for word in given}
 
     def arguments(connection: Connection) -> Items:
@@ -201,7 +200,7 @@ def complete_pinned(connection: Connection) -> Items:
     from toolhub_service.cli.output import enum_name
 
     found: dict[str, str] = {}
-    # Pending ones first, for those are what a decision is typed for.
+    # Pending ones first, because users decide on those.
     for states in ([pin_pb2.PIN_STATE_PENDING], []):
         request = pb.ListPinsRequest(page_size=_ITEMS_MAX, states=states)
         for pin in connection.call(connection.registry.ListPins, request).pins:

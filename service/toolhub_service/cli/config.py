@@ -49,9 +49,11 @@ def settings_options(command: Command) -> Command:
 
 
 def read_settings(config_file: Path | None, data_dir: Path | None, **overrides: str) -> Settings:
-    """The settings: options take precedence over the environment, the environment over the file. `overrides` are
-    environment variables. Raises click.ClickException when they are invalid."""
-    # As variables of the environment, so that options go the same way as all other settings, and are checked there.
+    """Return the settings: options take precedence over the environment, the environment over the file.
+
+    `overrides` are environment variables. Raises click.ClickException when they are invalid.
+    """
+    # As environment variables, so that options are handled and validated like all other settings.
     environment = {**os.environ, **{name: value for name, value in overrides.items() if value}}
     if data_dir is not None:
         environment["TOOLHUB_DATA_DIR"] = str(data_dir)
@@ -136,12 +138,12 @@ def schema(reference: bool) -> None:
 
 
 def _without_secrets(settings: Settings) -> dict[str, Any]:
-    """The settings as they would be written in the file, without passwords and keys."""
+    """Return the settings as they would be written in the file, without passwords and keys."""
     from toolhub_service.guards.secrets import Redactor
     from toolhub_service.settings.loading import known_secrets, secret_urls
 
     shown: dict[str, Any] = msgspec.to_builtins(settings)
-    # Without the environment: what is shown is the settings, in which nothing of it appears.
+    # Without the environment: only settings are shown, and none of its text appears in them.
     redactor = Redactor(known_secrets(settings, {}))
     for custom in shown["tools"]["custom"]:
         custom["args"] = redactor.value(custom["args"])

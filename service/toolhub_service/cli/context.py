@@ -1,4 +1,4 @@
-"""`toolhub context …`: name the hubs that one works with, and choose one of them."""
+"""`toolhub context …`: name the hubs that a user works with, and choose one of them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _context_of(has_login: bool, issuer: str, client_id: str, **options: Any) ->
     address, tls = options["address"], options["tls"]
     hub = endpoint(address, tls=tls, **files)
     if tls is None and not hub.is_encrypted and "://" not in address:
-        # TLS where nothing was said and the hub is not on this machine: a credential goes there.
+        # TLS by default when the hub is not on this machine, because a credential is sent there.
         hub = endpoint(address, tls=not is_local(hub.address), **files)
     paths = {each: str(options[each] or "") for each in (*files, "api_key_file")}
     login = Login(**asked) if has_login else None

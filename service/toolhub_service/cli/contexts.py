@@ -1,4 +1,4 @@
-"""Contexts: the hubs that somebody works with, each with what reaches it and what proves who calls, in one file."""
+"""Contexts: a user's hubs, each with its address, TLS files and credential, in one file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VERSION: Final = 1
 _SIZE_MAX_BYTES: Final = 1024 * 1024
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_AT_ALL: Final = 0o077
-# Names are those of files too, and some file systems know no difference of case.
+# Names are also file names, and some file systems are not case-sensitive.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 Record = TypeVar("Record")
@@ -29,22 +29,22 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What `toolhub login` asks of whom; empty: what the hub's metadata says, and where that says nothing, none."""
+    """The parameters of `toolhub login`; empty: taken from the hub's metadata, or none if that has none."""
 
     issuer: str = ""
     client_id: str = ""
     scopes: tuple[str, ...] = ()
     resource: str = ""
-    """What tokens are made for (RFC 8707) that go to the hub's gRPC address."""
+    """The resource of tokens (RFC 8707) for the hub's gRPC address."""
     mcp_resource: str = ""
-    """Likewise for its MCP endpoint."""
+    """The resource of tokens for its MCP endpoint."""
     audience: str = ""
-    """For issuers that ask for `audience` in the place of `resource`, as Auth0."""
+    """For issuers that use `audience` instead of `resource`, such as Auth0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One hub, and who one is to it."""
+    """One hub, and the user's credential for it."""
 
     address: str
     tls: bool = False
@@ -53,13 +53,13 @@ class Context:
     key_file: str = ""
     api_key_file: str = ""
     api_key_env: str = ""
-    """Name of the variable that holds the key."""
+    """Name of the environment variable that holds the key."""
     mcp_url: str = ""
     login: Login | None = None
 
     @property
     def credential(self) -> str:
-        """What kind of credential it has, for people."""
+        """Return the kind of its credential, for people."""
         if self.login is not None:
             return f"login at {self.login.issuer}" if self.login.issuer else "login"
         if self.api_key_file:
@@ -77,7 +77,7 @@ class Contexts:
     by_name: Mapping[str, Context] = field(default_factory=dict)
 
     def named(self, name: str) -> Context:
-        """Raises click.UsageError."""
+        """Return the context. Raises click.UsageError."""
         if name in self.by_name:
             return self.by_name[name]
         known = f"There are: {', '.join(sorted(self.by_name))}." if self.by_name else "There is none yet."
@@ -85,7 +85,7 @@ class Contexts:
 
 
 def check_name(name: str) -> str:
-    """The name. Raises click.UsageError."""
+    """Return the name. Raises click.UsageError."""
     if not _NAME.fullmatch(name):
         raise click.UsageError(
             f"{name!r} cannot be the name of a context: use small letters, digits and . _ -, at most 63, as in prod."
@@ -94,14 +94,14 @@ def check_name(name: str) -> str:
 
 
 def read_contexts() -> Contexts:
-    """Those of the file; none where there is no file. Raises click.ClickException."""
+    """Return the contexts of the file; none when there is no file. Raises click.ClickException."""
     path = contexts_file()
     try:
         with path.open("rb") as file:
-            # It decides where credentials go.
+            # The file decides where credentials are sent.
             if os.fstat(file.fileno()).st_mode & _OTHERS_WRITE:
                 raise click.ClickException(f"Others may write {path}: chmod 600 {path}")
-            # Bounded, and a file that is longer fails as JSON that was cut.
+            # Bounded: a longer file is cut, and so fails as JSON.
             text = file.read(_SIZE_MAX_BYTES + 1)
     except FileNotFoundError:
         return Contexts()
@@ -121,7 +121,7 @@ def _contexts_of(document: Any) -> Contexts:
 
 
 def _record(kind: type[Record], value: Any) -> Record:
-    """Raises ValueError for what the record does not have, TypeError for what has another type or lacks."""
+    """Return the record. Raises ValueError for unknown fields, TypeError for a wrong type or a missing field."""
     known: dict[str, Any] = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass, always
     given = dict(value)
     for name, content in given.items():
@@ -139,7 +139,7 @@ def _record(kind: type[Record], value: Any) -> Record:
 
 @contextmanager
 def changing_contexts() -> Iterator[Callable[[Contexts], None]]:
-    """Read inside, and hand over what shall stand there: no other command changes the file meanwhile."""
+    """Yield the file's contexts to be changed; no other command changes the file meanwhile."""
     from toolhub_service.app.files import edited, replace_text
 
     def keep(contexts: Contexts) -> None:
@@ -155,13 +155,13 @@ def changing_contexts() -> Iterator[Callable[[Contexts], None]]:
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """What says something."""
+    """Return the members that are not empty."""
     full = {name: _plain(value) if isinstance(value, dict) else value for name, value in record.items()}
     return {name: value for name, value in full.items() if value not in ("", (), None) or name == "address"}
 
 
 def keep_login(name: str, login: Login) -> None:
-    """Put what was found about a context's issuer beside it."""
+    """Store what was found about a context's issuer in it."""
     with changing_contexts() as keep:
         contexts = read_contexts()
         changed = replace(contexts.named(name), login=login)
@@ -169,7 +169,7 @@ def keep_login(name: str, login: Login) -> None:
 
 
 def read_private(path: Path, size_max_bytes: int, why: str) -> str:
-    """The text of a file that only its owner may read. Raises click.ClickException."""
+    """Return the text of a file that only its owner may read. Raises click.ClickException."""
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & _OTHERS_AT_ALL:
@@ -182,7 +182,7 @@ def read_private(path: Path, size_max_bytes: int, why: str) -> str:
 
 
 def complete_context(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names for the shell, each with its address; no hub is asked."""
+    """Return names for the shell, each with its address; no hub is asked."""
     try:
         found = read_contexts().by_name.items()
     except click.ClickException:

@@ -31,7 +31,7 @@ from toolhub_service.cli.root import SuggestingGroup
 
 _VALUE_MAX_CHARS = 16 * 1024
 LOGIN_S = 600.0
-"""For which a login can be completed."""
+"""How long a login can be completed."""
 
 
 @click.group(cls=SuggestingGroup)
@@ -53,7 +53,7 @@ def set_credential(source: str, **options: Any) -> None:
     if sys.stdin.isatty():
         value = click.prompt("Value", hide_input=True, err=True)
     else:
-        # Never from an argument: other users of the machine see those, and shells keep them.
+        # Never from an argument: other users of the machine can see those, and shells store them.
         value = sys.stdin.read(_VALUE_MAX_CHARS + 1)
     value = value.strip()
     if not value or len(value) > _VALUE_MAX_CHARS:
@@ -146,7 +146,10 @@ def _listed(hub: Connection, source: str, *, everybody: bool) -> list[pb.Credent
 
 
 def _tenant_of(credentials: list[pb.Credential], principal: str) -> str:
-    """Of the one credential of a source that the principal has; empty where there is none. Raises ClickException."""
+    """Return the tenant of the principal's only credential for a source; empty if there is none.
+
+    Raises ClickException.
+    """
     tenants = sorted({each.tenant for each in credentials if each.principal == principal})
     if len(tenants) > 1:
         named = ", ".join(tenant or '"" (none)' for tenant in tenants)
@@ -155,8 +158,8 @@ def _tenant_of(credentials: list[pb.Credential], principal: str) -> str:
 
 
 def _page(url: str) -> str:
-    """The URL, if it is that of a page: a hub must not open files or start programs here. Raises ClickException."""
-    # The URL is handed to a browser and to the terminal, and comes from another server.
+    """Return the URL if it is a web page's: a hub must not open files or start programs here. Raises ClickException."""
+    # The URL is passed to a browser and to the terminal, and comes from another server.
     if urlsplit(url).scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
         raise click.ClickException(f"The hub names no page to log in at: {legible(url)}")
     return url
@@ -174,7 +177,7 @@ def _cells(credential: pb.Credential) -> tuple[str, ...]:
     )
 
 
-# A browser's way back to a command that waits for it: one request to a port of loopback (RFC 8252 §7.3).
+# The browser's redirect to a waiting command: one request to a port of loopback (RFC 8252 §7.3).
 
 _PATH = "/callback"
 _DONE = b"Done. You can close this window and go back to the terminal.\n"
@@ -189,13 +192,13 @@ class Callback:
         self.uri = f"http://127.0.0.1:{self._server.server_port}{_PATH}"
 
     def answer(self, timeout_s: float) -> dict[str, str]:
-        """The query that came back; empty when none came in time."""
+        """Return the query of the redirect; empty when none arrived in time."""
         ends_s = time.monotonic() + timeout_s
         while (left_s := ends_s - time.monotonic()) > 0:
             self._server.timeout = left_s
             _Handler.query = {}
             self._server.handle_request()
-            # Browsers also ask for an icon, and anybody may ask anything: only an answer ends the waiting.
+            # Browsers also request an icon, and other programs may send anything: only an answer ends the waiting.
             if _Handler.query:
                 return _Handler.query
         return {}
@@ -214,7 +217,7 @@ def callback() -> Iterator[Callback]:
 
 
 def query_of(url: str) -> dict[str, str]:
-    """The first value of each name in the query of a URL."""
+    """Return the first value of each name in the query of a URL."""
     return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
 
@@ -228,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
             type(self).query = query_of(self.path)
         self.send_response(200 if known else 404)
         self.send_header("content-type", "text/plain; charset=utf-8")
-        # The URL of this page holds a code: no other page learns of it.
+        # The URL of this page holds a code, which no other page may learn.
         self.send_header("referrer-policy", "no-referrer")
         self.send_header("content-length", str(len(_DONE) if known else 0))
         self.end_headers()
@@ -236,4 +239,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(_DONE)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: the request line holds the code."""
+        """Log nothing: the request line holds the code."""

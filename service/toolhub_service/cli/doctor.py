@@ -41,17 +41,17 @@ if TYPE_CHECKING:
     from toolhub_service.settings.document import Settings
 
 
-# Without --live the doctor does not wait for a hub that is away.
+# Without --live the doctor does not wait for an unreachable hub.
 _QUICK_S = 2.0
 _LINES_MAX = 5
-# Begins a line of diagnostics that the source's process wrote.
+# Begins a diagnostic line that the source's process wrote.
 _STDERR = "stderr: "
 
 
 def running_hub(options: Mapping[str, Any]) -> tuple[pb.GetServerInfoResponse | None, list[Finding]]:
-    """What the hub at the address says of itself; (None, []) when none answers, or one that is older.
+    """Return the information of the hub at the address; (None, []) when none answers, or an older one.
 
-    With a finding of what keeps a connection to one that is there from coming about, such as TLS on one side only.
+    A finding reports why a connection to an existing hub fails, such as TLS on one side only.
     """
     from toolhub_service.app.doctor import warn
 
@@ -60,7 +60,7 @@ def running_hub(options: Mapping[str, Any]) -> tuple[pb.GetServerInfoResponse | 
         with connected_by(quick) as connection:
             info = server_info(connection)
             return info, [_of_server(info, connection.hub.address)]
-    # A hub that refuses is running, and that is all there is to find out here.
+    # A hub that refuses is running, which is all that is checked here.
     except HubRefused:
         return None, []
     except HubUnreachable as unreachable:
@@ -88,7 +88,7 @@ def _of_server(info: pb.GetServerInfoResponse, address: str) -> Finding:
 
 
 def live_findings(options: Mapping[str, Any]) -> list[Finding]:
-    """One finding for each source of the running hub, or one that it cannot be reached."""
+    """Return one finding for each source of the running hub, or one that it cannot be reached."""
     from toolhub.v1 import registry_service_pb2 as pb
     from toolhub_service.app.doctor import fail
 

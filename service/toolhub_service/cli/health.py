@@ -65,12 +65,12 @@ def health(
       toolhub health --service toolhub.v1.ToolService
       toolhub health --verbose
     """
-    # Probes have timeouts of their own, and an answer after them counts for nothing.
+    # Probes have their own timeouts, and a later answer is useless.
     timeout_s = min(options["timeout_s"], _ANSWER_MAX_S)
     info = None
     if of_configuration:
         settings = read_settings(config_file, data_dir)
-        if options["context_name"]:  # the context is that of another hub, which alone gets its credential
+        if options["context_name"]:  # the context is another hub's, and only that hub gets its credential
             options |= dict.fromkeys(("api_key", "ca_file", "cert_file", "key_file"))
         try:
             with connected(_own(settings, options), options["api_key"], timeout_s) as connection:
@@ -80,7 +80,7 @@ def health(
             refused = _with_start(failed, config_file, data_dir)
             if service or verbose or not settings.has_tls:
                 raise refused from None
-            # A hub goes on under the certificate that it has when the files there are now cannot be used.
+            # A hub keeps its certificate while the current files are unusable.
             name = _ready(settings, refused)
     else:
         with connected_by({**options, "timeout_s": timeout_s}) as connection:
@@ -110,8 +110,11 @@ def _asked(connection: Connection, service: str) -> str:
 
 
 def _own(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
-    """The hub of the settings. It is known by its certificate itself, which needs neither a CA nor the right name;
-    where it wants one of clients, it is shown its own, which mostly comes from the same CA."""
+    """Return the hub of the settings.
+
+    It is recognised by its certificate itself, which needs neither a CA nor the right name; if it requires client
+    certificates, its own is presented, which is mostly from the same CA.
+    """
     from toolhub_service.app.listening import ListenRefused
     from toolhub_service.app.own_hub import certified_names, own_address
 
@@ -128,7 +131,7 @@ def _own(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
         return endpoint(address, **{name: options[name] for name in ("ca_file", "cert_file", "key_file")})
     own = [tls.certificate_file, tls.key_file] if settings.asks_clients else ["", ""]
     certificate, key = (Path(file).expanduser() if file else None for file in own)
-    # The hub's own certificate as the CA: it is this very hub that is asked, whoever signed it.
+    # The hub's own certificate as the CA: only this hub is accepted, whoever signed its certificate.
     hub = endpoint(
         address,
         ca_file=options["ca_file"] or Path(tls.certificate_file).expanduser(),
@@ -140,7 +143,7 @@ def _own(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
 
 
 def _with_start(failed: click.ClickException, config_file: Path | None, data_dir: Path | None) -> click.ClickException:
-    """Where nobody is there at all, how a hub of the configuration is started: another address is not asked for."""
+    """Add how to start the hub when none is there; only for the configured address."""
     nobody, is_so, _ = failed.message.partition(". Start one")
     if not is_so:
         return failed
@@ -151,7 +154,7 @@ def _with_start(failed: click.ClickException, config_file: Path | None, data_dir
 
 
 def _ready(settings: Settings, failed: click.ClickException) -> str:
-    """What the port of the metrics says of a hub whose TLS this command does not get through."""
+    """Return what the metrics port reports about a hub whose TLS this command cannot pass."""
     from toolhub_service.app.own_hub import is_ready
 
     ready = is_ready(settings)
@@ -165,7 +168,7 @@ def _ready(settings: Settings, failed: click.ClickException) -> str:
 
 
 def server_info(connection: Connection) -> pb.GetServerInfoResponse:
-    """What the hub says of itself and of the caller. Raises grpc.RpcError."""
+    """Return the hub's information about itself and the caller. Raises grpc.RpcError."""
     from toolhub.v1 import tool_service_pb2 as pb
 
     return connection.call(connection.tools.GetServerInfo, pb.GetServerInfoRequest())
@@ -187,5 +190,5 @@ def _show_server(info: pb.GetServerInfoResponse) -> None:
 
 
 def entrances(server: pb.ServerInfo) -> str:
-    """By which protocols, with which credentials."""
+    """Return its protocols, with their accepted credentials."""
     return ", ".join(f"{way.protocol} ({' or '.join(way.credentials)})" for way in server.entrances)

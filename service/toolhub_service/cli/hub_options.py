@@ -1,6 +1,6 @@
-"""Options that say which hub and who calls, and which source of an option takes precedence.
+"""Options for the hub and the credential, and the precedence of their sources.
 
-Every command imports this module, and the contexts only where there are any: it is a tenth of their time.
+Every command imports this module, and the contexts only if there are any: this takes a tenth of their time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DEFAULT_ADDRESS: Final = f"127.0.0.1:{DEFAULT_PORT}"
 FILES: Final = ("ca_file", "cert_file", "key_file")
 OPTIONS: Final = ("context_name", "address", "api_key", "tls", *FILES)
 
-# Ranks: what has a higher one goes before.
+# Ranks: a higher one takes precedence.
 BY_DEFAULT: Final = 0
 BY_FILE: Final = 1
 BY_ENVIRONMENT: Final = 2
@@ -27,7 +27,7 @@ Given = Mapping[str, tuple[Any, int]]
 
 
 def folder() -> Path:
-    """Where contexts and tokens are kept (XDG Base Directory Specification)."""
+    """Return the folder of contexts and tokens (XDG Base Directory Specification)."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "toolhub"
 
 
@@ -36,7 +36,7 @@ def contexts_file() -> Path:
 
 
 def plain(given: Given) -> dict[str, Any] | None:
-    """The options without a context, where none can apply; None: see `chosen_context.completed`."""
+    """Return the options without a context when none can apply; None: see `chosen_context.completed`."""
     if given["context_name"][0]:
         return None
     address, rank = given["address"]

@@ -57,7 +57,7 @@ def styled_state(status: job_pb2.JobStatus, width: int = 0) -> str:
 
 
 def line(status: job_pb2.JobStatus, progress: str = "") -> str:
-    """One status of a job as a line."""
+    """Return one status of a job as a line."""
     begin = f"{status.at.ToDatetime():%H:%M:%S}  {styled_state(status, _STATE_COLUMNS if progress else 0)}"
     return f"{begin}  {legible(progress)}" if progress else begin
 
@@ -83,7 +83,7 @@ def print_job(job: job_pb2.Job) -> None:
 
 
 def how_to_approve(approval_id: str) -> str:
-    """What the job waits for, and below it the command that decides."""
+    """Return what the job waits for, and below it the command that decides."""
     if not approval_id:
         return "The job waits for an approval. To list approvals:\ntoolhub approvals list"
     return (
@@ -120,8 +120,8 @@ def _facts(job: job_pb2.Job) -> Iterator[tuple[str, str]]:
 
 
 # Statuses carry a gapless sequence, so a watch that resumes after the last one seen misses nothing and repeats nothing.
-# Before it resumes it asks for the job once: the watch of a quiet job says nothing, and people want to know that the
-# hub answers again.
+# Before it resumes it reads the job once: the watch of a quiet job is silent, and users want to know that the hub
+# answers again.
 
 _PAUSE_MAX_S = 2.0
 FINAL_STATES = frozenset(
@@ -136,12 +136,12 @@ FINAL_STATES = frozenset(
 
 
 def get_job(connection: Connection, job_id: str) -> job_pb2.Job:
-    """The job. Raises grpc.RpcError."""
+    """Return the job. Raises grpc.RpcError."""
     return connection.call(connection.jobs.GetJob, pb.GetJobRequest(job_id=job_id)).job
 
 
 def full_job_id(connection: Connection, given: str) -> str:
-    """The ID of which the beginning is given. Raises click.UsageError, grpc.RpcError."""
+    """Return the ID with the given prefix. Raises click.UsageError, grpc.RpcError."""
     return connection.full_id(given, connection.jobs.ListJobs, pb.ListJobsRequest(), "jobs", "job_id")
 
 
@@ -178,7 +178,7 @@ class JobWatch:
         self._disconnected(pause_s)
 
     def _watch(self) -> Iterator[job_pb2.JobStatus]:
-        """One stream, from where the last one ended."""
+        """Run one stream, from where the last one ended."""
         if self._is_disconnected:
             get_job(self._connection, self._job_id)
             self._is_disconnected = False
@@ -187,7 +187,7 @@ class JobWatch:
         answers = self._connection.jobs.WatchJob(request, metadata=self._connection.metadata)
         try:
             for answer in answers:
-                # A hub that was asked for what follows may still tell an entry twice.
+                # A hub that was asked for what follows may still repeat an entry.
                 if answer.status.sequence > self._seen:
                     self._seen = answer.status.sequence
                     yield answer.status
@@ -220,7 +220,7 @@ def follow(connection: Connection, job: job_pb2.Job, screen: JobScreen) -> job_p
     except KeyboardInterrupt:
         click.echo(f"\n{job.job_id} keeps running in the hub. To follow or cancel it:", err=True)
         click.echo(f"toolhub jobs watch {job.job_id}\ntoolhub jobs cancel {job.job_id}", err=True)
-        # The terminal may be what ended.
+        # The terminal itself may have ended.
         with suppress(BrokenPipeError):
             sys.stderr.flush()
         sys.exit(EXIT_INTERRUPTED)
@@ -228,7 +228,7 @@ def follow(connection: Connection, job: job_pb2.Job, screen: JobScreen) -> job_p
 
 
 def _approval_of(connection: Connection, job: job_pb2.Job) -> str:
-    """The ID of the approval that it waits for; empty when the hub does not answer."""
+    """Return the ID of the approval that it waits for; empty when the hub does not answer."""
     if job.approval_id:
         return job.approval_id
     try:
@@ -239,14 +239,14 @@ def _approval_of(connection: Connection, job: job_pb2.Job) -> str:
         return ""
 
 
-# Where the statuses go: a bar on a terminal, plain lines without one, or JSON.
+# Output of the statuses: a bar on a terminal, plain lines without one, or JSON.
 
 # Seconds between two plain lines of progress.
 _PLAIN_EVERY_S = 1.0
 
 
 class JobScreen(ABC):
-    """Where a job is shown while it is followed. Text beside the statuses goes to standard error."""
+    """Shows a job while it is followed. Text beside the statuses goes to standard error."""
 
     def __init__(self) -> None:
         self._is_disconnected = False
@@ -266,7 +266,7 @@ class JobScreen(ABC):
         note(text, err=True)
 
     def disconnected(self, pause_s: float) -> None:
-        """The hub does not answer, and is asked again in `pause_s`. Shown once: lines cannot be taken back."""
+        """Show that the hub does not answer, and is retried in `pause_s`. Shown once: lines cannot be taken back."""
         if not self._is_disconnected:
             self._is_disconnected = True
             self.say(outage_text(pause_s))
@@ -306,7 +306,7 @@ class PlainLines(JobScreen):
 
 
 class LiveBar(JobScreen):
-    """Changes of state scroll above, a progress bar is drawn below."""
+    """Changes of state scroll above a progress bar."""
 
     def __init__(self, title: str) -> None:
         super().__init__()

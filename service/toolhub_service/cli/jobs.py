@@ -81,7 +81,7 @@ def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: boo
             request.context.budget.timeout.FromMilliseconds(round(options["job_timeout_s"] * 1_000))
         job = connection.call(connection.jobs.SubmitJob, request).job
         if is_watched:
-            # First of all, so that it is known where the watch is interrupted; standard output is for the result.
+            # First, so that the ID is known when the watch is interrupted; standard output is for the result.
             click.echo(job.job_id, err=True)
             watch_to_the_end(connection, job, as_json=asks_for_data(as_json))
             return
@@ -249,7 +249,7 @@ def cancel(job_id: str, reason: str, is_waiting: bool, as_json: bool, **options:
         if is_waiting and status.state not in FINAL_STATES:
             status = follow(connection, get_job(connection, job_id), WaitingBar(job_id))
     print_answer(status, as_json, _show_cancelled)
-    # It was too late to cancel it, which a script must be able to tell.
+    # It was too late to cancel it, which a script must be able to detect.
     if status.state in FINAL_STATES and status.state != job_state_pb2.JOB_STATE_CANCELLED:
         sys.exit(EXIT_REFUSED)
 

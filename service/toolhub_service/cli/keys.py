@@ -141,14 +141,14 @@ def create(
 
 
 def _check_name(name: str) -> None:
-    """Raises click.UsageError."""
+    """Check the name. Raises click.UsageError."""
     if not name or not name.isprintable() or any(map(str.isspace, name)):
-        # str.isprintable takes the space for printable, and no other white space.
+        # str.isprintable accepts the space, and no other white space.
         raise click.UsageError(
             f"{legible(name)!r} cannot be the name of a principal: it must have no spaces and no control characters. "
             "Use letters, digits and signs such as - _ . @, as in research-agent."
         )
-    # In the policy such a name would be a selector, and mean others or nobody.
+    # In the policy such a name would be a selector, and match others or nobody.
     if "*" in name or name.startswith(("group:", "issuer:", "actor:")):
         raise click.UsageError(
             f"{legible(name)!r} would mean others in policy.yaml: choose a name without * or group:."
@@ -156,7 +156,7 @@ def _check_name(name: str) -> None:
 
 
 def _wanted(life_s: int | None, capabilities: tuple[str, ...], roles: tuple[str, ...], tenant: str) -> Wanted:
-    """Raises click.UsageError."""
+    """Return the properties. Raises click.UsageError."""
     from toolhub_service.app.key_file import Wanted
     from toolhub_service.domain.call import Role
 
@@ -175,15 +175,15 @@ def _wanted(life_s: int | None, capabilities: tuple[str, ...], roles: tuple[str,
 
 @contextmanager
 def _kept_in(out: Path | None) -> Iterator[Any]:
-    """A function that writes the key to the new file, which is made first and goes again when there is no key.
+    """Yield a function that writes the key to the new file, which is created first and removed if there is no key.
 
     Raises click.UsageError when there is a file, OSError when none can be made.
     """
     if out is None:
-        yield len  # nothing is kept
+        yield len  # no file is wanted
         return
     try:
-        # Opened before the key is made: a key that cannot be written down would be one that nobody has.
+        # Opened before the key is made: a key that cannot be written down would be usable by nobody.
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
         raise click.UsageError(f"--out {out}: there is such a file. Move it away, or name another one.") from None
@@ -192,13 +192,13 @@ def _kept_in(out: Path | None) -> Iterator[Any]:
         def keep(key: str) -> None:
             file.write(f"{key}\n")
             file.flush()
-            # Only its hash is stored: what a power cut takes from this file is lost.
+            # Only its hash is stored: if a power cut loses this file, the key is lost.
             os.fsync(file.fileno())
 
         try:
             yield keep
         except BaseException:
-            # The failure that led here is what counts.
+            # The original failure is what counts.
             with suppress(OSError):
                 out.unlink()
             raise

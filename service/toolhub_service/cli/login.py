@@ -85,7 +85,7 @@ def login(context_name: str | None, by_code: bool, no_browser: bool, timeout_s: 
 
 
 def _wanted(context_name: str | None) -> tuple[str, Context, Login]:
-    """Name and content of the context, and its login. Raises click.UsageError."""
+    """Return name and content of the context, and its login. Raises click.UsageError."""
     contexts = read_contexts()
     name = context_name or contexts.current
     if not name:
@@ -110,7 +110,7 @@ def _request(wanted: Login, issuer: Issuer) -> Request:
 
 
 def _asked(request: Request) -> str:
-    """What the hub has made the login ask for, and its user should know."""
+    """Show what the hub made the login request, which its user should know."""
     words = [f"as {request.client_id}", *(f"for {each}" for each in (*request.resources, request.audience) if each)]
     return f" ({', '.join([*words, *request.scopes])})"
 
@@ -138,7 +138,7 @@ def _tokens(
 
 
 def _has_browser() -> bool:
-    """Whether a page that is opened here is seen by who types."""
+    """Return whether the user who types sees a browser that is opened here."""
     if os.environ.get("BROWSER"):
         return True
     # A browser there would open on the other machine's screen, if it has any.
@@ -162,17 +162,17 @@ def _show_code(url: str, code: str, complete: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _HubMetadata:
-    """What the hub says of its tokens (RFC 9728)."""
+    """The hub's metadata about its tokens (RFC 9728)."""
 
     resource: str
     issuers: tuple[str, ...]
     scopes: tuple[str, ...]
     logins: tuple[Mapping[str, Any], ...]
-    """By issuer: client and resource for this command, where the operator named them."""
+    """By issuer: client and resource for this command, if the operator named them."""
 
 
 def _found(context: Context, wanted: Login) -> Login:
-    """The login with what the hub says where it says nothing. Raises LoginFailed, IssuerUnreachable."""
+    """Return the login, completed from the hub's metadata. Raises LoginFailed, IssuerUnreachable."""
     from toolhub_service.cli.oauth import LoginFailed
 
     if wanted.issuer and wanted.client_id and (wanted.resource or wanted.audience):
@@ -193,7 +193,8 @@ def _found(context: Context, wanted: Login) -> Login:
     resource = str(own.get("resource", "")) or metadata.resource
     named = (*(() if wanted.resource else (resource,)), *(() if wanted.scopes else metadata.scopes))
     if other := next((each for each in named if _is_of_another(each, context)), ""):
-        # Whoever runs one hub would get tokens of all who log in there for any other (RFC 8707 §3, RFC 9728 §7.3).
+        # The operator of one hub would get tokens of all users who log in there for any other (RFC 8707 §3, RFC 9728
+        # §7.3).
         raise LoginFailed(
             legible(f"The hub wants a token for {other}, which is another server's: nobody was asked for one. ")
             + "If that is right, name it yourself: `toolhub context add … --replace --login --resource URL --scope …`."
@@ -209,7 +210,8 @@ def _found(context: Context, wanted: Login) -> Login:
 
 
 def _is_of_another(named: str, context: Context) -> bool:
-    """Whether a resource or scope is the URL of another machine than the hub's; a hub on this one may have any."""
+    """Return whether a resource or scope is the URL of another machine than the hub's; a hub on this one may have
+    any."""
     hosts = {urlsplit(url).hostname for url in (*mcp_urls(context), f"//{context.address.removeprefix('dns:///')}")}
     if hosts <= {"127.0.0.1", "::1", "localhost", None}:
         return False
@@ -218,7 +220,7 @@ def _is_of_another(named: str, context: Context) -> bool:
 
 
 def _metadata_of(context: Context) -> tuple[_HubMetadata | None, list[str]]:
-    """The metadata, None where there is none, and the addresses that were asked."""
+    """Return the metadata, None when there is none, and the addresses that were tried."""
     from toolhub_service.cli.oauth import IssuerUnreachable, asked, opened
 
     tried: list[str] = []
@@ -230,9 +232,9 @@ def _metadata_of(context: Context) -> tuple[_HubMetadata | None, list[str]]:
             try:
                 status, found = asked(http, "GET", tried[-1])
             except IssuerUnreachable:
-                continue  # `tried` names it to the person where no other answers either
+                continue  # `tried` shows the user this address when no other answers
             resource = str(found.get("resource", ""))
-            # RFC 9728 §3.3: a page of one server must not speak for another.
+            # RFC 9728 §3.3: a page of one server must not describe another.
             if status == 200 and resource.startswith(f"{place}/"):
                 lists = [found.get(each) for each in ("authorization_servers", "scopes_supported", "toolhub_logins")]
                 issuers, scopes, logins = (each if isinstance(each, list) else [] for each in lists)
@@ -242,19 +244,19 @@ def _metadata_of(context: Context) -> tuple[_HubMetadata | None, list[str]]:
 
 
 def mcp_urls(context: Context) -> list[str]:
-    """Where the hub's MCP endpoint may be, likeliest first; none for a socket that nothing else is known of."""
+    """Return where the hub's MCP endpoint may be, likeliest first; none for a socket without further information."""
     if context.mcp_url:
         return [context.mcp_url]
     if context.address.startswith("unix"):
         return []
     host = context.address.removeprefix("dns:///").rpartition(":")[0]
     scheme = "https" if context.tls else "http"
-    # Behind a proxy the endpoint is usually at the host's own port for https.
+    # Behind a proxy the endpoint is usually at the host's standard port for https.
     return [f"{scheme}://{host}:{_MCP_PORT}/mcp", *([f"https://{host}/mcp"] if context.tls else [])]
 
 
 def mcp_verify(context: Context) -> Any:
-    """As httpx takes it: the context's CA and client certificate. Raises click.ClickException."""
+    """Return httpx's `verify`: the context's CA and client certificate. Raises click.ClickException."""
     if not context.ca_file and not context.cert_file:
         return True
     import ssl

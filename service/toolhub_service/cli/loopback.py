@@ -43,7 +43,7 @@ def by_browser(
         query = {**request.asks, "response_type": "code", "redirect_uri": redirect, "state": state}
         query |= {"code_challenge": challenge, "code_challenge_method": "S256"}
         if "offline_access" in request.scopes:
-            query["prompt"] = "consent"  # OpenID Connect Core §11 gives no refresh token without
+            query["prompt"] = "consent"  # OpenID Connect Core §11: otherwise there is no refresh token
         joint = "&" if urlsplit(issuer.authorization_endpoint).query else "?"
         visit(f"{issuer.authorization_endpoint}{joint}{urlencode(query, doseq=True)}")
         try:
@@ -61,7 +61,10 @@ def by_browser(
 
 
 def _check(issuer: Issuer, answer: Answer) -> None:
-    """Raises LoginFailed. RFC 9207 §2.4: who answers must be who was asked, or the code goes to the wrong one."""
+    """Check the answer. Raises LoginFailed.
+
+    RFC 9207 §2.4: the answer must come from the issuer that was asked, or the code goes to the wrong one.
+    """
     named = answer.get("iss", "")
     if named != issuer.issuer and (named or issuer.names_itself):
         shown = repr(named[:_TEXT_MAX_CHARS]) if named else "nobody"
@@ -76,7 +79,7 @@ def _check(issuer: Issuer, answer: Answer) -> None:
 
 
 def _parameters(query: str) -> Answer:
-    """None for what is no answer of an issuer: a parameter that comes twice (RFC 6749 §3.1), or twenty of them."""
+    """Return None for what is no issuer's answer: a parameter that occurs twice (RFC 6749 §3.1), or twenty of them."""
     try:
         found = parse_qs(query, max_num_fields=20)
     except ValueError:
@@ -86,7 +89,8 @@ def _parameters(query: str) -> Answer:
 
 @contextmanager
 def _listening(state: str) -> Iterator[tuple[int, queue.Queue[Answer]]]:
-    """Port, and the first answer that has the state; any other request is refused, for every page may send one."""
+    """Yield the port, and the first answer that has the state; any other request is refused, because any page may send
+    one."""
     answers: queue.Queue[Answer] = queue.Queue(1)
 
     class Handler(BaseHTTPRequestHandler):
@@ -111,7 +115,7 @@ def _listening(state: str) -> Iterator[tuple[int, queue.Queue[Answer]]]:
             self.wfile.write(text.encode())
 
         def log_message(self, *_: Any) -> None:
-            """Nothing is written: the request line holds the code."""
+            """Write nothing: the request line holds the code."""
 
     # Only loopback, by number: what `localhost` means can be changed (RFC 8252 §8.3).
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

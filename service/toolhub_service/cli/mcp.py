@@ -74,7 +74,7 @@ def mcp(
         if embedded:
             _embedded(settings, api_key)
             return
-        # Whoever names a configuration means that hub, and not the one of a context.
+        # A given configuration means its hub, and not the one of a context.
         is_own = not context_name and bool(config_file or data_dir)
         hub = (None if is_own else _of_context(_chosen(context, context_name), url)) or Hub(
             _target(url, settings), api_key, _verify()
@@ -84,7 +84,7 @@ def mcp(
         else:
             _embedded(settings, api_key)
     except click.ClickException as refused:
-        # A client waits for answers and shows no standard error: each request is told why.
+        # A client waits for answers and shows no standard error: so each request is answered with the reason.
         if not sys.stdin.isatty():
             _answer_all(refused.format_message())
         raise
@@ -92,18 +92,20 @@ def mcp(
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """What is spoken to."""
+    """The hub to connect to."""
 
     url: str
-    """Of the MCP endpoint; empty: there is none."""
+    """URL of the MCP endpoint; empty: there is none."""
     key: str | Callable[[], str]
     verify: Any
-    """As httpx takes it."""
+    """httpx's `verify`."""
 
 
 def _chosen(context: click.Context, context_name: str | None) -> dict[str, Any]:
-    """The options with the context in use; `address` is the URL or TOOLHUB_ADDRESS, where these go before the
-    context's. Raises click.ClickException."""
+    """Return the options with the context in use. Raises click.ClickException.
+
+    `address` is the URL or TOOLHUB_ADDRESS, if these take precedence over the context's.
+    """
     given: dict[str, tuple[Any, int]] = dict.fromkeys(OPTIONS, (None, BY_DEFAULT))
     ranks = {ParameterSource.COMMANDLINE: TYPED, ParameterSource.ENVIRONMENT: BY_ENVIRONMENT}
     for name, option in (("context_name", "context_name"), ("address", "url"), ("api_key", "api_key")):
@@ -116,7 +118,7 @@ def _chosen(context: click.Context, context_name: str | None) -> dict[str, Any]:
 
 
 def _of_context(chosen: Mapping[str, Any], url: str) -> Hub | None:
-    """None: no context is in use. Raises click.ClickException."""
+    """Return the context's hub; None: no context is in use. Raises click.ClickException."""
     name, key = chosen["context_name"], chosen["api_key"]
     if not name:
         return None
@@ -136,9 +138,12 @@ def _of_context(chosen: Mapping[str, Any], url: str) -> Hub | None:
 
 
 def _key_of(key: ContextKey) -> Callable[[], str]:
-    """The credential for MCP. Raises NoCredential when it cannot be had, and click.ClickException at once."""
+    """Return the credential for MCP.
+
+    Raises click.ClickException at once, and NoCredential when it is unavailable later.
+    """
     own = replace(key, for_mcp=True)
-    # Asked for once before the first message: a login that has ended is said at once, not to a model later.
+    # Requested once before the first message: so an ended login is reported at once, not to a model later.
     own()
 
     def now() -> str:
@@ -153,19 +158,19 @@ def _key_of(key: ContextKey) -> Callable[[], str]:
 
 
 def _answer_all(problem: str) -> None:
-    """Until standard input ends: clients show their users the answer to a request, and not what a program says."""
+    """Answer until standard input ends: clients show their users answers to requests, and not a program's output."""
     for line in sys.stdin.buffer:
         try:
             request_id = json.loads(line).get("id")
         except (ValueError, AttributeError):
-            continue  # no request: nobody waits for an answer to it
+            continue  # no request: no client waits for an answer to it
         if request_id is not None:
             error = {"code": _SERVER_ERROR, "message": problem}
             click.echo(json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}))
 
 
 def _target(url: str, settings: Settings) -> str:
-    """The endpoint to speak to; empty: none is named, and none answers here. Raises click.ClickException."""
+    """Return the endpoint to connect to; empty: none is named, and none answers here. Raises click.ClickException."""
     from toolhub_service.cli.mcp_clients import mcp_url
 
     named = url or _of_address(os.environ.get("TOOLHUB_ADDRESS", ""), settings)
@@ -180,7 +185,7 @@ def _target(url: str, settings: Settings) -> str:
 
 
 def _of_address(address: str, settings: Settings) -> str:
-    """The endpoint beside a hub's gRPC address; empty for none, and for a socket, which has no host."""
+    """Return the endpoint beside a hub's gRPC address; empty for none, and for a socket, which has no host."""
     if not address or address.startswith("unix"):
         return ""
     scheme, _, rest = address.rpartition("://")

@@ -1,8 +1,8 @@
-"""MCP on standard input and output, carried to a hub's endpoint over HTTP: what a client that starts programs speaks.
+"""Bridges MCP on standard input and output to a hub's HTTP endpoint, for clients that start programs.
 
-The messages pass as they are, so the hub judges each under the key that it comes with, as any other client's. Only what
-HTTP needs is added: headers, streams, and the session of older protocol versions (opened again after a restart).
-Arguments that a tool's schema wants in headers too (`x-mcp-header`, 2026-07-28) are copied there.
+Messages pass unchanged, so the hub checks each under its key, like any other client's. Only the needs of HTTP are
+added: headers, streams, and the session of older protocol versions (reopened after a restart). Arguments that a tool's
+schema also requires in headers (`x-mcp-header`, 2026-07-28) are copied there.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_MISMATCH: Final = -32020
 _UNREACHABLE: Final = -32000
 _AGAIN_S: Final = 1.0
-# Nothing is decided here about how long a call may take.
+# No timeout for a call is set here.
 _TIMEOUT: Final = httpx.Timeout(10.0, read=None)
 
 
 class NoCredential(httpx.HTTPError):
-    """There is none to send; the message says what to do."""
+    """There is no credential to send; the message says what to do."""
 
 
 class _Bearer(httpx.Auth):
@@ -42,7 +42,7 @@ class _Bearer(httpx.Auth):
         self._key = key
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        # Another thread, for a token may have to be refreshed.
+        # In another thread, because a token may have to be refreshed.
         key = self._key if isinstance(self._key, str) else await asyncio.to_thread(self._key)
         if key:
             request.headers["authorization"] = f"Bearer {key}"
@@ -53,8 +53,8 @@ class Bridge:
     def __init__(
         self, url: str, key: str | Callable[[], str], write: Callable[[bytes], None], verify: Any = True
     ) -> None:
-        """`key` is empty where the hub wants none, or is called for each request, from another thread; it may raise
-        NoCredential. `verify` as httpx takes it."""
+        """`key` is empty if the hub needs none, or is called for each request, from another thread; it may raise
+        NoCredential.  `verify` as httpx takes it."""
         self._url = url
         self._write = write
         self._http = httpx.AsyncClient(
@@ -63,15 +63,15 @@ class Bridge:
         self._running: dict[Any, asyncio.Task[None]] = {}
         self._others: set[asyncio.Task[None]] = set()
         self._initialize: Message | None = None
-        """Of the older protocol: sent again when its session is gone."""
+        """Requests of the older protocol: sent again when their session is gone."""
         self._session: dict[str, str] = {}
         self._opening = asyncio.Lock()
         self._listening: asyncio.Task[None] | None = None
         self._mirrored: dict[str, list[tuple[tuple[str, ...], str]]] = {}
-        """By a tool's name: paths of arguments, and the end of the header of each. Few tools have any."""
+        """By a tool's name: paths of arguments, and the suffix of each one's header. Few tools have any."""
 
     async def run(self, lines: AsyncIterator[bytes]) -> None:
-        """Until there are no more lines."""
+        """Run until there are no more lines."""
         async with self._http:
             async for line in lines:
                 if line.strip():
@@ -79,7 +79,7 @@ class Bridge:
             for task in (*self._running.values(), *self._others, *filter(None, [self._listening])):
                 task.cancel()
             if "mcp-session-id" in self._session:
-                # Out of politeness: the hub ends an idle session by itself.
+                # Optional: the hub itself ends an idle session.
                 with suppress(httpx.HTTPError):
                     await self._http.delete(self._url, headers=self._session, timeout=2.0)
 
@@ -94,12 +94,12 @@ class Bridge:
         method, request_id = message.get("method"), message.get("id")
         if method == "initialize":
             self._initialize, self._session = message, {}
-            await self._send(message, line)  # what follows needs its session
+            await self._send(message, line)  # the following messages need its session
             return
         if method == "notifications/cancelled" and not self._session:
             task = self._running.pop(_param(message, "requestId"), None)
             if task is not None:
-                task.cancel()  # in the newer protocol the end of the stream is what cancels
+                task.cancel()  # in the newer protocol the end of the stream cancels the call
             return
         task = asyncio.create_task(self._send(message, line))
         if method is not None and isinstance(request_id, str | int):
@@ -118,7 +118,7 @@ class Bridge:
             refused = await self._post(message, line)
             if refused == 404:
                 await self._open_again(session)
-            # The tool has an argument that must be in a header too, which its schema says.
+            # The tool's schema says that an argument must also be in a header.
             elif refused == 400:
                 await self._learn(message)
             if refused:
@@ -130,8 +130,8 @@ class Bridge:
             self._refuse(message, _UNREACHABLE, problem)
 
     async def _post(self, message: Message, line: bytes, *, is_last: bool = False) -> int:
-        """0, and what came back has been written; or the status of an answer after which it may be sent again: 404 for
-        a session that is gone, 400 for headers that do not fit."""
+        """Return 0 when the answer has been written, or the status of an answer after which it may be sent again: 404
+        for a session that is gone, 400 for headers that do not fit."""
         headers = self._headers(message)
         async with self._http.stream("POST", self._url, content=line.strip(), headers=headers) as response:
             if response.status_code == 404 and self._session and not is_last:
@@ -170,19 +170,20 @@ class Bridge:
         self._write_message(message)
 
     async def _learn(self, call: Message) -> None:
-        """Which arguments of the tool go into headers: its client may never have listed it, or before it changed."""
+        """Learn which of the tool's arguments go into headers: its client may never have listed it, or before it
+        changed."""
         name, meta = _param(call, "name"), {**_param(call, "_meta")}
-        # The token is the client's own call's: progress of this question would be taken for its.
+        # The progress token belongs to the client's own call: progress of this request would be taken for it.
         meta.pop("progressToken", None)
         params = {"name": "describe_tool", "arguments": {"name": name}, "_meta": meta}
         asked = {"jsonrpc": "2.0", "id": "describe", "method": "tools/call", "params": params}
         answer = await self._http.post(self._url, json=asked, headers=self._headers(asked))
-        # Without its schema the call goes out without mirrored headers, and the hub says what it lacks.
+        # Without its schema the call is sent without mirrored headers, and the hub reports what is missing.
         with suppress(ValueError, KeyError, TypeError):
             self._mirrored[name] = _mirrored(answer.json()["result"]["structuredContent"]["inputSchema"])
 
     async def _open_again(self, ended: dict[str, str]) -> None:
-        """The hub knows the session no more: another one, without a word to the client."""
+        """Open a new session when the hub no longer knows the old one, without telling the client."""
         async with self._opening:
             # By identity: several requests find the same session ended, and one of them opens the next.
             if self._session is not ended or self._initialize is None:
@@ -195,9 +196,9 @@ class Bridge:
             await self._http.post(self._url, json=ready, headers=self._session)
 
     async def _listen(self) -> None:
-        """What the hub says by itself in the older protocol."""
+        """Read the hub's own messages in the older protocol."""
         while True:
-            # A stream that breaks (a proxy that cuts idle ones) is opened again.
+            # A broken stream (some proxies cut idle ones) is reopened.
             with suppress(httpx.HTTPError):
                 async with self._http.stream("GET", self._url, headers=self._session) as response:
                     # The endpoint has no stream of its own to listen to.
@@ -238,14 +239,14 @@ def _param(message: Message, name: str) -> Any:
 
 
 def _field(value: str) -> str:
-    """As the protocol writes a value that a header could not hold."""
+    """Return the value in the protocol's encoding for values that a header cannot hold."""
     if _PLAIN.fullmatch(value) and not value.startswith("=?base64?"):
         return value
     return f"=?base64?{base64.b64encode(value.encode(errors='surrogatepass')).decode()}?="
 
 
 def _wants_headers(asked: Message, data: bytes) -> bool:
-    """Whether a call was refused, before anything ran, for the headers that it came with."""
+    """Return whether a call was refused for its headers, before anything ran."""
     if asked.get("method") != "tools/call" or not isinstance(_param(asked, "_meta"), dict):
         return False
     try:
@@ -255,7 +256,7 @@ def _wants_headers(asked: Message, data: bytes) -> bool:
 
 
 def _mirrored(schema: Any) -> list[tuple[tuple[str, ...], str]]:
-    """Paths of properties whose values are sent as headers `Mcp-Param-…` too, and the ends of these."""
+    """Return paths of properties whose values are also sent as headers `Mcp-Param-…`, with the suffixes of these."""
     found: list[tuple[tuple[str, ...], str]] = []
     rest: list[tuple[tuple[str, ...], Any]] = [((), schema)]
     while rest:
@@ -271,7 +272,7 @@ def _mirrored(schema: Any) -> list[tuple[tuple[str, ...], str]]:
 
 
 def _scalar(value: Any, path: tuple[str, ...]) -> str | None:
-    """An argument as its header has it; None where there is none, or it is no scalar."""
+    """Return an argument as its header's value; None if there is none, or it is no scalar."""
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     if isinstance(value, bool):
@@ -280,7 +281,7 @@ def _scalar(value: Any, path: tuple[str, ...]) -> str | None:
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The data of each server-sent event."""
+    """Yield the data of each server-sent event."""
     data: list[str] = []
     async for line in response.aiter_lines():
         if line.startswith("data:"):

@@ -1,4 +1,4 @@
-"""How MCP clients are told of a hub: each in the file and form of its own."""
+"""Configuration of MCP clients for a hub: each has its own file and format."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _KEY: Final = "TOOLHUB_API_KEY"
 
 
 def mcp_url(settings: Settings, port: int = 0) -> str:
-    """Where clients of this machine reach the endpoint; `port` where another one than configured was taken."""
+    """Return where clients of this machine reach the endpoint; `port` when another one than configured was bound."""
     host, _, configured = settings.server.mcp.listen.rpartition(":")
     scheme = "https" if settings.has_tls else "http"
     return f"{scheme}://{'127.0.0.1' if host in _EVERYWHERE else host}:{port or configured}/mcp"
 
 
 def http_entry(url: str, key: str) -> dict[str, Any]:
-    """A server over HTTP, as Claude Code, Cursor and others write it; `key` empty: no credential."""
+    """Return a server over HTTP, as Claude Code, Cursor and others write it; `key` empty: no credential."""
     entry: dict[str, Any] = {"type": "http", "url": url}
     if key:
         entry["headers"] = {"Authorization": f"Bearer {key}"}
@@ -37,19 +37,19 @@ def http_entry(url: str, key: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ClientForm:
-    """One client's file."""
+    """The configuration file of one client."""
 
     file: str | None
-    """Below the home folder; None: it has none, its form is shown only."""
+    """Path below the home folder; None: there is no file, its form is only shown."""
     servers: str
     """The member that holds the servers."""
     is_toml: bool = False
     file_on_macos: str = ""
     url_member: str = "url"
-    """What an entry calls the address of a server over HTTP."""
+    """The member for the address of a server over HTTP."""
     names_type: bool = True
     key_form: str = "KEY"
-    """How the client takes a key from its environment; KEY: it cannot, write the key there."""
+    """How the client reads a key from its environment; KEY: it cannot, so the key is written there."""
 
     def path(self) -> Path:
         """The client's own file."""
@@ -81,7 +81,7 @@ CLIENTS: Final[Mapping[str, ClientForm]] = {
 def entry_of(
     form: ClientForm, settings: Settings, *, http: bool, config_file: Path | None, data_dir: Path | None
 ) -> dict[str, Any]:
-    """What the client holds of the hub. No key is ever written: where one is needed its place is shown."""
+    """Return the client's entry for the hub. No key is ever written: a placeholder shows where it belongs."""
     needs_key = "insecure-local" not in settings.auth.modes
     if not http:
         arguments = ["mcp"]
@@ -102,8 +102,10 @@ def entry_of(
 
 
 def entry_of_context(form: ClientForm, name: str, context: Context, url: str) -> dict[str, Any]:
-    """The same of a context's hub: at `url` over HTTP, or where that is empty by `toolhub mcp`. A client over HTTP logs
-    its user in by itself, where the context has a login."""
+    """Return the entry for a context's hub: at `url` over HTTP, or if that is empty by `toolhub mcp`.
+
+    A client over HTTP logs its user in itself, if the context has a login.
+    """
     variable = context.api_key_env or _KEY
     key_form = form.key_form.replace(_KEY, variable)
     needs_key = bool(context.api_key_env or (url and context.api_key_file))
@@ -122,13 +124,13 @@ def entry_of_context(form: ClientForm, name: str, context: Context, url: str) ->
 
 
 def _program() -> str:
-    """Whole, for clients start programs without the shell's path."""
-    # A whole path: clients with a window start programs without the shell's PATH.
+    """Return the absolute path, because clients start programs without the shell's path."""
+    # An absolute path: clients with a window start programs without the shell's PATH.
     return shutil.which("toolhub") or str(Path(sys.executable).parent / "toolhub")
 
 
 def merged(form: ClientForm, text: str, name: str, entry: Mapping[str, Any]) -> str:
-    """The file with the entry in it, whatever else it holds kept. Raises ValueError for a file of another form."""
+    """Return the file with the entry, everything else unchanged. Raises ValueError for a file of another form."""
     return _merged_toml(form, text, name, entry) if form.is_toml else _merged_json(form, text, name, entry)
 
 
@@ -165,8 +167,12 @@ def _toml(value: Any) -> str:
 
 
 def written(form: ClientForm, path: Path, name: str, entry: Mapping[str, Any]) -> Path | None:
-    """Merge the entry into the file, which keeps its mode; the copy of it as it was, None where there was none or
-    nothing is new. Raises OSError, and ValueError as `merged`."""
+    """Merge the entry into the file, which keeps its mode.
+
+    Return the path of its former copy, None if there was none or nothing is new.
+
+    Raises OSError, and ValueError as `merged`.
+    """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     after = merged(form, text, name, entry)
     if after == text:
@@ -174,7 +180,7 @@ def written(form: ClientForm, path: Path, name: str, entry: Mapping[str, Any]) -
     path.parent.mkdir(parents=True, exist_ok=True)
     backup = None
     if path.exists():
-        # The file is another program's: whoever does not like the change can put the former one back.
+        # The file belongs to another program: a user who does not like the change can restore the former one.
         backup = path.with_name(f"{path.name}.before-{name}")
         shutil.copy2(path, backup)
     new = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,8 +1,8 @@
 """OAuth as a native application does it: discovery, code with PKCE, device code, refresh and revocation.
 
 RFC 8252 (native applications), RFC 7636 (PKCE), RFC 8628 (device code), RFC 9207 (issuer of the answer), RFC 8414 and
-OpenID Connect discovery, RFC 8707 (resource), RFC 7591 (registration), RFC 7009 (revocation). The client is a public
-one, so nothing here is a secret but codes and tokens, and no message repeats these.
+OpenID Connect discovery, RFC 8707 (resource), RFC 7591 (registration), RFC 7009 (revocation). The client is public, so
+only codes and tokens are secret here, and no message repeats these.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _DEVICE_LIFETIME_MAX_S: Final = 1_800.0
 
 
 class LoginFailed(click.ClickException):
-    """The issuer answered, and there is no token; the message says what to do."""
+    """The issuer answered without a token; the message says what to do."""
 
 
 class IssuerUnreachable(click.ClickException):
-    """The issuer does not answer, or answers what no issuer does."""
+    """The issuer does not answer, or its answer is invalid."""
 
     exit_code = _EXIT_UNREACHABLE
 
@@ -52,7 +52,7 @@ class GrantRefused(LoginFailed):
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """What the issuer's metadata says; empty where it has no such thing."""
+    """The issuer's metadata; empty where it lacks a member."""
 
     issuer: str
     token_endpoint: str
@@ -62,7 +62,7 @@ class Issuer:
     registration_endpoint: str = ""
     scopes: tuple[str, ...] = ()
     names_itself: bool = False
-    """Its answers have `iss` (RFC 9207)."""
+    """Whether its answers have `iss` (RFC 9207)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ def _answering(where: str) -> Any:
 
 
 def opened(verify: Any = True) -> httpx.Client:
-    """A client that follows no redirect; proxies are those of the environment. `verify` as httpx takes it."""
-    # No redirects: a code or a refresh token goes to the endpoint that the issuer has named.
+    """Return a client that follows no redirect; proxies are those of the environment. `verify` is httpx's."""
+    # No redirects: a code or a refresh token is sent only to the endpoint that the issuer has named.
     return httpx.Client(timeout=_TIMEOUT_S, verify=verify, follow_redirects=False)
 
 
 def checked_url(what: str, url: str) -> str:
-    """The URL, if nobody on the way can read along. Raises LoginFailed."""
+    """Return the URL, if nobody on the way can read along. Raises LoginFailed."""
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.netloc and "@" not in parts.netloc:
         return url
@@ -111,13 +111,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def asked(http: httpx.Client, method: str, url: str, **request: Any) -> tuple[int, dict[str, Any]]:
-    """Status and JSON object of an answer, {} for any other body. Raises IssuerUnreachable, LoginFailed."""
+    """Return status and JSON object of an answer, {} for any other body. Raises IssuerUnreachable, LoginFailed."""
     headers = {"accept": "application/json"}
     with _answering(url), http.stream(method, url, headers=headers, **request) as response:
         body = b""
         for chunk in response.iter_bytes():
             body += chunk
-            # Counted as it comes: an answer without an end must not fill the memory.
+            # Counted while it arrives: an endless answer must not fill the memory.
             if len(body) > _ANSWER_MAX_BYTES:
                 raise IssuerUnreachable(f"{url} answers more than {_ANSWER_MAX_BYTES:,} bytes.")
         try:
@@ -128,7 +128,7 @@ def asked(http: httpx.Client, method: str, url: str, **request: Any) -> tuple[in
 
 
 def discovered(http: httpx.Client, issuer: str) -> Issuer:
-    """By OpenID Connect discovery, else RFC 8414. Raises IssuerUnreachable, LoginFailed."""
+    """Return the metadata by OpenID Connect discovery, else RFC 8414. Raises IssuerUnreachable, LoginFailed."""
     parts = urlsplit(checked_url("The issuer", issuer))
     path = parts.path.rstrip("/")
     tried = (f"{issuer.rstrip('/')}{_OIDC}", f"{parts.scheme}://{parts.netloc}{_OAUTH}{path}")
@@ -140,7 +140,7 @@ def discovered(http: httpx.Client, issuer: str) -> Issuer:
 
 
 def _issuer_of(issuer: str, found: dict[str, Any]) -> Issuer:
-    """RFC 8414 §3.3: metadata of another issuer is not used."""
+    """Return the issuer. RFC 8414 §3.3: metadata of another issuer is not used."""
     if found.get("issuer") != issuer:
         named = str(found.get("issuer"))[:_TEXT_MAX_CHARS]
         raise LoginFailed(legible(f"The metadata of {issuer} is that of {named!r}. Write the issuer to the letter."))
@@ -157,7 +157,10 @@ def _issuer_of(issuer: str, found: dict[str, Any]) -> Issuer:
 
 
 def registered(http: httpx.Client, issuer: Issuer) -> str:
-    """The ID of a client made for this command (RFC 7591). Raises LoginFailed where the issuer makes none."""
+    """Return the ID of a client registered for this command (RFC 7591).
+
+    Raises LoginFailed when the issuer registers none.
+    """
     advice = (
         "Ask its administrator for a public client with the redirect URI http://127.0.0.1/callback: --client-id ID."
     )
@@ -182,22 +185,22 @@ def registered(http: httpx.Client, issuer: Issuer) -> str:
 
 
 def granted(http: httpx.Client, issuer: str, token_endpoint: str, form: dict[str, Any]) -> Tokens:
-    """What the token endpoint answers. Raises GrantRefused, IssuerUnreachable."""
+    """Return the token endpoint's answer. Raises GrantRefused, IssuerUnreachable."""
     status, answer = asked(http, "POST", token_endpoint, data=form)
-    # A login is not given up for these: the refresh token still holds.
+    # These do not end a login: the refresh token is still valid.
     if status >= 500 or status == 429:
         raise IssuerUnreachable(legible(f"{issuer} answers HTTP {status}. Try again later."))
     if status != 200:
         raise GrantRefused(str(answer.get("error", "")), legible(f"{issuer} refused: {_why(status, answer)}."))
     token, kind = answer.get("access_token"), str(answer.get("token_type", ""))
-    # A header can hold nothing else, and a token of another kind (DPoP) would be refused by the hub.
+    # A header can hold nothing else, and the hub would refuse a token of another kind (DPoP).
     if not isinstance(token, str) or not token.isascii() or not token.isprintable() or kind.lower() != "bearer":
         raise GrantRefused("", f"{issuer} answered no Bearer token ({legible(kind)[:40] or 'no token_type'}).")
     return Tokens(token, str(answer.get("refresh_token") or ""), _seconds(answer.get("expires_in"), 0.0))
 
 
 def _seconds(value: Any, default_s: float) -> float:
-    """Some issuers write numbers as text."""
+    """Return the number; some issuers write numbers as text."""
     try:
         return max(0.0, float(value))
     except (TypeError, ValueError):
@@ -210,24 +213,24 @@ def _why(status: int, answer: dict[str, Any]) -> str:
 
 
 def revoked(http: httpx.Client, endpoint: str, client_id: str, token: str, kind: str) -> bool:
-    """Whether the issuer says that the token is dead. Raises IssuerUnreachable."""
+    """Return whether the issuer reports the token as revoked. Raises IssuerUnreachable."""
     form = {"token": token, "token_type_hint": kind, "client_id": client_id}
     return asked(http, "POST", endpoint, data=form)[0] == 200
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a login asks for."""
+    """The parameters of a login request."""
 
     client_id: str
     scopes: Sequence[str]
     resources: Sequence[str]
-    """All that tokens may be made for; the first token is for the first of them."""
+    """All resources that tokens may be issued for; the first token is for the first of them."""
     audience: str = ""
 
     @property
     def asks(self) -> dict[str, Any]:
-        """The parameters of RFC 6749 §4.1.1 and RFC 8707 §2.1 that say it."""
+        """Return the parameters of RFC 6749 §4.1.1 and RFC 8707 §2.1 for it."""
         named = {"client_id": self.client_id, "scope": " ".join(self.scopes), "audience": self.audience}
         return {**{name: value for name, value in named.items() if value}, **self._named(self.resources)}
 

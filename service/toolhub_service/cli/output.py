@@ -1,7 +1,7 @@
 """Output: tables and text on a terminal. In a pipe lists and checks are plain text, single records JSON.
 
-Whatever a hub sends is shown with its control characters made visible: a file or a web page that a tool has read must
-not be able to drive the terminal it is shown on.
+Text from a hub is shown with its control characters made visible: a file or a web page that a tool has read must not be
+able to control the terminal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
 
-# What a command exits with when the hub refused, a check failed or something else went wrong; wrong usage is click's 2.
+# Exit code when the hub refused, a check failed or another error occurred; click uses 2 for wrong usage.
 EXIT_REFUSED = 1
 EXIT_INTERRUPTED = 130  # as a shell reports a command that SIGINT ended
 
@@ -50,12 +50,12 @@ _NAMES: Final = ("jobId", "approvalId", "artifactId", "callId", "id", "name", "s
 
 
 def json_option(command: Command) -> Command:
-    """Add -o and --json to a command that prints one record: JSON in a pipe, which is what programs read of it."""
+    """Add -o and --json to a command that prints one record: JSON in a pipe, for programs."""
     return _format_options(command, _keep_format, "Output format; default: text on a terminal, json in a pipe.")
 
 
 def text_option(command: Command) -> Command:
-    """Add -o and --json to a command that prints a list or a check: text in a pipe too."""
+    """Add -o and --json to a command that prints a list or a check: text in a pipe, too."""
     about = "Output format; default: table (plain text), also in a pipe. wide cuts nothing."
     return _format_options(command, _keep_format_of_text, about)
 
@@ -83,28 +83,28 @@ def _keep_format_of_text(context: click.Context, parameter: click.Parameter, val
 
 
 def _format() -> str:
-    """The format that -o names; empty without it."""
+    """Return the format that -o names; empty without it."""
     context = click.get_current_context(silent=True)
     return str(context.meta.get(_META, "")) if context else ""
 
 
 def is_wide() -> bool:
-    """Whether everything is to be shown, however wide."""
+    """Return whether everything is to be shown, however wide."""
     return _format() == "wide"
 
 
 def is_whole() -> bool:
-    """Whether nothing is to be cut or wrapped: with -o wide, and in a pipe, where each row is one line."""
+    """Return whether nothing is to be cut or wrapped: with -o wide, and in a pipe, where each row is one line."""
     return is_wide() or not sys.stdout.isatty()
 
 
 def asks_for_data(as_json: bool) -> bool:
-    """Whether --json or -o asks for data."""
+    """Return whether --json or -o requests data."""
     return as_json or _format() in _DATA
 
 
 def wants_json(as_json: bool) -> bool:
-    """Whether data is wanted instead of text; `print_json` prints it in the format that is asked for."""
+    """Return whether data is wanted instead of text; `print_json` prints it in the requested format."""
     if as_json or _format():
         return asks_for_data(as_json)
     context = click.get_current_context(silent=True)
@@ -135,7 +135,7 @@ def _print_document(value: Any) -> None:
 
 
 def _records(value: Any) -> list[Any]:
-    """The records of a list, also where they stand in the lists of a page; else the value itself."""
+    """Return the records of a list, also those in the lists of a page; else the value itself."""
     if isinstance(value, list):
         return value
     if not isinstance(value, dict) or any(field in value for field in _NAMES):
@@ -152,7 +152,7 @@ def _name(record: Any) -> str:
 
 
 def print_answer(answer: Answer, as_json: bool, show: Callable[[Answer], object]) -> None:
-    """Print a message as JSON where that is wanted, else by `show`."""
+    """Print a message as JSON if that is wanted, else by `show`."""
     if wants_json(as_json):
         print_json(message_as_json(answer))
     else:
@@ -175,46 +175,47 @@ def print_next(record: Any) -> None:
 
 
 def can_redraw(*, on_stdout: bool = True) -> bool:
-    """Whether standard output, or standard error, is a terminal that can draw over what it shows."""
+    """Return whether standard output, or standard error, is a terminal that can redraw what it shows."""
     return (sys.stdout if on_stdout else sys.stderr).isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def columns() -> int:
-    """Width of the terminal."""
+    """Return the width of the terminal."""
     return shutil.get_terminal_size().columns
 
 
 def legible(text: str) -> str:
-    """The text with every control character but line ends and tabs made visible."""
+    """Return the text with every control character except line ends and tabs made visible."""
     return text.translate(_CONTROLS)
 
 
 def revealed(text: str) -> str:
-    """As `legible`, with invisible characters named too: for text that an untrusted party wrote for a model to read."""
+    """Like `legible`, with invisible characters named, too: for text that an untrusted party wrote for a model to
+    read."""
     from toolhub_service.guards.descriptions import escaped
 
     return escaped(text)
 
 
 def first_line(text: str) -> str:
-    """The first sentence or the first line, whichever is shorter; a remote tool's text is untrusted."""
+    """Return the first sentence or the first line, whichever is shorter; a remote tool's text is untrusted."""
     return revealed(text.partition(". ")[0].partition("\n")[0].rstrip("."))
 
 
 def counted(count: int, noun: str) -> str:
-    """Such as `1 tool` and `2,000 tools`."""
+    """Return a text such as `1 tool` and `2,000 tools`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def counted_of(shown: int, total: int, noun: str, advice: str = "") -> str:
-    """Such as `3 jobs`, and `The newest 30 of 45 jobs (advice)` when not all are shown."""
+    """Return a text such as `3 jobs`, and `The newest 30 of 45 jobs (advice)` when not all are shown."""
     if shown >= total:
         return counted(total, noun)
     return f"The newest {shown} of {total} {noun}s" + (f" ({advice})" if advice else "")
 
 
 def span(seconds: float) -> str:
-    """Such as `42 min`; never less than `0 s`."""
+    """Return a text such as `42 min`; never less than `0 s`."""
     for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size_s:
             return f"{seconds / size_s:.0f} {unit}"
@@ -226,13 +227,13 @@ def seconds_since(stamp: Timestamp) -> float:
 
 
 def utc(stamp: Timestamp) -> str:
-    """Such as `2026-11-24 04:06:26 UTC`."""
+    """Return a text such as `2026-11-24 04:06:26 UTC`."""
     return f"{stamp.ToDatetime():%Y-%m-%d %H:%M:%S} UTC"
 
 
 def enum_name(message: Message, field: str) -> str:
-    """Such as `READY` for SOURCE_STATE_READY; the number, where a newer hub sends a value that is unknown here."""
-    declared: Any = message.DESCRIPTOR.fields_by_name[field].enum_type  # None only where the field is no enum
+    """Return a name such as `READY` for SOURCE_STATE_READY; the number, if a newer hub sends an unknown value."""
+    declared: Any = message.DESCRIPTOR.fields_by_name[field].enum_type  # None only if the field is no enum
     number = getattr(message, field)
     if number not in declared.values_by_number:
         return str(number)
@@ -242,7 +243,7 @@ def enum_name(message: Message, field: str) -> str:
 
 @contextmanager
 def explaining(*kinds: type[Exception], place: object = "") -> Iterator[None]:
-    """End the command with exit code 1 and the message of such an exception; `place`: the file that it is about."""
+    """End the command with exit code 1 and the message of such an exception; `place`: the file it is about."""
     try:
         yield
     except kinds as reason:
@@ -258,12 +259,12 @@ def note(text: str, *, err: bool = False) -> None:
 
 
 def footnote(text: str) -> None:
-    """Print a dim line below a list; in a pipe on standard error, so that standard output has rows and nothing else."""
+    """Print a dim line below a list; in a pipe on standard error, so that standard output has only rows."""
     note(text, err=not sys.stdout.isatty())
 
 
 def print_prose(text: str, indent: str = "", mark: str = "", colour: str | None = None, *, err: bool = False) -> None:
-    """Sentences, wrapped, after a coloured mark; lines of their own keep their ends, so that they can be pasted."""
+    """Print sentences, wrapped, after a coloured mark; separate lines keep their ends, so that they can be pasted."""
     first, _, rest = legible(text).partition("\n")
     first = f"{mark} {first}" if mark else first
     lines = textwrap.wrap(first, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
@@ -273,10 +274,10 @@ def print_prose(text: str, indent: str = "", mark: str = "", colour: str | None 
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cut: bool = False) -> None:
-    """A table without borders; the last column wraps to the terminal, or is cut to one line each.
+    """Print a table without borders; the last column wraps to the terminal, or is cut to one line each.
 
-    On a narrow terminal the last columns stand on a second line each. In a pipe each row is one line, of whole cells
-    that at least two spaces part, none of them empty.
+    On a narrow terminal the last columns are on a second line each. In a pipe each row is one line of uncut cells,
+    separated by at least two spaces, none of them empty.
     """
     is_pipe = not sys.stdout.isatty()
     shown = [[_cell(cell, is_pipe) for cell in row] for row in rows]
@@ -304,7 +305,7 @@ def _cell(text: str, is_pipe: bool) -> str:
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """`name  value` lines, the names dim."""
+    """Print `name value` lines, the names dim."""
     shown = list(pairs)
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
@@ -312,7 +313,8 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def message_as_json(message: Message) -> dict[str, Any]:
-    """A message as its canonical JSON (camelCase), with fields named `*_json` as JSON values instead of base64."""
+    """Return a message as its canonical JSON (camelCase), with fields named `*_json` as JSON values instead of
+    base64."""
     from google.protobuf.json_format import MessageToDict
 
     return _unfold_fields(message, MessageToDict(message, preserving_proto_field_name=False))
@@ -324,7 +326,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns on a terminal: two for wide characters, none for combining ones."""
+    """Return columns on a terminal: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
     import rich.cells  # late: most lines need no table of widths
@@ -341,9 +343,9 @@ def _cut(text: str, room: int) -> str:
 
 
 def _unfold_fields(message: Message, plain: dict[str, Any]) -> dict[str, Any]:
-    """`result_json`, `args_json`, … are shown as the JSON they are, not as base64."""
+    """Show `result_json`, `args_json`, … as the JSON they are, not as base64."""
     if "ok" in message.DESCRIPTOR.fields_by_name:
-        plain.setdefault("ok", False)  # canonical JSON leaves false out, which scripts take for a missing answer
+        plain.setdefault("ok", False)  # canonical JSON omits false, which scripts would take for a missing answer
     for field, value in message.ListFields():
         name = field.json_name
         if field.type == field.TYPE_BYTES and field.name.endswith("_json") and not field.is_repeated:

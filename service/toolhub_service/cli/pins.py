@@ -32,7 +32,7 @@ from toolhub_service.cli.output import (
 )
 from toolhub_service.cli.root import SuggestingGroup
 
-# A remote definition is untrusted text, written for a model to read: invisible characters in it are named.
+# A remote definition is untrusted text, written for a model to read: its invisible characters are named.
 
 Pin = pin_pb2.Pin
 
@@ -102,7 +102,7 @@ def _print_diff(diff: str) -> None:
 
 def _print_definition(pin: Pin) -> None:
     text = json.dumps(json.loads(pin.definition_json), indent=2, sort_keys=True, ensure_ascii=False)
-    # By every line break that Unicode knows: a definition must not draw what looks like a line of the command's own.
+    # By every line break of Unicode: a definition must not imitate a line of the command itself.
     lines = revealed(text).splitlines()
     for shown in lines[:_DEFINITION_LINES_MAX]:
         click.echo(_short(shown))
@@ -120,13 +120,13 @@ _DIGEST_MIN_CHARS = 8
 
 
 def in_full(connection: Connection, where: pb.ListPinsRequest) -> list[pin_pb2.Pin]:
-    """All that match, newest first, with definition and difference."""
+    """Return all that match, newest first, with definition and difference."""
     where.view = tool_pb2.TOOL_VIEW_FULL
     return connection.newest(connection.registry.ListPins, where, "pins", None)[0]
 
 
 def pin_of(connection: Connection, tool: str, digest: str) -> pin_pb2.Pin:
-    """The tool's pin with this digest prefix; without one the newest pending pin, else the newest.
+    """Return the tool's pin with this digest prefix; without one the newest pending pin, else the newest.
 
     Raises HubRefused.
     """
@@ -247,7 +247,7 @@ def accept(
         pending = _pins_to_decide(connection, tool, digest, source, is_all=is_all)
         # The newest pin of each tool: accepting an older one afterwards would replace the newest.
         found = list({pin.tool: pin for pin in reversed(pending)}.values())
-        # With a digest the user names the very definition, and has seen it.
+        # With a digest the user names that exact definition, and has seen it.
         if not is_sure and not digest and found:
             _confirm(found, can_ask=sys.stdin.isatty() and not wants_json(as_json))
         _decide(connection, found, approval_pb2.DECISION_APPROVE, comment, as_json)
@@ -275,7 +275,10 @@ def reject(tool: str, digest: str, comment: str, is_all: bool, source: str, as_j
 
 
 def _pins_to_decide(connection: Connection, tool: str, digest: str, source: str, *, is_all: bool) -> list[pin_pb2.Pin]:
-    """The pins to decide, in full. Raises click.UsageError, or HubRefused when the tool has no pending pin."""
+    """Return the pins to decide, with definitions.
+
+    Raises click.UsageError, or HubRefused when the tool has no pending pin.
+    """
     if is_all == bool(tool):
         raise click.UsageError("Give a TOOL, or --all --source SOURCE.")
     if is_all:

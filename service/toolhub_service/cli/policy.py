@@ -110,7 +110,7 @@ def init(**options: Any) -> None:
     with explaining(OSError, place=paths.policy):
         paths.make()
         try:
-            # Mode 0600: a hub does not start with a policy that others may write, as a umask of 002 allows.
+            # Mode 0600: a hub does not start with a policy that others may write, as umask 002 would allow.
             descriptor = os.open(paths.policy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError as standing:
             raise click.ClickException(
@@ -221,7 +221,7 @@ def explain_command(
     try:
         explanation = asyncio.run(explain_call(settings, snapshot, caller, tool, args, user_id=user_id))
     except ToolFailure as refused:
-        # The schema judges first, as in the hub: an argument that it refuses never reaches a rule.
+        # The schema is checked first, as in the hub: an argument that it refuses never reaches a rule.
         text = f"The call fails before the policy is evaluated: {refused.error.message}"
         lacks_args = not args and refused.error.kind is ErrorKind.INPUT_SCHEMA_INVALID
         raise click.ClickException(f"{text} Give arguments with --args." if lacks_args else text) from refused
@@ -259,12 +259,12 @@ def _load(file: Path | None) -> PolicySnapshot:
 
 
 def _caller(settings: Settings, id: str, groups: tuple[str, ...], actors: tuple[str, ...]) -> Principal:
-    """As a credential that takes no rights away would describe it."""
+    """Return the caller as a credential without restrictions would describe it."""
     from toolhub_service.domain.call import Principal, Role
 
     issuer, colon, _ = id.partition(":")
     issuers = [known.name for known in settings.auth.jwt.issuers]
-    # Only a token of an issuer carries groups and actors; an API key has none.
+    # Only an issuer's token carries groups and actors; an API key has none.
     is_vouched = bool(colon) and issuer in issuers
     if (groups or actors) and not is_vouched:
         raise click.UsageError(
@@ -299,7 +299,7 @@ def _show(explanation: Explanation) -> None:
 
 
 def _remedy(verdict: Verdict) -> str:
-    """Whoever asks for an explanation is an operator, whatever the caller of the call is."""
+    """The user of this command is an operator, whoever the caller of the call is."""
     return verdict.operator_remedy or verdict.remedy
 
 

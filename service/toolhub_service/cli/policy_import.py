@@ -84,13 +84,13 @@ def _write(translate: Any, file: Path, output: Path | None, strict: bool, *more:
         f"Translated from {file.name} by `toolhub policy import`. Check it, then `toolhub policy check`."
     )
     with explaining(InvalidPolicy, place=file):
-        # What was translated is checked as a policy before anybody uses it.
+        # The translation is validated as a policy before anybody uses it.
         parse_policy(text)
     if output is None:
         click.echo(text, nl=False)
     else:
         with explaining(OSError, place=output):
-            # Mode 0600 and never over another file, as of `toolhub policy init`.
+            # Mode 0600 and never over another file, like `toolhub policy init`.
             descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as written:
                 written.write(text)
@@ -101,7 +101,7 @@ def _write(translate: Any, file: Path, output: Path | None, strict: bool, *more:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Raises ImportRefused."""
+    """Return the content. Raises ImportRefused."""
     import yaml
 
     from toolhub_service.faces.permissions import ImportRefused
@@ -109,12 +109,12 @@ def _read(file: Path) -> dict[str, Any]:
 
     try:
         with file.open("rb") as opened:
-            # One more than the most: so much is read to know that there is more.
+            # One more than the limit, to detect a larger file.
             data = opened.read(_FILE_MAX_BYTES + 1)
         if len(data) > _FILE_MAX_BYTES:
             raise ImportRefused(f"the file has more than {_FILE_MAX_BYTES:,} bytes")
         text = data.decode("utf-8")
-        # safe_load takes the last of two equal keys: half of the permissions would be gone without a word.
+        # safe_load keeps the last of two equal keys: half of the permissions would be silently lost.
         _refuse_doubled(yaml.compose(text, Loader=yaml.SafeLoader))
         value = yaml.safe_load(text)
     except OSError as missing:
@@ -127,11 +127,11 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _refuse_doubled(root: Any) -> None:
-    """Of two entries with one key the last would count, whatever the first forbids. Raises ImportRefused."""
+    """Refuse duplicate keys: the last would count, whatever the first forbids. Raises ImportRefused."""
     from toolhub_service.faces.permissions import ImportRefused
 
     waiting = [root]
-    # It grows while it is walked, which is a walk through the whole tree.
+    # It grows while it is iterated, which traverses the whole tree.
     for node in waiting:
         if len(waiting) > _NODES_MAX:
             raise ImportRefused(f"the file has more than {_NODES_MAX:,} values")

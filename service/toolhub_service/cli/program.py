@@ -84,7 +84,7 @@ def run(file: str, as_json: bool, **options: Any) -> None:
         try:
             answer = _answer(running, is_watched=options["watch"])
         except KeyboardInterrupt:
-            # Ending the stream is what cancels the program: it would else run on without a caller.
+            # Ending the stream cancels the program, which would otherwise run on without a caller.
             running.cancel()
             click.echo("\nInterrupted. The hub cancels the program; what its calls have done is not undone.", err=True)
             sys.exit(EXIT_INTERRUPTED)
@@ -98,7 +98,7 @@ def _print(answer: pb.InvokeStreamResponse, as_json: bool, again: str) -> None:
             sys.exit(EXIT_REFUSED)
         return
     value = json.loads(answer.result.result_json) if answer.result.ok else {}
-    # Into a pipe goes the value alone, for `| jq`.
+    # A pipe gets only the value, for `| jq`.
     if "value" in value and not sys.stdout.isatty() and not asks_for_data(as_json):
         click.echo(json.dumps(value["value"], ensure_ascii=False))
     else:
@@ -108,7 +108,7 @@ def _print(answer: pb.InvokeStreamResponse, as_json: bool, again: str) -> None:
 
 
 def _text(file: str) -> str:
-    """The program. Raises UsageError."""
+    """Return the program. Raises UsageError."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as unreadable:
@@ -161,10 +161,10 @@ def _answer(events: Iterable[pb.InvokeStreamResponse], *, is_watched: bool) -> p
 
 
 def _show_rest(answer: pb.InvokeStreamResponse, shown: set[tuple[int, str]] | None) -> None:
-    """The ends of calls that happened faster than they could be followed."""
+    """Show the ends of calls that happened faster than they could be followed."""
     if shown is None or not answer.result.ok:
         return
-    # Progress is thinned out on the way; the result has every call.
+    # Progress events are thinned out on the way; the result has every call.
     made = json.loads(answer.result.result_json).get("calls", ())
     recent = [
         {**call, "call": place, "state": "SUCCEEDED" if call["ok"] else "FAILED"} for place, call in enumerate(made, 1)
@@ -174,7 +174,7 @@ def _show_rest(answer: pb.InvokeStreamResponse, shown: set[tuple[int, str]] | No
 
 
 def _show_changes(details_json: bytes, shown: set[tuple[int, str]]) -> None:
-    """A line for each change of a call that was not shown yet: a report holds some of those before it."""
+    """Print a line for each change of a call that was not shown yet: a report repeats some earlier ones."""
     for change in json.loads(details_json or b"{}").get("recent", ()):
         key = (change["call"], change["state"])
         if key in shown:

@@ -32,11 +32,11 @@ class Pace:
         self._reports: deque[tuple[float, float]] = deque(maxlen=_MOST)
 
     def add(self, report: progress_pb2.Progress, at_s: float) -> None:
-        # It has begun anew, as a job does that another runner took over: its old pace says nothing.
+        # The work was restarted, as by a job's new runner: the old pace does not apply.
         if self._reports and report.step < self._reports[-1][1]:
             self._reports.clear()
         self._reports.append((at_s, report.step))
-        # Two at least, or work that reports seldom would never have a pace.
+        # At least two, or work that reports seldom would never have a pace.
         while len(self._reports) > 2 and at_s - self._reports[0][0] > _WINDOW_S:
             self._reports.popleft()
 
@@ -46,14 +46,14 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """Units a second; None before the second report and while the step does not change."""
+        """Return units a second; None before the second report and while the step does not change."""
         if len(self._reports) < 2:
             return None
         (from_s, first), (to_s, last) = self._reports[0], self._reports[-1]
         return (last - first) / (to_s - from_s) if to_s > from_s and last > first else None
 
     def left_s(self, report: progress_pb2.Progress) -> float | None:
-        """Seconds to the end: the tool's own estimate, else from the rate; None when unknown."""
+        """Return seconds to the end: the tool's own estimate, else from the rate; None when unknown."""
         if report.HasField("eta"):
             return report.eta.ToMilliseconds() / 1_000
         rate = self.rate
@@ -61,7 +61,7 @@ class Pace:
 
 
 def amount(value: float, unit: str) -> str:
-    """Such as `1,204 rows` and `12.3 MB`; a value alone where the unit is not known."""
+    """Return a text such as `1,204 rows` and `12.3 MB`; only the value when the unit is unknown."""
     if unit == "bytes":
         return _bytes(value)
     number = f"{value:,.0f}" if value % 1 == 0 or value >= 100 else f"{value:.1f}"
@@ -69,7 +69,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def progress_text(report: progress_pb2.Progress, pace: Pace) -> str:
-    """A report as text: done, rate, time left and the tool's message."""
+    """Return a report as text: done, rate, time left and the tool's message."""
     rate, left_s = pace.rate, pace.left_s(report)
     speed = "" if rate is None else f"{amount(rate, report.unit)}/s"
     left = f"{clock(left_s)} left" if left_s else ""
@@ -77,7 +77,7 @@ def progress_text(report: progress_pb2.Progress, pace: Pace) -> str:
 
 
 def done(report: progress_pb2.Progress) -> str:
-    """Such as `12 of 40 files`."""
+    """Return a text such as `12 of 40 files`."""
     if not report.HasField("total"):
         return amount(report.step, report.unit)
     # "3 of 10 rows", but "3 kB of 10 MB": the two amounts of bytes may differ in their unit.
@@ -86,15 +86,15 @@ def done(report: progress_pb2.Progress) -> str:
 
 
 def percent(report: progress_pb2.Progress) -> str:
-    """Such as `45 %`, never 100 before the end; empty when the total is unknown."""
+    """Return a text such as `45 %`, never 100 before the end; empty when the total is unknown."""
     if not report.HasField("total") or report.total <= 0:
         return ""
-    # Rounded down, as 100 % says that it is done; a tool may also report more than it announced.
+    # Rounded down, because 100 % means done; a tool may also report more than it announced.
     return f"{min(int(report.step * 100 / report.total), 100)} %"
 
 
 def clock(seconds: float) -> str:
-    """Such as `01:13` and `2:00:05`."""
+    """Return a text such as `01:13` and `2:00:05`."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute:02}:{second:02}"
@@ -103,7 +103,7 @@ def clock(seconds: float) -> str:
 def _bytes(value: float) -> str:
     size = value
     for unit in _BYTE_UNITS[:-1]:
-        # From here on it would be shown as 1000.
+        # Above this it would be shown as 1000.
         if size < 999.5:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.3g} {unit}"
         size /= 1_000
@@ -134,7 +134,7 @@ class ProgressBar:
         self.close()
 
     def show(self, report: progress_pb2.Progress, at_s: float | None = None) -> None:
-        """`at_s`: when the report was made, by any one clock; default: now."""
+        """Show a report made at `at_s`, by any one clock; default: now."""
         self._pace.add(report, time.monotonic() if at_s is None else at_s)
         total = report.total if report.HasField("total") else None
         self._update(completed=report.step, total=total, text=legible(progress_text(report, self._pace)))
@@ -155,7 +155,7 @@ class ProgressBar:
             return
         from rich.text import Text
 
-        # Through the bar's console, which takes itself off the screen first and draws itself again below.
+        # Through the bar's console, which removes the bar first and redraws it below.
         self._bar.console.print(Text.from_ansi(line), soft_wrap=True)
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class ProgressBar:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 
-            # What tools say must not be read as rich's markup.
+            # Texts of tools must not be parsed as rich's markup.
             text = TextColumn("{task.fields[text]}", markup=False)
             title = TextColumn("{task.description}", markup=False)
             console = Console(stderr=not self._on_stdout)

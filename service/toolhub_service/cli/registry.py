@@ -47,7 +47,7 @@ class NotATool(ValueError):
 
 
 def tools_of(data: bytes) -> list[dict[str, Any]]:
-    """Definitions in the canonical JSON of ToolSpec. Raises NotATool."""
+    """Return definitions in the canonical JSON of ToolSpec. Raises NotATool."""
     try:
         document = json.loads(data)
     except ValueError as broken:
@@ -62,7 +62,7 @@ def tools_of(data: bytes) -> list[dict[str, Any]]:
 
 
 def _on_the_wire(tool: dict[str, Any]) -> dict[str, Any]:
-    # So that what `tools show` printed can be registered as it is.
+    # So that the output of `tools show` can be registered unchanged.
     plain = {key: value for key, value in tool.items() if key not in _COMPUTED}
     for name in _SCHEMAS:
         if name in plain:
@@ -82,20 +82,20 @@ def _bytes(value: Any) -> str:
 
 
 def specs_of(data: bytes) -> list[tool_pb2.ToolSpec]:
-    """The tool definitions of a file. Raises NotATool, which names the field, what it must be, and an example."""
+    """Return the tool definitions of a file. Raises NotATool, which names the field, its type, and an example."""
     specs = []
     for tool in tools_of(data):
         try:
             specs.append(ParseDict(tool, tool_pb2.ToolSpec()))
         except ParseError as broken:
-            # protobuf's own message names neither the path nor what would be right.
+            # protobuf's own message names neither the path nor the expected type.
             fault = _fault(tool, tool_pb2.ToolSpec.DESCRIPTOR, "")
             raise NotATool(f"{tool['name']}: {fault or broken}") from broken
     return specs
 
 
 def _fault(given: dict[str, Any], message: Descriptor, path: str) -> str:
-    """The first field that cannot be read: its path, what it must be, and an example; empty when all can be."""
+    """Return the first invalid field: its path, its expected type, and an example; empty when all are valid."""
     known = {spelling: field for field in message.fields for spelling in (field.json_name, field.name)}
     for key, value in given.items():
         field = known.get(key)
@@ -105,7 +105,7 @@ def _fault(given: dict[str, Any], message: Descriptor, path: str) -> str:
             advice = f"did you mean `{near[0]}`?" if near else f"known fields: {', '.join(names)}"
             return f"unknown field `{path}{key}`; {advice}"
         try:
-            # Field by field: the first that fails alone is the fault.
+            # Field by field: the first that fails alone is the invalid one.
             ParseDict({key: value}, GetMessageClass(message)())
         except ParseError:
             members = [value] if isinstance(value, dict) else value if isinstance(value, list) else []
@@ -121,7 +121,7 @@ def _fault(given: dict[str, Any], message: Descriptor, path: str) -> str:
 
 
 def _expected(field: FieldDescriptor) -> tuple[str, str]:
-    """(what a field must be, an example of it), in words of JSON."""
+    """Return (what a field must be, an example of it), in terms of JSON."""
     if field.enum_type:
         names = [value.name for value in field.enum_type.values[1:]]
         return f"one of {', '.join(names)}", f'"{names[0]}"'
@@ -199,7 +199,7 @@ def snapshot(as_json: bool, **options: Any) -> None:
         whole = pb.GetSnapshotResponse()
         for page in connection.pages(connection.registry.GetSnapshot, request):
             tools = [*whole.tools, *page.tools]
-            # The last page's own facts hold (its revision, its totals), with the tools of all.
+            # The last page's own values apply (its revision, its totals), with the tools of all.
             whole = page
             del whole.tools[:]
             whole.tools.extend(tools)
@@ -213,10 +213,10 @@ def _show_snapshot(answer: pb.GetSnapshotResponse) -> None:
 
 
 def state_text(tool: tool_pb2.ToolSpec) -> str:
-    """Such as `active`, or `quarantined: its definition is another …`."""
+    """Return a text such as `active`, or `quarantined: its definition is another …`."""
     return f"{state_name(tool)}: {tool.state_reason}" if tool.state_reason else state_name(tool)
 
 
 def state_name(tool: tool_pb2.ToolSpec) -> str:
-    """Such as `active`."""
+    """Return a text such as `active`."""
     return enum_name(tool, "state").lower()

@@ -11,7 +11,7 @@ import click
 
 from toolhub_service import __version__
 
-# By name, not imported: gRPC and the generated code take some 90 ms (python -X importtime), of each completion too.
+# By name, not imported: gRPC and the generated code take some 90 ms (python -X importtime), also at each completion.
 _COMMANDS = {
     "serve": ("toolhub_service.cli.serve:serve", "Run the hub."),
     "call": ("toolhub_service.cli.call:call", "Call a tool, or show what the call would do."),
@@ -62,8 +62,8 @@ _COMMANDS = {
     "mcp": ("toolhub_service.cli.mcp:mcp", "Serve MCP on standard input and output; configure MCP clients."),
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }
-# New objects after which the collector looks for garbage. What imports make stays, 170,000 objects when a hub serves:
-# at Python's 700 they are looked at two hundred times, a quarter of the start.
+# New objects after which the garbage collector runs. Objects made by imports stay, 170,000 when a hub serves: with
+# Python's 700 they are traversed two hundred times, a quarter of the start.
 _COLLECT_AFTER = 250_000
 _NAME_COLUMNS = 11
 _SENTENCE_MAX = 300
@@ -91,7 +91,7 @@ class SuggestingGroup(click.Group):
     """Names the nearest command when the typed one does not exist; takes options of its commands before their name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Options of commands may stand before the command: they are moved behind its name."""
+        """Move options of commands that are given before the command behind its name."""
         own = {name for each in self.get_params(ctx) for name in (*each.opts, *each.secondary_opts)}
         moved: list[str] = []
         rest = list(args)
@@ -116,7 +116,7 @@ class SuggestingGroup(click.Group):
             raise click.UsageError(f"There is no command `{args[0]}`. {advice}", ctx) from unknown
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The first sentence of each command, whole: click would cut it after some forty characters."""
+        """Write the first sentence of each command uncut: click would cut it after some forty characters."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, each.get_short_help_str(_SENTENCE_MAX)) for name, each in commands if each])
@@ -165,6 +165,6 @@ def toolhub(context: click.Context) -> None:
 def main() -> None:
     """The entry point of `toolhub` and `python -m toolhub_service`."""
     gc.set_threshold(_COLLECT_AFTER)
-    # Failures are told by the commands, not by lines of gRPC's log. It reads this when it is imported.
+    # The commands report failures, not gRPC's log, which reads this when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     toolhub(prog_name="toolhub", windows_expand_args=False)

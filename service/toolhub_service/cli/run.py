@@ -24,14 +24,14 @@ from toolhub_service.faces.local_tools import LOCAL_TOOLS
 from toolhub_service.faces.table import FACE_HEADER, Face
 from toolhub_service.schema import canonical_json, strict_json
 
-# As long as any command may take that is called, and the way.
+# The longest time of any command that is called, plus the connection.
 _ANSWER_TIMEOUT_S: Final = 630.0
-# Of a line: what a call's arguments may have, and their surroundings. The rest of a longer one is dropped unread.
+# Of a line: the limit of a call's arguments and the rest of the request. A longer line is dropped unread.
 _LINE_MAX_BYTES: Final = strict_json.MAX_BYTES
 _SKIPPED_BYTES: Final = 64 * 1024
 _MEMBERS: Final = ("tool", "args", "arguments")
 _TOOL_NAME_MAX: Final = 256
-# JSON may write them as they are; a terminal may take them for commands.
+# JSON may contain them unescaped; a terminal may interpret them as commands.
 _ESCAPES: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 _KINDS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: ErrorKind.INVALID_INPUT,
@@ -41,7 +41,7 @@ _KINDS: Final = {
     grpc.StatusCode.DEADLINE_EXCEEDED: ErrorKind.TIMEOUT,
     grpc.StatusCode.UNAVAILABLE: ErrorKind.NETWORK_ERROR,
 }
-"""What an RPC that failed is to who sees only the face."""
+"""The face's code for a failed RPC."""
 
 
 @click.command()
@@ -93,7 +93,7 @@ def run(request: str | None, face_name: str, request_id: str, purpose: str, **op
 
 
 def _lines(source: BinaryIO) -> Iterator[bytes | None]:
-    """Each line that is not empty; None for one that is too long."""
+    """Yield each line that is not empty; None for one that is too long."""
     while line := source.readline(_LINE_MAX_BYTES + 2):
         is_whole = line.endswith(b"\n") or len(line) <= _LINE_MAX_BYTES
         rest = b"" if is_whole else line
@@ -113,7 +113,7 @@ class _Runner:
     purpose: str
 
     def answer(self, line: bytes | None) -> bool:
-        """Print the answer to one request; whether it succeeded."""
+        """Print the answer to one request; return whether it succeeded."""
         name, result = "", result_pb2.ToolResult()
         try:
             name, args = _read(line)
@@ -151,7 +151,7 @@ class _Runner:
 
 
 def _read(line: bytes | None) -> tuple[str, JsonValue]:
-    """(the face's tool, its arguments, which the hub judges). Raises ToolFailure INVALID_INPUT."""
+    """Return (the face's tool, its arguments, which the hub validates). Raises ToolFailure INVALID_INPUT."""
     if line is None:
         raise _invalid(f"The line has more than {_LINE_MAX_BYTES:,} bytes. Send large content as an artifact.")
     request = strict_json.loads(line)

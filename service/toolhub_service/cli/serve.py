@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from toolhub_service.settings.document import Settings
 
 
-# The interpreter hands its lock over every 5 ms, for which the event loop would wait after each of its steps while a
-# thread judges, hashes or parses. Beside 8 callers a call switches threads 17 times with either interval.
+# The interpreter switches threads every 5 ms by default, for which the event loop would wait after each of its steps
+# while a thread computes. Beside 8 callers a call switches threads 17 times with either interval.
 SWITCH_INTERVAL_S = 0.0005
 
-# Why a hub does not start, in one line: which file, server or setting, and what to do. Messages of refusals name no
-# path and no address, because callers of a running hub read them; the operator who starts the hub needs both.
+# Why a hub does not start, in one line: which file, server or setting, and what to do. Refusals name no path and no
+# address, because callers of a running hub read them; the operator who starts the hub needs both.
 
 _DAMAGED = (
     "It is damaged. Keep a copy and restore it from a backup; or move audit.db*, audit-checkpoints.jsonl and a copy of "
@@ -36,14 +36,14 @@ _UNUSABLE = "Check the folder's free space, owner and mode"
 
 
 def start_refusal(refused: Exception, settings: Settings) -> str:
-    """One line about an exception that keeps a hub from starting and is not a defect."""
+    """Return one line about an exception that prevents a start and is not a defect."""
     from toolhub_service.domain.errors import ToolFailure
 
     if isinstance(refused, ToolFailure):
         return _tool_failure(refused, settings)
     if not isinstance(refused, OSError):
         return str(refused)
-    if refused.errno is None:  # raised by the hub, with a sentence of its own
+    if refused.errno is None:  # raised by the hub, with its own message
         advice = "Find what listens there (`ss -ltnp`), or use another address with --listen."
         return f"{refused}. {advice}" if str(refused).startswith("cannot listen on") else str(refused)
     return f"{refused.filename or 'the system'}: {refused.strerror}. {_advice_for(refused, settings)}"
@@ -73,14 +73,14 @@ def _tool_failure(refused: ToolFailure, settings: Settings) -> str:
 def _audit_failure(cause: BaseException | None, file: Path) -> str:
     import sqlite3
 
-    if not isinstance(cause, sqlite3.Error | OSError):  # refused by the writer's thread, which logs what it met
+    if not isinstance(cause, sqlite3.Error | OSError):  # refused by the writer's thread, which logs the cause
         return f"The audit log {file} cannot be written; `audit_write_failed` above says why. {_UNUSABLE}."
     is_damaged = isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.OperationalError)
     return f"The audit log {file} cannot be used: {cause}. {_DAMAGED if is_damaged else _UNUSABLE}."
 
 
 def _without_credentials(url: str) -> str:
-    """The address of a server, without user and password."""
+    """Return the address of a server, without user and password."""
     parts = urlsplit(url)
     return parts.netloc.rpartition("@")[2] or parts.path
 

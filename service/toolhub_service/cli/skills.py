@@ -61,7 +61,7 @@ def check(places: tuple[Path, ...], *, as_json: bool, sources_file: Path | None,
       toolhub skills check ~/skills -o json | jq -r '.skills[] | select(.warnings != []) | .name'
     """
     found = [*_checked(places or _configured(sources_file, options))]
-    # A check of nothing fails: a mistyped path must not pass in CI.
+    # Checking nothing fails: a mistyped path must not pass in CI.
     is_ok = bool(found) and not any(each["problems"] for each in found)
     if wants_json(as_json):
         print_json({"ok": is_ok, "skills": found})
@@ -152,7 +152,7 @@ def init(path: Path, *, script: str, force: bool, as_json: bool) -> None:
         drafted = draft(load_skill(path), script)
     except (SkillInvalid, NothingToDraft) as wrong:
         raise click.ClickException(f"{path}: {wrong}") from wrong
-    # All before any is written, so that a refusal leaves the folder as it was.
+    # Everything before any file is written, so that a refusal leaves the folder unchanged.
     there = [name for name in drafted.files if (path / name).exists()]
     if there and not force:
         raise click.ClickException(f"{path / there[0]} exists already. Replace it with --force.")
@@ -224,7 +224,7 @@ def _configured(sources_file: Path | None, options: dict[str, Any]) -> tuple[Pat
 
 
 def _places_of_sources(sources_file: Path | None, options: dict[str, Any]) -> dict[str, list[Path]]:
-    """Folders of skills by source; of a repository once a hub has fetched it."""
+    """Return folders of skills by source; of a repository once a hub has fetched it."""
     from toolhub_service.adapters.skill.checkout import folder_of
     from toolhub_service.app.kinds import kind_of
     from toolhub_service.app.paths import Paths
@@ -246,13 +246,13 @@ def _places_of_sources(sources_file: Path | None, options: dict[str, Any]) -> di
 
 
 def _named(name: str, sources_file: Path | None, options: dict[str, Any]) -> tuple[Path, str]:
-    """The folder of a skill, and the source that offers it; empty: none."""
+    """Return the folder of a skill, and the source that offers it; empty: none."""
     from toolhub_service.adapters.skill.skill import load_skill, skill_folders
     from toolhub_service.adapters.skill.skill_file import SkillInvalid
 
     if Path(name).is_dir():
         return Path(name), ""
-    # Any spelling that another command prints: the skill, its tool, the tool that reads it.
+    # Any name that another command prints: the skill, its tool, the tool that reads it.
     wanted = name.rpartition("/")[2].removesuffix(".read")
     known: list[str] = []
     for source, places in _places_of_sources(sources_file, options).items():

@@ -101,7 +101,7 @@ def add(
     found, refused = _converted(_servers(what, command, given), Paths(settings).source_secrets, given["kind"])
     for source in found if given["trust"] else ():
         source.entry["trust"] = given["trust"]
-    # Without a lock file beside sources.yaml, where nothing will be written.
+    # Without a lock file beside sources.yaml, as nothing will be written.
     if dry_run or not found:
         merged = _merged(path, found, refused, replace=replace)
     else:
@@ -147,7 +147,7 @@ def _check_kind(command: tuple[str, ...], given: dict[str, Any]) -> None:
 
 
 def _servers(what: str, command: tuple[str, ...], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The servers by name, in the form that other clients write."""
+    """Return the servers by name, in the form that other clients write."""
     from toolhub_service.cli.source_converting import NotServers, servers_of
 
     if command:
@@ -176,13 +176,13 @@ def _pairs(texts: Iterable[str], mark: str, option: str) -> dict[str, str]:
         name, found, value = text.partition(mark)
         if not found or not name.strip():
             raise click.UsageError(f"{option} takes NAME{mark}VALUE, not {name[:40]!r}")
-        # `Name: value`, as of curl's -H.
+        # `Name: value`, like curl's -H.
         pairs[name.strip()] = value.strip()
     return pairs
 
 
 def _converted(servers: dict[str, dict[str, Any]], folder: Path, kind: str) -> tuple[list[Converted], dict[str, str]]:
-    """(the sources, and by name why other servers cannot be one)."""
+    """Return (the sources, and by name why other servers cannot be one)."""
     from toolhub_service.cli.source_converting import NotConvertible, convert, convert_workflows
 
     found: list[Converted] = []
@@ -197,12 +197,12 @@ def _converted(servers: dict[str, dict[str, Any]], folder: Path, kind: str) -> t
 
 @dataclass(slots=True)
 class _Merged:
-    """What sources.yaml becomes."""
+    """The new text of sources.yaml."""
 
     text: str
     added: list[Converted] = field(default_factory=list)
     replaced: set[str] = field(default_factory=set)
-    """The names of those among `added` that were there before."""
+    """The names of those among `added` that existed before."""
 
 
 def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
@@ -211,7 +211,7 @@ def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str]
 
     with explaining(OSError, place=path), edited(path):
         merged = _merged(path, found, refused, replace=replace)
-        # Secrets first: sources.yaml must not name a file that is not there.
+        # Secrets first: sources.yaml must not name a missing file.
         for secret in (secret for source in merged.added for secret in source.secrets):
             replace_text(secret.file, secret.text, mode=0o600)
         if merged.added:
@@ -220,7 +220,7 @@ def _add_to_file(path: Path, found: Iterable[Converted], refused: dict[str, str]
 
 
 def _merged(path: Path, found: Iterable[Converted], refused: dict[str, str], *, replace: bool) -> _Merged:
-    """The file with the sources that can be added; add to `refused` why others cannot be."""
+    """Return the file with the sources that can be added; add to `refused` why others cannot be."""
     from toolhub_service.app.sources_file import NotEditable, parse_sources, with_sources, without_source
     from toolhub_service.settings.loading import SettingsInvalid
 
@@ -242,7 +242,7 @@ def _merged(path: Path, found: Iterable[Converted], refused: dict[str, str], *, 
 
 
 def _objection(source: Converted, there: Iterable[str], added: Iterable[Converted], *, replace: bool) -> str:
-    """Why it cannot be added; empty when it can."""
+    """Return why it cannot be added; empty when it can."""
     from toolhub_service.app.sources_file import check_source_name
 
     try:
@@ -314,9 +314,9 @@ def _show_next(added: list[Converted], grant: str, place: list[str]) -> None:
 
 
 def _grant(added: list[Converted], settings: Settings) -> str:
-    """The line of policy.yaml that lets a principal call them; empty without any.
+    """Return the line of policy.yaml that lets a principal call them; empty without any.
 
-    Without a credential everybody is one principal; where each has one, the operator chooses.
+    Without credentials all callers are one principal; otherwise the operator chooses.
     """
     from toolhub_service.policy.document import LOCAL
     from toolhub_service.policy.refusals import grant_line
@@ -326,11 +326,11 @@ def _grant(added: list[Converted], settings: Settings) -> str:
 
 
 def _missing(source: Converted, settings: Settings, *, is_written: bool) -> list[str]:
-    """What it refers to and is not here; before its secrets are written, their files are not missed."""
+    """Return what it refers to and is missing here, without the files of secrets that are still to be written."""
     from toolhub_service.app.doctor.sources import missing_for
     from toolhub_service.app.sources_file import to_source
 
-    # A dry run must not complain of the files that the real run writes.
+    # A dry run must not report the files that the real run writes.
     unwritten = [] if is_written else [str(secret.file) for secret in source.secrets]
     found = missing_for(to_source(source.name, source.entry), settings)
     return [problem for problem in found if not any(file in problem for file in unwritten)]

@@ -1,7 +1,7 @@
 """A server as another client describes it, as a source of this hub.
 
-What another client would run with a secret in the clear is kept with the secret in a file of its own; what the hub does
-not do is named, never silently dropped.
+A plaintext secret of the other client is moved into its own file; unsupported settings are reported, never silently
+dropped.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import skeleton
 
-# Lists of MCP servers as other clients keep them.
+# Lists of MCP servers in the files of other clients.
 #
 # `mcpServers` (Claude, Cursor, Windsurf, Gemini), `servers` (VS Code), `context_servers` (Zed), a bare block, or one
-# server. JSON; comments and commas before a closing bracket do no harm.
+# server. JSON; comments and commas before a closing bracket are accepted.
 
 _PLACES: Final = (
     ("mcpServers",),
@@ -45,11 +45,14 @@ Server = dict[str, Any]
 
 
 class NotServers(ValueError):
-    """The text is no list of MCP servers; the message says what was looked for."""
+    """The text is no list of MCP servers; the message says what was expected."""
 
 
 def servers_of(text: str, name: str = "") -> dict[str, Server]:
-    """Every server by its name there; with `name` that one, or the only one under this name. Raises NotServers."""
+    """Return every server by its name there; with `name` that one, or the only one under this name.
+
+    Raises NotServers.
+    """
     document = _parsed(text)
     servers = _listed(document)
     if servers is None:
@@ -77,7 +80,7 @@ def _parsed(text: str) -> Server:
 
 
 def _listed(document: Server) -> dict[str, Server] | None:
-    """None: the document is one server."""
+    """Return the list; None: the document is one server."""
     for place in _PLACES:
         found: Any = document
         for key in place:
@@ -135,7 +138,7 @@ class NotConvertible(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A value that goes into a file of its own."""
+    """A value that is moved into its own file."""
 
     place: str
     """Such as `env.TOKEN`."""
@@ -147,19 +150,19 @@ class Secret:
 class Converted:
     name: str
     entry: dict[str, Any] = field(default_factory=dict)
-    """As it stands in sources.yaml."""
+    """The entry as in sources.yaml."""
     secrets: list[Secret] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What a person should know, a sentence each."""
+    """Notes for the user, a sentence each."""
 
     @property
     def capability(self) -> str:
-        """What lets a principal call its tools."""
+        """Return the capability that lets a principal call its tools."""
         return f"{self.entry.get('kind', 'mcp')}:{self.name}"
 
     @property
     def shown(self) -> dict[str, Any]:
-        """`entry` as it may stand on a screen, should an argument hold what no file was made for."""
+        """Return `entry` for display, without secrets in arguments that have no file."""
         shown = dict(self.entry)
         if "args" in shown:
             shown["args"] = _REDACTOR.value([shown["command"], *shown["args"]])[1:]
@@ -167,7 +170,7 @@ class Converted:
 
 
 def convert(foreign_name: str, server: dict[str, Any], secrets_folder: Path) -> Converted:
-    """Raises NotConvertible."""
+    """Convert a server. Raises NotConvertible."""
     found = begun(foreign_name)
     if str(_first(server, "type", "transport", "transportType") or "").lower() == "sse":
         raise NotConvertible(
@@ -194,7 +197,7 @@ def convert(foreign_name: str, server: dict[str, Any], secrets_folder: Path) -> 
 
 
 def begun(foreign_name: str) -> Converted:
-    """A source without anything but its name. Raises NotConvertible."""
+    """Return a source with only its name. Raises NotConvertible."""
     found = Converted(_name(foreign_name))
     if found.name != foreign_name:
         found.notes.append(f"its name {foreign_name!r} became {found.name!r}, the namespace of its tools")
@@ -202,7 +205,7 @@ def begun(foreign_name: str) -> Converted:
 
 
 def reference_of(text: str) -> dict[str, str] | None:
-    """What `{env: VARIABLE}` or `{file: PATH}`, perhaps after a prefix, refers to; None for any other text."""
+    """Return what `{env: VARIABLE}` or `{file: PATH}`, perhaps after a prefix, refers to; None for any other text."""
     found = _REFERENCE.fullmatch(text) if "${" not in text else None
     if found is None:
         return None
@@ -234,7 +237,7 @@ def _put_command(found: Converted, server: dict[str, Any], folder: Path) -> None
 
 
 def _arguments(found: Converted, command: str, arguments: list[str], folder: Path) -> list[str | dict[str, str]]:
-    """As they are, but for variables and what looks like a secret there, which is kept elsewhere."""
+    """Return the arguments unchanged except variables and apparent secrets, which are moved."""
     shown = _REDACTOR.value([command, *arguments])[1:]
     kept: list[str | dict[str, str]] = []
     for at, (text, hidden) in enumerate(zip(arguments, shown, strict=True)):
@@ -251,7 +254,7 @@ def _arguments(found: Converted, command: str, arguments: list[str], folder: Pat
 
 
 def put_url(found: Converted, url: str, headers: dict[str, str], folder: Path) -> None:
-    """Where it stands, and what is sent along; secrets are set aside."""
+    """Set the URL and the headers sent with it; secrets are moved."""
     variables = list(_VARIABLE.finditer(url))
     if variables:
         found.entry["url"] = _reference(found, "url", url, variables)
@@ -275,7 +278,7 @@ def put_url(found: Converted, url: str, headers: dict[str, str], folder: Path) -
 
 
 def _value(found: Converted, section: str, name: str, text: str, folder: Path) -> str | dict[str, str]:
-    """The text itself, or where it is kept."""
+    """Return the text itself, or the reference to it."""
     if reference := reference_of(text):
         return reference
     variables = list(_VARIABLE.finditer(text))
@@ -289,7 +292,7 @@ def _value(found: Converted, section: str, name: str, text: str, folder: Path) -
 
 
 def set_aside(found: Converted, place: str, secret: str, prefix: str, folder: Path) -> dict[str, str]:
-    """The reference to a secret that goes into a file of its own."""
+    """Return the reference to a secret that is moved into its own file."""
     own_name = place.removeprefix("env.").removeprefix("headers.")
     file = folder / f"{found.name}.{re.sub('[^A-Za-z0-9_-]', '_', own_name)[:100]}"
     found.secrets.append(Secret(place, file, secret))
@@ -341,8 +344,8 @@ def _first(server: dict[str, Any], *keys: str) -> object:
     return next((server[key] for key in keys if server.get(key)), None)
 
 
-# A source whose kind has options of its own (n8n, ComfyUI): checked as `toolhub workflows check` does, before anything
-# is written.
+# A source whose kind has its own options (n8n, ComfyUI): checked like `toolhub workflows check`, before anything is
+# written.
 
 _SHOWN_MAX = 3
 
@@ -362,7 +365,7 @@ def convert_workflows(name: str, server: dict[str, Any], secrets_folder: Path) -
 
 
 def _check(found: Converted) -> None:
-    """Raises NotConvertible; what works and is probably not meant becomes notes."""
+    """Check the source. Raises NotConvertible; valid but probably unintended settings become notes."""
     try:
         source = to_source(found.name, found.entry)
     except SourceInvalid as invalid:

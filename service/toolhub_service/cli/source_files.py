@@ -40,7 +40,7 @@ def file_option(command: Command) -> Command:
 
 
 def read_text(path: Path) -> str:
-    """Empty when there is no file."""
+    """Return the text; empty when there is no file."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -50,14 +50,14 @@ def read_text(path: Path) -> str:
 
 
 def complete_configured(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Sources in sources.yaml whose names begin with what was typed; needs no hub."""
+    """Return sources in sources.yaml whose names begin with the typed text; needs no hub."""
     from click.shell_completion import CompletionItem
 
     from toolhub_service.app.sources_file import SourcesFile
     from toolhub_service.settings.loading import SettingsInvalid
 
     given = context.params
-    # Completion must not print an error into the line that is being typed.
+    # Completion must not print an error into the typed line.
     with suppress(click.ClickException, SettingsInvalid):
         settings = read_settings(given.get("config_file"), given.get("data_dir"))
         found = SourcesFile(given.get("sources_file") or Paths(settings).sources).load().sources
@@ -139,7 +139,7 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
     from toolhub_service.settings.loading import SettingsInvalid
 
     settings = read_settings(**options)
-    # A file that is there goes before a source of the same name.
+    # An existing file takes precedence over a source of the same name.
     is_name = NAME.fullmatch(what) is not None and not Path(what).is_file()
     named = sources_file or settings.sources.file or (what and not is_name)
     path = Path(what) if what and not is_name else (sources_file or Paths(settings).sources)

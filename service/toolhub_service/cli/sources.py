@@ -38,7 +38,7 @@ from toolhub_service.cli.source_adding import add
 from toolhub_service.cli.source_files import check, remove
 from toolhub_service.registry.catalog import CORE_NAMESPACE
 
-# What a source says about itself and what its process writes is untrusted and is escaped for the terminal.
+# A source's own texts and its process's output are untrusted, and escaped for the terminal.
 
 Status = source_pb2.SourceStatus
 
@@ -55,14 +55,14 @@ def is_down(status: Status) -> bool:
 
 
 def is_remote(status: Status) -> bool:
-    """Whether it can be refreshed."""
+    """Return whether it can be refreshed."""
     return status.kind != tool_pb2.TOOL_KIND_CORE
 
 
 def print_sources(statuses: Iterable[Status], *, wide: bool) -> None:
-    """Print a line for each, then why some are not READY: the reason, the last output, when it is tried again.
+    """Print a line for each, then why some are not READY: the reason, the last output, when it is retried.
 
-    In a pipe standard output has the lines alone, and standard error has the rest.
+    In a pipe standard output has only the lines, and standard error the rest.
     """
     shown, is_pipe = list(statuses), not sys.stdout.isatty()
     headings = _HEADINGS + (_WIDE if wide else ())
@@ -137,7 +137,7 @@ def _tool_counts(status: Status) -> str:
 
 
 def _tool_facts(status: Status) -> Iterator[tuple[str, str]]:
-    """How many, and the commands that list them: `tools list` leaves out quarantined tools unless asked for them."""
+    """Yield how many, and the commands that list them: `tools list` omits quarantined tools by default."""
     listing = f"`toolhub tools list --source {status.source}"
     counts = _tool_counts(status)
     yield "tools", f"{counts}; {listing}` lists them" if status.tools > status.quarantined else counts
@@ -147,7 +147,7 @@ def _tool_facts(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _when_asked(status: Status) -> str:
-    """When a source is read that is not refreshed on a schedule."""
+    """Return when a source is read that is not refreshed on a schedule."""
     if not is_remote(status):
         return ""
     if status.state == source_pb2.SOURCE_STATE_DISABLED:
@@ -277,14 +277,16 @@ def _named(found: Sequence[Status], name: str) -> Status:
 
 
 def _configured_names(connection: Connection) -> list[str]:
-    """The names of all configured sources, including those that were just added to the file."""
+    """Return the names of all configured sources, including those that were just added to the file."""
     _refresh(connection, CORE_NAMESPACE)  # reads no tools, but makes the hub reload its file first
     return [status.source for status in _listed(connection) if is_remote(status)]
 
 
 def _refreshed(connection: Connection, names: Sequence[str]) -> Iterator[Status]:
-    """The sources in the order in which they finish, so that a slow one does not hold up the others. Raises the first
-    grpc.RpcError at the end."""
+    """Yield the sources in the order in which they finish, so that a slow one does not delay the others.
+
+    Raises the first grpc.RpcError at the end.
+    """
     failed: grpc.RpcError | None = None
     # One request each: the state of a quick source is shown while a slow one is still being read.
     with ThreadPoolExecutor(_AT_ONCE) as threads:

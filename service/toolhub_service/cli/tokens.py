@@ -1,4 +1,4 @@
-"""Tokens of logins: kept for their owner only, one file a context, and refreshed by one process at a time."""
+"""Tokens of logins: readable by their owner only, one file for each context, refreshed by one process at a time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Held:
     lifetime_s: float = 0.0
 
     def is_fresh(self, now: float) -> bool:
-        """Whether it need not be refreshed."""
+        """Return whether it need not be refreshed."""
         return not self.expires_at or now < self.expires_at - min(_MARGIN_S, self.lifetime_s * _MARGIN_OF_LIFE)
 
     def is_good(self, now: float) -> bool:
@@ -44,7 +44,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A login that holds."""
+    """A login that is in force."""
 
     issuer: str
     client_id: str
@@ -54,10 +54,10 @@ class Session:
     mcp_resource: str
     refresh_token: str = field(default="", repr=False)
     access: Mapping[str, Held] = field(default_factory=dict)
-    """By resource."""
+    """Access tokens by resource."""
 
     def with_tokens(self, resource: str, tokens: Tokens) -> Session:
-        """With an answer of the issuer, which may have replaced the refresh token (RFC 6749 §6)."""
+        """Return the login with an answer of the issuer, which may have replaced the refresh token (RFC 6749 §6)."""
         expires_at = time.time() + tokens.lifetime_s if tokens.lifetime_s else 0.0
         access = {**self.access, resource: Held(tokens.access_token, expires_at, tokens.lifetime_s)}
         return replace(self, refresh_token=tokens.refresh_token or self.refresh_token, access=access)
@@ -75,7 +75,7 @@ def _file(name: str) -> Path:
 
 
 def session_of(name: str) -> Session | None:
-    """None: nobody is logged in. Raises click.ClickException for a file that is loose or broken."""
+    """Return the login; None: the user is not logged in. Raises click.ClickException for a loose or broken file."""
     path = _file(name)
     if not path.exists():
         return None
@@ -90,7 +90,7 @@ def session_of(name: str) -> Session | None:
 
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """No other process refreshes, keeps or revokes the tokens meanwhile."""
+    """Hold a lock: no other process refreshes, stores or revokes the tokens meanwhile."""
     from toolhub_service.app.files import edited
 
     try:
@@ -121,7 +121,7 @@ def forget(name: str) -> None:
 
 
 def access_token(name: str, login: Login, *, for_mcp: bool = False) -> str:
-    """An access token that is good now, refreshed where it is about to expire; `for_mcp`: for the MCP endpoint.
+    """Return a currently valid access token, refreshed if it is about to expire; `for_mcp`: for the MCP endpoint.
 
     Raises LoginNeeded, and IssuerUnreachable when it has expired and the issuer does not answer.
     """
@@ -167,7 +167,7 @@ def _refreshed(name: str, session: Session, resource: str, held: Held | None) ->
     except GrantRefused as refused:
         if refused.error != "invalid_grant":
             raise
-        # Expired, revoked, or used by somebody else: then the issuer has ended all of it (RFC 9700 §4.14).
+        # Expired, revoked, or used by another client: then the issuer has ended the whole login (RFC 9700 §4.14).
         _file(name).unlink(missing_ok=True)
         raise LoginNeeded(name, f"{session.issuer} has ended the login to {name}.") from refused
     _put(name, session.with_tokens(resource, tokens))
@@ -175,9 +175,9 @@ def _refreshed(name: str, session: Session, resource: str, held: Held | None) ->
 
 
 def log_out(name: str) -> str:
-    """Revoke the tokens at the issuer and forget them; what kept the issuer from revoking them, empty: nothing.
+    """Revoke the tokens at the issuer and forget them; return why the issuer did not revoke them, or an empty text.
 
-    Raises LoginNeeded where nobody is logged in.
+    Raises LoginNeeded when the user is not logged in.
     """
     from toolhub_service.cli.oauth import IssuerUnreachable, opened, revoked
 
@@ -203,13 +203,13 @@ def log_out(name: str) -> str:
 
 
 def expiry_of(session: Session) -> datetime | None:
-    """When the token for the hub's gRPC address expires; None where the issuer does not say."""
+    """Return when the token for the hub's gRPC address expires; None if the issuer does not say."""
     held = session.access.get(session.resource)
     return datetime.fromtimestamp(held.expires_at, UTC) if held and held.expires_at else None
 
 
 def state_text(name: str) -> str:
-    """How the login of the context stands, for people."""
+    """Return the state of the context's login, for people."""
     try:
         session = session_of(name)
     except click.ClickException as broken:

@@ -39,10 +39,7 @@ from toolhub_service.cli.root import SuggestingGroup
 
 
 def _knows_sources(connection: Connection, sources: Sequence[str], *, is_empty: bool) -> bool:
-    """Whether every source of the filter exists, as far as the caller may list sources (operators may).
-
-    Says which does not and, where the list is empty, why the others have no tools in it.
-    """
+    """Return whether every source of the filter exists, as far as the caller may list sources. Prints why not."""
     if not sources:
         return True
     try:
@@ -69,7 +66,7 @@ def _missing_tools(sources: Sequence[str], known: dict[str, source_pb2.SourceSta
 
 
 _REASONS_MAX = 4
-# Likeness of a suggestion, as difflib counts it: names of one family share so much that less fits them all.
+# Minimal similarity of a suggestion (difflib): names of one family share so much that less fits them all.
 _NEAR = 0.8
 # Shown of each hit; --json prints all.
 _WHY_MAX_CHARS = 56
@@ -84,7 +81,7 @@ def print_hits(answer: pb.SearchToolsResponse) -> None:
 
 
 def found_note(answer: pb.SearchToolsResponse) -> str:
-    """How many tools matched, and by which signals they are ranked."""
+    """Return how many tools matched, and by which signals they are ranked."""
     if not answer.hits:
         return "No tool matches. `toolhub tools list` shows all tools."
     text = f"{len(answer.hits)} of {answer.total_size} matching tools, best first"
@@ -94,7 +91,8 @@ def found_note(answer: pb.SearchToolsResponse) -> str:
 
 
 def why(hit: pb.SearchHit) -> str:
-    """Such as `file 3.1 (name, description), read 2.0 (name), meaning #2`: the strongest reasons that fit."""
+    """Return a text such as `file 3.1 (name, description), read 2.0 (name), meaning #2`: the strongest reasons that
+    fit."""
     shown = ""
     for reason in hit.reasons[:_REASONS_MAX]:
         more = f"{shown}, {_reason(reason)}" if shown else _reason(reason)
@@ -120,7 +118,7 @@ _STATES = {
     "quarantined": tool_pb2.TOOL_STATE_QUARANTINED,
     "disabled": tool_pb2.TOOL_STATE_DISABLED,
 }
-# `app/kinds.py` is not asked: importing the adapters would double the time that these commands take to start.
+# `app/kinds.py` is not used: importing the adapters would double the start time of these commands.
 _KINDS = [name.removeprefix("TOOL_KIND_").lower() for name in tool_pb2.ToolKind.keys()[1:]]
 _FORMATS = {
     name.removeprefix("EXPORT_FORMAT_").removesuffix("_STUBS").lower(): number
@@ -304,7 +302,7 @@ def _filter(options: dict[str, Any]) -> tool_pb2.ToolFilter:
 
 
 def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
-    """The tool. Raises HubRefused, which says whether no tool has that name or the policy hides it."""
+    """Return the tool. Raises HubRefused, which says whether no tool has that name or the policy hides it."""
     try:
         request = pb.GetToolRequest(name=name)
         return connection.call(connection.tools.GetTool, request).tool
@@ -322,7 +320,8 @@ def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
 
 
 def _to_allow(connection: Connection, hidden: tool_pb2.ToolSpec) -> str:
-    """What shows or grants what is missing: `policy explain` knows the tools of the hub's machine, not of sources."""
+    """Return how to see or grant what is missing: `policy explain` knows the tools of the hub's machine, not of
+    sources."""
     from toolhub_service.policy.refusals import grant_line
 
     principal = connection.call(connection.tools.GetServerInfo, pb.GetServerInfoRequest()).principal
@@ -336,7 +335,7 @@ def _to_allow(connection: Connection, hidden: tool_pb2.ToolSpec) -> str:
 
 
 def _hidden(connection: Connection, name: str) -> tool_pb2.ToolSpec | None:
-    """The tool that the policy hides; None where there is none, or the caller is no operator, who alone may know."""
+    """Return the tool that the policy hides; None if there is none, or the caller is no operator."""
     try:
         request = registry_service_pb2.GetSnapshotRequest(view=tool_pb2.TOOL_VIEW_BASIC)
         pages = list(connection.pages(connection.registry.GetSnapshot, request))
@@ -346,7 +345,7 @@ def _hidden(connection: Connection, name: str) -> tool_pb2.ToolSpec | None:
 
 
 def _hits(connection: Connection, request: pb.SearchToolsRequest) -> pb.SearchToolsResponse:
-    """As many as are asked for, of as many pages as it takes."""
+    """Return as many hits as requested, from as many pages as it takes."""
     whole = pb.SearchToolsResponse()
     for page in connection.pages(connection.tools.SearchTools, request):
         hits = [*whole.hits, *page.hits][: request.page_size or None]
@@ -387,7 +386,7 @@ def _show_schema(title: str, schema: dict[str, Any]) -> None:
         return
     rows = []
     for name, field in schema["properties"].items():
-        declared = field if isinstance(field, dict) else {}  # `true` is a schema as well
+        declared = field if isinstance(field, dict) else {}  # `true` is also a schema
         branches = (str(b.get("type", "?")) for b in declared.get("anyOf", ()) if isinstance(b, dict))
         kind = declared.get("type") or " | ".join(branches) or "any"
         default = "" if "default" not in declared else json.dumps(declared["default"])

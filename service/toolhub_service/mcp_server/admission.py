@@ -1,7 +1,7 @@
 """Checks before the MCP endpoint: which Host and Origin, who calls, how much is read, how many at once, how long.
 
-Plain ASGI, and nothing of MCP: what is refused here costs no parsing of the protocol. Each request is judged anew; a
-session of the older protocol is besides bound to the principal that opened it, which the SDK sees to.
+Plain ASGI, and nothing of MCP: what is refused here costs no parsing of the protocol. Each request is checked anew; the
+SDK also binds a session of the older protocol to the principal that opened it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _METHODS: Final = frozenset({"POST", "GET", "DELETE"})
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _AT_ONCE_BYTES: Final = 32 * 1024
 _RETRY_S: Final = 1.0
-# An answer of which nothing is taken for so long is given up.
+# A response of which the client takes nothing for so long is aborted.
 _SEND_STALL_S: Final = 60.0
 _JSON: Final = (b"content-type", b"application/json")
 _INVALID_REQUEST: Final = -32600
@@ -53,8 +53,7 @@ _PARSE_ERROR: Final = -32700
 
 
 class AccessRefused(Exception):
-    """A request without a credential that holds (401), of a principal without the role (403), or of one whom nobody can
-    vouch for now (503)."""
+    """A request without a valid credential (401), without the role (403), or that cannot be verified now (503)."""
 
     def __init__(
         self,
@@ -72,16 +71,16 @@ class AccessRefused(Exception):
         self.is_missing = is_missing
         """Whether there was no credential at all."""
         self.scope = scope
-        """Scopes, with spaces between them, that a good token lacks."""
+        """Scopes, separated by spaces, that a valid token lacks."""
 
 
 CLIENT_CHAIN: ContextVar[tuple[bytes, ...]] = ContextVar("toolhub_client_chain", default=())
-"""Certificates (PEM) that the client of the request has shown, its own first; the handshake has verified them."""
+"""Certificates (PEM) that the client presented, its own first; verified by the handshake."""
 
 Identify = Callable[[Sequence[tuple[str, str]], str, str], Awaitable[Principal]]
-"""(headers, address of the peer, what is asked) -> who calls. Raises AccessRefused."""
+"""(headers, address of the peer, what is requested) -> the caller. Raises AccessRefused."""
 Invite = Callable[[Scope, Principal], None]
-"""Tells the SDK, by the scope, whose request it is."""
+"""Gives the SDK, in the scope, the caller of the request."""
 
 
 class AdmissionTerms(msgspec.Struct, frozen=True):
@@ -93,19 +92,19 @@ class AdmissionTerms(msgspec.Struct, frozen=True):
     """Further values of Origin, lower case."""
     max_body_bytes: int = strict_json.MAX_BYTES
     body_s: float = 30.0
-    """For a whole request to arrive."""
+    """Timeout for a whole request to arrive."""
     max_requests: int = 1_000
-    """In flight; one principal gets at most half of what is free."""
+    """Most requests in flight; one principal gets at most half of what is free."""
     max_streams: int = 1_000
-    """That only listen for changes, likewise."""
+    """Most requests that only listen for changes; likewise shared."""
     max_sessions: int = 1_000
-    """Of the older protocol, likewise."""
+    """Most sessions of the older protocol; likewise shared."""
     session_idle_s: float = 1_800.0
     resource: ProtectedResource | None = None
-    """Where clients may get tokens; None: nowhere that the hub knows."""
+    """Where clients may get tokens; None: unknown to the hub."""
     turns: Turns = msgspec.field(default_factory=Turns)
     stream_s: float = 3_600.0
-    """After which such a stream is ended; clients listen again."""
+    """The age at which such a stream is ended; clients listen again."""
 
 
 class Admission:
@@ -120,7 +119,7 @@ class Admission:
         on_session_end: Callable[[str], None] = lambda _: None,
         has_session: Callable[[Scope], bool] = lambda _: True,
     ) -> None:
-        """`has_session`: whether a request can be of a session; an id that any other names is nobody's."""
+        """`has_session`: whether a request can belong to a session; in others, a session's id is ignored."""
         self._inner, self._identify, self._invite = inner, identify, invite
         self._terms = terms
         self.requests = Quota(terms.max_requests)
@@ -132,7 +131,7 @@ class Admission:
         self._listening: set[asyncio.Timeout] = set()
 
     def leave(self) -> None:
-        """Take nothing new, and end what only listens."""
+        """Accept nothing new, and end streams that only listen."""
         self._is_leaving = True
         for open_until in self._listening:
             open_until.reschedule(asyncio.get_running_loop().time())
@@ -165,7 +164,7 @@ class Admission:
         await self._admit(scope, receive, send, principal)
 
     def _refusal_of(self, scope: Scope, headers: Sequence[tuple[str, str]]) -> tuple[int, str] | None:
-        """(status, why), before anybody asks who calls."""
+        """Return (status, reason) of a refusal that needs no credential check."""
         if not self._knows_host([value for name, value in headers if name == "host"]):
             return 421, "The Host header names no address of this hub. An operator adds it to server.mcp.allowed_hosts."
         if not self._knows_origin([value for name, value in headers if name == "origin"]):
@@ -187,7 +186,7 @@ class Admission:
         host = sent[0].lower()
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if not self._terms.is_local and not self._terms.allowed_hosts:
-            return True  # whoever comes has a key: a page that was led here by DNS has none
+            return True  # this caller has a key: a page that reached us by DNS rebinding has none
         known = self._terms.allowed_hosts
         return host in known or name in known or (self._terms.is_local and name in _LOCAL_NAMES)
 
@@ -235,7 +234,7 @@ class Admission:
                 await self._inner(scope, receive, _Sending(send))
 
     def _paced(self, receive: Receive, principal: Principal) -> Receive:
-        """Of connections that are cut off at once each is let go in a turn of its own: it costs as much as to serve."""
+        """Connections cut off at once are released one per loop iteration: each costs as much as serving."""
 
         async def paced() -> Message:
             message = await receive()
@@ -246,9 +245,9 @@ class Admission:
         return paced
 
     def _watched(self, scope: Scope, send: Send, principal: Principal) -> Send:
-        """Notes which session is used, opened or ended."""
+        """Note which session is used, opened or ended."""
         sent = _session(scope["headers"])
-        # As the SDK has it, a session to which a stream is open is not idle.
+        # As in the SDK, a session with an open stream is not idle.
         used_s = self._terms.stream_s if scope["method"] == "GET" else 0.0
 
         async def watched(message: Message) -> None:
@@ -276,7 +275,7 @@ class Admission:
             await sending.end()
 
     async def _body(self, scope: Scope, receive: Receive, send: Send) -> tuple[bytes, JsonValue] | None:
-        """The whole of it, and the value that it is in strict JSON; None when it was refused, and that is answered."""
+        """Return the whole body and its value in strict JSON; None when it was refused and answered."""
         most, body = self._terms.max_body_bytes, bytearray()
         too_large = f"The request is larger than {most:,} bytes. Upload what is large as an artifact."
         declared = [value for name, value in scope["headers"] if name == b"content-length"]
@@ -313,7 +312,7 @@ class Admission:
 def _while_known(identify: Callable[[], Awaitable[Principal]], send: Send, open_until: asyncio.Timeout) -> Send:
     async def checked(message: Message) -> None:
         try:
-            if message.get("body"):  # who has lost the credential that the stream was opened with hears no more
+            if message.get("body"):  # a caller that lost the stream's credential gets no more messages
                 await identify()
         except AccessRefused as refused:
             if refused.status != 503:
@@ -337,7 +336,7 @@ def _now_s() -> float:
 
 
 class _Sending:
-    """Passes messages on, and gives up where nobody takes them."""
+    """Passes messages on, and aborts when nobody takes them."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -352,7 +351,7 @@ class _Sending:
             raise OSError("the client takes nothing of its answer") from stalled
 
     async def end(self) -> None:
-        """The stream ends here, as one that is complete."""
+        """End the stream here, as a complete one."""
         if self._is_open:
             await self({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -382,7 +381,7 @@ async def _answer(
     retry_after_s: float | None = None,
     closes: bool = False,
 ) -> None:
-    """A JSON-RPC error without an id; `ok` where there is no message."""
+    """Send a JSON-RPC error without an id; `ok` when there is no message."""
     error: JsonValue = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
     headers = [_JSON if message else (b"content-type", b"text/plain"), *extra]
     if status == 405:

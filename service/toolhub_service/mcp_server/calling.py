@@ -1,9 +1,9 @@
-"""One call on behalf of a client: judged and run by the pipeline, as a task where it lasts, and who must approve it.
+"""One call of a client: run by the pipeline, as a task if it is long, with its approval.
 
 An approval belongs to one principal and one call with these arguments, so a call that comes again finds its own: once
-granted it is used without the client naming it. Meanwhile, whatever the client can do first: it asks its user, by an
-elicitation in the older protocol and an `input_required` result in the newer one; the call waits as a task; or it is
-refused with the approval's id. The user is never the approver: only an approver of the hub decides.
+granted it is used without the client naming it. Meanwhile, the first of these that the client supports: it asks its
+user, by an elicitation in the older protocol and an `input_required` result in the newer one; the call waits as a task;
+or it is refused with the approval's id. The user is never the approver: only an approver of the hub decides.
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ from toolhub_service.runtime.route import not_found
 from toolhub_service.schema import canonical_json
 
 INLINE_MAX_BYTES: Final = 256 * 1024
-"""Of a result: it is sent twice, once as a text within JSON."""
+"""Limit of a result: it is sent twice, once as a text within JSON."""
 
 _INPUT: Final = "approval"
-# What may take longer than clients wait runs as a job for those that know tasks, and is a task if it is not over then.
+# Calls that may take longer than clients wait run as jobs for clients that support tasks, and become a task if they are
+# not over soon.
 _PATIENCE_S: Final = 2.0
-# Jobs of which one knows that their whole result is kept.
+# Most jobs whose stored whole result is remembered.
 _WHOLES_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What came back with a call that an `input_required` result had asked for."""
+    """What a client sent with a call in answer to an `input_required` result."""
 
     approval_id: str
     """From the state that the SDK has sealed for this principal, tool and arguments."""
@@ -79,7 +80,7 @@ class Calling:
         self._engine = engine
         self._offer = offer
         self._wholes: OrderedDict[str, ArtifactRef] = OrderedDict()
-        """Of results that were cut, by job."""
+        """Artifacts of results that were cut, by job."""
         self.tasks = Tasks(engine, principal_of, self.visible)
         self.relay = Relay(engine.invoker)
 
@@ -93,7 +94,7 @@ class Calling:
         approval_id: str = "",
         client: Client | None = None,
     ) -> Call:
-        """`client`: who can be asked in the middle of the call, whose answer somebody waits for."""
+        """Make the call. `client`: who can be asked during the call, if it can."""
         return call_of(
             self._offer.tool_of(name),
             arguments,
@@ -106,15 +107,15 @@ class Calling:
         )._replace(client=client)
 
     async def make(self, context: Context, call: Call, came_back: Answered | None = None) -> dict[str, Any]:
-        """A CallToolResult, an InputRequiredResult where a person must do something first, or a CreateTaskResult."""
-        # The id is from the state that was sealed for this call: a client cannot put another approval there.
+        """Return a CallToolResult, an InputRequiredResult when a person must act first, or a CreateTaskResult."""
+        # The id is from the state sealed for this call: a client cannot put another approval there.
         if came_back is not None and came_back.is_accepted:
             call = call._replace(approval_id=came_back.approval_id)
         if declares_tasks(context) and self._lasts(call.tool):
             return await self._made_as_job(context, call)
         answer = await self._invoke(context, call)
         approval = awaited(answer.error)
-        # Once: an approval that does not fit after all would otherwise be tried for ever.
+        # Only once: an approval that does not fit would otherwise be retried for ever.
         if approval is not None and approval.is_granted and not call.approval_id:
             answer = await self._invoke(context, self._again(call, approval.approval_id))
         elif approval is not None and approval.is_pending:
@@ -122,16 +123,16 @@ class Calling:
         return await self._answer(context, call, answer)
 
     async def submit(self, call: Call) -> Job:
-        """Have the call made as a job. Raises ToolFailure when there is none."""
+        """Submit the call as a job. Raises ToolFailure when there is none."""
         return await self._engine.submission.submit(call)
 
     async def visible(self, call: Call, answer: ToolResult) -> dict[str, Any]:
-        """The answer, in which what is hidden looks like what does not exist. It has been recorded as it was."""
+        """Return the answer, in which hidden tools look like missing ones. The original was recorded."""
         if answer.error is not None:
             spec = self._engine.catalog.get(call.tool)
             if spec is None or not self._engine.policy.could_allow(call.principal, spec):
                 unknown = not_found(call, self._engine.catalog, self._engine.policy, self._offer.name_of)
-                # Answered as if it did not exist: a refusal by policy would tell that it does.
+                # Answered as if it did not exist: a refusal by policy would reveal that it does.
                 return failed(unknown.error)
             answer = answer._replace(error=_without_id(answer.error))
         answer = await self._fitting(call, answer)
@@ -151,7 +152,7 @@ class Calling:
     async def _waiting(
         self, context: Context, call: Call, answer: ToolResult, approval: Awaited, came_back: Answered | None
     ) -> dict[str, Any]:
-        """The next rung for a call that waits for an approver, and was refused with `answer` until then."""
+        """Choose the next way for a call that waits for an approver, and was refused with `answer` until then."""
         assert answer.error is not None
         approval_id, url = approval.approval_id, self._engine.approval_page(approval.approval_id)
         message = f"{_without_id(answer.error).message} {how_to_approve(approval_id, url)}."
@@ -164,26 +165,29 @@ class Calling:
         elif declares_tasks(context) and (came_back is None or came_back.is_accepted):
             job = await self.submit(self._again(call, ""))
             if not job.state.is_final:
-                # The job has asked anew, for an approval that it alone can use: one question is enough.
+                # The job has asked anew, for an approval that only it can use: one question is enough.
                 await self._engine.withdraw(approval_id, "", f"Job {job.job_id} waits for it now.")
                 return self.tasks.created(context, job)
         return await self.visible(call, answer)
 
     def _lasts(self, tool: str) -> bool:
-        """As `offer.lasts`, but for what becomes a job by itself."""
+        """Like `offer.lasts`, without calls that become jobs by themselves."""
         spec = self._engine.catalog.get(tool)
         return spec is not None and lasts(spec) and not spec.cost.is_async
 
     async def _made_as_job(self, context: Context, call: Call) -> dict[str, Any]:
-        """The result where it is there soon, else a task. A client that goes before it knows the task ends the job."""
+        """Return the result if it is there soon, else a task.
+
+        A client that leaves before it knows the task ends the job.
+        """
         submitting = asyncio.create_task(self.submit(call))
         try:
             job = await asyncio.shield(submitting)
-            # What waits for a person will not be over in two seconds.
+            # A call that waits for a person will not be over in two seconds.
             if job.state is not JobState.AWAITING_APPROVAL:
                 job = await self._soon(job)
         except BaseException:
-            # Shielded and suppressed: the client is gone, so that nobody is left to be told of a failure.
+            # Shielded and suppressed: the client is gone, so no caller is left for an error.
             with anyio.CancelScope(shield=True), suppress(ToolFailure):
                 job = await submitting  # the job is there, though nobody waits for it
                 await self._engine.jobs.cancel(call.principal, job.job_id, "The client gave the call up.")
@@ -202,21 +206,22 @@ class Calling:
         return await self._engine.jobs.get(job.call.principal, job.job_id)
 
     async def _fitting(self, call: Call, answer: ToolResult) -> ToolResult:
-        """The answer as it fits an event of a stream, of which clients take 1 MiB: what is larger is cut, and kept."""
+        """Return an answer that fits an event of a stream, of which clients accept 1 MiB: a larger one is cut, and
+        stored."""
         value, cut = answer.value, None
         if answer.error is None and _is_long(value):
-            # In a thread: to write and cut megabytes of JSON would hold up every other call.
+            # In a thread: encoding and cutting megabytes of JSON would block every other call.
             value, cut = await asyncio.to_thread(cut_to, value, INLINE_MAX_BYTES)
         if cut is None:
             return answer
         kept: tuple[ArtifactRef, ...] = ()
-        if not answer.truncated:  # else the pipeline has kept the whole
-            with suppress(ToolFailure):  # a courtesy: the answer stands without
+        if not answer.truncated:  # otherwise the pipeline has stored the whole result
+            with suppress(ToolFailure):  # optional: the answer is valid without it
                 kept = (await self._kept_whole(call, cut.whole),)
         return answer._replace(value=value, artifacts=(*answer.artifacts, *kept), truncated=True)
 
     async def _kept_whole(self, call: Call, value_json: bytes) -> ArtifactRef:
-        """Once for a job, however often it is asked for."""
+        """Store it once for a job, however often it is requested."""
         known = self._wholes.get(call.job_id)
         if known is not None:
             return known
@@ -231,7 +236,7 @@ class Calling:
         if call.client is not None:
             return await self.relay.invoke(call, context)
         answer = await invoke(self._engine.invoker, call, context)
-        assert isinstance(answer, ToolResult)  # no dry run was asked for
+        assert isinstance(answer, ToolResult)  # no dry run was requested
         return answer
 
     def _again(self, call: Call, approval_id: str) -> Call:
@@ -251,20 +256,20 @@ def _input_required(request: dict[str, Any], approval_id: str) -> dict[str, Any]
     return {"resultType": "input_required", "inputRequests": {_INPUT: request}, "requestState": approval_id}
 
 
-# What an upstream MCP server answered, as content blocks again: a client's model is to see the image, not its base64.
+# Converts the answer of an upstream MCP server back to content blocks, so that a client's model sees the image, not its
+# base64.
 #
-# Within the hub such an answer is a value, which guards and records know how to judge (`adapters/mcp/calling.py` says
-# which): texts joined, other blocks in their order, what is binary and large kept as an artifact. Blocks come out of
-# that value, never around it.
+# Within the hub such an answer is a value, which guards and records can check (`adapters/mcp/calling.py` describes it):
+# texts joined, other blocks in order, large binary content stored as an artifact. Blocks are made only from that value.
 
 EMBEDDED_MAX_BYTES: Final = 512 * 1024
-"""Of all that is taken out of artifacts into one answer: an answer is one event, of which clients take 1 MiB."""
+"""Limit of what is read from artifacts for one answer: an answer is one event, of which clients accept 1 MiB."""
 
 _TEXT: Final = "text"
 _CONTENT: Final = "content"
 _ARTIFACT: Final = "artifact"
 _OURS: Final = frozenset({_ARTIFACT, "bytes", "sha256", "dropped"})
-# As the protocol has them (ContentBlock), with what each must have.
+# The protocol's ContentBlock types, with their required members.
 _BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
     "image": ("data", "mimeType"),
     "audio": ("data", "mimeType"),
@@ -274,7 +279,7 @@ _BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def is_blocks(answer: ToolResult) -> bool:
-    """Whether the value is made of content blocks alone: the server sent no structured content."""
+    """Return whether the value consists only of content blocks: the server sent no structured content."""
     value = answer.value
     if not isinstance(value, dict) or not value.keys() <= {_TEXT, _CONTENT}:
         return False
@@ -282,7 +287,7 @@ def is_blocks(answer: ToolResult) -> bool:
 
 
 async def blocks_of(answer: ToolResult, principal_id: str, artifacts: Artifacts) -> list[dict[str, Any]]:
-    """The blocks, with as much of what was kept as an artifact as one answer may hold, and links to the rest."""
+    """Return the blocks, with as much of the stored artifacts as one answer may hold, and links to the rest."""
     value = cast("dict[str, JsonValue]", answer.value)
     text, others = value.get(_TEXT), _items(value.get(_CONTENT))
     taken = _Taken(principal_id, artifacts)
@@ -293,7 +298,7 @@ async def blocks_of(answer: ToolResult, principal_id: str, artifacts: Artifacts)
 
 
 class _Taken:
-    """What one answer takes out of artifacts."""
+    """What one answer reads from artifacts."""
 
     def __init__(self, principal_id: str, artifacts: Artifacts) -> None:
         self._principal_id = principal_id
@@ -302,7 +307,7 @@ class _Taken:
         self.ids: set[str] = set()
 
     async def block(self, shown: JsonObject) -> dict[str, Any] | None:
-        """The block as the protocol has it; words for one that is not there; None where a link stands for it."""
+        """Return the block of the protocol; a text for a missing one; None if a link replaces it."""
         kind = str(shown.get("type"))
         if kind == "resource" and isinstance(resource := shown.get("resource"), Mapping):
             place = "text" if str(resource.get("mimeType", "")).startswith("text/") else "blob"
@@ -318,9 +323,9 @@ class _Taken:
         artifact_id = holder.get(_ARTIFACT)
         if not isinstance(artifact_id, str):
             return dict(holder)
-        with suppress(ToolFailure):  # the link, which stands instead, says the same
+        with suppress(ToolFailure):  # the link, which replaces it, says the same
             artifact = await self._artifacts.open(self._principal_id, artifact_id)
-            # Judged before it is read, so that what is too large costs no memory.
+            # Checked before it is read, so that an oversized one costs no memory.
             if artifact.size_bytes <= self._left_bytes:
                 self._left_bytes -= artifact.size_bytes
                 data = bytearray()
@@ -329,7 +334,7 @@ class _Taken:
                         data += chunk
                 self.ids.add(artifact_id)
                 kept = {key: value for key, value in holder.items() if key not in _OURS}
-                # Replaced: a server may call bytes a text that are none, and an answer must stay JSON.
+                # Replaced: a server may declare bytes as text that are not UTF-8, and an answer must stay JSON.
                 carried = data.decode("utf-8", "replace") if place == "text" else base64.b64encode(data).decode()
                 return {**kept, place: carried}
         return None

@@ -1,4 +1,4 @@
-"""A tools/call as a call of the hub, and the answer as MCP has it."""
+"""Converts a tools/call to a call of the hub, and its result to MCP."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from toolhub_service.schema import canonical_json, strict_json
 Context = ServerRequestContext[Any, Any]
 
 META_PREFIX: Final = "toolhub/"
-"""Of the hub's own entries of `_meta`."""
+"""Prefix of the hub's own entries of `_meta`."""
 ARTIFACT_URI: Final = "toolhub://artifacts/"
 
 _AT_ONCE_BYTES: Final = 32 * 1024
 _WORD_MAX_CHARS: Final = 128
-# Of notifications, so that a tool that reports each row does not flood its client.
+# Pause between notifications, so that a tool that reports each row does not flood its client.
 _PROGRESS_EVERY_S: Final = 0.1
 
 
@@ -41,18 +41,18 @@ _REQUEST_ID_HEADER: Final = "toolhub-request-id"
 
 
 def is_id(text: str) -> bool:
-    """Whether it may be an id of the hub's: stores are asked for no other, as over gRPC."""
+    """Return whether it is a valid id of the hub: stores are queried with no other, as over gRPC."""
     return _ID.fullmatch(text) is not None
 
 
 def id_of(context: Context, name: str) -> str:
-    """An id that the client sends in `_meta` under the hub's prefix; empty when there is none that can be used."""
+    """Return an id that the client sends in `_meta` under the hub's prefix; empty when there is no valid one."""
     value = dict(context.meta or {}).get(META_PREFIX + name)
     return value if isinstance(value, str) and is_id(value) else ""
 
 
 def client_of(context: Context) -> str:
-    """What the client calls itself, and its version. Nobody vouches for either."""
+    """Return the client's name and version, as it reports them unverified."""
     asked = context.session.client_params
     if asked is None:
         return ""
@@ -62,15 +62,15 @@ def client_of(context: Context) -> str:
 
 
 def context_of(context: Context, principal: Principal, session_id: str) -> ExecContext:
-    """Calls of one session, or of one client where there is none, share a workspace: what one writes the next reads.
+    """Return the context. Calls of one session, or of one client without sessions, share a workspace.
 
-    A client that opens a session for each call names what its calls share, by `_meta` or a header of its requests.
+    A client that opens a session for each call names the shared workspace in `_meta` or a header.
     """
     client = client_of(context)
     kept_with = session_id or f"{principal.id}\n{client}"
     sent = "" if context.request is None else context.request.headers.get(_REQUEST_ID_HEADER, "")
     named = id_of(context, "request_id") or (sent if _ID.fullmatch(sent) else "")
-    # A digest, for the id becomes a folder's name and a session's id lets others speak in it.
+    # A digest, because the id becomes a folder's name, and a session's id gives access to it.
     request_id = named or f"mcp_{hashlib.sha256(kept_with.encode()).hexdigest()[:24]}"
     labels = {"entrance": "mcp", "mcp_era": context.protocol_version}
     if client:
@@ -79,7 +79,7 @@ def context_of(context: Context, principal: Principal, session_id: str) -> ExecC
 
 
 def purpose_of(context: Context) -> str:
-    """Why the call is made: as the client says, else that it came by MCP, for the protocol has no word for it."""
+    """Return the client's purpose, else that the call came by MCP, as the protocol has no field for it."""
     sent = dict(context.meta or {}).get(f"{META_PREFIX}purpose")
     if isinstance(sent, str) and 0 < len(sent) <= _PURPOSE_MAX_CHARS:
         return sent
@@ -98,7 +98,7 @@ def call_of(
     idempotency_key: str = "",
     mode: Mode = Mode.EXECUTE,
 ) -> Call:
-    """Never raises: what cannot be read is refused at step 2, answered and recorded."""
+    """Return the call; never raises: invalid input is refused at step 2, answered and recorded."""
     args: JsonObject = {}
     args_error, raw = None, b""
     try:
@@ -119,7 +119,7 @@ def call_of(
         approval_id=approval_id,
         idempotency_key=idempotency_key,
         mode=mode,
-        # A look at the bytes spares most calls a walk through their arguments; a false hit costs only that walk.
+        # Searching the bytes saves most calls a traversal of their arguments; a false hit only costs that traversal.
         names_artifacts=b"$artifact" in raw,
         unread=partial(_read, raw) if is_large else None,
         unread_bytes=len(raw) if is_large else 0,
@@ -147,7 +147,7 @@ class ProgressSink:
         self._last = -1.0
 
     def progress(self, progress: Progress) -> None:
-        # Only the newest is kept: a client that reads slowly misses steps, and memory does not grow.
+        # Only the newest is kept: a slow client misses steps, and memory does not grow.
         self._newest = progress
         self._ready.set()
 
@@ -160,7 +160,7 @@ class ProgressSink:
             await self._ready.wait()
             self._ready.clear()
             newest = self._newest
-            # The protocol wants it to rise.
+            # The protocol requires rising values.
             if newest is not None and newest.step > self._last:
                 self._last = newest.step
                 message = newest.message or (f"{newest.step:g} {newest.unit}" if newest.unit else None)
@@ -169,7 +169,7 @@ class ProgressSink:
 
 
 async def invoke(invoker: Invoker, call: Call, context: Context) -> ToolResult | Plan:
-    """Make the call, tell its progress, and end it with the request: recorded, before anything goes on."""
+    """Make the call, report its progress, and end it with the request: recorded, before anything continues."""
     sink = ProgressSink()
     running = asyncio.create_task(invoker.invoke(call, sink))
     wants_progress = dict(context.meta or {}).get("progress_token") is not None
@@ -190,8 +190,8 @@ async def invoke(invoker: Invoker, call: Call, context: Context) -> ToolResult |
 
 
 def answer_of(answer: ToolResult | Plan, blocks: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """A CallToolResult. `blocks`: where the value is content alone, what it comes to."""
-    assert isinstance(answer, ToolResult)  # no dry run was asked for
+    """Return a CallToolResult. `blocks`: the content blocks, if the value consists only of content."""
+    assert isinstance(answer, ToolResult)  # no dry run was requested
     meta: dict[str, JsonValue] = {META_PREFIX + "call_id": answer.call_id}
     for name in ("truncated", "replayed"):
         if getattr(answer, name):
@@ -210,8 +210,10 @@ def answer_of(answer: ToolResult | Plan, blocks: list[dict[str, Any]] | None = N
 
 
 def _unmarked(value: JsonValue) -> JsonValue:
-    """Without the items that say how many were cut: clients hold the rest to the tool's output schema. The text of the
-    answer has them."""
+    """Return the value without items that count what was cut: clients validate it against the output schema.
+
+    The text of the answer has them.
+    """
     if isinstance(value, dict):
         return {name: _unmarked(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -225,7 +227,7 @@ def text_of(value: JsonValue) -> str:
 
 
 def resource_link(artifact: ArtifactRef) -> dict[str, Any]:
-    """An artifact, which `resources/read` gives to its owner."""
+    """Return a link to an artifact, which `resources/read` returns to its owner."""
     return {
         "type": "resource_link",
         "uri": ARTIFACT_URI + artifact.artifact_id,
@@ -246,7 +248,7 @@ def job_begun(job_id: str, state: str) -> dict[str, Any]:
 
 
 def failed(error: ToolError) -> dict[str, Any]:
-    """What went wrong, in words that a model can act upon and in a structure."""
+    """Return the error, as a text for a model and as a structure."""
     error_shown: dict[str, JsonValue] = {
         "kind": error.kind.value,
         "message": error.message,
@@ -260,7 +262,8 @@ def failed(error: ToolError) -> dict[str, Any]:
             {"path": each.path, "keyword": each.keyword, "message": each.message, "hint": each.hint}
             for each in error.violations
         ]
-    # Not as structuredContent: clients hold that to the tool's output schema, and would show the model nothing.
+    # Not as structuredContent: clients validate that against the tool's output schema, and would show the model
+    # nothing.
     return {
         "content": [{"type": "text", "text": f"{error.kind.value}: {error.message}"}],
         "isError": True,

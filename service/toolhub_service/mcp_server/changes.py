@@ -24,11 +24,11 @@ from toolhub_service.registry.catalog import CatalogChange
 
 _EVERY_S: Final = 0.5
 _SEND_S: Final = 1.0
-# Sessions of the older protocol that are told; of more, those that began first are not.
+# Most sessions of the older protocol that are notified; beyond that, the oldest are.
 _SESSIONS_MAX: Final = 1_000
 
 
-# Resources of whose changes nobody was told yet; of more, nobody is.
+# Most resources with a pending notification; beyond that, none is added.
 _UPDATED_MAX: Final = 10_000
 _PROMPTS: Final = frozenset({Primitive.PROMPT})
 _RESOURCES: Final = frozenset({Primitive.RESOURCE_LIST, Primitive.RESOURCE_READ})
@@ -36,24 +36,24 @@ _ALL: Final = frozenset(Primitive)
 
 
 class Watch(NamedTuple):
-    """One resource that one client is told of."""
+    """One resource that one client watches."""
 
     source: str
     uri: str
-    """As its source calls it."""
+    """The URI that its source uses."""
     shown: str
-    """As the client does."""
+    """The URI that the client uses."""
     principal: Principal
     tool: str
-    """By which the source was asked for it: who may no longer call it is told no more."""
+    """The tool by which the source was asked for it: a caller who may no longer call it is not notified."""
 
 
 class Changes:
-    """`start`, then `close`. What changes is not told: a list is each caller's own."""
+    """Call `start`, then `close`. Notifications carry no changes, because lists differ by caller."""
 
     def __init__(self, engine: Engine) -> None:
         self.bus = InMemorySubscriptionBus()
-        """For who listens in the newer protocol."""
+        """Listeners of the newer protocol."""
         self._engine = engine
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         self._watches: dict[str, dict[str, Watch]] = {}
@@ -93,11 +93,14 @@ class Changes:
             self.forget(next(iter(self._sessions)))
 
     def watches_of(self, session_id: str) -> dict[str, Watch]:
-        """Resources of whose changes a session of the older protocol is told, by the URIs that its client knows."""
+        """Return the resources watched by a session of the older protocol, by the client's URIs."""
         return self._watches.setdefault(session_id, {})
 
     def subscribe(self, watches: Sequence[Watch], listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Tell a stream of the newer protocol of changes of lists, and of these resources. Returns how to stop it."""
+        """Notify a stream of the newer protocol of changes of lists, and of these resources.
+
+        Return a function that ends it.
+        """
         key, stop = object(), self.bus.subscribe(listener)
         self._streams[key] = (watches, listener)
 
@@ -108,7 +111,7 @@ class Changes:
         return unsubscribe
 
     def forget(self, session_id: str) -> None:
-        """A session of the older protocol has ended. Notifying it would not fail: nobody would ever know."""
+        """End a session of the older protocol. Notifying it would not fail, so this would never be noticed."""
         self._sessions.pop(session_id, None)
         self._watches.pop(session_id, None)
 
@@ -116,7 +119,7 @@ class Changes:
         self._note({spec.primitive for spec in (*change.added, *change.changed, *change.removed)})
 
     def _on_resource(self, source: str, uri: str) -> None:
-        # A source may report faster than clients are told; beyond the bound its news is dropped, not queued.
+        # A source may report faster than clients are notified; beyond the bound its news are dropped, not queued.
         if uri and len(self._updated) < _UPDATED_MAX:
             self._updated.add((source, uri))
             self._changed.set()
@@ -131,7 +134,7 @@ class Changes:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            # Swapped before anything is awaited: what changes while clients are told is told the next time.
+            # Swapped before anything is awaited: changes while clients are notified go into the next notification.
             lists, self._lists = self._lists, set()
             updated, self._updated = self._updated, set()
             events: list[ServerEvent] = []
@@ -143,7 +146,7 @@ class Changes:
                 events.append(ResourcesListChanged())
             for event in events:
                 await self.bus.publish(event)
-            # A copy: a stream may end while it is being told.
+            # A copy: a stream may end while it is notified.
             for watches, listener in tuple(self._streams.values()):
                 for shown in self._shown(watches, updated):
                     listener(ResourceUpdated(uri=shown))
@@ -151,11 +154,11 @@ class Changes:
                 shown_here = self._shown(self._watches.get(session_id, {}).values(), updated)
                 if not await _notified(session, events, shown_here):
                     self.forget(session_id)
-            # After the telling, so that the first change is told at once and only those that follow are gathered.
+            # After notifying, so that the first change is sent at once and only later ones are collected.
             await asyncio.sleep(_EVERY_S)
 
     def _shown(self, watches: Iterable[Watch], updated: set[tuple[str, str]]) -> list[str]:
-        """The URIs that a client is told of."""
+        """Return the URIs that a client is notified of."""
         return [watch.shown for watch in watches if self._may_know(watch) and _is_updated(watch, updated)]
 
     def _may_know(self, watch: Watch) -> bool:
@@ -164,7 +167,7 @@ class Changes:
 
 
 def _is_updated(watch: Watch, updated: set[tuple[str, str]]) -> bool:
-    """A source may name a part of what was asked for (2025-11-25, resources, subscriptions)."""
+    """A source may name a part of what was requested (2025-11-25, resources, subscriptions)."""
     if (watch.source, watch.uri) in updated:
         return True
     root = f"{watch.uri.rstrip('/')}/"
@@ -172,7 +175,7 @@ def _is_updated(watch: Watch, updated: set[tuple[str, str]]) -> bool:
 
 
 async def _notified(session: ServerSession, events: Sequence[ServerEvent], updated: Sequence[str]) -> bool:
-    """Whether it took it: a session that has ended, or takes nothing, is told no more."""
+    """Return whether it accepted: a session that has ended, or accepts nothing, is no longer notified."""
     try:
         async with asyncio.timeout(_SEND_S):
             for event in events:

@@ -15,12 +15,12 @@ from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.mcp_server.calls import Context
 
 _NOTHING_ASKED: Final[Any] = {"type": "object", "properties": {}}
-# For a person to answer an elicitation of the older protocol, which keeps its request open.
+# Timeout for a person to answer an elicitation of the older protocol, which keeps its request open.
 _PERSON_S: Final = 600.0
 
 
 class Awaited(NamedTuple):
-    """An approval that a call needs."""
+    """An approval that a call waits for."""
 
     approval_id: str
     is_granted: bool
@@ -28,7 +28,7 @@ class Awaited(NamedTuple):
 
 
 def awaited(error: ToolError | None) -> Awaited | None:
-    """The approval that a refused call waits for; None: it waits for none."""
+    """Return the approval that a refused call waits for; None: it waits for none."""
     if error is None or error.kind is not ErrorKind.APPROVAL_REQUIRED:
         return None
     approval_id, state = str(error.details.get("approval_id", "")), str(error.details.get("approval_state", ""))
@@ -37,7 +37,7 @@ def awaited(error: ToolError | None) -> Awaited | None:
 
 
 def how_to_approve(approval_id: str, url: str) -> str:
-    """What a user can pass on to an approver. `url`: of the page where the approval is decided, if there is one."""
+    """Return a text that a user can pass on to an approver. `url`: of the page for the decision, if there is one."""
     return f"An approver decides with: toolhub approvals approve {approval_id}" + (f", or at {url}" if url else "")
 
 
@@ -47,10 +47,10 @@ class Prompt(NamedTuple):
     approval_id: str
     message: str
     url: str
-    """Of the page where the approval is decided; empty: there is none."""
+    """URL of the page for the decision; empty: there is none."""
 
     def mode(self, context: Context) -> str:
-        """`url` or `form`, as this request's client can show it; empty: neither."""
+        """Return `url` or `form`, as this request's client supports it; empty: neither."""
         known = context.session.client_capabilities
         elicitation = known.elicitation if known is not None else None
         if elicitation is None:
@@ -61,7 +61,7 @@ class Prompt(NamedTuple):
         return "form" if elicitation.form is not None or elicitation.url is None else ""
 
     def request(self, context: Context) -> dict[str, Any]:
-        """An `elicitation/create`, for `inputRequests` of 2026-07-28. The client must have a mode."""
+        """Return an `elicitation/create`, for `inputRequests` of 2026-07-28. The client must have a mode."""
         if self.mode(context) == "url":
             params = {"mode": "url", "message": self.message, "url": self.url}
         else:
@@ -78,6 +78,6 @@ class Prompt(NamedTuple):
                 else:
                     result = await session.elicit_form(self.message, _NOTHING_ASKED, request_id)
             except MCPError:
-                return False  # the client cannot after all
+                return False  # the client does not support it after all
             return result.action == "accept"
         return False

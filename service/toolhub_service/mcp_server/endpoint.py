@@ -85,7 +85,7 @@ _STATE_S: Final = 3_600.0
 
 
 def caller_over_http(context: Context) -> Principal:
-    """The verified caller of the request: never answer without one."""
+    """Return the verified caller of the request: never serve without one."""
     assert context.request is not None
     principal = context.request.scope[PRINCIPAL]
     assert isinstance(principal, Principal)
@@ -93,7 +93,7 @@ def caller_over_http(context: Context) -> Principal:
 
 
 class Endpoint:
-    """`start`, then serve `server` on any transport, then `close`."""
+    """Call `start`, then serve `server` on any transport, then `close`."""
 
     def __init__(self, engine: Engine, principal_of: Callable[[Context], Principal] = caller_over_http) -> None:
         self._engine = engine
@@ -144,17 +144,17 @@ class Endpoint:
         self._changes.start()
 
     def close(self) -> None:
-        """End what only listens."""
+        """End streams that only listen."""
         self._calling.relay.close()
         self._changes.close()
         self._subscriptions.close()
 
     def session_ended(self, session_id: str) -> None:
-        """Nothing of a session of the older protocol is kept from now on."""
+        """Forget a session of the older protocol."""
         self._changes.forget(session_id)
 
     async def _around(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Each request's place in its trace, and no defect's text on the wire."""
+        """Set each request's trace context, and keep errors of defects off the wire."""
         try:
             principal = self._principal_of(ctx)
         except AccessRefused as refused:
@@ -182,7 +182,7 @@ class Endpoint:
                 message = f"{refused.message}. {self._engine.state_advice}"
                 raise MCPError(refused.code, message, refused.data) from refused
             raise
-        except ValueError:  # of pydantic's validation, which the SDK answers
+        except ValueError:  # from pydantic's validation, which the SDK answers
             failed_as = str(INVALID_PARAMS)
             raise
         except (HubFailure, ToolFailure) as refused:
@@ -197,7 +197,7 @@ class Endpoint:
             begun.end(principal, failed_as)
 
     async def _around_tasks(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """What of tasks the SDK's own handlers have no room for: it passes on what a middleware answers as it is."""
+        """Answer task requests for which the SDK has no handler: it passes a middleware's answer on unchanged."""
         if asks_for_task_updates(ctx):
             check_declared(ctx)
         if not asks_for_task(ctx):
@@ -212,7 +212,8 @@ class Endpoint:
         return self._calling.tasks.created(ctx, await self._calling.submit(call))
 
     def _input_schema(self, name: str) -> Any:
-        """Of a tool that the caller may know of: whoever sends no headers for it learns by the refusal that it is."""
+        """Return the schema of a tool that the caller may know of: a refusal for missing headers reveals that it
+        exists."""
         spec, caller = self._engine.catalog.get(self._offer.tool_of(name)), CALLER.get()
         is_hidden = spec is None or (caller is not None and not self._engine.policy.could_allow(caller, spec))
         return None if spec is None or is_hidden else spec.input_schema
@@ -241,7 +242,7 @@ class Endpoint:
             return asks.result
 
     async def _called(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
-        """Raises InputRequired."""
+        """Make the call. Raises InputRequired."""
         principal, session_id = self._principal_of(context), session_of(context)
         given = given_in(params)
         if is_waiting(params.request_state):
@@ -334,7 +335,7 @@ class _Server(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """Clients of the older protocol are told of changes and have tasks, too."""
+        """Declare notifications of changes and tasks for clients of the older protocol, too."""
         every = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
         options_for = notification_options or every
         options = super().create_initialization_options(options_for, experimental_capabilities, extensions)
@@ -347,5 +348,5 @@ class _Server(Server[Any]):
 
 
 def session_of(context: Context) -> str:
-    """The session of the older protocol; empty in the newer one, where admission removes what clients send."""
+    """Return the session of the older protocol; empty in the newer one, where admission removes the header."""
     return "" if context.request is None else str(context.request.headers.get(_SESSION_HEADER, ""))

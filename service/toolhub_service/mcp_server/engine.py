@@ -1,4 +1,4 @@
-"""What the protocol's handlers ask of the hub: the same parts that serve gRPC, in process."""
+"""What the protocol's handlers need of the hub: the same parts that serve gRPC, in process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Engine(msgspec.Struct, frozen=True):
     """Calls back when another policy is in force."""
     version: str
     state_key: bytes
-    """32 bytes or more, the same in all processes that serve one address: seals what clients carry back."""
+    """32 bytes or more, the same in all processes of one address: the key that seals state held by clients."""
     mode: str = "auto"
     """`full`, `search`, `program` or `auto`, as settings say."""
     unprefixed_sources: frozenset[str] = frozenset()
@@ -53,13 +53,13 @@ class Engine(msgspec.Struct, frozen=True):
     names_clash: Callable[[Sequence[str]], None] = _do_nothing
     """Tools of those that keep the prefix, for the log: without it another tool, too, would have the name."""
     state_advice: str = "Send the call again without it."
-    """For who brings back what does not open with that key."""
+    """The advice for a client whose state does not open with that key."""
     approval_url: str = ""
     """Of the page where an approval is decided, with {approval_id} in it; empty: there is none."""
     job_keep_ms: int = 604_800_000
-    """How long a finished job is remembered."""
+    """How long a finished job is kept."""
     full_max_tokens: int = 20_000
-    """In mode `auto`: up to how many tokens (4 bytes each) the whole list may have."""
+    """In mode `auto`: most tokens (4 bytes each) of the whole list."""
 
     def approval_page(self, approval_id: str) -> str:
         return self.approval_url.replace("{approval_id}", approval_id)

@@ -1,9 +1,9 @@
-"""The short way for a request of 2026-07-28: one POST, one answer, without the SDK's HTTP transport.
+"""The fast path for a request of 2026-07-28: one POST, one answer, without the SDK's HTTP transport.
 
 The SDK's transport makes a stream, two tasks and a dozen models for each request, which is most of what a call costs.
-Here is what a request needs of it that asks for nothing but its answer: the same headers are looked at, the SDK's own
-`serve_one` runs the same handlers, and the answer is the same, byte for byte (a test compares them). Any other request,
-and any that is wrong in its envelope, goes to the SDK.
+For a request that needs only its answer, this module checks the same headers and runs the same handlers by the SDK's
+own `serve_one`, and the answer is the same, byte for byte (a test compares them). Any other request, and any with an
+invalid envelope, goes to the SDK.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _X_HEADER: Final = b'"x-mcp-header"'
 _SCHEMAS_MAX: Final = 10_000
 _LIFESPAN: Final[dict[str, Any]] = {}
 _TRANSPORT: Final = TransportContext(kind="streamable-http", can_send_request=False)
-# Most calls have ended before anybody looks whether their client is still there.
+# Most calls have ended before their client's connection is checked.
 _WATCH_AFTER_S: Final = 0.05
 PING_S: Final = 15.0
 """As the SDK does: an answer that takes longer is a stream, which is kept open for proxies by comments."""
@@ -94,7 +94,10 @@ class Exchange:
         await client.send(*answer)
 
     async def _pass_on(self, body: Any, scope: Scope, receive: Receive, send: Send) -> None:
-        """To the SDK. Of two requests of one session with one id it would answer one, and keep the other waiting."""
+        """Pass the request to the SDK.
+
+        Of two requests of one session with one id it would answer one, and leave the other waiting.
+        """
         session_id = next((value for name, value in scope["headers"] if name == _SESSION), b"")
         if not session_id or type(body) is not dict or "id" not in body or "method" not in body:
             await self._inner(scope, receive, send)
@@ -115,7 +118,7 @@ class Exchange:
             running.ended.set()
 
     def _is_plain(self, scope: Scope, body: Any) -> bool:
-        """Whether the short way answers it. No: it may be right or wrong, the SDK knows."""
+        """Return whether the fast path answers it. If not, the SDK decides whether it is valid."""
         if type(body) is not dict or body.keys() != _ENVELOPE or body["jsonrpc"] != "2.0":
             return False
         method, params = body["method"], body["params"]
@@ -134,20 +137,20 @@ class Exchange:
         return _has_headers(scope, method, params) and not self._is_mirrored(method, params)
 
     def _is_mirrored(self, method: str, params: Mapping[str, Any]) -> bool:
-        """Whether an argument must be in a header, too."""
+        """Return whether an argument must be in a header, too."""
         lookup = self._server.get_tool_input_schema
         if method != "tools/call" or lookup is None or not params.get("arguments"):
             return False
         name = params["name"]
         schema = lookup(name)
         known = self._mirrored.get(name)
-        # By identity: a tool that is described anew has another object.
+        # By identity: a tool with a new definition is another object.
         if known is not None and known[0] is schema:
             return known[1]
         if schema is None:
             return False
         if len(self._mirrored) >= _SCHEMAS_MAX:
-            # Cleared whole: it is refilled by a look at each schema, and a bound is all that is needed.
+            # Cleared as a whole: it is refilled cheaply, and only needs a bound.
             self._mirrored.clear()
         found = _X_HEADER in canonical_json.dumps(schema)
         self._mirrored[name] = (schema, found)
@@ -174,10 +177,10 @@ class Exchange:
 
 
 def _has_headers(scope: Scope, method: str, params: Mapping[str, Any]) -> bool:
-    """Whether the headers are those that such a request must have, each once, and say what the body says."""
+    """Return whether the required headers are there, each once, and agree with the body."""
     sent: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
-        # A header that is there twice could be read one way by a proxy and another way here.
+        # A proxy and the hub could read a repeated header differently.
         if name in sent or name.startswith(_PARAM_PREFIX):
             return False
         sent[name] = value
@@ -212,7 +215,7 @@ class _Running:
 
 
 class _Outbound:
-    """What the SDK hands handlers to speak to the client by while they answer. There is nothing to say it on."""
+    """The SDK's channel from handlers to the client; a plain request has none."""
 
     can_send_request = False
     transport = _TRANSPORT
@@ -236,7 +239,7 @@ class _Outbound:
 
 
 class _Client:
-    """The other end of a request: looked after while it is answered, in the task that answers."""
+    """The client's connection, checked while the request is answered, in the same task."""
 
     def __init__(self, receive: Receive, send: Send, ping_s: float) -> None:
         self.is_gone = False
@@ -252,7 +255,7 @@ class _Client:
         self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Keep the answer's stream open where it takes long; a client that goes ends the call."""
+        """Keep the response stream open when it takes long; a client that disconnects ends the call."""
         leaving = asyncio.create_task(self._left())
         try:
             while not (await asyncio.wait({leaving}, timeout=self._ping_s))[0]:
@@ -261,12 +264,12 @@ class _Client:
                     await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
                 await self._send({"type": "http.response.body", "body": b": ping\r\n\r\n", "more_body": True})
         except OSError:
-            pass  # it takes nothing: as if it had gone
+            pass  # it takes nothing: as if it had disconnected
         finally:
             leaving.cancel()
         self.is_gone = True
         assert self._answering is not None
-        # The task that answers is cancelled, so that the call ends and is recorded as cancelled.
+        # The answering task is cancelled, so that the call ends and is recorded as cancelled.
         self._answering.cancel()
 
     async def _left(self) -> None:

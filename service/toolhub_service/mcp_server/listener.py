@@ -1,7 +1,7 @@
 """The port of the MCP endpoint: bound when the hub starts, served from the first connection on.
 
-The SDK and its web server take a second and tens of megabytes to load. A hub to which no MCP client comes pays for
-neither; the first client waits in the socket's queue meanwhile.
+The SDK and its web server take a second and tens of megabytes to load. A hub without MCP clients pays for neither; the
+first client waits in the socket's queue meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SERVING: Final = "toolhub_service.mcp_server.serving"
 
 
 class Served(Protocol):
-    """What answers on the socket."""
+    """The server on the socket."""
 
     async def close(self, grace_s: float) -> None: ...
 
@@ -33,15 +33,15 @@ NOT_INSTALLED: Final = "not served: pip install 'tool-hub[mcp]'"
 
 
 def is_installed() -> bool:
-    """Whether the extra `mcp` is there."""
+    """Return whether the extra `mcp` is installed."""
     return all(find_spec(name) is not None for name in ("mcp", "uvicorn", "starlette"))
 
 
 class Listener:
-    """`bind`, `start`, `close`. Without a socket it does nothing."""
+    """Call `bind`, `start`, `close`. Does nothing without a socket."""
 
     def __init__(self, serve: Serve, failed: Callable[[Exception], None]) -> None:
-        """`failed` is told of what keeps the endpoint from being served after all."""
+        """`failed` is called when the endpoint cannot be served after all."""
         self._serve = serve
         self._failed = failed
         self._socket: socket.socket | None = None
@@ -50,9 +50,9 @@ class Listener:
         """0: not bound."""
 
     def bind(self, host: str, port: int, *, share_port: bool) -> None:
-        """Raises OSError when the address cannot be had."""
+        """Bind the socket. Raises OSError when the address is not available."""
         family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
-        # Named, for asyncio sets TCP_NODELAY on what is known to be TCP alone.
+        # Passed explicitly, because asyncio sets TCP_NODELAY only on sockets known to be TCP.
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -67,7 +67,7 @@ class Listener:
 
     def start(self) -> None:
         if self._socket is not None:
-            # Clients connect from here on, though nothing reads: what they send waits in the kernel meanwhile.
+            # Clients can connect from here on, though nothing reads yet: their data waits in the kernel.
             self._socket.listen(_BACKLOG)
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._first)
 
@@ -80,7 +80,7 @@ class Listener:
         return (0, 0) if served is None else served.open_now()
 
     async def close(self, grace_s: float) -> None:
-        """Take no more, and let what runs end for `grace_s`."""
+        """Accept no more, and let requests end for `grace_s`."""
         bound, self._socket = self._socket, None
         if bound is None:
             return

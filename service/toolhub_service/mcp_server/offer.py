@@ -1,7 +1,7 @@
-"""What a client is shown: names of at most 60 characters, definitions, and in which mode.
+"""Tools as shown to a client: names of at most 60 characters, definitions, and the mode.
 
-A list holds what can be called now and what policy could allow the caller; what is hidden and what does not exist look
-alike. Definitions are made once and kept while the tool stays.
+A list holds tools that can be called now and that policy could allow the caller; hidden and missing tools look alike.
+Definitions are made once and kept while the tool is unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolhub_service.schema import canonical_json
 EVERY: Final = "*"
 """In place of a source's name: all."""
 TTL_MS: Final = 60_000
-"""For which a client may keep a list; where it listens for changes it is told sooner."""
+"""How long a client may cache a list; one that listens for changes is notified sooner."""
 
 RUN_PROGRAM: Final = "run_program"
 PROGRAM_TOOL: Final = "core/program.run"
@@ -31,7 +31,7 @@ _PAGE_MAX_BYTES: Final = 2 * 1024 * 1024
 _TOKEN_BYTES: Final = 4
 
 
-# Many clients give a call up after a minute.
+# Many clients abort a call after a minute.
 _LONG_S: Final = 60.0
 _ADVICE: Final = (
     "Runs as a job: it answers with a job's id at once; ask job_result.",
@@ -40,7 +40,7 @@ _ADVICE: Final = (
 
 
 def lasts(spec: ToolSpec) -> bool:
-    """Whether a call may take longer than clients wait."""
+    """Return whether a call may take longer than clients wait."""
     return spec.limits.timeout_s > _LONG_S
 
 
@@ -65,16 +65,16 @@ class Offer:
         self._definitions: dict[str, Definition] = {}
 
     def reserve(self, names: Iterable[str]) -> None:
-        """No tool of the catalog is shown under one of these names."""
+        """Reserve names: no tool of the catalog is shown under one of them."""
         self._reserved |= frozenset(names)
         self._names_of = ""
 
     def tool_of(self, name: str) -> str:
-        """The tool that a client means: by the name that lists give it, or by its own."""
+        """Return the tool that a client names by its listed name, or by the catalog's."""
         return self._current_names().original(name) or (PROGRAM_TOOL if name == RUN_PROGRAM else name)
 
     def name_of(self, tool: str) -> str:
-        """The name under which lists show a tool of the catalog; the tool's own for any other."""
+        """Return the listed name of a tool of the catalog; the tool's own for any other."""
         try:
             return self._current_names().exported(tool)
         except KeyError:
@@ -84,13 +84,13 @@ class Offer:
         return spec.state is ToolState.ACTIVE and self._engine.policy.could_allow(principal, spec)
 
     def visible(self, principal: Principal, tool: str) -> ToolSpec | None:
-        """The tool, if it can be called now and the principal may know of it."""
+        """Return the tool, if it can be called now and the principal may know of it."""
         spec = self._engine.catalog.get(tool)
         return spec if spec is not None and self.may_see(principal, spec) else None
 
     def definition(self, spec: ToolSpec) -> Definition:
         known = self._definitions.get(spec.name)
-        # By identity: the catalog keeps one object for as long as nothing of the tool changes.
+        # By identity: the catalog keeps one object as long as the tool is unchanged.
         if known is not None and known.spec is spec:
             return known
         tool = dict(self._exporter.definition(Dialect.MCP, self.name_of(spec.name), spec))
@@ -104,7 +104,7 @@ class Offer:
         return made
 
     def page(self, principal: Principal, cursor: str) -> Page:
-        """What can be called, by name, from after `cursor` on: as much as an answer may hold."""
+        """Return callable tools by name, after `cursor`: as many as an answer may hold."""
         specs = [spec for spec in self._engine.catalog.all() if _is_tool(spec) and self.may_see(principal, spec)]
         start = bisect_right(specs, cursor, key=lambda spec: spec.name) if cursor else 0
         tools: list[dict[str, Any]] = []
@@ -112,24 +112,24 @@ class Offer:
         for spec in specs[start:]:
             definition = self.definition(spec)
             size_bytes += definition.size_bytes
-            # One definition at least: a single one beyond the bound must not make a page that leads nowhere.
+            # At least one definition: a single one beyond the bound must not make an empty page.
             if tools and size_bytes > _PAGE_MAX_BYTES:
                 return Page(tools, specs[start + len(tools) - 1].name)
             tools.append(definition.tool)
         return Page(tools, None)
 
     def program_tool(self, principal: Principal) -> dict[str, Any] | None:
-        """`run_program` as lists show it; None where the principal can run no programs."""
+        """Return `run_program` as listed; None when the principal can run no programs."""
         spec = self.visible(principal, PROGRAM_TOOL)
         if spec is None:
             return None
         shown = {**self.definition(spec).tool, "name": RUN_PROGRAM}
-        # Tokens that help nobody to write a program: every call brings the answer's shape.
+        # Useless for writing a program: every call includes the result's schema.
         shown.pop("outputSchema", None)
         return shown
 
     def mode_for(self, principal: Principal) -> Mode:
-        """What the principal is shown: all tools, a search for them, or a search and programs that call them."""
+        """Return what the principal is shown: all tools, a search, or a search and programs that call tools."""
         match self._engine.mode:
             case "program":
                 return "program" if self.visible(principal, PROGRAM_TOOL) else "search"
@@ -140,7 +140,7 @@ class Offer:
         return "full"
 
     def functions(self) -> Mapping[str, FunctionName]:
-        """Under which name each tool of the catalog is a function of programs."""
+        """Return the function name in programs of each tool of the catalog."""
         return self._exporter.functions()
 
     def _is_long_for(self, principal: Principal) -> bool:
@@ -163,16 +163,16 @@ class Offer:
             self._names_of = revision
             if self._names.prefixed and self._names.prefixed != known:
                 self._engine.names_clash(self._names.prefixed)
-            # A name may have changed with its neighbours'.
+            # A tool's name may have changed because of others.
             self._definitions = {}
         return self._names
 
     def is_unprefixed(self, name: str) -> bool:
-        """Whether the operator wants names of its source without the source's."""
+        """Return whether the operator wants the source's tools listed without its name."""
         chosen = self._engine.unprefixed_sources
         return name.partition("/")[0] in chosen or EVERY in chosen
 
 
 def _is_tool(spec: ToolSpec) -> bool:
-    """Prompts and resources have lists of their own; they can be found and called as tools all the same."""
+    """Prompts and resources have their own lists; they can also be found and called as tools."""
     return spec.primitive is Primitive.TOOL

@@ -1,6 +1,6 @@
-"""Prompts and resources of sources, which are tools of the catalog: which there are for a caller, and calls of them.
+"""Prompts and resources of sources, which are tools of the catalog: their listing for a caller, and calls of them.
 
-Whatever a client asks of them is a call like any other: judged, bounded and recorded under the caller's own rights.
+Every request for one is an ordinary call: checked, bounded and recorded under the caller's own rights.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from toolhub_service.mcp_server.relay import Client
 SOURCE_META: Final = f"{META_PREFIX}source"
 """Which source an answer comes from."""
 
-# What the client can mend by asking for something else.
+# Errors that the client can fix by another request.
 _ITS_OWN: Final = frozenset({ErrorKind.INVALID_INPUT, ErrorKind.INPUT_SCHEMA_INVALID, ErrorKind.NOT_FOUND})
 
 
 class Requester(NamedTuple):
-    """Who asks, and by which request."""
+    """The caller, and its request."""
 
     context: Context
     principal: Principal
     session_id: str
     client: Client | None = None
-    """Who can be asked in the middle of it."""
+    """The client, if it can be asked during the request."""
     resumed: ToolResult | None = None
     """The answer of a call that waited for the client."""
 
@@ -49,7 +49,7 @@ class Primitives:
         self._known_version = -1
 
     def all(self, primitive: Primitive) -> Mapping[str, ToolSpec]:
-        """Tools of that kind in any state, for anybody, by their names and in the order of these."""
+        """Return tools of that kind in any state, for any caller, by their names and in the order of these."""
         # The version, which is one comparison; the revision would have to be worked out at each request.
         if self._known_version != self._engine.catalog.version:
             self._known = {}
@@ -69,11 +69,11 @@ class Primitives:
         return self._offer.is_unprefixed(name)
 
     def is_hidden(self, principal: Principal, spec: ToolSpec) -> bool:
-        """Whether policy could never allow it."""
+        """Return whether policy could never allow it."""
         return not self._engine.policy.could_allow(principal, spec)
 
     async def call(self, requester: Requester, spec: ToolSpec, args: Mapping[str, Any]) -> ToolResult:
-        """One call of it; an approval that was granted for exactly this call is used."""
+        """Call it; an approval that was granted for exactly this call is used."""
         if requester.resumed is not None:
             return requester.resumed
         call = self._calling.call(
@@ -104,7 +104,7 @@ def meta_of(answer: ToolResult, spec: ToolSpec) -> dict[str, Any]:
 
 
 def protocol_error(error: ToolError, code: int = 0) -> MCPError:
-    """A refusal as an error of the protocol, which says what to do, with the same structure as a tool's."""
-    # The protocol has no code for "refused": the words and `_meta` carry what went wrong.
+    """Return a refusal as a protocol error that says what to do, with the same structure as a tool's."""
+    # The protocol has no code for "refused": the message and `_meta` carry the reason.
     chosen = code or (INVALID_PARAMS if error.kind in _ITS_OWN else INTERNAL_ERROR)
     return MCPError(chosen, f"{error.kind.value}: {error.message}", failed(error)["_meta"])

@@ -33,7 +33,7 @@ class Prompts:
         self._named: Mapping[str, ToolSpec] | None = None
 
     def page(self, principal: Principal, cursor: str) -> dict[str, Any]:
-        """A ListPromptsResult: what can be had now and policy could allow, in the order of the tools' names."""
+        """Return a ListPromptsResult: available prompts that policy could allow, in the order of the tools' names."""
         names = self._current_names()
         specs = [spec for spec in self._all().values() if self._primitives.may_see(principal, spec)]
         start = bisect_right(specs, cursor, key=lambda spec: spec.name) if cursor else 0
@@ -49,7 +49,7 @@ class Prompts:
         return page
 
     async def get(self, requester: Requester, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
-        """A GetPromptResult. Raises MCPError alike for what is not there and what policy hides."""
+        """Return a GetPromptResult. Raises the same MCPError for a missing prompt and one that policy hides."""
         spec = self._spec(name)
         if spec is None:
             raise _no_prompt()
@@ -70,7 +70,7 @@ class Prompts:
         return result
 
     async def complete(self, requester: Requester, params: CompleteRequestParams) -> dict[str, Any]:
-        """A CompleteResult; of a source that completes nothing, no values. Raises MCPError."""
+        """Return a CompleteResult; for a source without completion, no values. Raises MCPError."""
         args: dict[str, Any] = {"argument": params.argument.name, "value": params.argument.value}
         if params.context is not None and params.context.arguments:
             args["arguments"] = params.context.arguments
@@ -97,7 +97,7 @@ class Prompts:
         return self._primitives.all(Primitive.PROMPT)
 
     def _spec(self, name: str) -> ToolSpec | None:
-        """The prompt that a client means: by the name of the list, or by that of its tool."""
+        """Return the prompt that a client names by its listed name, or by its tool's."""
         short = self._current_names().original(name)
         return self._all().get(self._tools[short] if short is not None else name)
 
@@ -120,7 +120,7 @@ def _no_prompt() -> MCPError:
 
 
 def _prompt(name: str, schema: JsonObject) -> dict[str, Any]:
-    """A prompt as the list has it: its words, and its arguments', stand in the schema of its tool."""
+    """Return a prompt as listed: its descriptions, and its arguments', are in the schema of its tool."""
     properties, required = schema.get("properties"), schema.get("required")
     arguments: list[dict[str, JsonValue]] = []
     for own, rule in properties.items() if isinstance(properties, Mapping) else ():
@@ -136,7 +136,7 @@ def _words(rule: JsonValue) -> dict[str, JsonValue]:
 
 
 def _content(block: JsonObject, source: str) -> dict[str, Any]:
-    """A content block as clients take it; what became an artifact is a link to it."""
+    """Return a content block for clients; content stored as an artifact becomes a link."""
     resource = block.get("resource")
     holder = resource if isinstance(resource, Mapping) else block
     if isinstance(kept := holder.get("artifact"), str):

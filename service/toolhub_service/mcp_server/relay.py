@@ -1,4 +1,4 @@
-"""What an upstream server asks in the middle of a call, put to the client that makes the call.
+"""Relays requests that an upstream server makes during a call to the calling client.
 
 In 2025-11-25 by a request to the client, while its own is open. In 2026-07-28 the request is answered `input_required`
 and the call goes on waiting: the client's next request, with what it was asked for and the state that the SDK has
@@ -69,12 +69,12 @@ class InputRequired(Exception):
 
 
 def is_waiting(request_state: str | None) -> bool:
-    """Whether it names a call that waits for its client."""
+    """Return whether it names a call that waits for its client."""
     return request_state is not None and request_state.startswith(STATE_PREFIX)
 
 
 def given_in(params: CallToolRequestParams | GetPromptRequestParams) -> dict[str, JsonValue]:
-    """Answers that come with a call, by key."""
+    """Return answers that come with a call, by key."""
     return {
         key: each.model_dump(mode="json", by_alias=True, exclude_none=True)
         for key, each in (params.input_responses or {}).items()
@@ -85,14 +85,14 @@ class Client:
     """The client of one call; implements `CallingClient`."""
 
     def __init__(self, context: Context, level: str, given: Mapping[str, JsonValue]) -> None:
-        """`level`: of the least line of a log that it wants; empty: none. `given`: answers that came with the call."""
+        """`level`: lowest log level that it wants; empty: none. `given`: answers that came with the call."""
         known = context.session.client_capabilities
         declared = {} if known is None else known.model_dump(mode="json", by_alias=True, exclude_none=True)
         self._context = context
         self._given = given
         self._level = _LEVELS.index(level) if level in _LEVELS else len(_LEVELS)
         self._lines: asyncio.Queue[LoggingMessageNotificationParams] = asyncio.Queue(_LINES_MAX)
-        # A client of the older protocol without a way back to it (several workers) would not know `input_required`.
+        # A client of the older protocol that cannot be reached (several workers) would not know `input_required`.
         is_reached = context.session.can_send_request or context.protocol_version in MODERN_PROTOCOL_VERSIONS
         self.capabilities: JsonObject = {kind: declared[kind] for kind in _ASKED if is_reached and kind in declared}
         self.lacking: JsonObject = {}
@@ -103,7 +103,7 @@ class Client:
 
     async def ask(self, requests: Mapping[str, JsonObject]) -> Mapping[str, JsonValue]:
         given, self._given = self._given, {}
-        # A client may send what it expects to be asked along with the call: then nobody need wait.
+        # A client may send expected answers along with the call: then it does not wait.
         if requests.keys() <= given.keys():
             return {key: given[key] for key in requests}
         if self._context.session.can_send_request:
@@ -113,7 +113,7 @@ class Client:
         return await self._answer
 
     def answer(self, responses: Mapping[str, JsonValue]) -> bool:
-        """Whether that was all it is asked, and the call goes on."""
+        """Take an answer; return whether it was the last one, so that the call goes on."""
         if self._answer is None or self._answer.done() or not self.question.keys() <= responses.keys():
             return False
         self.is_asked.clear()
@@ -125,7 +125,7 @@ class Client:
 
     def log(self, level: str, logger: str, data: JsonValue) -> None:
         if level in _LEVELS and _LEVELS.index(level) >= self._level:
-            # A line too many is dropped: a server that logs without end must not fill the hub's memory.
+            # Excess lines are dropped: a server that logs without end must not fill the hub's memory.
             with suppress(asyncio.QueueFull):
                 self._lines.put_nowait(LoggingMessageNotificationParams(level=level, logger=logger, data=data))  # type: ignore[arg-type]
 
@@ -140,7 +140,7 @@ class Client:
                 self._lines.task_done()
 
     async def flush(self) -> None:
-        with suppress(TimeoutError):  # lines are a courtesy: a client that reads none of them must not delay the answer
+        with suppress(TimeoutError):  # log lines are optional: a client that reads none must not delay the answer
             async with asyncio.timeout(_FLUSH_S):
                 await self._lines.join()
 
@@ -197,7 +197,7 @@ class Relay:
         self._levels: OrderedDict[str, str] = OrderedDict()
 
     def set_level(self, session_id: str, level: str) -> None:
-        """Of the lines of upstream logs that a session of the older protocol wants."""
+        """Set the log level for a session of the older protocol."""
         self._levels[session_id] = level
         self._levels.move_to_end(session_id)
         if len(self._levels) > _LEVELS_MAX:
@@ -208,7 +208,7 @@ class Relay:
         return Client(context, self._levels.get(session_id, "") if session_id else level, given)
 
     async def invoke(self, call: Call, context: Context) -> ToolResult:
-        """Make the call. Raises InputRequired, and MCPError where the client would have to declare what it does not."""
+        """Make the call. Raises InputRequired, and MCPError when the client lacks a required capability."""
         client = call.client
         assert isinstance(client, Client)
         running = asyncio.create_task(self._run(call, client, context))
@@ -223,7 +223,7 @@ class Relay:
     async def resume(
         self, principal: Principal, state: str, responses: Mapping[str, JsonValue]
     ) -> tuple[Call, ToolResult]:
-        """The answer of a call that waits. Raises InputRequired when it asks again, MCPError when there is none."""
+        """Return the answer of a waiting call. Raises InputRequired when it asks again, MCPError when there is none."""
         waiting = self._waiting.get(state.removeprefix(STATE_PREFIX))
         if waiting is None or waiting.call.principal.id != principal.id:
             message = "The call that asked for this waits no longer. Make it again."
@@ -275,13 +275,13 @@ class Relay:
         raise InputRequired(_asking(client, STATE_PREFIX + key))
 
     def _kept(self, call: Call, client: Client, running: asyncio.Task[ToolResult]) -> str:
-        """Under which name it waits. Raises MCPError when too many do."""
+        """Return the name under which it waits. Raises MCPError when too many do."""
         of_one = Counter(each.call.principal.id for each in self._waiting.values())[call.principal.id]
         if len(self._waiting) >= _WAITING_MAX or of_one >= _OF_ONE_MAX:
             running.cancel()
             raise MCPError(INVALID_PARAMS, "Too many calls wait for an answer. Answer some of them first.")
         key = secrets.token_urlsafe(16)
-        # A client that never comes back would otherwise keep a call and its slot for ever.
+        # Otherwise a client that never returns would keep a call and its slot for ever.
         expiry = asyncio.get_running_loop().call_later(_PERSON_S, self._expire, key)
         self._waiting[key] = _Waiting(call, client, running, expiry)
         return key

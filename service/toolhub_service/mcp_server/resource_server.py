@@ -1,4 +1,4 @@
-"""The endpoint as an OAuth 2.1 protected resource: where clients learn who issues its tokens, and why one is refused.
+"""The endpoint as an OAuth 2.1 protected resource: tells clients who issues its tokens, and why one is refused.
 
 RFC 9728 (protected resource metadata), RFC 6750 §3 (challenges), RFC 8707 (the resource is the audience).
 """
@@ -19,15 +19,15 @@ Header = tuple[bytes, bytes]
 
 
 class ProtectedResource(msgspec.Struct, frozen=True):
-    """What the hub says of its own endpoint."""
+    """The hub's metadata of its own endpoint."""
 
     url: str
-    """As clients reach it; `resource` of the metadata and audience of the tokens, to the letter."""
+    """The URL that clients use; `resource` of the metadata and audience of the tokens, exactly."""
     issuers: Sequence[str]
     scopes: Sequence[str] = ()
     """All that mean something here."""
     required_scopes: Sequence[str] = ()
-    """Without which no token is accepted."""
+    """Scopes that a token must have to be accepted."""
     logins: Sequence[Mapping[str, str]] = ()
     """By issuer: `client_id` and `resource` by which `toolhub login` gets tokens for the hub's gRPC address."""
 
@@ -38,7 +38,8 @@ class ProtectedResource(msgspec.Struct, frozen=True):
         return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path.rstrip('/')}"
 
     def describes(self, path: str, endpoint: str) -> bool:
-        """Whether the metadata is answered there: for the endpoint, for its path behind a proxy, and at the root."""
+        """Return whether the metadata is served there: for the endpoint, for its path behind a proxy, and at the
+        root."""
         return path in (WELL_KNOWN, f"{WELL_KNOWN}{endpoint}", f"{WELL_KNOWN}{urlsplit(self.url).path.rstrip('/')}")
 
     def metadata(self) -> bytes:
@@ -55,7 +56,7 @@ class ProtectedResource(msgspec.Struct, frozen=True):
         return canonical_json.dumps(document)
 
 
-# Nothing of it is secret, and clients in a browser read it before they have any credential.
+# It is not secret, and browser clients read it before they have a credential.
 METADATA_HEADERS: Final[Sequence[Header]] = (
     (b"access-control-allow-origin", b"*"),
     (b"cache-control", b"max-age=300"),
@@ -65,7 +66,7 @@ METADATA_HEADERS: Final[Sequence[Header]] = (
 def challenge(
     resource: ProtectedResource | None, status: int, *, is_missing: bool = False, scope: str = "", message: str = ""
 ) -> list[Header]:
-    """WWW-Authenticate of a refusal; none where another token would not help."""
+    """Return WWW-Authenticate of a refusal; none when another token would not help."""
     if status != 401 and not (status == 403 and scope):
         return []
     words = [("realm", "tool-hub")]

@@ -20,9 +20,9 @@ from toolhub_service.mcp_server.primitives import Requester, meta_of
 from toolhub_service.mcp_server.source_resources import Found, SourceResources, no_resource
 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
-"""Of one answer: what is larger is read over gRPC, in pieces."""
+"""Limit of one answer: larger content is read over gRPC, in pieces."""
 
-# In the older protocol an answer is one event of a stream, of which clients take 1 MiB, in base64.
+# In the older protocol an answer is one event of a stream, of which clients accept 1 MiB, in base64.
 _READ_ONCE_MAX_BYTES: Final = 700 * 1024
 _PAGE: Final = 100
 _CONTENTS: Final = ("mimeType", "text", "blob", "_meta")
@@ -37,7 +37,8 @@ class Resources:
         self._sources = sources
 
     async def page(self, requester: Requester, cursor: str) -> dict[str, Any]:
-        """A ListResourcesResult: those of sources by source, then the caller's artifacts, last to expire first."""
+        """Return a ListResourcesResult: those of sources by source, then the caller's artifacts, last to expire
+        first."""
         page: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
         start, place = _place(cursor)
         listed: list[dict[str, Any]] = []
@@ -76,7 +77,7 @@ class Resources:
         }
 
     async def read(self, requester: Requester, uri: str, *, is_modern: bool) -> dict[str, Any]:
-        """A ReadResourceResult. Raises MCPError alike for what does not exist and what is not the caller's to read."""
+        """Return a ReadResourceResult. Raises the same MCPError for a missing resource and one of another owner."""
         code = INVALID_PARAMS if is_modern else NOT_FOUND_ONCE
         most = READ_MAX_BYTES if is_modern else _READ_ONCE_MAX_BYTES
         result: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
@@ -106,7 +107,7 @@ class Resources:
     async def _artifact(
         self, principal: Principal, uri: str, artifact_id: str, most: int, code: int
     ) -> tuple[str, bytes]:
-        """(media type, bytes). Raises MCPError."""
+        """Return (media type, bytes). Raises MCPError."""
         if not is_id(artifact_id):
             raise no_resource(uri, code)
         auditor = principal if Role.AUDITOR in principal.roles else None
@@ -134,12 +135,12 @@ def _contents(media_type: str, data: bytes) -> dict[str, str]:
         try:
             return {"text": data.decode()}
         except UnicodeDecodeError:
-            pass  # Its type says text and its bytes do not: sent as bytes, none of them is lost.
+            pass  # Declared as text but not UTF-8: sent as bytes, so that none is lost.
     return {"blob": base64.b64encode(data).decode()}
 
 
 def unread_of(found: Found) -> dict[str, Any]:
-    """Which sources could not be asked, where any could not: the list is not all that there is."""
+    """Return the sources that could not be asked: then the list is incomplete."""
     return {"_meta": {f"{META_PREFIX}sources_not_read": list(found.unread)}} if found.unread else {}
 
 
@@ -151,8 +152,10 @@ def contents_of(answer: ToolResult) -> list[dict[str, Any]]:
 
 
 def _place(cursor: str) -> tuple[int | None, tuple[int, str] | None]:
-    """Where a page begins among resources of sources, else (None) after which artifact. Raises MCPError for what is no
-    cursor of ours."""
+    """Return where a page begins among resources of sources, else (None) after which artifact.
+
+    Raises MCPError for a foreign cursor.
+    """
     if not cursor:
         return 0, None
     try:

@@ -1,4 +1,4 @@
-"""The web server under the MCP endpoint: uvicorn on a socket of ours, with bounds that it has not by itself."""
+"""The web server under the MCP endpoint: uvicorn on the hub's own socket, with bounds that it lacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VERSION_HEADER: Final = b"mcp-protocol-version"
 _HEAD_BYTES: Final = 32 * 1024
 _KEEP_ALIVE_S: Final = 60
 _PLACES: Final = 8
-# Of what the SDK and the web server log there is nothing that a client could not make them say.
+# All log text of the SDK and the web server could be chosen by a client.
 for _name in ("mcp", "uvicorn", "uvicorn.error", "uvicorn.access", "sse_starlette"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
@@ -40,9 +40,9 @@ class HttpTerms:
     admission: AdmissionTerms
     max_connections: int = 1_000
     head_s: float = 10.0
-    """For the head of a request to arrive."""
+    """Timeout for the head of a request to arrive."""
     is_alone: bool = True
-    """Whether no other process serves on the port: sessions of the older protocol live in one."""
+    """Whether no other process serves on the port: sessions of the older protocol live in one process."""
     tls: ssl.SSLContext | None = None
 
 
@@ -50,7 +50,7 @@ async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: soc
     """Answer on the socket from now on."""
     endpoint = Endpoint(engine)
     endpoint.start()
-    # Without the framework that the SDK would put around it: paths, hosts and sizes are judged by the admission.
+    # Without the SDK's framework: the admission checks paths, hosts and sizes.
     sessions = StreamableHTTPSessionManager(
         endpoint.server,
         # Several workers on one port: the next request of a session may reach another process.
@@ -68,7 +68,7 @@ async def serve(engine: Engine, identify: Identify, terms: HttpTerms, bound: soc
 
 
 def _has_session(scope: Scope, *, is_alone: bool) -> bool:
-    """Whether the SDK looks for the session of such a request: by its first header of that name, as the SDK does."""
+    """Return whether the SDK looks up the session of such a request: by its first header of that name."""
     sent = next((value for name, value in scope["headers"] if name == _VERSION_HEADER), None)
     return is_alone and (sent is None or sent.decode("latin-1") in HANDSHAKE_PROTOCOL_VERSIONS)
 
@@ -101,10 +101,10 @@ class HttpServer:
         return self._admission.sessions.count(now_s), self._admission.streams.taken
 
     async def close(self, grace_s: float) -> None:
-        """Take no more, let requests end for `grace_s`, then cut them off."""
+        """Accept no more, let requests end for `grace_s`, then abort them."""
         self._admission.leave()
         self._endpoint.close()
-        # uvicorn wants a whole number, and with 0 would cut requests off before they can end.
+        # uvicorn wants a whole number, and with 0 would abort requests before they can end.
         self._server.config.timeout_graceful_shutdown = max(1, round(grace_s))
         self._server.should_exit = True
         if self._running is not None:
@@ -116,7 +116,7 @@ class HttpServer:
 class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the hub's."""
+        """Do nothing: the hub handles signals."""
         yield
 
 
@@ -134,7 +134,7 @@ def _config(app: Any, terms: HttpTerms) -> uvicorn.Config:
         lifespan="off",
         log_config=None,
         access_log=False,
-        # `x-forwarded-for` would let anybody choose the address under which refusals are counted.
+        # With `x-forwarded-for` anyone could choose the address under which refusals are counted.
         proxy_headers=False,
         server_header=False,
         h11_max_incomplete_event_size=_HEAD_BYTES,
@@ -144,10 +144,10 @@ def _config(app: Any, terms: HttpTerms) -> uvicorn.Config:
 
 
 class BoundedProtocol(H11Protocol):
-    """Besides: a bound on connections, and a time within which the head of a request has to be there.
+    """Adds a bound on connections, and a timeout for the head of a request.
 
-    A connection beyond the bound takes the place of one on which nothing is asked: first of those of whom nobody knows
-    who they are, then of those that have been idle longest. Where all are busy it is closed.
+    A connection beyond the bound replaces an idle one: first an unauthenticated one, then the one that has been idle
+    longest. When all are busy the new one is closed.
     """
 
     max_connections = 1_000
@@ -167,7 +167,7 @@ class BoundedProtocol(H11Protocol):
         self._wait_for_head()
 
     def _evict_idle(self) -> bool:
-        """Some at a time, so that in a flood few look for one."""
+        """Several at a time, so that in a flood few connections search for one."""
         others = [each for each in self.connections if isinstance(each, BoundedProtocol) and each is not self]
         idle = [each for each in others if each.is_idle]
         for each in nsmallest(_PLACES, idle, key=lambda each: (each.is_known, each.last_used_s)):
@@ -181,7 +181,7 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def is_known(self) -> bool:
-        """Whether its last request was of a caller who was let in."""
+        """Return whether its last request was of an admitted caller."""
         cycle: Any = self.cycle
         return cycle is not None and PRINCIPAL in cycle.scope
 

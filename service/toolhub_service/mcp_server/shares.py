@@ -1,4 +1,4 @@
-"""How many of the places and sessions of the MCP endpoint each principal may have."""
+"""Shares of the places and sessions of the MCP endpoint for each principal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolhub_service.domain.verdict import may_take
 
 @dataclass(slots=True)
 class Quota:
-    """Of which each principal gets a share."""
+    """A quota of which each principal gets a share."""
 
     most: int
     taken: int = 0
@@ -20,7 +20,7 @@ class Quota:
 
     @asynccontextmanager
     async def place(self, principal_id: str) -> AsyncIterator[bool]:
-        """Whether there was one; it is free again at the end."""
+        """Take a place for the block; yield whether there was one."""
         if not may_take(self.of[principal_id], self.taken, self.most):
             yield False
             return
@@ -31,16 +31,16 @@ class Quota:
         finally:
             self.taken -= 1
             self.of[principal_id] -= 1
-            # Or each principal that ever came would stay in the table.
+            # Otherwise each principal that ever connected would stay in the table.
             if not self.of[principal_id]:
                 del self.of[principal_id]
 
 
 class SessionShares:
-    """Sessions of the older protocol that each principal has open, as far as one can see: at most half of the free."""
+    """Sessions of the older protocol that each principal has open, as far as visible: at most half of the free ones."""
 
     def __init__(self, most: int, idle_s: float, on_end: Callable[[str], None]) -> None:
-        """`on_end` is told the id of each session that has ended, or was used by nobody for too long."""
+        """`on_end` is called with the id of each session that has ended, or was unused for too long."""
         self._most = most
         self._idle_s = idle_s
         self._on_end = on_end
@@ -57,14 +57,15 @@ class SessionShares:
         return may_take(len(self._used_s.get(principal_id, ())), sum(map(len, self._used_s.values())), self._most)
 
     def count(self, now_s: float) -> int:
-        """Of all principals."""
+        """Return the number of all principals' sessions."""
         return sum(used_s + self._idle_s >= now_s for sessions in self._used_s.values() for used_s in sessions.values())
 
     def opened(self, principal_id: str, session_id: str, now_s: float) -> None:
         self._used_s.setdefault(principal_id, {})[session_id] = now_s
 
     def used(self, principal_id: str, session_id: str, until_s: float) -> None:
-        """In use until then; nothing where the principal has opened no such session: anybody can send made-up ids."""
+        """Mark as in use until then; ignored when the principal has opened no such session: anyone can send made-up
+        ids."""
         if session_id in self._used_s.get(principal_id, ()):
             self._used_s[principal_id][session_id] = until_s
 

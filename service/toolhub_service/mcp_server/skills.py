@@ -1,7 +1,7 @@
 """Skills as MCP has them (SEP-2640): each file a resource `skill://SOURCE/SKILL/PATH`, and a list with all digests.
 
-A skill is a tool that reads it. Who may see that tool sees the skill, and a file is read by a call of it, in the nine
-steps. What a client lists is what the hub has pinned; a file that is another since then is refused, not sent.
+A skill is a tool that reads it. A caller who may see that tool sees the skill, and a file is read by a call of it, in
+the nine steps. A client's list shows what the hub has pinned; a file that has changed since then is refused, not sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TEMPLATE: Final = {
     "description": "A file of a skill; SKILL.md has its instructions.",
 }
 
-# The extension's own bounds: what every client has to take.
+# The extension's own limits, which every client must accept.
 _FILES_MAX: Final = 512
 _SKILL_MAX_BYTES: Final = 16 * 1024 * 1024
 _PAGE_MAX_BYTES: Final = 512 * 1024
@@ -68,7 +68,7 @@ class Skills:
         self._calling = calling
 
     def page(self, principal: Principal, cursor: str) -> dict[str, Any]:
-        """A ListSkillsResult: those whose reading tool comes after `cursor`, by name."""
+        """Return a ListSkillsResult: skills whose reading tool comes after `cursor`, by name."""
         page: dict[str, Any] = {"skills": [], "ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
         size_bytes, last = 0, ""
         for served in self._all(principal):
@@ -83,14 +83,17 @@ class Skills:
         return page
 
     def get(self, principal: Principal, uri: str) -> dict[str, Any]:
-        """A GetSkillResult. Raises MCPError -32602 alike for what does not exist and what the principal may not see."""
+        """Return a GetSkillResult.
+
+        Raises MCPError -32602 both for a missing skill and one that the principal may not see.
+        """
         found = next((each for each in self._all(principal) if each.root + _MAIN == uri), None)
         if found is None:
             raise _unknown(uri, INVALID_PARAMS)
         return {"skill": found.entry(), "ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
 
     def resources(self, principal: Principal) -> list[dict[str, Any]]:
-        """The instructions of each, as lists of resources have them; other files are named there."""
+        """Return the instructions of each, as lists of resources have them, which name the other files."""
         return [
             {
                 "uri": each.root + _MAIN,
@@ -104,11 +107,11 @@ class Skills:
     async def read(
         self, context: Context, principal: Principal, session_id: str, uri: str, read: Read, not_found: int
     ) -> dict[str, Any]:
-        """A ReadResourceResult. Raises MCPError: with code `not_found` for what is not there for the principal."""
+        """Return a ReadResourceResult. Raises MCPError, with code `not_found` for what the principal cannot see."""
         source, _, rest = uri.removeprefix(SKILL_URI).partition("/")
         root, path = f"{SKILL_URI}{source}/{rest.partition('/')[0]}/", unquote(rest.partition("/")[2])
         found = next((each for each in self._all(principal) if each.root == root), None)
-        # Held to the list that was pinned, not to the disk: a path that leads elsewhere is in no list.
+        # Checked against the pinned list, not the disk: a path that leads elsewhere is in no list.
         if found is None or len(uri) > _URI_MAX_CHARS or all(path != each[0] for each in found.listing.files):
             raise _unknown(uri, not_found)
         call = self._calling.call(context, principal, session_id, found.spec.name, {"resource": path})
@@ -132,7 +135,7 @@ class Skills:
 
 
 def _is_servable(listing: SkillListing) -> bool:
-    """Whether the extension's rules of names and its bounds hold for it; it can be read as a tool all the same."""
+    """Return whether the extension's naming rules and limits hold; otherwise it can only be read as a tool."""
     name, description = listing.frontmatter.get("name"), listing.frontmatter.get("description")
     return (
         isinstance(name, str)

@@ -1,9 +1,9 @@
-"""Resources of sources: one list of all that a caller may see, and each URI's way to its source.
+"""Resources of sources: one list of all that a caller may see, and the routing of each URI to its source.
 
 A resource keeps the URI that its source gives it while no other source that the caller may see claims the same, by its
-list or by a template. What several claim is nobody's by that URI: each has it under `toolhub://sources/SOURCE/` and its
-own URI, by which every resource can be read at any time. So no source can put itself in another's place, and none has
-URIs of the hub's own schemes.
+list or by a template. A URI that several claim belongs to none of them: each resource has `toolhub://sources/SOURCE/`
+and its own URI, by which it can always be read. So no source can impersonate another, and none has URIs of the hub's
+own schemes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _OWN_SCHEMES: Final = ("toolhub:", "skill:")
 _CLAIMING: Final = frozenset({ToolState.ACTIVE, ToolState.UNAVAILABLE})
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _URI_MAX_CHARS: Final = 2_000
-# Lists are asked of so many sources at once.
+# Most sources that are asked for lists concurrently.
 _AT_ONCE: Final = 8
-# For which a caller's list of a source is kept here: a read looks for its URI in all of them.
+# How long a caller's list of a source is cached here: a read searches all of them for its URI.
 _KEPT_S: Final = 15.0
 _KEPT_MAX_ENTRIES: Final = 50_000
 
@@ -60,7 +60,7 @@ class Listing(NamedTuple):
     """By URI, in the source's order."""
     templates: Sequence[Template]
     is_unavailable: bool = False
-    """It was read before its source went away: it still claims its URIs."""
+    """It was read before its source became unreachable: it still claims its URIs."""
 
     def claims(self, uri: str) -> bool:
         return uri in self.resources or any(template.claims(uri) for template in self.templates)
@@ -69,11 +69,11 @@ class Listing(NamedTuple):
 class Found(NamedTuple):
     listings: Sequence[Listing]
     unread: Sequence[str]
-    """Sources whose list could not be had."""
+    """Sources whose list is unavailable."""
 
 
 def shown_uri(source: str, uri: str) -> str:
-    """The URI of something that a source hands out, in which it cannot take the hub's own schemes."""
+    """Return the URI that clients see, which a source cannot place in the hub's own schemes."""
     return f"{SOURCE_URI}{source}/{uri}" if uri.lower().startswith(_OWN_SCHEMES) else uri
 
 
@@ -94,7 +94,7 @@ class SourceResources:
         engine.resource_news.subscribe(self._on_change)
 
     async def found(self, requester: Requester) -> Found:
-        """What each source offers that the caller may see."""
+        """Return what each source offers that the caller may see."""
         specs = [
             spec
             for spec in self._primitives.all(Primitive.RESOURCE_LIST).values()
@@ -115,8 +115,10 @@ class SourceResources:
         return Found([listing for listing in listings if listing is not None], unread)
 
     async def read(self, requester: Requester, uri: str, absent: int) -> tuple[ToolResult, ToolSpec, str]:
-        """The answer of the source, whose tool it was and the URI that it was asked for; a refusal as an MCPError, with
-        the code `absent` alike for what is not there and what policy hides."""
+        """Return the source's answer, its tool and the requested URI.
+
+        A refusal becomes an MCPError, with the code `absent` both for missing and for hidden resources.
+        """
         source, own = await self.route(requester, uri)
         spec = self._primitives.of_source(Primitive.RESOURCE_READ, source)
         if spec is None or not own:
@@ -129,20 +131,20 @@ class SourceResources:
         raise protocol_error(answer.error)
 
     async def route(self, requester: Requester, uri: str) -> tuple[str, str]:
-        """Which source to ask, and for what; empty: none. Raises MCPError where several have it."""
+        """Return which source to ask, and for what; empty: none. Raises MCPError when several have it."""
         if uri.startswith(SOURCE_URI):
             return _named(uri)
         if uri.lower().startswith(_OWN_SCHEMES) or len(uri) > _URI_MAX_CHARS:
             return "", ""
         found = await self.found(requester)
         claiming = [listing.source for listing in found.listings if listing.claims(uri)]
-        # The order of sources must not decide: a new one could take over what another has offered so far.
+        # The order of sources must not decide: a new one could take over a URI of another.
         if len(claiming) > 1:
             ways = " or ".join(f"{SOURCE_URI}{source}/{uri}" for source in claiming[:3])
             raise MCPError(INVALID_PARAMS, f"Several sources have a resource of this URI. Read {ways}.", {"uri": uri})
         if claiming:
             return claiming[0], uri
-        # Nobody lists it. A source may have more than it lists; where there are two, nobody can tell whose it is.
+        # No source lists it. A source may have unlisted ones; with two sources the owner is ambiguous.
         reading = [
             spec.source
             for spec in self._primitives.all(Primitive.RESOURCE_READ).values()
@@ -151,7 +153,7 @@ class SourceResources:
         return (reading[0], uri) if len(reading) == 1 else ("", "")
 
     async def source_of_template(self, requester: Requester, template: str) -> tuple[str, str]:
-        """Whose template it is, and what its source calls it. Raises MCPError."""
+        """Return whose template it is, and its source's name for it. Raises MCPError."""
         if template.startswith(SOURCE_URI):
             return _named(template)
         found = await self.found(requester)
@@ -161,7 +163,7 @@ class SourceResources:
         return having[0], template
 
     def listed(self, found: Found) -> list[dict[str, Any]]:
-        """Resources under the URIs by which they are read, as entries of a ListResourcesResult."""
+        """Return resources with the URIs for reading them, as entries of a ListResourcesResult."""
         return [
             {**entry, "uri": uri if self._is_only(found, listing, uri) else f"{SOURCE_URI}{listing.source}/{uri}"}
             for listing in found.listings
@@ -186,10 +188,10 @@ class SourceResources:
         return asked if uri == own else f"{SOURCE_URI}{source}/{uri}"
 
     def _on_change(self, source: str, uri: str) -> None:
-        """A list that has changed is asked for anew, and claims what it did until then."""
+        """Mark a changed list for reading again; it claims its URIs until then."""
         for key, kept in tuple(self._kept.items()) if not uri else ():
             if key[1] == source:
-                # Expired and not removed: should its source be away by then, the older list still defends its URIs.
+                # Expired and not removed: if its source is unreachable by then, the older list still claims its URIs.
                 self._kept[key] = kept._replace(until_s=0.0)
 
     def _is_only(self, found: Found, listing: Listing, uri: str) -> bool:
@@ -198,7 +200,7 @@ class SourceResources:
         return not any(other.claims(uri) for other in found.listings if other is not listing)
 
     async def _listing(self, requester: Requester, spec: ToolSpec) -> Listing | None:
-        """What the source offers; None when it cannot be had and never could. An older one still defends its URIs."""
+        """Return what the source offers; None when it never was available. An older list still claims its URIs."""
         key = (requester.principal, spec.source)
         holds_for = (spec.digest, self._engine.policy.revision)
         now_s = asyncio.get_running_loop().time()
@@ -248,7 +250,7 @@ def _size(kept: _Kept) -> int:
 
 
 def _listing_of(source: str, value: Any) -> Listing:
-    """Of the tool's value, which may have been cut."""
+    """Return the listing of the tool's value, which may have been cut."""
     resources = {entry["uri"]: entry for entry in _entries(value["resources"])}
     templates = [_template(entry) for entry in _entries(value["templates"])]
     return Listing(source, resources, templates)

@@ -1,4 +1,4 @@
-"""MCP on standard input and output, by the hub in this process."""
+"""MCP on standard input and output, served by the hub in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUIET: Final = "mcp"
 
 
 async def serve(engine: Engine, identify: Callable[[], Principal]) -> None:
-    """Until standard input ends. `identify` is asked at each request, and raises AccessRefused."""
+    """Serve until standard input ends. `identify` is called for each request, and raises AccessRefused."""
     logging.getLogger(_QUIET).setLevel(logging.CRITICAL)  # what a client could make it say
     endpoint = Endpoint(engine, lambda _: identify())
     endpoint.start()

@@ -1,7 +1,7 @@
 """Subscriptions of clients to resources of sources, in any protocol version.
 
-Each is a call of the source's tool for it, under the caller's own rights, and what the source says then reaches this
-client only: two clients may mean two sources by one URI.
+Each is a call of the source's tool for it, under the caller's own rights, and its notifications reach only this client:
+two clients may mean two sources by one URI.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toolhub_service.mcp_server.primitives import Primitives, Requester, protoco
 from toolhub_service.mcp_server.source_resources import SourceResources, no_resource
 
 WATCHES_MAX: Final = 100
-"""Resources that one session, or one stream, is told of."""
+"""Most resources that one session, or one stream, watches."""
 STREAMS_MAX: Final = 1_024
 
 
@@ -37,7 +37,10 @@ class Subscriptions:
             handler.close()
 
     async def subscribe(self, requester: Requester, uri: str) -> None:
-        """Of the older protocol. Raises MCPError alike for what is not there and what policy hides."""
+        """Subscribe in the older protocol.
+
+        Raises the same MCPError for a missing resource and one that policy hides.
+        """
         watches = self._changes.watches_of(requester.session_id)
         if uri in watches or uri.startswith(ARTIFACT_URI):  # which never change
             return
@@ -49,12 +52,15 @@ class Subscriptions:
         self._changes.watches_of(requester.session_id).pop(uri, None)
 
     async def listen(self, requester: Requester, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
-        """The stream of the newer protocol. Of the resources that it asks for, only granted ones are acknowledged."""
+        """Serve the stream of the newer protocol.
+
+        Of the resources that it requests, only granted ones are acknowledged.
+        """
         if len(self._open) >= STREAMS_MAX:
             raise MCPError(INTERNAL_ERROR, "Too many clients listen. Try again later.")
         watches: list[Watch] = []
         for uri in list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:WATCHES_MAX]:
-            # What a client may not watch is left out; the answer lists what is watched.
+            # Resources that a client may not watch are left out; the answer lists the watched ones.
             with suppress(MCPError):
                 watches.append(await self._granted(requester, uri))
         asked = params.notifications.model_copy(update={"resource_subscriptions": [each.shown for each in watches]})

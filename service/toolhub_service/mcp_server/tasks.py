@@ -1,7 +1,7 @@
 """Jobs as the protocol's tasks: the extension of 2026-07-28 (SEP-2663), and the tasks of 2025-11-25 (SEP-1686).
 
 A task is a job of the hub, its id the job's: what `job_start` and the RPCs start can be followed here, and the other
-way round. Only the principal who started it is told of it; an unknown id and somebody else's are answered alike.
+way round. Only the principal who started it can see it; an unknown id and another principal's get the same answer.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ class UpdateParams(TaskParams):
 
 
 def declares_tasks(context: Context) -> bool:
-    """Whether this very request says that its client knows the extension: nothing is inferred from earlier ones."""
+    """Return whether this very request declares the extension: nothing is inferred from earlier ones."""
     known = context.session.client_capabilities
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in ((known and known.extensions) or {})
 
 
 def asks_for_task(context: Context) -> bool:
-    """Whether a `tools/call` of 2025-11-25 is to be answered with a task."""
+    """Return whether a `tools/call` of 2025-11-25 is to be answered with a task."""
     is_call = context.method == "tools/call" and context.protocol_version == OLDER_VERSION
     return is_call and isinstance((context.params or {}).get("task"), Mapping)
 
 
 def asks_for_task_updates(context: Context) -> bool:
-    """Whether a request to listen names tasks. The hub sends no news of them, so that a client asks for each."""
+    """Return whether a request to listen names tasks. The hub sends no news of them, so that a client polls each."""
     notifications = (context.params or {}).get("notifications")
     return context.method == _LISTEN and isinstance(notifications, Mapping) and "taskIds" in notifications
 
@@ -79,7 +79,7 @@ Visible = Callable[[Call, ToolResult], Awaitable[dict[str, Any]]]
 
 
 class Tasks:
-    """Handlers of `tasks/…`, and what a call is answered with that has become a task."""
+    """Handlers of `tasks/…`, and the answer to a call that has become a task."""
 
     def __init__(self, engine: Engine, principal_of: Callable[[Context], Principal], visible: Visible) -> None:
         self._engine = engine
@@ -96,7 +96,7 @@ class Tasks:
         server.extensions = {**server.extensions, EXTENSION: {}}
 
     def created(self, context: Context, job: Job) -> dict[str, Any]:
-        """A CreateTaskResult. The job is in the store already."""
+        """Return a CreateTaskResult. The job is in the store already."""
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return {**self._described(job), "resultType": "task"}
         return {"task": {**self._older(job), "status": "working"}}  # it must begin so
@@ -122,14 +122,14 @@ class Tasks:
     async def cancel(self, context: Context, params: TaskParams) -> dict[str, Any]:
         job = await self._of_caller(context, params)
         is_older = context.protocol_version == OLDER_VERSION
-        # 2025-11-25 wants an error for a task that has ended; the newer extension acknowledges it.
+        # 2025-11-25 requires an error for a task that has ended; the newer extension acknowledges it.
         if is_older and (job.state.is_final or job.cancel_reason is not None):
             raise MCPError(INVALID_PARAMS, f"Cannot cancel task: it is {self._older(job)['status']} already.")
         job = await self._cancelled(job, "The client cancelled its task.")
         return self._older(job) if is_older else {}
 
     async def update(self, context: Context, params: UpdateParams) -> dict[str, Any]:
-        """What a client's user says to the question of a task that waits. It never approves anything."""
+        """Take a user's answer to the question of a waiting task. It never approves anything."""
         job = await self._of_caller(context, params, is_newer=True)
         prompt = self._prompt(job)
         response = params.input_responses.get(_key(prompt)) if prompt is not None else None
@@ -145,7 +145,7 @@ class Tasks:
     # Only 2025-11-25
 
     async def result(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        """What the call would have answered, when it is over: the request stays open until then."""
+        """Return what the call would have answered, once it is over: the request stays open until then."""
         job = await self._of_caller(context, params, is_newer=False)
         while job.status.result is None:
             async with aclosing(self._engine.watch.watch(job, job.status.sequence)) as entries:
@@ -169,7 +169,7 @@ class Tasks:
     # Whose, and how it looks
 
     async def _of_caller(self, context: Context, params: TaskParams, *, is_newer: bool | None = None) -> Job:
-        """The caller's own job. Raises MCPError, the same for an unknown id and for somebody else's."""
+        """Return the caller's own job. Raises the same MCPError for an unknown id and for another principal's."""
         _check_version(context, is_newer=is_newer)
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             check_declared(context)
@@ -190,7 +190,7 @@ class Tasks:
         return await self._engine.jobs.cancel(job.call.principal, job.job_id, reason)
 
     def _prompt(self, job: Job) -> Prompt | None:
-        """What a client may ask its user about this task; None: it waits for nobody."""
+        """Return what a client may ask its user about this task; None: it waits for nobody."""
         if job.state is not JobState.AWAITING_APPROVAL:
             return None
         url = self._engine.approval_page(job.approval_id)
@@ -198,7 +198,7 @@ class Tasks:
         return Prompt(job.approval_id, f"{message} It goes on by itself then; decline to give it up.", url)
 
     def _described(self, job: Job) -> dict[str, Any]:
-        """A Task of 2026-07-28, in which a call that fails is completed: `failed` is for errors of the protocol."""
+        """Return a Task of 2026-07-28, in which a failed call is completed: `failed` is for protocol errors."""
         over = job.expires_at_unix_ms or job.deadline_unix_ms + self._engine.job_keep_ms
         task: dict[str, Any] = {
             "taskId": job.job_id,
@@ -215,7 +215,8 @@ class Tasks:
         return task
 
     def _older(self, job: Job) -> dict[str, Any]:
-        """A Task of 2025-11-25: a call that fails is failed, and what was cancelled stays so, whatever it comes to."""
+        """Return a Task of 2025-11-25: a failed call is failed, and a cancelled one stays cancelled, whatever its
+        result."""
         names = {"ttlMs": "ttl", "pollIntervalMs": "pollInterval"}
         task = {names.get(name, name): value for name, value in self._described(job).items()}
         if job.cancel_reason is not None:
@@ -232,7 +233,7 @@ class Tasks:
 
 
 def check_declared(context: Context) -> None:
-    """Raises MCPError where the request does not declare the extension, as the extension wants it."""
+    """Raise MCPError when the request does not declare the extension, as the extension requires."""
     if not declares_tasks(context):
         raise MCPError(
             MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -252,7 +253,7 @@ def _check_version(context: Context, *, is_newer: bool | None) -> None:
 
 
 def _check_routing(context: Context, task_id: str) -> None:
-    """What a proxy has routed by must be what is asked for."""
+    """Check that a proxy's routing key equals what is requested."""
     header = None if context.request is None else context.request.headers.get(MCP_NAME_HEADER)
     if header is not None and decode_header_value(header) != task_id:
         raise MCPError(HEADER_MISMATCH, "The Mcp-Name header is not the taskId of the request.")
@@ -287,16 +288,16 @@ def _first_text(answer: Mapping[str, Any]) -> str:
 
 
 def _cursor(cursor: str | None) -> tuple[int, str] | None:
-    """Raises MCPError."""
+    """Return the position of a cursor. Raises MCPError."""
     if not cursor:
         return None
     created_at, _, job_id = cursor.partition(":")
-    # `isdigit` alone takes digits of other scripts, and a longer number is no time that stores can hold.
+    # `isdigit` alone accepts digits of other scripts, and a longer number is no time that stores can hold.
     if not (created_at.isascii() and created_at.isdigit() and len(created_at) < 16 and is_id(job_id)):
         raise MCPError(INVALID_PARAMS, "The cursor is none of this list: leave it out.")
     return int(created_at), job_id
 
 
 def _iso(unix_ms: int) -> str:
-    """RFC 3339 in UTC, to the millisecond."""
+    """Return RFC 3339 in UTC, to the millisecond."""
     return datetime.fromtimestamp(unix_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -179,7 +179,7 @@ class _Scraped(Collector):
         }
 
     def describe(self) -> Iterator[Family]:
-        """Yield the names by which a scraper requests some of them (`name[]`)."""
+        """Yield the families, by whose names a scraper requests some of them (`name[]`)."""
         for metric in names.METRICS:
             name = metric.name.removesuffix("_total")
             for shown in (name, self._old_names.get(name, "").removesuffix("_total")):

@@ -106,7 +106,7 @@ class _Unpacking:
             self._left_bytes = min(most_bytes, self._left_bytes)
 
     def take(self, files: Iterator[_File]) -> Unpacked:
-        """Read one file of the backup. Raises BackupRefused, and what reading raises."""
+        """Copy the files below the folder. Raises BackupRefused, and what reading raises."""
         first = next(files, None)
         if first is None:
             raise BackupRefused(_NO_MANIFEST)

@@ -109,7 +109,7 @@ def _is_healthy(settings: Settings, url: str) -> bool:
 
 
 async def _answers(settings: Settings, url: str) -> Finding:
-    """Return whether both versions of the protocol are served there."""
+    """Report whether both versions of the protocol are served there."""
     key = os.environ.get("TOOLHUB_API_KEY", "")
     headers = {"accept": "application/json, text/event-stream"} | ({"authorization": f"Bearer {key}"} if key else {})
     try:
