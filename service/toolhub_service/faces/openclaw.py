@@ -1,6 +1,6 @@
-"""OpenClaw's lists of what each agent may use, must not use or asks for, as a policy.
+"""Translates OpenClaw's lists of what each agent may use, must not use or asks for into a policy.
 
-Agents are principals here. Tools go by the hub's names, by those of a face, or by OpenClaw's own.
+Agents become principals. Tools go by the hub's names, by those of a face, or by OpenClaw's own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def from_openclaw(file: Mapping[str, Any], specs: Iterable[ToolSpec]) -> Importe
     grants: list[dict[str, Any]] = []
     rules: list[dict[str, Any]] = []
     for agent, listed in agents.items():
-        # The bound of a principal in policy.yaml: a longer one would make the whole result invalid.
+        # The limit of a principal's name in policy.yaml: a longer one would make the whole result invalid.
         if not isinstance(agent, str) or not agent or len(agent) > 256:
             raise ImportRefused("the name of an agent must have 1 to 256 characters")
         lists = _lists(agent, listed, imported.warnings)
@@ -66,7 +66,7 @@ def from_openclaw(file: Mapping[str, Any], specs: Iterable[ToolSpec]) -> Importe
         usable = lists.allow | lists.require_approval
         if capabilities := sorted({each for spec in _named(usable, known) for each in spec.capabilities}):
             grants.append({"principals": [agent], "capabilities": capabilities})
-        # OpenClaw's default is to allow; a translation that granted everything would allow more than a list says.
+        # OpenClaw's default is to allow; a translation that granted everything would allow more than a list does.
         if not lists.allow:
             imported.warnings.append(
                 f"{agent}: tools that the file does not name are allowed there, and here only by grants of your own"
@@ -84,12 +84,12 @@ def from_openclaw(file: Mapping[str, Any], specs: Iterable[ToolSpec]) -> Importe
 
 
 def _lists(agent: str, listed: Any, warnings: list[str]) -> _Lists:
-    """Raises ImportRefused."""
+    """Return the lists. Raises ImportRefused."""
     lists = _Lists()
     for strategy, name in _entries(agent, listed):
         tools = _tools(name)
         if not tools:
-            # In capitals: of all that is left out, only a lost denial widens what an agent may do.
+            # In capitals: of all omissions, only a lost denial widens what an agent may do.
             effect = "nothing is granted for it" if strategy != "deny" else "IT IS NOT DENIED BY THIS POLICY"
             warnings.append(f"{agent}: no tool of the hub is known as {name[:100]!r}, so {effect}")
         getattr(lists, strategy).update(dict.fromkeys(tools))
@@ -97,7 +97,7 @@ def _lists(agent: str, listed: Any, warnings: list[str]) -> _Lists:
 
 
 def _entries(agent: str, listed: Any) -> Iterator[tuple[str, str]]:
-    """(strategy, tool)."""
+    """Yield (strategy, tool)."""
     if not isinstance(listed, Mapping):
         raise ImportRefused(f"{agent}: expected an object of lists: {', '.join(STRATEGIES)}")
     for key, value in listed.items():
@@ -113,7 +113,7 @@ def _entries(agent: str, listed: Any) -> Iterator[tuple[str, str]]:
 
 
 def _tools(name: str) -> Sequence[str]:
-    """Names or globs of the hub; none for a name that stands for nothing here."""
+    """Return names or globs of the hub; none for a name without a counterpart."""
     if name == "*" or "/" in name:
         return (name,)
     if name in OTHER_NAMES:
@@ -135,7 +135,7 @@ def _rules(agent: str, lists: _Lists) -> Iterator[dict[str, Any]]:
     if lists.require_approval:
         tools = list(lists.require_approval)
         yield {"id": rule_id(agent, "approval"), "effect": "REQUIRE_APPROVAL", **who, "tools": tools}
-    # Grants are by capability and reach every tool that needs no more: the list itself is kept as a DENY.
+    # Grants are by capability and cover every tool that needs no more: so the list itself is kept as a DENY.
     if lists.allow and "*" not in lists.allow:
         usable = lists.allow | lists.require_approval
         reason = f"The lists of {agent[:100]} do not have this tool."

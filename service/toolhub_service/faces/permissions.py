@@ -1,7 +1,7 @@
 """Permission files of older tools as a policy: what `toolhub policy import` prints.
 
-A translation never allows more than the file does. What has no counterpart becomes a warning, and is left out where it
-allows and kept as a refusal where it forbids. `parse_policy` accepts what is written.
+A translation never allows more than the file does. An entry without a counterpart becomes a warning; it is omitted if
+it allows, and kept as a refusal if it forbids. `parse_policy` accepts the result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PERMISSIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "execute:command": (("core/exec.run",), (EXECUTE_COMMAND,)),
     "network:outbound": (("core/http.request",), (NETWORK,)),
 }
-"""Of each permission of local-tools: the tools that ask for it, and the capabilities that those need."""
+"""By permission of local-tools: the tools that need it, and the capabilities that those need."""
 
 _FILES: Final = ("core/fs.readText", "core/fs.listDir", "core/fs.writeText", "core/fs.deletePath")
 _RUN, _REQUEST = "core/exec.run", "core/http.request"
@@ -50,7 +50,7 @@ _CONDITION_MAX: Final = 4_096
 
 
 class ImportRefused(ValueError):
-    """The file is not what it was taken for; the message says what is expected."""
+    """The file is not of the expected kind; the message says what is expected."""
 
 
 class _Plain(yaml.SafeDumper):
@@ -62,13 +62,13 @@ class _Plain(yaml.SafeDumper):
 
 @dataclass
 class Imported:
-    """A policy, and what of the file it does not say."""
+    """A policy, and what of the file it does not express."""
 
     document: dict[str, Any]
     warnings: list[str] = field(default_factory=list)
 
     def text(self, title: str) -> str:
-        """policy.yaml, with the warnings as comments at its head."""
+        """Return policy.yaml, with the warnings as comments at its head."""
         lines = [title, *(f"NOTE: {warning}" for warning in self.warnings)]
         # On one line each: a line break in a warning, which quotes the file, would end the comment.
         head = "".join(f"# {' '.join(line.split())}\n" for line in lines)
@@ -110,7 +110,7 @@ def from_local_tools(file: Mapping[str, Any], principal: str, base: str = "") ->
         *_rules_for_all(principal, known),
         *(rule for user in known for rule in _rules(principal, user)),
     ]
-    # Deleting wants a plan by default, and the older tool knew none: its permission is what lifts that.
+    # Deleting needs a plan by default, which the older tool did not have: its permission lifts that.
     if "delete:file" in held:
         document["rules"].append(
             {"id": "local-tools-delete", "effect": "ALLOW", "principals": [principal], "tools": ["core/fs.deletePath"]}
@@ -168,7 +168,7 @@ def _paths(id: str, paths: Iterable[str], base: str, warnings: list[str]) -> Ite
     for path in paths:
         below = path
         if base and (path == base or path.startswith(f"{base.rstrip('/')}/")):
-            # As text: the folder need not exist on the machine that translates.
+            # As text: the folder need not exist on this machine.
             below = posixpath.relpath(path, base)
         try:
             yield judge_path(below)
@@ -187,7 +187,7 @@ def _split(id: str, commands: Iterable[str], warnings: list[str]) -> Iterator[tu
             warnings.append(
                 f"{id}: the command {command[:200]!r} is left out: give a name, a subcommand and flags only"
             )
-        # `env` or `find -exec` in a list of commands would open every other program.
+        # `env` or `find -exec` in a list of commands would allow every other program.
         elif runs_others(name):
             warnings.append(f"{id}: the command {command[:200]!r} is left out: {name} can run any other program")
         else:
@@ -201,7 +201,7 @@ def _hosts(id: str, hosts: Iterable[str], warnings: list[str]) -> Iterator[tuple
             name = canonical_pattern(found[1].strip("[]")) if found else ""
         except ToolFailure:
             name = ""
-        # Port 1 stands in where none is given; any in the range would do.
+        # Port 1 stands in when none is given; any in the range would do.
         if not found or not name or int(found[2] or 1) not in range(1, 65_536):
             warnings.append(f"{id}: the host {host[:200]!r} is left out: give a name, *.name or an address, and a port")
             continue
@@ -283,7 +283,7 @@ def _deny(id: str, principal: str, when: str, tools: Sequence[str] = ("*",), *, 
 
 
 def rule_id(whose: str, about: str) -> str:
-    """Unique for a principal or user as far as its name has no other signs than an id may have."""
+    """Return an id that is unique for a principal or user, if its name has only characters allowed in an id."""
     # 36 are a UUID whole; with the longest `about` and 8 digits of a digest 35 just fit the 64 of an id.
     name = _RULE_ID.sub("-", whose)[:36].lstrip("._-") or "any"
     return (
@@ -292,7 +292,7 @@ def rule_id(whose: str, about: str) -> str:
 
 
 def cel_text(value: Any) -> str:
-    """A CEL literal, which for texts and lists of them is JSON."""
+    """Return a CEL literal, which for texts and lists of them is JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -305,7 +305,7 @@ def _below(argument: str, paths: Sequence[str]) -> str:
 
 
 def _is_command(commands: Sequence[tuple[str, ...]]) -> str:
-    """Of a line: it begins with those very words, unquoted. Of an argv: its first items are they."""
+    """Return a condition. A line must begin with these exact words, unquoted; an argv with these items."""
     if not commands:
         return "false"
     lines = "|".join("[ \t]+".join(map(escaped, words)) for words in commands)
@@ -314,7 +314,7 @@ def _is_command(commands: Sequence[tuple[str, ...]]) -> str:
         + " && ".join(f"args.argv[{place}] == {cel_text(word)}" for place, word in enumerate(words))
         for words in commands
     )
-    # Anchored at both ends of the words: `git log` must not open `git logout`.
+    # Anchored at both ends of the words: `git log` must not allow `git logout`.
     line = cel_text(f"^[ \t]*({lines})([ \t]|$)")
     return f"(has(args.command) && args.command.matches({line})) || (has(args.argv) && ({items}))"
 
@@ -327,7 +327,7 @@ def _is_host(hosts: Sequence[tuple[str, int | None]]) -> str:
         pattern = r"[^/?#@]+" if name == "*" else escaped(name)
         if name.startswith("*."):
             pattern = r"([a-z0-9_-]+\.)+" + escaped(name[2:])
-        # Without a port the file meant the scheme's own, and a URL may spell that out.
+        # Without a port the file meant the scheme's default, and a URL may spell that out.
         each.append(pattern + (f":{port}" if port else "(:80|:443)?"))
     # Up to the end of the authority: `https://good.example.evil.example` must not match `good.example`.
     pattern = f"^https?://({'|'.join(each)})([/?#]|$)"
@@ -362,7 +362,7 @@ def _egress(principal: str, users: Sequence[_User], warnings: list[str]) -> Iter
 
 
 def _commands(users: Sequence[_User], warnings: list[str]) -> Iterator[dict[str, Any]]:
-    """Grammars of all users' commands; which user may run which is a rule."""
+    """Yield the grammars of all users' commands; a rule decides which user may run which."""
     asked: dict[str, list[tuple[str, ...]]] = {}
     for user in users:
         for name, *rest in user.commands if "execute:command" in user.permissions else ():

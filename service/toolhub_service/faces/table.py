@@ -1,8 +1,8 @@
 """A face is a table: its tools' names, arguments and answers, each beside those of the hub's tool that does the work.
 
-A call through a face is translated before step 1 and its answer after step 9: the same steps, policy and record hold
-for it, and there is no code of a tool here. What does not fit the table travels on as a call that step 1 or 2 refuses,
-so that it is judged, answered and recorded like every other.
+A call through a face is translated before step 1 and its answer after step 9: the same steps, policy and record apply
+to it, and there is no code of a tool here. A call that does not fit the table goes on as one that step 1 or 2 refuses,
+so that it is checked, answered and recorded like every other.
 """
 
 from __future__ import annotations
@@ -77,32 +77,32 @@ class FaceTool(msgspec.Struct, frozen=True):
     """With `chooser`: the row for each value. The first is that of a call without it, and has this row's tool."""
 
     def rows(self) -> Mapping[str, FaceTool]:
-        """This row, or those that its chooser chooses from, by value."""
+        """Return this row, or those that its chooser selects from, by value."""
         return self.others or {"": self}
 
     def chosen(self, args: JsonObject) -> FaceTool | None:
-        """The row for these arguments; None: the chooser has no such value."""
+        """Return the row for these arguments; None: the chooser has no such value."""
         value = args.get(self.chooser) if self.chooser else None
         if value is None:
             return next(iter(self.rows().values()))
         return self.others.get(value) if isinstance(value, str) else None
 
     def parameters(self, rows: Mapping[str, FaceTool]) -> dict[str, JsonValue]:
-        """The JSON Schema of the arguments, of those of its rows."""
+        """Return the JSON Schema of the arguments, with those of its rows."""
         known = {name: argument for row in rows.values() for name, argument in row.arguments.items()}
         properties: dict[str, JsonValue] = {}
         if self.chooser:
             properties[self.chooser] = {"type": "string", "enum": list(rows), "default": next(iter(rows))}
         properties |= {name: argument.schema for name, argument in known.items()}
         schema: dict[str, JsonValue] = {"type": "object", "properties": properties}
-        # A model fills one schema for all rows: what only some of them need cannot be demanded.
+        # A model fills one schema for all rows: arguments that only some of them need cannot be required.
         required = [name for name in known if all(name in row.required() for row in rows.values())]
         if required:
             schema["required"] = required
         return schema
 
     def renamed(self, args: JsonObject) -> dict[str, JsonValue]:
-        """The arguments of the hub's tool under the names of the face, as far as it has them; for logs."""
+        """Return the arguments of the hub's tool under the face's names, as far as it has them; for logs."""
         names = {each.to: name for row in self.rows().values() for name, each in row.arguments.items()}
         return {names[name]: value for name, value in args.items() if name in names}
 
@@ -110,7 +110,10 @@ class FaceTool(msgspec.Struct, frozen=True):
         return [name for name, argument in self.arguments.items() if argument.required]
 
     def shown(self, can_run: Callable[[str], ToolSpec | None]) -> ToolSpec | None:
-        """What a model is shown of the row; None where the hub's tool cannot run. `can_run`: the tool that can."""
+        """Return what a model is shown of the row; None when the hub's tool cannot run.
+
+        `can_run`: the tool that can.
+        """
         usable = {value: row for value, row in self.rows().items() if can_run(row.tool) is not None}
         spec = next((spec for row in usable.values() if (spec := can_run(row.tool)) is not None), None)
         if spec is None:
@@ -131,9 +134,9 @@ class Face(msgspec.Struct, frozen=True):
     """What is answered instead of an error."""
 
     def ask(self, call: Call) -> Call:
-        """The call as the hub's own; one that does not fit the table carries why to the step that refuses it.
+        """Return the call as the hub's own; a call that does not fit the table carries why to the step that refuses it.
 
-        Reads large arguments, so that such a call belongs into a thread.
+        Reads large arguments, so such a call should run in a thread.
         """
         row = self.tools.get(call.tool)
         label = f"{self.name}:{call.tool}"[:_TOOL_NAME_MAX]
@@ -151,7 +154,10 @@ class Face(msgspec.Struct, frozen=True):
         return asked._replace(args={}, args_error=None, unread=lambda: (asked.args, asked.args_error))
 
     def answer(self, asked: str, answer: ToolResult) -> ToolResult:
-        """The result as the face's: its `value` is the face's answer, also of a failure. `asked`: the face's tool."""
+        """Return the result as the face's: its `value` is the face's answer, also for a failure.
+
+        `asked`: the face's tool.
+        """
         row = self.tools.get(asked)
         if row is not None:
             row = next((each for each in row.rows().values() if each.tool == answer.tool), row)
@@ -165,7 +171,7 @@ class Face(msgspec.Struct, frozen=True):
             value = {"jobId": answer.job.job_id, "state": answer.job.state.value}
         try:
             return answer._replace(value=self.succeed(row.answer(value)))  # type: ignore[arg-type]
-        except (KeyError, TypeError):  # cut beyond its shape, or of a tool that is not the hub's own
+        except (KeyError, TypeError):  # cut beyond its structure, or of a tool that is not the hub's own
             return answer._replace(value=self.succeed(value))
 
     def _unknown(self, asked: str, error: ToolError) -> ToolError:
@@ -182,7 +188,7 @@ class FacedInvoker:
     def __init__(self, invoker: Invoker, face: Face) -> None:
         self._invoker = invoker
         self.face = face
-        # Large arguments are read one call after another, so that they cannot take all threads.
+        # Large arguments are read one call after another, so that they cannot occupy all threads.
         self._reading = asyncio.Lock()
 
     async def invoke(self, call: Call, sink: EventSink) -> ToolResult | Plan:
@@ -204,11 +210,11 @@ class Faces:
         self._faced = {face.name: FacedInvoker(invoker, face) for face in faces}
 
     def behind(self, name: str) -> Invoker:
-        """What makes the calls of an RPC that names this face, empty for none. Raises HubFailure FACE_NOT_FOUND."""
+        """Return the invoker for an RPC that names this face, empty for none. Raises HubFailure FACE_NOT_FOUND."""
         return self._invoker if not name else self._of(name)
 
     def face(self, name: str) -> Face:
-        """Raises HubFailure FACE_NOT_FOUND."""
+        """Return the face. Raises HubFailure FACE_NOT_FOUND."""
         return self._of(name).face
 
     def _of(self, name: str) -> FacedInvoker:
@@ -232,7 +238,7 @@ def _translated(row: FaceTool, call: Call, args: JsonObject) -> Call:
 
 
 def translate(row: FaceTool, args: JsonObject) -> tuple[JsonObject, ToolError | None, str]:
-    """(the arguments of the hub's tool, why there are none, whom the call is for)."""
+    """Return (the arguments of the hub's tool, why there are none, the user of the call)."""
     if row.passes:
         return args, None, ""
     if row.chooser:
@@ -262,7 +268,7 @@ def translate(row: FaceTool, args: JsonObject) -> tuple[JsonObject, ToolError | 
 
 
 def _in_words_of_the_hub(value: JsonValue, argument: Argument) -> JsonValue:
-    """What is no number, or no value that the table knows, goes as it is, for the hub's schema to judge."""
+    """Return the value in the hub's units; anything else is unchanged, for the hub's schema to validate."""
     if isinstance(value, str):
         return argument.values.get(value, value)
     if argument.scale == 1 or isinstance(value, bool) or not isinstance(value, int | float):
@@ -272,7 +278,7 @@ def _in_words_of_the_hub(value: JsonValue, argument: Argument) -> JsonValue:
 
 
 def _misfit(row: FaceTool, args: JsonObject) -> ToolError | None:
-    """What the hub's tool cannot tell: a name that the face does not have, though the hub's tool may."""
+    """Return what the hub's tool cannot detect: a name that the face does not have, though the hub's tool may."""
     known = f"{row.name} takes {', '.join(row.arguments)}." if row.arguments else f"{row.name} takes no arguments."
     unknown = [name for name in args if name not in row.arguments]
     if unknown:
@@ -289,7 +295,7 @@ def _invalid(path: str, keyword: str, message: str) -> ToolError:
 
 
 def _lacking(row: FaceTool, error: ToolError) -> ToolError:
-    """A row whose tool this hub does not have is a tool that is not available."""
+    """Report a row whose tool this hub does not have as unavailable."""
     if error.kind is not ErrorKind.TOOL_NOT_FOUND:
         return error
     message = f"{row.name} cannot be used here: this hub has no tool for it. Use another tool."
@@ -297,7 +303,7 @@ def _lacking(row: FaceTool, error: ToolError) -> ToolError:
     return ToolError(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, details=details)
 
 
-# Errors speak of the hub's tool and arguments: whoever sees only the face is told the names of the face.
+# Errors name the hub's tool and arguments: users of the face are given the face's names.
 
 
 def _worded_by(row: FaceTool, error: ToolError) -> ToolError:
@@ -327,6 +333,6 @@ _QUOTES: Final = frozenset("'\"`/")
 
 
 def _is_name(text: str, found: re.Match[str]) -> bool:
-    """Whether the word is an argument's name and not English: written in camel case, or quoted."""
+    """Return whether the word is an argument's name and not English: in camel case, or quoted."""
     word, before = found[1], text[found.start() - 1 : found.start()]
     return (word != word.lower() and word[0].islower()) or (before in _QUOTES and bool(before))

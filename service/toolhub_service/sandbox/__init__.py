@@ -1,1 +1,1 @@
-"""What programs are started by, and what holds them: processes, walls of the kernel, levels of confinement."""
+"""Starting and confining programs: processes, kernel restrictions, levels of confinement."""

@@ -1,10 +1,10 @@
 """The filter of system calls (seccomp(2)), as `bwrap --seccomp` and the kernel read it.
 
-It refuses what no program here needs and what kernels are attacked by, and what reaches other processes. Where Landlock
-is the only wall (`alone`), it also refuses what Landlock has no say on: other users' process groups, IPC of System V,
-sockets; and what changes mode, owner, times or attributes of a *path* does nothing and answers success, so that tools
-that copy go on: by descriptor, which Landlock has judged, all of it works. Numbers are those of the kernel's tables
-(arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h).
+It refuses calls that no program here needs and that kernels are attacked by, and calls that reach other processes. If
+Landlock is the only confinement (`alone`), it also refuses what Landlock does not cover: other users' process groups,
+System V IPC, sockets; and calls that change mode, owner, times or attributes of a *path* do nothing and return success,
+so that copying tools go on: by descriptor, which Landlock has checked, all of it works. Numbers are those of the
+kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Line = tuple[int, int, int, int]
-"""Of struct sock_filter: code, jump if true, jump if false, operand."""
+"""Fields of struct sock_filter: code, jump if true, jump if false, operand."""
 Sockets = Literal["any", "unix", "none"]
 
 # On all machines alike, from `pidfd_send_signal` on: io_uring, the new mount calls, pidfd_getfd, process_madvise,
@@ -27,7 +27,7 @@ _SINCE_5_1 = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 440, 442, 443, 4
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """Numbers of calls."""
+    """Numbers of system calls."""
 
     arch: int
     """AUDIT_ARCH."""
@@ -104,7 +104,7 @@ _REFUSE: Line = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
 
 @functools.cache
 def call_filter(*, alone: bool = False, sockets: Sockets = "any") -> bytes:
-    """An array of struct sock_filter; empty on an unknown machine. `sockets`: what may be made."""
+    """Return an array of struct sock_filter; empty on an unknown machine. `sockets`: which may be created."""
     of = _MACHINES.get(platform.machine())
     if of is None:
         return b""
@@ -115,7 +115,7 @@ def call_filter(*, alone: bool = False, sockets: Sockets = "any") -> bytes:
     if alone:
         blocks += _when(of.utimensat, [*_zero(_SECOND, 3), *_zero(_SECOND + _HIGH, 1), _ALLOW, _PRETEND])
         refused, pretended = (*of.refused, *of.alone), of.by_path
-    # The end: clone3 does not exist (its flags lie in memory; libc then takes clone), clone makes no user namespace.
+    # The end: clone3 does not exist (its flags are in memory; libc then uses clone), and clone makes no user namespace.
     end = [
         (_EQUAL, 4, 0, _CLONE3),
         (_EQUAL, 0, 2, of.clone),
@@ -130,7 +130,7 @@ def call_filter(*, alone: bool = False, sockets: Sockets = "any") -> bytes:
     if platform.machine() == "x86_64":
         checks.insert(0, (_AT_LEAST, _X32, 2))
     total = len(checks) + len(end)
-    # To the last line but one or to the last, counted from the line after the check.
+    # Jump to the last line but one or to the last, counted from the line after the check.
     jumps = [(code, total - back - at - 1, 0, number) for at, (code, number, back) in enumerate(checks)]
     return b"".join(struct.pack("=HBBI", *line) for line in (*start, *blocks, *jumps, *end))
 
@@ -151,10 +151,10 @@ def _judged_by_arguments(of: _Machine, sockets: Sockets) -> list[Line]:
 
 
 def _when(number: int, lines: list[Line]) -> list[Line]:
-    """Lines for one call, each way through which ends in a return."""
+    """Return the lines for one call, of which every path ends in a return."""
     return [(_EQUAL, 0, len(lines), number), *lines]
 
 
 def _zero(offset: int, beyond: int) -> list[Line]:
-    """Go on where it is zero, else skip so many lines."""
+    """Continue if it is zero, else skip so many lines."""
     return [(_LOAD, 0, 0, offset), (_EQUAL, 0, beyond, 0)]

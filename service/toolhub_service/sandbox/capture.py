@@ -1,4 +1,4 @@
-"""What is kept of a program's output: its beginning, its length and its hash."""
+"""The recorded part of a program's output: its beginning, its length and its hash."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 class Capture:
-    """What one stream carried: its first bytes, its length and its hash."""
+    """The record of one stream: its first bytes, its length and its hash."""
 
     def __init__(self, keep_bytes: int) -> None:
         self.kept = bytearray()
@@ -17,7 +17,7 @@ class Capture:
 
     @property
     def sha256(self) -> str:
-        """Hex digest of all bytes, kept or not."""
+        """Return the hex digest of all bytes, kept or not."""
         return self._hash.hexdigest()
 
     def feed(self, data: bytes) -> bytes:
@@ -30,11 +30,11 @@ class Capture:
         return self._lines_to(end) if b"\n" in piece else b""
 
     def rest(self) -> bytes:
-        """The unfinished last line."""
+        """Return the unfinished last line."""
         return self._lines_to(len(self.kept))
 
     def text(self, max_chars: int) -> tuple[str, bool]:
-        """At most `max_chars` characters and whether something is missing."""
+        """Return at most `max_chars` characters and whether something is missing."""
         text = self.kept.decode("utf-8", "replace")
         return text[:max_chars], len(text) > max_chars or self.total_bytes > len(self.kept)
 

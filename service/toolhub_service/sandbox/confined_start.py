@@ -1,7 +1,7 @@
-"""A confined program whose start is somebody else's: an executable file that becomes the program within its walls.
+"""A confined program that a library starts: an executable file that confines itself and then becomes the program.
 
-A library that starts its own workers is given the path of this file. What is started is the hub's Python, which makes
-the same ladder, confines itself and replaces itself by the program; arguments are passed on.
+A library that starts its own workers is given the path of this file. It runs the hub's Python, which makes the same
+ladder, confines itself and replaces itself by the program; arguments are passed on.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ become({terms!r}, {request!r}, {minimum!r}, sys.argv[1:])
 
 
 async def write_start(folder: str, ladder: Ladder, request: SandboxRequest, minimum: Level) -> tuple[str, Level]:
-    """Path of the executable, made in the hub's own `folder`, and the level at which it will hold the program.
+    """Write the executable into the hub's own `folder`; return its path and the level of confinement.
 
-    Raises ToolFailure TOOL_UNAVAILABLE where it could not be held.
+    Raises ToolFailure TOOL_UNAVAILABLE when the program could not be confined.
     """
     async with ladder.confined(request, minimum=minimum) as confined:
         level = confined.level
@@ -48,7 +48,7 @@ def _written(folder: str, text: str) -> str:
 
 
 def become(terms: dict[str, Any], named: tuple[Any, ...], minimum: Level, arguments: Sequence[str]) -> None:
-    """Run by the script alone: never returns."""
+    """Become the program; called only by the script, never returns."""
     asyncio.run(_exec(Ladder(**terms), named, minimum, arguments))
 
 

@@ -40,7 +40,7 @@ from toolhub_service.sandbox.request import Level
 
 
 async def succeeds(probe: Program) -> bool:
-    """Whether it starts and ends well."""
+    """Return whether it starts and ends successfully."""
     try:
         finished = await run_process(
             probe,
@@ -63,17 +63,19 @@ FROM_ETC = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 # machine's root runs; bubblewrap covers them only where it may write them itself.
 _KERNEL_SETTINGS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
 PROCESSES = ("--proc", "/proc", *(word for path in _KERNEL_SETTINGS for word in ("--ro-bind-try", path, path)))
-# No --new-session: a child leads a session already (process.py); what is being set up must die with its group.
-# The second of these needs bubblewrap 0.8 and a kernel that lets namespaces nest.
+# No --new-session: a child already leads a session (process.py), and a sandbox in setup must die with its group.
 NO_NAMESPACES_BELOW = ("--unshare-user", "--disable-userns")
 _ISOLATION = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr")
 
 
 class Confinement:
-    """How commands are started on this machine. Made once; looks the three programs up in fixed folders."""
+    """How commands are started on this machine. Made once; looks up the three programs in fixed folders."""
 
     def __init__(self, bubblewrap: str | None = None, *, landlock: bool = True) -> None:
-        """`bubblewrap`: its absolute path, None to look for it, empty to do without it. `landlock`: where there is."""
+        """`bubblewrap`: its absolute path, None to search for it, empty to do without.
+
+        `landlock`: whether to use it.
+        """
         self.prlimit = shutil.which("prlimit", path=PROGRAM_FOLDERS) or ""
         self._setpriv = shutil.which("setpriv", path=PROGRAM_FOLDERS) or ""
         self.bubblewrap = bubblewrap if bubblewrap is not None else shutil.which("bwrap", path=PROGRAM_FOLDERS) or ""
@@ -81,10 +83,10 @@ class Confinement:
         self._level: Level | None = None
         self._without_bubblewrap: Level = "landlock" if landlock and landlock_abi() else "rlimits"
         self.nested: tuple[str, ...] = NO_NAMESPACES_BELOW
-        """What forbids further user namespaces by bubblewrap itself; the filter of system calls does so in any case."""
+        """Option by which bubblewrap itself forbids further user namespaces; the filter of system calls always does."""
 
     async def level(self, sandbox: Sandbox, workspace: str) -> Level:
-        """The best that works here; tried once, with the mounts of a real call."""
+        """Return the best level that works here; tried once, with the mounts of a real call."""
         if self._level is None:
             works = await self._sandbox_works(sandbox, workspace)
             if not works and self.nested:
@@ -103,14 +105,14 @@ class Confinement:
         folder: tuple[str, int],
         environment: Mapping[str, str],
     ) -> Iterator[Program]:
-        """What is to be started within the context. `folder`: the working directory, by path and by descriptor."""
+        """Yield the program to start within the context. `folder`: the working directory, by path and by descriptor."""
         path, descriptor = folder
         if level == "bubblewrap":
             with readable(call_filter()) as calls:
                 line = self.wrapped(level, argv, sandbox, workspace, path, calls=calls)
                 yield Program(line, environment, "/", pass_fds=(calls,) if calls >= 0 else ())
             return
-        # The descriptor that was opened beneath the workspace, whatever its name points at by now.
+        # The descriptor that was opened beneath the workspace, wherever its name points by now.
         place, line = f"/proc/self/fd/{descriptor}", self.wrapped(level, argv, sandbox, workspace, path)
         if level == "landlock":
             yield Program(_in_landlock(line, argv[0], workspace, environment), environment, place)
@@ -120,9 +122,9 @@ class Confinement:
     def wrapped(
         self, level: Level, argv: Sequence[str], sandbox: Sandbox, workspace: str, folder: str, *, calls: int = -1
     ) -> tuple[str, ...]:
-        """The whole command line. `workspace` and `folder` (the working directory in it) are absolute paths.
+        """Return the whole command line. `workspace` and `folder` (the working directory in it) are absolute paths.
 
-        `calls`: a descriptor from which bubblewrap reads the filter of system calls; without one there is none.
+        `calls`: a descriptor from which bubblewrap reads the filter of system calls; without one there is no filter.
         """
         if level != "bubblewrap":
             tied = (self._setpriv, "--no-new-privs", "--pdeathsig", "KILL", "--") if self._setpriv else ()
@@ -135,7 +137,7 @@ class Confinement:
         if not self.bubblewrap:
             return False
         argv = (self.prlimit, "--version")
-        # bubblewrap may be missing, or the kernel may refuse what it asks for: either way this rung does not hold.
+        # bubblewrap may be missing, or the kernel may refuse it: either way this level does not work.
         with suppress(OSError), self.program("bubblewrap", argv, sandbox, workspace, (workspace, -1), {}) as program:
             return await succeeds(program)
         return False
@@ -158,7 +160,10 @@ class Confinement:
         )
 
     def _limits(self, sandbox: Sandbox, processes: int) -> tuple[str, ...]:
-        """prlimit and its flags, soft and hard alike. Root is exempt from the number of processes (setrlimit(2))."""
+        """Return prlimit and its flags, soft and hard alike.
+
+        Root is exempt from the number of processes (setrlimit(2)).
+        """
         return (
             self.prlimit,
             f"--cpu={sandbox.command_cpu_s}",
@@ -172,7 +177,7 @@ class Confinement:
 
 
 def system_folders() -> tuple[str, ...]:
-    """Mounts for /bin, /lib and the like: links where the system has links (merged /usr), else folders."""
+    """Return mounts for /bin, /lib and the like: links where the system has links (merged /usr), else folders."""
     mounts: list[str] = []
     for name in SYSTEM_LINKS:
         path = Path(name)
@@ -186,7 +191,8 @@ def system_folders() -> tuple[str, ...]:
 
 
 def tasks_now() -> int:
-    """Tasks on the machine (proc(5), loadavg): RLIMIT_NPROC counts all of the user's, the hub's threads among them."""
+    """Return the tasks on the machine (proc(5), loadavg): RLIMIT_NPROC counts all of the user's, including the hub's
+    threads."""
     return int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[2])
 
 
@@ -204,14 +210,14 @@ def _in_landlock(line: Sequence[str], binary: str, workspace: str, environment: 
 
 
 def _confine() -> None:
-    """Lay the filter upon this thread, for its command."""
+    """Install the filter on this thread, for its command."""
     forbid_new_privileges()
     filter_calls(call_filter())
 
 
 @contextmanager
 def readable(content: bytes) -> Iterator[int]:
-    """A descriptor from which it can be read once; -1 for nothing."""
+    """Yield a descriptor from which it can be read once; -1 for nothing."""
     if not content:
         yield -1
         return

@@ -1,8 +1,8 @@
 """Hides the hub's own folders and files from programs that otherwise see all of the machine.
 
-By bubblewrap where it works: they are covered by nothing, all else stays as it is. Else by Landlock, which can only
-allow: all that stands beside them and beside the folders above when the program starts, so that it can make no new
-entries in the folders above. Both hold for whatever the program starts, and however a path leads there.
+With bubblewrap, if it works, empty mounts cover them and everything else is unchanged. Otherwise with Landlock, which
+can only allow: it allows everything beside them and beside their parent folders at the start of the program, which so
+can make no new entries in the parent folders. Both apply to all child processes and to every path.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from toolhub_service.sandbox.kernel_walls import READ_FOLDERS, landlock_abi, res
 from toolhub_service.sandbox.process import Program
 from toolhub_service.sandbox.request import Level
 
-# Of root's: with these the cover could be taken off, or the hub and the disk be read around it.
+# Root's capabilities: with these it could remove the cover, or read the hub and the disk around it.
 _DROPPED = ("sys_admin", "sys_ptrace", "sys_rawio", "sys_module", "mknod")
-# What root needs none of: the disk itself, beneath all files.
+# Root needs none of these: they reach the disk itself, beneath all files.
 _OF_PROCESSORS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
 _MOUNTINFO = "/proc/self/mountinfo"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - libraries of several processes need the machine's
@@ -35,17 +35,17 @@ class CannotHide(OSError):
 
 @dataclass(slots=True)
 class HiddenPaths:
-    """What is kept from programs."""
+    """The paths hidden from programs."""
 
     paths: Sequence[str]
-    """Folders and files, absolute; what is not there is left out."""
+    """Absolute folders and files; missing ones are ignored."""
     bubblewrap: str
-    """Its absolute path; empty to do without it."""
+    """Absolute path of bubblewrap; empty to do without."""
     landlock: bool = True
     _works: bool | None = None
 
     async def level(self) -> Level | None:
-        """The best that works here; None when nothing does."""
+        """Return the best level that works here; None when none does."""
         if self._works is None:
             probe = Program(self._covered(_there(self.paths), ("/bin/true",)), {}, "/")
             self._works = bool(self.bubblewrap) and await succeeds(probe)
@@ -54,7 +54,7 @@ class HiddenPaths:
         return "landlock" if self.landlock and landlock_abi() else None
 
     async def hidden_from(self, program: Program) -> Program:
-        """The program that does not see them. Raises CannotHide."""
+        """Return the program without access to them. Raises CannotHide."""
         level, hidden = await self.level(), _there(self.paths)
         if level == "bubblewrap":
             return replace(program, argv=self._covered(hidden, program.argv))
@@ -71,13 +71,13 @@ class HiddenPaths:
 
 
 def _there(paths: Sequence[str]) -> list[str]:
-    """The outermost that are there."""
+    """Return the outermost that exist."""
     found = [path for path in with_other_names(paths) if Path(path).exists()]
     return [path for path in found if not any(path != other and lies_in(path, other) for other in found)]
 
 
 def with_other_names(paths: Sequence[str]) -> tuple[str, ...]:
-    """The paths without links, and where else mounts show the same folders and files (proc_pid_mountinfo(5))."""
+    """Return the paths without links, and other mounts of the same folders and files (proc_pid_mountinfo(5))."""
     resolved = dict.fromkeys(os.path.realpath(path) for path in paths)
     mounts = tuple(_mounts())
     others = (other for path in resolved for other in _other_names(path, mounts))
@@ -85,12 +85,13 @@ def with_other_names(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def lies_in(path: str, folder: str) -> bool:
-    """Whether it is the folder or within it; both without links."""
+    """Return whether it is the folder or within it; both without links."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _mounts() -> Iterator[tuple[str, str, str]]:
-    """Device, the folder of it that is mounted, and where; in the order in which they were made."""
+    """Yield the device, its mounted folder, and the mount point of each mount, in the order in which they were
+    made."""
     try:
         lines = Path(_MOUNTINFO).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -132,7 +133,7 @@ def _cover(path: str) -> tuple[str, ...]:
 
 
 def _own_devices() -> Iterator[str]:
-    """A /dev without disks and memory, and settings of the kernel that cannot be written."""
+    """Yield mounts of a /dev without disks and memory, and of kernel settings that cannot be written."""
     yield from (*PROCESSES[2:], "--dev", "/dev", "--bind-try", _SHARED_MEMORY, _SHARED_MEMORY)
     for pattern in _OF_PROCESSORS:
         for path in sorted(Path("/").glob(pattern.lstrip("/"))):
@@ -155,7 +156,7 @@ def _without_capabilities() -> tuple[str, ...]:
 
 
 def _allow_all_but(hidden: Sequence[str]) -> None:
-    """Allow this thread all but these, and the names of what stands in the folders above them."""
+    """Allow this thread everything except these, and listing the entries of the folders above them."""
     above = {str(folder) for path in hidden for folder in Path(path).parents}
     beside: list[str] = []
     for folder in above:

@@ -1,8 +1,8 @@
-"""Restrictions of a thread that the kernel hands on to every program that it starts: Landlock and seccomp.
+"""Restrictions of a thread that its child processes inherit: Landlock and seccomp.
 
-Landlock (landlock(7), Linux 5.13) lets only what is named be opened, however a path leads there: links, `..` and races
-change nothing. It also keeps a program from tracing the hub, from ABI 6 (Linux 6.12) from signalling it, and from ABI 4
-(Linux 6.7) from TCP. What the filter of system calls refuses is call_filter.py.
+Landlock (landlock(7), Linux 5.13) allows opening only named files, by whatever path: links, `..` and races do not
+matter. It also keeps a program from tracing the hub, from ABI 6 (Linux 6.12) from signalling it, and from ABI 4 (Linux
+6.7) from TCP. What the filter of system calls refuses is call_filter.py.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _RIGHTS_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15
 _RIGHTS_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 _RIGHTS_FROM_5 = (1 << 16) - 1
-# Of characters and blocks: what root makes in a folder of its own would be the machine's disk.
+# Character and block devices: root could otherwise make the machine's disk in its own folder.
 _MAKE_DEVICES = 1 << 6 | 1 << 11
-# To bind and to connect.
+# Rights to bind and to connect.
 _TCP = 3
-# Abstract Unix sockets and signals of others.
+# Abstract Unix sockets and signals of other processes.
 _SCOPES = 3
 READ_AND_RUN = _EXECUTE | _READ_FILE | _READ_DIR
 READ_FOLDERS = _READ_DIR
@@ -41,21 +41,21 @@ _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_
 
 
 def landlock_abi() -> int:
-    """The version that this kernel speaks; 0 where it has none or a filter forbids it."""
+    """Return the version that this kernel supports; 0 when it has none or a filter forbids it."""
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ABI_QUESTION))))
 
 
 def forbid_new_privileges() -> None:
-    """For this thread and all that it starts. Raises OSError."""
+    """Forbid new privileges for this thread and its child processes. Raises OSError."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def restrict_files(allowed: Iterable[tuple[str, int]], everything: Sequence[str], *, tcp: bool = False) -> None:
-    """Let this thread, and all that it starts, open only what is named: (path, rights) and, whole, `everything`; no
-    device is made anywhere.
+    """Let this thread and its child processes open only named files: (path, rights) and, as a whole, `everything`.
 
-    Paths that are not there are left out; a path is opened without following a last link. `tcp`: whether it may be
-    used, and other programs be spoken to and signalled. For the rest of the thread's life. Raises OSError.
+    Devices cannot be made anywhere. Missing paths are ignored; a path is opened without following a last link. `tcp`:
+    whether it may be used, and other programs be connected to and signalled. It lasts for the thread's life. Raises
+    OSError.
     """
     abi = landlock_abi()
     rights = _RIGHTS_BY_ABI.get(abi, _RIGHTS_FROM_5)
@@ -86,7 +86,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def filter_calls(program: bytes) -> None:
-    """Lay a filter (call_filter.py) upon this thread and all that it starts, new privileges being forbidden.
+    """Install a filter (call_filter.py) on this thread and its child processes; new privileges must be forbidden.
 
     Raises OSError.
     """

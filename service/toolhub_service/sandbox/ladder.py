@@ -1,4 +1,4 @@
-"""How code that is not the hub's is started: confined as well as this machine can, or not at all.
+"""Starts code that is not the hub's: confined as well as this machine can, or not at all.
 
 Two levels, the first that works here. bubblewrap(1): namespaces of its own for processes, network, IPC and mounts; the
 system read-only, a /tmp of its own, what the request names, and nothing else. Landlock (landlock(7)): the same files by
@@ -64,21 +64,21 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Confined:
-    """What is to be started, by `run_process` or `spawn`, and how it is held."""
+    """A program to start by `run_process` or `spawn`, and its confinement."""
 
     level: Level
     program: Program
     user: int
-    """Whose processes and files they are."""
+    """Id of the user who owns its processes and files."""
 
     @property
     def evidence(self) -> dict[str, str]:
-        """Attributes for the evidence of a call."""
+        """Return attributes for the evidence of a call."""
         return {"confinement": self.level, "user": str(self.user)}
 
 
 class Ladder:
-    """The levels of this machine. Made once; tries each before it is believed."""
+    """The levels of this machine. Made once; tests each before using it."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Ladder:
         self._swept_after_s = swept_after_s
 
     def terms(self) -> dict[str, Any]:
-        """What another process of the hub makes the same ladder of."""
+        """Return the parameters from which another process of the hub makes the same ladder."""
         return {
             "hidden": self._hidden,
             "shown": self._shown,
@@ -124,7 +124,7 @@ class Ladder:
         }
 
     async def level(self) -> Level | None:
-        """The best that works here; None when nothing does. Tried once."""
+        """Return the best level that works here; None when none does. Tested once."""
         async with self._trying:
             if self._level is None and not self.reasons:
                 self._level = await self._best()
@@ -134,9 +134,11 @@ class Ladder:
     async def confined(
         self, request: SandboxRequest, *, minimum: Level = "landlock", tool: str = "This tool"
     ) -> AsyncIterator[Confined]:
-        """What is to be started within the context. Raises ToolFailure TOOL_UNAVAILABLE when it cannot be held.
+        """Yield the program to start within the context.
 
-        `minimum`: what policy demands (`Sandbox.minimum_of`); never less than Landlock. `tool`: its name.
+        Raises ToolFailure TOOL_UNAVAILABLE when it cannot be confined.
+
+        `minimum`: the level that policy demands (`Sandbox.minimum_of`); never less than Landlock. `tool`: its name.
         """
         level = await self.level()
         minimum = max(minimum, "landlock", key=LEVELS.index)
@@ -154,7 +156,7 @@ class Ladder:
 
     @contextmanager
     def run_folder(self) -> Iterator[str]:
-        """A fresh folder for one run, outside of the hub's; the program can write there. Removed afterwards."""
+        """Yield a fresh folder for one run, outside of the hub's, which the program can write. Removed afterwards."""
         if not self._has_swept:
             self._has_swept = True
             _sweep(tempfile.gettempdir(), {self.user, os.geteuid()}, self._swept_after_s)
@@ -169,7 +171,7 @@ class Ladder:
             _remove(folder)
 
     def hand_over(self, path: str) -> None:
-        """Make a folder or file, and all within, the program's own; never follows a link. Raises OSError."""
+        """Give a folder or file, and everything within, to the program's user; never follows a link. Raises OSError."""
         if not self._drops:
             return
         os.lchown(path, self.user, self.user)
@@ -200,7 +202,7 @@ class Ladder:
         for method in methods:
             for namespaces in (NO_NAMESPACES_BELOW, ()) if method != "mounts by root" else ((),):
                 self._method, self._namespaces = method, namespaces
-                # A method that cannot be started does not work here; the next one is tried.
+                # A level that cannot be started does not work here; the next one is tried.
                 with readable(call_filter()) as calls, suppress(OSError):
                     if await succeeds(self._in_bubblewrap(request, calls)):
                         return True
@@ -209,7 +211,7 @@ class Ladder:
     def _in_bubblewrap(self, request: SandboxRequest, calls: int) -> Program:
         is_root = self._method == "mounts by root"
         before = self._as_user() if self._method == "user before" else ()
-        # In a user namespace of its own only its processes are counted, else all of its user.
+        # In its own user namespace only its processes are counted, else all of its user.
         processes = request.bounds.processes + (tasks_now() if is_root else 0)
         mounts, network = self._mounts(request), () if request.has_network else ("--unshare-net",)
         argv = (
@@ -231,7 +233,7 @@ class Ladder:
         return Program(argv, request.environment, "/", has_input=request.has_input, pass_fds=passed)
 
     def _mounts(self, request: SandboxRequest) -> Iterator[str]:
-        """The system, then what the request names: what lies above before what lies within."""
+        """Yield the mounts: the system, then what the request names, parents before children."""
         room = ("--size", str(request.bounds.file_bytes), "--perms", "1777", "--tmpfs")
         yield from ("--ro-bind", "/usr", "/usr", *self._system)
         yield from (*PROCESSES, "--dev", "/dev", *room, "/dev/shm", "--remount-ro", "/dev", *room, "/tmp")  # noqa: S108 - the sandbox's own
@@ -242,7 +244,7 @@ class Ladder:
         named += [] if any(lies_in(binary, folder) for folder in folders) else [("--ro-bind", binary)]
         named += [("--bind", path) for path in (*request.writes, *request.sockets)]
         for how, path in sorted(named, key=lambda each: each[1].count("/")):
-            # Else bubblewrap makes the folders above its user's alone.
+            # Otherwise bubblewrap makes the parent folders accessible to its user only.
             for above in reversed(Path(path).parents[:-1]):
                 yield from ("--perms", "0755", "--dir", str(above))
             yield from (how, os.path.realpath(path), path)
@@ -266,13 +268,13 @@ class Ladder:
         return Program(started, request.environment, request.folder, has_input=request.has_input)
 
     def _as_user(self, *more: str) -> tuple[str, ...]:
-        """setpriv and its flags: without any way back."""
+        """Return setpriv and its flags, without any way back."""
         number = str(self.user)
         user = ("--reuid", number, "--regid", number, "--clear-groups", _INHERITS_NOTHING) if self._drops else ()
         return (self._setpriv, *user, *more, "--")
 
     def _limits(self, request: SandboxRequest, processes: int) -> tuple[str, ...]:
-        """prlimit and its flags, soft and hard alike."""
+        """Return prlimit and its flags, soft and hard alike."""
         of = request.bounds
         return (
             *(self._prlimit, f"--cpu={of.cpu_s}", f"--as={of.memory_bytes}", f"--fsize={of.file_bytes}"),
@@ -280,7 +282,7 @@ class Ladder:
         )
 
     def _check(self, request: SandboxRequest) -> None:
-        """Nothing that is shown may hold, or lie in, what is the hub's or the kernel's. Raises ToolFailure."""
+        """Check that no shown path contains, or lies in, a path of the hub or the kernel. Raises ToolFailure."""
         own = with_other_names(self._hidden)
         if any(lies_in(hidden, system) for hidden in own for system in ("/usr", *SYSTEM_LINKS)):
             raise _refusal("the hub's data folder or settings lie in a folder of the system, which every program sees")
@@ -291,7 +293,7 @@ class Ladder:
                     raise _refusal("what it is to be shown holds, or lies in, the hub's own data folder or settings")
 
     def _check_reach(self, request: SandboxRequest) -> None:
-        """Without mounts the way to each path must be open to the user. Raises ToolFailure."""
+        """Check that, without mounts, the user can reach each path. Raises ToolFailure."""
         if not self._drops:
             return
         for path in (*map(os.path.realpath, _named(request)), request.folder):
@@ -311,7 +313,7 @@ def _refusal(why: str) -> ToolFailure:
 
 
 def _reaches(user: int, path: str) -> bool:
-    """Whether a user without a group can read it by the modes of it and of all that stands above."""
+    """Return whether a user without a group can read it by its mode and the modes of its parents."""
     above = [str(each) for each in Path(path).parents]
     return all(_may(user, each, stat.S_IXOTH) for each in above) and _may(user, path, stat.S_IROTH)
 
@@ -323,8 +325,10 @@ def _may(user: int, path: str, bit: int) -> bool:
 
 
 def _sweep(place: str, users: Container[int], older_than_s: float) -> None:
-    """Remove the run folders of hubs that were killed: one that lives holds a lock on each of its own, which it takes a
-    moment after making the folder."""
+    """Remove the run folders of killed hubs: a live hub holds a lock on each of its own,
+
+    which it takes a moment after making the folder.
+    """
     for folder in Path(place).glob(f"{_FOLDER_PREFIX}*"):
         with suppress(OSError):  # another hub's sweep came first, or it is no folder
             held = os.open(folder, _OPEN_FOLDER)
@@ -338,17 +342,17 @@ def _sweep(place: str, users: Container[int], older_than_s: float) -> None:
 
 
 def _remove(folder: str) -> None:
-    """All of it, whatever modes the program has left."""
+    """Remove all of it, whatever modes the program has left."""
     for _, folders, _, at in os.fwalk(folder):
         for name in folders:
-            # What stays closed is left behind by rmtree, which tells of nothing either.
+            # rmtree leaves closed folders behind without reporting them.
             with suppress(OSError):
                 _open_up(name, at)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open_up(name: str, at: int) -> None:
-    """A folder, never what a link of that name leads to."""
+    """Open up a folder, never the target of a link with that name."""
     descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
     try:
         os.chmod(f"/proc/self/fd/{descriptor}", 0o700)  # noqa: PTH101 - what was opened

@@ -1,9 +1,9 @@
-"""Starts a program inside Landlock and stays beside it, so that all of it ends when the hub does, however that ends.
+"""Starts a program confined by Landlock and stays beside it, so that all of it ends with the hub, however that ends.
 
-bubblewrap has a namespace of processes for that. Here the program, by its filter of system calls, can leave neither the
-process group nor the session, and when the kernel tells that the hub's thread is gone (PR_SET_PDEATHSIG), the group is
-killed whole. This process stands outside of the walls: the program cannot signal it. It is the hub's Python, and
-imports next to nothing: its start is the price of a start at this level.
+With bubblewrap a process namespace does that. Here the program, by its filter of system calls, can leave neither the
+process group nor the session, and when the kernel signals the end of the hub's thread (PR_SET_PDEATHSIG), the whole
+group is killed. This process is not confined: the program cannot signal it. It is the hub's Python, and imports almost
+nothing, because every start at this level pays for its start.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def landlock_argv(
 
 
 def main() -> None:
-    """Never returns; ends as the program does, 128 + n where signal n ended it."""
+    """Run the program; never returns, and exits like it, with 128 + n when signal n ended it."""
     terms: dict[str, Any] = marshal.loads(bytes.fromhex(sys.argv[1]))  # noqa: S302 - the hub's own words
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
     signal.signal(signal.SIGUSR1, _end_all)

@@ -1,4 +1,4 @@
-"""Runs one program in a session of its own, with bounded output and a certain end.
+"""Runs one program in its own session, with bounded output and a guaranteed end.
 
 The program leads a new process group; at the deadline, on cancellation and after its own exit the whole group is
 killed, so that nothing it started outlives the call (`Child`). Standard input is empty, no descriptor is inherited.
@@ -24,24 +24,23 @@ from typing import IO
 from toolhub_service.sandbox.capture import Capture
 from toolhub_service.sandbox.strays import kill_strays
 
-# Starts programs, as asyncio's subprocesses but without a way to lose one. The only place that starts children.
+# Starts programs like asyncio's subprocesses, but never loses one. It is the only place that starts children.
 #
-# Each child has a thread of the hub's, which starts it and waits for it. That keeps three promises. A cancellation in
-# the middle of a start leaves nothing behind: asyncio's own start forgets pipes that it has not yet connected, and
-# kills the leader only, so that a sandbox that has just forked lives on. What the thread has laid upon itself
-# (Landlock, a filter of system calls) the kernel hands on to the child, and to nothing else of the hub (cred_copy,
-# fork(2)). And the signal of PR_SET_PDEATHSIG, which comes when the *thread* that started a child ends, comes when the
-# hub ends.
+# Each child has a thread of the hub's, which starts it and waits for it. That keeps three promises. A cancellation
+# during a start leaves nothing behind: asyncio's own start forgets pipes that it has not yet connected, and kills the
+# leader only, so that a sandbox that has just forked lives on. The restrictions of the thread (Landlock, a filter of
+# system calls) are inherited by the child, and by nothing else of the hub (cred_copy, fork(2)). And the signal of
+# PR_SET_PDEATHSIG, which is sent when the *thread* that started a child ends, is sent when the hub ends.
 #
 # Every child leads a session and a process group, and is ended as a group.
 
-# For the pipes to close after the group is dead; only a process that left the group can hold them longer.
+# Time for the pipes to close after the group is dead; only a process that left the group can keep them open longer.
 _DRAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is started, and how. No descriptor is inherited but `pass_fds`."""
+    """The program to start, with its environment. No descriptor is inherited except `pass_fds`."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -49,22 +48,22 @@ class Program:
     has_input: bool = False
     """Whether standard input is a pipe; else it is empty."""
     merges_errors: bool = False
-    """Whether standard error goes where standard output goes."""
+    """Whether standard error is redirected to standard output."""
     pass_fds: Sequence[int] = ()
     ends_strays: bool = False
     """Whether `run_process` also ends what the program started outside of its group."""
     confine: Callable[[], None] | None = None
-    """Called in the child's thread before it is started. Raises OSError when it cannot confine."""
+    """Called in the child's thread before it is started. Raises OSError when it cannot confine the thread."""
 
 
 class Child(asyncio.SubprocessTransport):
-    """A program that `spawn` has started. Its protocol is called on the loop with what it writes and when it ends."""
+    """A program started by `spawn`. Its protocol is called on the loop with its output and at its end."""
 
     def __init__(self, protocol: asyncio.SubprocessProtocol) -> None:
         super().__init__()
         self.exited = asyncio.Event()
         self.gone = asyncio.Event()
-        """It has ended and its pipes are closed."""
+        """Set when it has ended and its pipes are closed."""
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[subprocess.Popen[bytes]] = self._loop.create_future()
@@ -73,17 +72,20 @@ class Child(asyncio.SubprocessTransport):
         self._open: set[int] = set()
         self._code: int | None = None
         self.usage: struct_rusage | None = None
-        """What it and all that it has waited for have used; known once it has ended."""
+        """Resources used by it and all its waited-for children; known once it has ended."""
         self._is_closed = False
 
     async def start(self, program: Program) -> None:
-        """Once. Raises OSError and ValueError when it cannot be started; cancelled, it has ended what it started."""
+        """Start it, once.
+
+        Raises OSError and ValueError when that fails; when cancelled, it has ended what it started.
+        """
         try:
             threading.Thread(target=self._live, args=(program,), name="child", daemon=True).start()
         except RuntimeError as full:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from full
         cancelled: asyncio.CancelledError | None = None
-        while not self._started.done():  # A start takes milliseconds, and what it uses must stay until it is over.
+        while not self._started.done():  # A start takes milliseconds, and its inputs must stay until it is over.
             try:
                 await asyncio.wait({self._started})
             except asyncio.CancelledError as error:
@@ -99,9 +101,9 @@ class Child(asyncio.SubprocessTransport):
             raise
 
     async def end(self, grace_s: float) -> None:
-        """Leave nothing running: SIGTERM, a grace, SIGKILL to the group; then wait until the pipes are closed.
+        """End the whole group: SIGTERM, a grace period, SIGKILL; then wait until the pipes are closed.
 
-        Cancelled, it kills at once.
+        When cancelled, it kills at once.
         """
         try:
             if not self.exited.is_set():
@@ -120,12 +122,12 @@ class Child(asyncio.SubprocessTransport):
             os.killpg(self.get_pid(), number)
 
     def get_pid(self) -> int:
-        """Of the leader, also of its group and session."""
+        """Return the id of the leader, also of its group and session."""
         assert self._process is not None
         return self._process.pid
 
     def get_returncode(self) -> int | None:
-        """None while it runs, -n when signal n ended it."""
+        """Return None while it runs, -n when signal n ended it."""
         return self._code
 
     def get_pipe_transport(self, fd: int) -> asyncio.BaseTransport | None:
@@ -143,7 +145,7 @@ class Child(asyncio.SubprocessTransport):
             if fd not in self._open:
                 continue
             if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()  # What the program did not read would keep the pipe open.
+                transport.abort()  # Otherwise unread input of the program would keep the pipe open.
             elif transport is not None:
                 transport.close()
             else:
@@ -151,14 +153,14 @@ class Child(asyncio.SubprocessTransport):
                 self._closed(fd)
 
     async def _abandon(self) -> None:
-        """End what nobody has been given yet."""
+        """End a child that no caller has received yet."""
         self.close()
-        # Cancelled again: it is killed, and only its exit is waited for no longer. The first cancellation goes on.
+        # Cancelled again: it is killed, and its exit is no longer waited for. The first cancellation continues.
         with suppress(asyncio.CancelledError):
             await wait_up_to(_DRAIN_S, self.exited)
 
     def _live(self, program: Program) -> None:
-        """The child's thread, from its start to its end."""
+        """Body of the child's thread, from its start to its end."""
         try:
             if program.confine is not None:
                 program.confine()
@@ -177,14 +179,14 @@ class Child(asyncio.SubprocessTransport):
             self._on_loop(self._started.set_exception, error)
             return
         if not self._on_loop(self._has_started, process):
-            # The loop has been closed meanwhile: nobody is left who would end it.
+            # The loop has been closed meanwhile: nobody is left to end it.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         code, usage = _waited_for(process)
         self._on_loop(self._has_ended, code, usage)
 
     def _on_loop(self, what: Callable[..., object], *arguments: object) -> bool:
-        """False when the loop is closed."""
+        """Return False when the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(what, *arguments)
         except RuntimeError:
@@ -223,14 +225,17 @@ class Child(asyncio.SubprocessTransport):
 
 
 async def spawn(program: Program, protocol: asyncio.SubprocessProtocol) -> Child:
-    """The program, running. Raises OSError and ValueError when it cannot be started; a cancellation leaves nothing."""
+    """Return the running program.
+
+    Raises OSError and ValueError when it cannot be started; a cancellation leaves nothing.
+    """
     child = Child(protocol)
     await child.start(program)
     return child
 
 
 async def wait_up_to(seconds: float, event: asyncio.Event) -> bool:
-    """Whether the event came in time."""
+    """Return whether the event was set in time."""
     with suppress(TimeoutError):  # the event's own state is the answer
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -238,7 +243,7 @@ async def wait_up_to(seconds: float, event: asyncio.Event) -> bool:
 
 
 class _Pipe(asyncio.Protocol):
-    """One pipe of a child, which tells the child's protocol."""
+    """One pipe of a child, which passes data to the child's protocol."""
 
     def __init__(
         self,
@@ -283,13 +288,13 @@ def _pipes_of(process: subprocess.Popen[bytes]) -> list[tuple[int, IO[bytes]]]:
 
 
 FLOOD_BYTES = 64 * 1024 * 1024
-"""Of output, after which a program is ended."""
-# Between SIGTERM and SIGKILL.
+"""Output after which a program is ended."""
+# Pause between SIGTERM and SIGKILL.
 _GRACE_S = 1.0
 _STREAMS = {1: "stdout", 2: "stderr"}
 
 OnOutput = Callable[[bytes, str], None]
-"""Whole lines, and the name of their stream."""
+"""Called with whole lines and the name of their stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,16 +302,16 @@ class Finished:
     """How a program ended."""
 
     exit_code: int
-    """As a shell tells it: 128 + n when signal n ended it."""
+    """As a shell reports it: 128 + n when signal n ended it."""
     duration_s: float
     stdout: Capture
     stderr: Capture
     timed_out: bool
     flooded: bool
     cpu_s: float = 0.0
-    """Of it and of all that it has waited for."""
+    """Of the program and all its waited-for children."""
     memory_max_bytes: int = 0
-    """The most that one of these held at once."""
+    """The largest memory of one of these."""
 
 
 async def run_process(
@@ -356,12 +361,12 @@ async def run_process(
 
 
 class _Watch(asyncio.SubprocessProtocol):
-    """Called with what the program writes and when it ends."""
+    """Receives the program's output and its end."""
 
     def __init__(self, keep_bytes: int, on_output: OnOutput) -> None:
         self.captures = {1: Capture(keep_bytes), 2: Capture(keep_bytes)}
         self.over = asyncio.Event()
-        """It has ended or must be ended."""
+        """Set when it has ended or must be ended."""
         self.flooded = False
         self._on_output = on_output
 

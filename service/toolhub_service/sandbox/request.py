@@ -1,4 +1,4 @@
-"""What code that is not the hub's is given when it runs: what it sees, what it may write, and its limits."""
+"""The confinement of code that is not the hub's: what it can read and write, and its limits."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits of resources (setrlimit(2)); each holds for one process but `processes`."""
+    """Resource limits (setrlimit(2)); each applies to one process, except `processes`."""
 
     cpu_s: int = 30
     memory_bytes: int = 1024 * _MIB
-    """Of address space, which some runtimes reserve without using it."""
+    """Address space, which some runtimes reserve without using it."""
     file_bytes: int = 100 * _MIB
     """The largest file; inside bubblewrap also the size of /tmp and of /dev/shm."""
     processes: int = 64
-    """Threads count as well."""
+    """Threads count, too."""
     open_files: int = 256
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """One program to be confined. Paths are absolute and appear inside at their own place."""
+    """One program to confine. Paths are absolute and appear inside at the same place."""
 
     argv: Sequence[str]
     """`argv[0]` is the path of the program; it is made visible."""
     environment: Mapping[str, str]
-    """All of it; nothing of the hub's is added."""
+    """The whole environment; nothing of the hub's is added."""
     folder: str
-    """Working directory: `/`, or within what is shown."""
+    """Working directory: `/`, or within the visible folders."""
     reads: Sequence[str] = ()
     """Files and folders that can be read and run, beside the system's under /usr."""
     writes: Sequence[str] = ()
-    """Folders that can be written. Hand them over first (`Ladder.hand_over`), unless they come of `run_folder`."""
+    """Folders that can be written. Call `Ladder.hand_over` for them first, unless they are from `run_folder`."""
     sockets: Sequence[str] = ()
     """Unix sockets that can be connected to."""
     bounds: Bounds = Bounds()
     has_network: bool = False
-    """The hub's own network; without it there is none at all, not even the machine's loopback."""
+    """Whether it has the hub's network; otherwise there is none at all, not even the machine's loopback."""
     has_input: bool = False
     """Whether standard input is a pipe; else it is empty."""
 
 
 def interpreter_reads() -> tuple[str, ...]:
-    """What the hub's own Python needs to be seen in order to run: for `SandboxRequest.reads`.
+    """Return what the hub's own Python needs to read in order to run: for `SandboxRequest.reads`.
 
-    The folders of the interpreter and of its environment, and that of the package, should it lie elsewhere.
+    The folders of the interpreter and of its environment, and the package's, if it is elsewhere.
     """
     places = (sys.prefix, sys.base_prefix, str(Path(__file__).parent.parent))
     resolved = dict.fromkeys(os.path.realpath(place) for place in places)
@@ -64,13 +64,14 @@ def interpreter_reads() -> tuple[str, ...]:
 
 
 def wanted_level(tool: str, sandbox: Sandbox) -> Level:
-    """What must hold the skills and programs that a tool starts: Landlock at least, whatever the policy says."""
+    """Return the level required for skills and programs that a tool starts: at least Landlock, whatever the policy
+    says."""
     wanted: Level = "bubblewrap" if sandbox.require_bubblewrap else sandbox.minimum_of(tool)
     return max(wanted, "landlock", key=LEVELS.index)
 
 
 def too_weak(tool: str, level: Level | None, minimum: Level) -> ToolFailure | None:
-    """Why the tool may not start what this level would hold; None: it may. `level`: None where nothing works."""
+    """Return why the tool may not start a program at this level; None: it may. `level`: None when none works."""
     if level is not None and LEVELS.index(level) >= LEVELS.index(minimum):
         return None
     best = f"the best that works is {level}" if level else "nothing that could hold it works"

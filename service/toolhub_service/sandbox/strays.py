@@ -1,4 +1,4 @@
-"""Ends the processes that a program has started outside of its own group: found by their parents while those live."""
+"""Ends processes that a program has started outside of its own group, found by their parents while those live."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 
 def kill_strays(root: int) -> None:
-    """SIGKILL to all that the program `root`, which leads a group, has started and that leads a session or group of
-    its own.
+    """Send SIGKILL to all processes started by the program `root` that lead their own session or group.
 
     Each process is stopped before its children are read, so that none is started meanwhile; the program's group goes on
     afterwards. A child of a stopped parent keeps its number until the parent reaps it, so that no other is hit.
@@ -33,7 +32,7 @@ def kill_strays(root: int) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """Empty where the system does not tell."""
+    """Return the children; empty when the system does not report them."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all that is wanted

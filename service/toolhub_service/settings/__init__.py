@@ -1,1 +1,1 @@
-"""Every knob of the hub: document.py says which there are, loading.py where their values come from."""
+"""All settings of the hub: document.py declares them, loading.py reads their values."""

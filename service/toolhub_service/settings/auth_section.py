@@ -9,12 +9,12 @@ from msgspec import Meta
 
 from toolhub_service.adapters.source_config import Section
 
-# None of HMAC: whoever verifies such a signature can make it, too.
+# No HMAC: anyone who can verify such a signature can also make it.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 RoleName = Literal["agent", "operator", "approver", "auditor"]
 Held = Annotated[str, Meta(pattern=r"^(\*|(scope|group):[\x21-\x7e]+)$", max_length=255)]
 
-# What principals of other kinds begin with, and selectors of the policy.
+# Prefixes of other kinds of principals, and of selectors of the policy.
 _RESERVED = ("actor", "group", "issuer", "local", "spiffe")
 _UNPAIRED = "auth.modes with {0} and auth.{1} go together: name {2} there, or leave out both"
 
@@ -91,7 +91,7 @@ class Jwt(Section, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
-        # Of one name two issuers would make the same principals; of one `iss` only one would ever be asked.
+        # Two issuers with one name would create the same principals; of two with one `iss` only one would be used.
         for key in ("name", "issuer"):
             values = [getattr(issuer, key) for issuer in self.issuers]
             if len(set(values)) < len(values):
@@ -165,7 +165,7 @@ class Auth(Section, frozen=True):
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
-        # A mode without its section accepts nobody, and a section without its mode only looks as if it held.
+        # A mode without its section accepts nobody, and a section without its mode has no effect.
         if ("jwt" in self.modes) != bool(self.jwt.issuers):
             raise ValueError(_UNPAIRED.format("jwt", "jwt.issuers", "an issuer"))
         domains, by_certificate = self.spiffe.trust_domains, {"spiffe", "xfcc"} & set(self.modes)

@@ -96,6 +96,6 @@ class Credentials(Section, frozen=True):
         for named in ([host.name for host in self.hosts], [parse_url(host.url).origin for host in self.hosts]):
             if len(set(named)) < len(named):
                 raise ValueError("credentials.hosts: two have the same name, or the same host")
-        # Records name the key they are sealed under: of two with one id the wrong one might be tried.
+        # Records name the key that seals them: with two keys of one id the wrong one might be tried.
         if len({key.id for key in self.keys}) < len(self.keys):
             raise ValueError("credentials.keys: two have the same id")

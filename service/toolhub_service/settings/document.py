@@ -66,7 +66,7 @@ class Workspace(Section, frozen=True):
 
 class Metrics(Section, frozen=True):
     listen: Annotated[str, Meta(description="host:port of the Prometheus endpoint; empty: none.")] = "127.0.0.1:9464"
-    # Against DNS rebinding: a web page may ask this port by a name that its owner has pointed here.
+    # Against DNS rebinding: a web page may reach this port by a name that its owner resolves to it.
     hosts: Annotated[
         tuple[str, ...],
         Meta(
@@ -282,7 +282,7 @@ class Settings(Section, frozen=True):
             description="Folder of everything the hub keeps; empty: $XDG_DATA_HOME/toolhub or ~/.local/share/toolhub."
         ),
     ] = ""
-    # Whoever may write these files decides what the hub does, so that it refuses to serve by them (decision 0030).
+    # Anyone who can write these files decides what the hub does, so it refuses to serve with them (decision 0030).
     loose_files: Annotated[
         Literal["refuse", "warn"],
         Meta(
@@ -320,12 +320,12 @@ class Settings(Section, frozen=True):
 
     @property
     def has_tls(self) -> bool:
-        """Whether its listeners have a certificate: of files, or of the Workload API."""
+        """Return whether its listeners have a certificate: from files, or from the Workload API."""
         return bool(self.server.tls.certificate_file or self.auth.spiffe.workload_api)
 
     @property
     def asks_clients(self) -> bool:
-        """Whether clients of gRPC must show a certificate."""
+        """Return whether gRPC clients must present a certificate."""
         spiffe = self.auth.spiffe
         return bool(self.server.tls.client_ca_file or spiffe.trust_domains or spiffe.workload_api)
 

@@ -1,8 +1,7 @@
 """Settings from one YAML file and the environment; the environment wins.
 
-`server.listen` is overridden by `TOOLHUB_SERVER_LISTEN`; lists are comma-separated or JSON. A name that nobody
-knows is refused, in the file and in the environment, with the nearest one that exists: a misspelt setting must
-not be a silent default.
+`server.listen` is overridden by `TOOLHUB_SERVER_LISTEN`; lists are comma-separated or JSON. An unknown name is refused,
+in the file and in the environment, with the nearest known one: a misspelt setting must not silently leave a default.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.guards.yaml_faults import yaml_problem
 from toolhub_service.settings.document import Settings
 
-# Secrets this process knows by value: they are hidden under whatever name and in whatever text they turn up.
+# Secrets that this process knows by value: they are hidden under any name and in any text.
 
 _URLS = (
     ("stores", "redis_url"),
@@ -34,9 +33,9 @@ _URLS = (
     ("artifacts", "bucket_url"),
     ("tracing", "otlp_endpoint"),
 )
-# Of the path of a webhook: chat services put their token there.
+# The path of a webhook: chat services put their token there.
 _SEGMENTS = re.compile(r"(?<=/)[A-Za-z0-9_-]{16,}(?=[/?]|$)")
-# Working directories, whose names announce a password elsewhere.
+# Working directories: their names otherwise announce a password.
 _INNOCENT = frozenset({"PWD", "OLDPWD"})
 
 
@@ -47,8 +46,9 @@ def secret_urls(settings: Settings) -> dict[tuple[str, str], str]:
 
 
 def known_secrets(settings: Settings, environment: Mapping[str, str]) -> list[str]:
-    """Values under telling names in the environment and in arguments of custom tools, and passwords in URLs."""
-    # A shorter value would be blacked out wherever it occurs as an ordinary word.
+    """Return values under revealing names in the environment and in arguments of custom tools, and passwords in
+    URLs."""
+    # A shorter value would be redacted wherever it occurs as an ordinary word.
     return sorted({value for value in _values(settings, environment) if len(value) >= SECRET_MIN_CHARS})
 
 
@@ -107,7 +107,7 @@ class Setting:
 
 
 def load_settings(file: Path | None, environment: Mapping[str, str]) -> Settings:
-    """Raises SettingsInvalid."""
+    """Return the settings. Raises SettingsInvalid."""
     data = _read(file) if file else {}
     given = dict(_from_environment(environment))
     for path, value in given.items():
@@ -115,22 +115,22 @@ def load_settings(file: Path | None, environment: Mapping[str, str]) -> Settings
     if endpoint := environment.get(ENDPOINT_VARIABLE):
         _put_workload_api(data, endpoint)
     try:
-        # Not strict: the environment holds texts only, and "8" is to be read as a number.
+        # Not strict: the environment holds only texts, and "8" is to be read as a number.
         return msgspec.convert(data, Settings, strict=False)
     except msgspec.ValidationError as broken:
-        # The variable goes first, for it has overridden what the file says.
+        # The variable is checked first, because it has overridden the file.
         where = _variable_of(broken, given) or file or "environment"
         raise SettingsInvalid(f"{where}: {_explained(broken)}") from broken
 
 
 @cache
 def all_settings() -> tuple[Setting, ...]:
-    """Every knob in the order of the document."""
+    """Return every setting in the order of the document."""
     return tuple(_walk(Settings, ()))  # 20 ms: each annotation is evaluated
 
 
 def data_dir_of(settings: Settings, environment: Mapping[str, str]) -> Path:
-    """Where the hub keeps everything when no more specific setting says otherwise."""
+    """Return the folder of all data without a more specific setting."""
     if settings.data_dir:
         return Path(settings.data_dir).expanduser()
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "toolhub"
@@ -161,7 +161,7 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError as missing:
         raise SettingsInvalid(f"{file}: {os.strerror(missing.errno or 0)}") from missing
     except (yaml.YAMLError, UnicodeDecodeError) as broken:
-        # Without its cause: the parser quotes the line, where a password may stand.
+        # Without its cause: the parser quotes the line, which may hold a password.
         raise SettingsInvalid(f"{file}: not YAML: {yaml_problem(broken)}") from None
     if data is None:
         return {}
@@ -175,7 +175,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, Any
     given = sorted(name for name in environment if name.startswith(PREFIX) and name not in CLIENT_VARIABLES)
     known = {setting.variable: setting for setting in all_settings()} if given else {}
     for name in given:
-        # A variable that is passed over in silence would leave a default in force that somebody meant to change.
+        # A silently ignored variable would leave a default in force that somebody meant to change.
         if name not in known:
             near = difflib.get_close_matches(name, [*known, *CLIENT_VARIABLES], n=1)
             raise SettingsInvalid(f"unknown setting {name}" + (f"; did you mean {near[0]}?" if near else ""))
@@ -205,8 +205,10 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _put_workload_api(data: dict[str, Any], endpoint: str) -> None:
-    """What every workload's environment has counts only where a hub would have no certificate without it: others of
-    the pod may be meant, too."""
+    """Use the Workload API's variable only when the hub would otherwise have no certificate:
+
+    it is in every workload's environment, and may be meant for others of the pod.
+    """
     auth, server = data.get("auth"), data.get("server")
     if not isinstance(auth, dict) or {"spiffe", "xfcc"}.isdisjoint(auth.get("modes") or ()):
         return
@@ -218,7 +220,7 @@ def _put_workload_api(data: dict[str, Any], endpoint: str) -> None:
 
 
 def _explained(broken: msgspec.ValidationError) -> str:
-    """msgspec names the path; an unknown field gets the nearest known one."""
+    """Return msgspec's error with its path; an unknown field gets the nearest known one."""
     text = str(broken)
     if "Invalid enum value" in text:
         known = {setting.path: setting.choices for setting in all_settings()}
@@ -233,19 +235,19 @@ def _explained(broken: msgspec.ValidationError) -> str:
 
 
 def _variable_of(broken: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
-    """The environment variable whose value is refused; empty when it came from the file."""
+    """Return the environment variable whose value is refused; empty when it came from the file."""
     path = _path_in(str(broken))
     return PREFIX + path.replace(".", "_").upper() if path in given else ""
 
 
 def _path_in(text: str) -> str:
-    """`auth.modes` of a message that ends with "at `$.auth.modes[0]`"."""
+    """Return `auth.modes` of a message that ends with "at `$.auth.modes[0]`"."""
     found = re.search(r"at `\$\.([a-z0-9_.]+)", text)
     return found[1] if found else ""
 
 
 def _choices_of(type_: Any) -> tuple[str, ...]:
-    """What a value may be where few are known: a Literal, or a tuple of them."""
+    """Return the possible values if they are few: of a Literal, or a tuple of them."""
     arguments = get_args(type_)
     if get_origin(type_) is tuple:
         return _choices_of(arguments[0])

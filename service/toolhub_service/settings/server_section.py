@@ -52,7 +52,7 @@ class McpEndpoint(Section, frozen=True):
             "a client may then bring an approved call back to any of them; empty: a key of the data folder's own."
         ),
     ] = ""
-    # Lists, and never a pattern: a page can reach loopback by any name that its owner points there (DNS rebinding).
+    # Lists, and never a pattern: a page can reach loopback by any name that its owner resolves there (DNS rebinding).
     allowed_hosts: Annotated[
         tuple[str, ...], Meta(description="Further names, with or without a port, that a Host header may hold.")
     ] = ()
@@ -76,7 +76,7 @@ class McpEndpoint(Section, frozen=True):
     def __post_init__(self) -> None:
         """Raises ValueError."""
         url = self.approval_url
-        # Clients open this link for a person: no other scheme, and never a page that cannot tell which approval.
+        # Clients open this link for a person: no other scheme, and only a page that can tell which approval.
         if url and not (url.startswith(("https://", "http://")) and "{approval_id}" in url):
             raise ValueError("approval_url must be an http(s) URL with {approval_id} in it")
 
@@ -85,11 +85,11 @@ class Tls(Section, frozen=True):
     certificate_file: Annotated[str, Meta(description="PEM certificate chain; empty: plaintext.")] = ""
     key_file: Annotated[str, Meta(description="PEM private key of the certificate.")] = ""
     client_ca_file: Annotated[str, Meta(description="PEM CAs; set: clients must show a certificate (mTLS).")] = ""
-    # A port of its own, for grpc-python asks all clients of a port for a certificate, or none (decision 0054).
+    # Its own port, because grpc-python asks all clients of a port for a certificate, or none (decision 0054).
     keys_listen: Annotated[
         str, Meta(description="Second host:port of gRPC, where no certificate is asked for: for API keys and tokens.")
     ] = ""
-    # grpc-python cannot refuse a handshake by its version.
+    # grpc-python cannot refuse a handshake by its TLS version.
     min_version: Annotated[
         Literal["1.2", "1.3"],
         Meta(description="Lowest version of TLS; over gRPC RPCs by an older one are refused, not its handshake."),
