@@ -1,4 +1,4 @@
-"""Which audit events a command reads: by filters, the newest few, and those to come."""
+"""Selects the audit events that a command reads: by filters, the newest few, and new ones."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _LAST_WINDOW_S = 64 * 86_400.0
 
 
 def events(connection: Connection, where: event_pb2.EventFilter) -> Iterator[event_pb2.Event]:
-    """Every event that matches, oldest first."""
+    """Yield every event that matches, oldest first."""
     for page in connection.pages(connection.audit.ListEvents, pb.ListEventsRequest(filter=where, page_size=PAGE_MAX)):
         yield from page.events
 
 
 def newest(connection: Connection, where: event_pb2.EventFilter, count: int) -> list[event_pb2.Event]:
-    """The last `count` events that match, oldest first."""
+    """Return the last `count` events that match, oldest first."""
     found: deque[event_pb2.Event] = deque(maxlen=count)
     if count == 0:
         return []
@@ -64,7 +64,9 @@ def followed_events(
     disconnected: Callable[[float], object] = lambda _: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Iterator[event_pb2.Event]:
-    """New events without end, across restarts of the hub. `disconnected` is called with the seconds until the next try.
+    """Yield new events without end, across restarts of the hub.
+
+    `disconnected` is called with the seconds until the next try.
 
     Raises grpc.RpcError when the hub refuses, and when it cannot be reached at the beginning.
     """
@@ -103,7 +105,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
 class Moment(click.ParamType[datetime]):
-    """A time in ISO 8601, UTC where it names no zone, or a span of time back from now."""
+    """A time in ISO 8601, in UTC without a zone, or a span of time back from now."""
 
     name = "time"
 

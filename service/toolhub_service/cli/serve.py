@@ -184,7 +184,7 @@ def greet(
 
 
 def _shared_mcp(settings: Settings) -> tuple[int, str]:
-    """(port, problem) of the endpoint that all workers serve: as configured, for each binds it itself."""
+    """Return (port, problem) of the endpoint that all workers serve: as configured, because each binds it itself."""
     from toolhub_service.mcp_server.listener import NOT_INSTALLED, is_installed
 
     mcp = settings.server.mcp
@@ -194,7 +194,7 @@ def _shared_mcp(settings: Settings) -> tuple[int, str]:
 
 
 def _mcp_words(settings: Settings, port: int, problem: str) -> str:
-    """Where MCP is served, and what to paste into a client; or why it is not."""
+    """Return where MCP is served, and what to paste into a client; or why it is not."""
     if problem:
         return problem
     from toolhub_service.cli.mcp_clients import http_entry, mcp_url
@@ -217,7 +217,7 @@ def _print_stopped(settings: Settings) -> None:
 
 
 def client_environment(settings: Settings, address: str) -> str:
-    """What a client of this machine sets before its command."""
+    """Return what a client of this machine sets before its command."""
     from toolhub_service.cli.channel import DEFAULT_ADDRESS
 
     tls = settings.server.tls
@@ -234,7 +234,7 @@ def client_environment(settings: Settings, address: str) -> str:
 
 
 def _certified(settings: Settings, address: str) -> str:
-    """The address with a name that the certificate has; a wildcard becomes this machine."""
+    """Return the address with a name that the certificate has; a wildcard becomes this machine."""
     from toolhub_service.app.own_hub import certified_names, reachable
 
     if address.startswith("unix"):
@@ -249,13 +249,13 @@ def _certified(settings: Settings, address: str) -> str:
 
 
 def _program() -> str:
-    """How this program can be called again from here."""
+    """Return how this program can be called again from here."""
     called = Path(sys.argv[0])
     return str(called) if called.name == "toolhub" and not called.is_absolute() else "toolhub"
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """Exceptions that keep a hub from starting and are not defects."""
+    """Return exceptions that prevent a start and are not defects."""
     from toolhub_service.app.file_modes import FilesLoose
     from toolhub_service.app.files import SecretFileInvalid
     from toolhub_service.app.key_file import KeyFileInvalid

@@ -63,7 +63,7 @@ def add(
     with explaining(SettingsInvalid, KeyError), explaining(NotEditable, OSError, place=path):
         text, source, is_new = _with_entry(read_text(path), str(path), name, entry, trust)
         if not dry_run:
-            # Once more under the lock: somebody else may have edited the file since it was judged.
+            # Checked again under the lock: another program may have edited the file meanwhile.
             with edited(path):
                 text, source, is_new = _with_entry(read_text(path), str(path), name, entry, trust)
                 replace_text(path, text)
@@ -80,14 +80,14 @@ def _entry(what: str, commit: str, below: str) -> dict[str, str]:
     folder = Path(what).expanduser()
     if not folder.is_dir():
         raise click.UsageError(f"There is no folder {what!r}.")
-    # sources.yaml reads a relative path from its own folder, the shell from where the user stands.
+    # sources.yaml resolves a relative path against its own folder, the shell against the current one.
     return {"path": str(folder.absolute())}
 
 
 def _with_entry(
     text: str, place: str, name: str, entry: dict[str, str], trust: str | None
 ) -> tuple[str, dict[str, Any], bool]:
-    """The file with it, its source, and whether that is new. Raises SettingsInvalid, NotEditable."""
+    """Return the file with it, its source, and whether that is new. Raises SettingsInvalid, NotEditable."""
     import yaml
 
     from toolhub_service.app.sources_file import NotEditable, parse_sources, with_sources, without_source

@@ -103,7 +103,7 @@ def _none_found(denied: int) -> str:
 
 
 def _tool_of(found: Mapping[str, Mapping[str, str]], denied: int, name: str) -> str:
-    """The tool to call."""
+    """Return the tool to call."""
     if "/" in name:
         return name
     named = [each for each in found.values() if each["name"].partition("/")[2] == name]
@@ -119,7 +119,7 @@ def _tool_of(found: Mapping[str, Mapping[str, str]], denied: int, name: str) -> 
 
 
 def _skills(connection: Connection) -> tuple[dict[str, dict[str, str]], int]:
-    """By full name: the tools that read and run it, state and description; and how many tools policy denies."""
+    """Return by full name the tools that read and run it, state and description; and how many tools policy denies."""
     from toolhub.v1 import tool_pb2
     from toolhub.v1 import tool_service_pb2 as pb
     from toolhub_service.cli.client import PAGE_MAX
@@ -141,13 +141,13 @@ def _put(found: dict[str, dict[str, str]], tool: ToolSpec) -> None:
     kept = found.setdefault(name, {"name": name, "read": "", "run": "", "state": "", "description": ""})
     # One skill is two tools: one reads it, and one runs it where it can be run.
     kept["read" if tool.name.endswith(_READ) else "run"] = tool.name
-    # What runs describes the skill better than what reads it, whichever comes first.
+    # The tool that runs a skill describes it better than the one that reads it, whichever comes first.
     if not kept["description"] or tool.name == name:
         kept["state"], kept["description"] = enum_name(tool, "state"), tool.description
 
 
 def _remarks(connection: Connection) -> list[str]:
-    """What the sources of skills say, where the caller may see sources."""
+    """Return what the sources of skills report, if the caller may see sources."""
     import grpc
 
     from toolhub.v1 import registry_service_pb2 as registry
@@ -155,7 +155,7 @@ def _remarks(connection: Connection) -> list[str]:
 
     try:
         listed = connection.call(connection.registry.ListSources, registry.ListSourcesRequest()).sources
-    # Remarks are for operators; to anybody else the hub refuses the list of sources.
+    # Remarks are for operators; the hub refuses the list of sources to anyone else.
     except grpc.RpcError:
         return []
     skills = [status for status in listed if status.kind == tool_pb2.TOOL_KIND_SKILL]

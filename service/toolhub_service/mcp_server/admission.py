@@ -35,7 +35,7 @@ HEALTH_PATH: Final = "/healthz"
 PRINCIPAL: Final = "toolhub.principal"
 """The entry of a request's scope that holds the verified caller."""
 CALLER: Final[ContextVar[Principal | None]] = ContextVar("toolhub.mcp_caller", default=None)
-"""The same, for what is asked of the hub without a request."""
+"""The same, for code that is not given the request."""
 REQUEST: Final = "toolhub.request"
 """The entry that holds the parsed body of a POST."""
 LISTEN_METHOD: Final = b"subscriptions/listen"

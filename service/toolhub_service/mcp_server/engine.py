@@ -55,7 +55,7 @@ class Engine(msgspec.Struct, frozen=True):
     state_advice: str = "Send the call again without it."
     """The advice for a client whose state does not open with that key."""
     approval_url: str = ""
-    """Of the page where an approval is decided, with {approval_id} in it; empty: there is none."""
+    """URL of the page where an approval is decided, with {approval_id} in it; empty: there is none."""
     job_keep_ms: int = 604_800_000
     """How long a finished job is kept."""
     full_max_tokens: int = 20_000

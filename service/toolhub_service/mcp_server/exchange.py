@@ -69,7 +69,7 @@ class Exchange:
         self._inner = inner
         self._ping_s = ping_s
         self._running: dict[tuple[str, bytes, str], _Running] = {}
-        """By principal, session and id, of the older protocol."""
+        """Running requests of the older protocol, by principal, session and id."""
         self._mirrored: dict[str, tuple[Any, bool]] = {}
         """By a tool's name: its schema, and whether a property of it is sent as a header too."""
 

@@ -168,7 +168,7 @@ class OwnTools:
         self._following = [tool.definition for _, tool in following]
 
     def shown(self, mode: Mode, principal: Principal) -> list[dict[str, Any]]:
-        """What a list holds of them; each can be called in any mode."""
+        """Return their definitions for a list; each can be called in any mode."""
         if mode == "full":
             return self._following
         program = self._offer.program_tool(principal)
@@ -278,7 +278,7 @@ class OwnTools:
         return _structured(_status_of(await self._engine.jobs.cancel(asked.principal, args.job_id, args.reason)))
 
     async def _awaited(self, job_id: str, wait_s: float, asked: Asked) -> Job:
-        """The job, when it is over or the time is. Raises ToolFailure NOT_FOUND for what is not the caller's."""
+        """Return the job, when it is over or the time is. Raises ToolFailure NOT_FOUND unless it is the caller's."""
         _check_id(job_id)
         job = await self._engine.jobs.get(asked.principal, job_id)
         if job.state.is_final or not wait_s:

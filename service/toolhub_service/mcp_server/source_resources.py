@@ -41,9 +41,9 @@ _KEPT_MAX_ENTRIES: Final = 50_000
 
 class Template(NamedTuple):
     shown: Mapping[str, Any]
-    """As its source lists it."""
+    """The template as its source lists it."""
     prefix: str
-    """What each of its URIs begins with, a scheme at the least; empty: it claims none."""
+    """Prefix of all its URIs, at least a scheme; empty: it claims none."""
     parsed: UriTemplate | None
 
     def claims(self, uri: str) -> bool:
@@ -89,7 +89,7 @@ class SourceResources:
         self._engine = engine
         self._primitives = primitives
         self._kept: OrderedDict[tuple[Principal, str], _Kept] = OrderedDict()
-        """By caller, as far as its credential goes, and source."""
+        """Cached listings, by caller (as far as its credential matters) and source."""
         self._kept_entries = 0
         engine.resource_news.subscribe(self._on_change)
 

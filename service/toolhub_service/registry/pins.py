@@ -2,21 +2,21 @@
 
 A definition is identified by its digest, never by its name. Rules, for a source whose trust is not `always`:
 
-- first use: a source without pins gets what it offers approved by `first-use`, save what has serious findings or reads
-  like somebody else's tool; trust `approval`: all of it waits for a person.
-- an approved digest is callable, also after a time in which something else was offered or nothing at all; with trust
-  `approval` only one that a person has approved.
-- anything else of a source that has pins is drift: a new record, PENDING, and the tool is quarantined. It is RENAMED
-  when it is, but for its name, what an approved tool was that is offered no more: a rename does not get around a pin.
-- a rejected definition stays quarantined; a superseded one that comes back waits for a person again.
-- a PENDING record whose definition is no longer offered stays as it is: two hubs that see two versions of a server must
-  not take turns at rewriting it. A decision clears it away (pin_ledger.py).
-- a tool that was registered over the wire while its source stood elsewhere waits for a person again: what was approved
-  is a definition at one place.
+- first use: the tools of a source without pins are approved by `first-use`, except those that have serious findings or
+  look like another source's tool; with trust `approval` all of them wait for a person.
+- an approved digest is callable, also after a time in which the tool was different or missing; with trust `approval`
+  only a digest that a person has approved.
+- any other definition of a source with pins is drift: it gets a new record, PENDING, and the tool is quarantined. It is
+  RENAMED when only its name differs from an approved tool that is no longer offered: a rename does not evade a pin.
+- a rejected definition stays quarantined; a superseded one that is offered again waits for a person again.
+- a PENDING record whose definition is no longer offered stays unchanged: otherwise two hubs that see two versions of a
+  server would keep rewriting it. A decision removes it (pin_ledger.py).
+- a tool that was registered over the wire while its source had another endpoint waits for a person again: a definition
+  is approved for one endpoint.
 
-Whoever changes a definition with every reading fills no store: after `UNDECIDED_MAX` versions of a tool that nobody has
-decided on, further ones are quarantined without a record, as are new ones of a source with `PINS_MAX` records or with
-`WAITING_MAX_BYTES` of definitions that nobody approves of.
+A source that changes a definition with every read cannot fill the store: after `UNDECIDED_MAX` undecided versions of a
+tool, further ones are quarantined without a record, as are new ones of a source with `PINS_MAX` records or with
+`WAITING_MAX_BYTES` of definitions that nobody has approved.
 """
 
 from __future__ import annotations

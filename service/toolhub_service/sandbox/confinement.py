@@ -1,4 +1,4 @@
-"""What stands between a command and the machine: bubblewrap where it works, resource limits always.
+"""Confines commands: by bubblewrap where it works, and always by resource limits.
 
 Limits are set by prlimit(1), which replaces itself by the command: setting them from the parent after the start would
 race with the command, a `preexec_fn` is not safe beside gRPC's threads, and a Python wrapper costs ten times as much
@@ -7,13 +7,13 @@ sandbox prlimit comes last, so that the number of processes is counted in the sa
 
 Three levels, the first that works here:
 
-bubblewrap (bwrap(1)): new user, pid, network, ipc, uts and cgroup namespaces, none below; /usr read-only, nothing of
-/etc but what the dynamic linker, alternatives and the local time need; the workspace read-write at its own place; /tmp
-and /dev/shm bounded; all capabilities dropped; everything dies with the hub. landlock: the same folders and no TCP, by
-the kernel's own judgement of each path that is opened, but the hub's view of processes and its other networks. rlimits:
-the hub's own view of disk and network; the tool refuses paths that are links. Without bubblewrap setpriv(1) ties a
-command's life to the hub's. All three forbid new privileges and filter system calls (kernel_walls.py).
-Containers often forbid user namespaces, so bubblewrap is tried once before it is believed.
+bubblewrap (bwrap(1)): new user, pid, network, ipc, uts and cgroup namespaces, and none nested; /usr read-only, of /etc
+only what the dynamic linker, alternatives and the local time need; the workspace read-write at its own place; /tmp and
+/dev/shm bounded; all capabilities dropped; everything dies with the hub. landlock: the same folders and no TCP, checked
+by the kernel for each path that is opened, but the hub's view of processes and its other networks. rlimits: the hub's
+own view of disk and network; the tool refuses paths that are links. Without bubblewrap setpriv(1) ties a command's life
+to the hub's. All three forbid new privileges and filter system calls (kernel_walls.py).
+Containers often forbid user namespaces, so bubblewrap is tested once before it is used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Starts code that is not the hub's: confined as well as this machine can, or not at all.
 
-Two levels, the first that works here. bubblewrap(1): namespaces of its own for processes, network, IPC and mounts; the
-system read-only, a /tmp of its own, what the request names, and nothing else. Landlock (landlock(7)): the same files by
-the kernel's judgement, no network, but the machine's view of processes. Both drop to an unprivileged user when the hub
+Two levels, the first that works here. bubblewrap(1): its own namespaces for processes, network, IPC and mounts; the
+system read-only, its own /tmp, what the request names, and nothing else. Landlock (landlock(7)): the same files,
+checked by the kernel, no network, but the machine's view of processes. Both drop to an unprivileged user when the hub
 is root, forbid new privileges, filter system calls and set limits of resources (confinement.py).
 
 When the hub is root, root makes the mounts, so that nothing on the way to a folder need be open to others; the program
