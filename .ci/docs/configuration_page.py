@@ -16,8 +16,8 @@ from toolhub_service.settings.loading import CLIENT_VARIABLES, Setting, all_sett
 
 _HEAD = f"""# Configuration
 
-Every knob of the hub. {NOTICE.format(source="`service/toolhub_service/settings/document.py`")} What agents may do is
-not set here but in [policy](policy.md).
+All settings of the hub. {NOTICE.format(source="`service/toolhub_service/settings/`")} What agents may do is not set
+here but in [policy](policy.md).
 
 Nothing needs to be set for a first run. Settings come from one YAML file (`toolhub serve --config FILE`, or
 `TOOLHUB_CONFIG`) and from the environment; the environment wins, and an option of the command line wins over both.
@@ -32,8 +32,8 @@ in the file and `TOOLHUB_SERVER_LISTEN` in the environment. Lists are comma-sepa
 nobody knows is refused, with the nearest one that exists. Names that end in `_s` are seconds.
 
 `toolhub config check` validates, `toolhub config show` prints what is in force, `toolhub config schema` prints a JSON
-Schema for editors. A change takes effect at the next start; the policy file and the API keys alone are
-[followed while the hub runs](operations.md#policy).
+Schema for editors. A change takes effect at the next start. A running hub
+[follows](operations.md#policy) the policy file, sources.yaml, the API keys and the TLS certificates.
 """
 
 _CLIENT = {
@@ -58,10 +58,13 @@ def page() -> str:
     for setting in all_settings():
         name = setting.path.rpartition(".")[0]
         if name != section:
-            lines += ["", f"## {name or 'data_dir'}", "", *table(_HEADINGS, _rows(name))]
+            lines += ["", f"## {name or 'Top level'}", "", *table(_HEADINGS, _rows(name))]
             section = name
-    for heading, section in _LISTED.items():
-        lines += ["", f"### {heading}", "", *table(("key", "type", "default", "meaning"), _listed_rows(section))]
+    for setting in all_settings():
+        listed = _declared(setting).get("items", {}).get("$ref")
+        if listed is not None:
+            keys = table(("key", "type", "default", "meaning"), _listed_rows(listed))
+            lines += ["", f"### {setting.path}[]", "", *keys]
     if set(_CLIENT) != CLIENT_VARIABLES:
         raise SystemExit(f"configuration_page: describe {sorted(set(_CLIENT) ^ CLIENT_VARIABLES)}")
     lines += ["", *sources_keys.lines()]
@@ -70,7 +73,6 @@ def page() -> str:
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
-_LISTED = {"databases[]": "DatabaseSettings", "channels[]": "Channel", "tools.custom[]": "CustomTool"}
 _HEADINGS = ("setting", "environment", "type", "default", "bounds", "meaning")
 
 

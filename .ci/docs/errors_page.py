@@ -47,6 +47,9 @@ _REASONS_HEAD = f"""
 `ErrorInfo.domain` is `{ERROR_DOMAIN}`; branch on `reason`, never on the message; proxies find it in plain text in the
 trailer `toolhub-reason`. Where waiting helps, RetryInfo says how long. A reason may also be the name of a kind above,
 with its equal status: an RPC that is no call failed so.
+
+A status without ErrorInfo is of gRPC itself, or of a proxy. RESOURCE_EXHAUSTED from a client or a server of gRPC means
+that a message is too large: send large content as an artifact.
 """
 
 _STARTS = """

@@ -92,7 +92,7 @@ One principal (`--principal`, default `local`) calls on behalf of all users: it 
 DENY rules on `context.user_id` cut each user down to its own. A call for nobody of the file, or of a seventh tool, is refused. Nothing
 becomes wider: what has no counterpart (an absolute path outside of `--base`, a shell or another program that runs programs, a host
 that is no host) is left out and told, as a comment and on standard error; `--strict` makes it exit 1. `execute:command` without
-`commands` and `network:outbound` without `hosts` allow nothing. A redirect is judged by the hosts of all users together.
+`commands` and `network:outbound` without `hosts` allow nothing. A redirect is checked against the hosts of all users together.
 
 `toolhub policy import openclaw FILE` does the same for OpenClaw's lists. Agents are principals; tools go by the hub's names, a face's or
 OpenClaw's. An agent with a list `allow` may use nothing besides, one without holds what another policy grants:

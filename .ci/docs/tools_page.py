@@ -28,7 +28,7 @@ What each `core/*` tool needs, takes, answers and bounds. {NOTICE.format(source=
 - **Hints**: `read_only` changes nothing; `destructive` may replace or remove what was there; `idempotent` may be
   repeated; `open_world` reaches beyond the hub. What can change something wants a `purpose`; a GET by
   a tool that can POST does not.
-- **Judged**: arguments that policy judges before the tool runs, and the tool again when it opens, dials or runs.
+- **Checked**: arguments that policy checks before the tool runs, and the tool again when it opens, dials or runs.
 - **Limits**: which repeats are safe the hints say. What `core/http.*` sends by POST, PUT, PATCH or DELETE is sent once,
   unless the call has an idempotency key and the policy says `retry_with_key` of the host ([policy](policy.md#egress)).
 - Paths are relative to the call's workspace. Unknown arguments are refused. Errors are told in [errors](errors.md).
@@ -83,7 +83,7 @@ def _facts(spec: ToolSpec) -> Iterator[tuple[str, str]]:
     yield "Version", spec.version
     yield "Needs", _codes(sorted(spec.capabilities)) or "nothing"
     yield "Hints", _codes(hints) or "none"
-    yield "Judged", ", ".join(f"`{argument.name}` as {argument.role.value}" for argument in spec.guarded)
+    yield "Checked", ", ".join(f"`{argument.name}` as {argument.role.value}" for argument in spec.guarded)
     retries = f"{limits.max_retries} retries where a repeat is safe" if limits.max_retries else "no retries"
     yield "Limits", f"{limits.timeout_s:g} s, {retries}, {limits.max_result_bytes:,} bytes inline"
     yield "Tags", _codes(spec.tags)

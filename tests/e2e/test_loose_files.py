@@ -120,7 +120,7 @@ def test_a_folder_is_loose_where_others_may_replace_what_is_in_it(
     assert repairs(settings) == ([f"chmod go-w {above}"] if is_loose else [])
 
 
-def test_an_unwritable_mount_is_not_judged(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_mount_is_not_checked(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Kubernetes mounts ConfigMaps and Secrets: links to files behind a folder of mode 0777."""
     (versioned := data_dir / "..2026").mkdir()
     versioned.chmod(0o777)

@@ -31,7 +31,7 @@ class FakeArtifactRecords(MemoryArtifacts):
         self.found: dict[str, Artifact] = {}
 
     async def add(self, artifact: Artifact) -> None:
-        self._judge()
+        self._check()
         await super().add(artifact)
         self.found[artifact.artifact_id] = artifact
 
@@ -40,14 +40,14 @@ class FakeArtifactRecords(MemoryArtifacts):
         return await super().remove(artifact_id)
 
     async def get(self, artifact_id: str) -> Artifact | None:
-        self._judge()
+        self._check()
         return await super().get(artifact_id)
 
     async def usage(self, principal: str) -> tuple[int, int]:
-        self._judge()
+        self._check()
         return await super().usage(principal)
 
-    def _judge(self) -> None:
+    def _check(self) -> None:
         if self.is_broken:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The store of artifact records does not answer. Try again.")
 

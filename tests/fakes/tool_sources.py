@@ -105,7 +105,7 @@ class RecordingObserver:
 
     def __init__(self) -> None:
         self.statuses: list[SourceStatus] = []
-        self.judgements: list[SourceStatus] = []
+        self.checked_statuses: list[SourceStatus] = []
         self.new: list[Pin] = []
         self.drift: list[Pin] = []
         self.decisions: list[Pin] = []
@@ -116,8 +116,8 @@ class RecordingObserver:
         self.statuses.append(status)
         self._more.set()
 
-    def judged(self, status: SourceStatus) -> None:
-        self.judgements.append(status)
+    def checked(self, status: SourceStatus) -> None:
+        self.checked_statuses.append(status)
 
     def pinned(self, pin: Pin) -> None:
         self.new.append(pin)
@@ -128,7 +128,7 @@ class RecordingObserver:
     def decided(self, pin: Pin) -> None:
         self.decisions.append(pin)
 
-    def troubled(self, source: str, problem: BaseException) -> None:
+    def met_problem(self, source: str, problem: BaseException) -> None:
         self.troubles.append((source, problem))
 
     async def readings(self, count: int, source: str = "files") -> SourceStatus:

@@ -122,7 +122,7 @@ async def test_a_listener_gets_nothing_more_once_its_key_is_revoked(tmp_path: Pa
 
 
 @pytest.mark.promise("mcpserver.admission")
-async def test_hosts_origins_paths_methods_and_bodies_are_judged_before_anything_else(tmp_path: Path) -> None:
+async def test_hosts_origins_paths_methods_and_bodies_are_checked_before_anything_else(tmp_path: Path) -> None:
     terms: dict[str, Any] = {
         "allowed_hosts": ["hub.example"],
         "allowed_origins": ["https://app.example"],

@@ -120,11 +120,11 @@ def _try_all(sample: Collection[Mutant], covered: CoverageMap, jobs: int) -> Ite
         def tried(mutant: Mutant) -> Tried:
             copy = copies.get()
             file = copy / PACKAGE.name / mutant.file
-            kept, begun_s = file.read_text(), time.monotonic()
+            kept, start_s = file.read_text(), time.monotonic()
             try:
                 file.write_text(mutant.source)
                 return Tried(
-                    mutant, _noticed(covered.tests_of(mutant.file, mutant.line), copy), time.monotonic() - begun_s
+                    mutant, _noticed(covered.tests_of(mutant.file, mutant.line), copy), time.monotonic() - start_s
                 )
             finally:
                 file.write_text(kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ports.job_records import FINAL, HOUR_MS, T0, a_job, ended, in_state, kept, running
-from toolhub_service.domain.job import JobFilter, JobTally, amended, moved
+from toolhub_service.domain.job import JobCounts, JobFilter, amended, moved
 from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.result import JobState
 
@@ -134,20 +134,20 @@ class JobStoreSweepSuite:
         assert [job.job_id for job in page] == ["job-2"]
 
     async def test_tally_counts_what_is_not_over(self, started: JobStore, another: JobStore) -> None:
-        assert await started.tally() == JobTally({}, None)
+        assert await started.count_jobs() == JobCounts({}, None)
         for number, state in enumerate(JobState):
             await kept(started, *in_state(a_job(f"job-{number}"), state))
         await kept(started, a_job("job-early", created_at_unix_ms=T0 - 5))
-        tally = await another.tally()
-        assert {state: count for state, count in tally.by_state.items() if count} == {
+        counts = await another.count_jobs()
+        assert {state: count for state, count in counts.by_state.items() if count} == {
             JobState.QUEUED: 2,
             JobState.AWAITING_APPROVAL: 1,
             JobState.RUNNING: 1,
             JobState.CANCELLING: 1,
         }
-        assert tally.oldest_queued_at_unix_ms == T0 - 5
+        assert counts.oldest_queued_at_unix_ms == T0 - 5
 
     async def test_tally_forgets_what_has_ended(self, started: JobStore) -> None:
         job = await kept(started, a_job(), running(a_job()))
         await started.put(ended(job))
-        assert not any((await started.tally()).by_state.values())
+        assert not any((await started.count_jobs()).by_state.values())

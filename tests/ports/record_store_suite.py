@@ -96,8 +96,8 @@ class RecordStoreSuite:
             (Where({"source": ""}, {"state": ()}, {"tool": ""}), {"notes/read", "notes/write", "time/now"}),
             (Where(among={"state": {"APPROVED"}}), {"notes/write"}),
             (Where(like={"tool": "*/r*"}), {"notes/read"}),
-            (Where(judged={"source": "notes".__eq__}), {"notes/read", "notes/write"}),
-            (Where(among={"state": {"APPROVED"}}, judged={"source": lambda _: False}), set()),
+            (Where(checked={"source": "notes".__eq__}), {"notes/read", "notes/write"}),
+            (Where(among={"state": {"APPROVED"}}, checked={"source": lambda _: False}), set()),
             (Where({"source": "time"}, {"state": {"PENDING"}}, {"tool": "time/now"}), {"time/now"}),
         ],
     )

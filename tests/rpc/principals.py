@@ -34,7 +34,7 @@ roles:
 rules:
   - {id: writes-need-a-yes, effect: REQUIRE_APPROVAL, tools: [core/fs.writeText], reason: Files are shared.}
 """
-"""Everybody may do everything, but writing files takes a yes of `judge`."""
+"""Everybody may do everything, but writing files takes a yes of `check`."""
 IMPATIENT: Mapping[str, Any] = {"jobs": {"heartbeat_s": 0.05, "dead_after_s": 0.5}}
 """A process that died is noticed within a second."""
 BY_KEY: Mapping[str, Any] = {"auth": {"modes": ["api-key"]}}

@@ -127,7 +127,7 @@ async def test_artifact_in_the_arguments_is_the_text_and_the_audit_log_has_its_d
     assert "what was uploaded" not in asked.args_summary
 
 
-@pytest.mark.promise("artifact.arguments-judged")
+@pytest.mark.promise("artifact.arguments-checked")
 async def test_same_text_inline_and_by_reference_is_the_same_call(hub: RunningHub) -> None:
     artifact = await uploaded(hub, b"the text")
     inline = await hub.invoke("test/text.repeat", {"text": "the text"})
@@ -151,7 +151,7 @@ async def test_same_text_inline_and_by_reference_is_the_same_call(hub: RunningHu
         ({"\\u0024artifact": "art_1"}, "INPUT_SCHEMA_INVALID"),
     ],
 )
-@pytest.mark.promise("artifact.arguments-judged")
+@pytest.mark.promise("artifact.arguments-checked")
 async def test_reference_that_cannot_be_resolved_is_refused_before_the_tool(
     hub: RunningHub, reference: Any, expected: str
 ) -> None:

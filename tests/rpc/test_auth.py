@@ -139,7 +139,7 @@ def test_key_file_holds_no_key_and_is_readable_by_its_owner_only(tmp_path: Path)
 
 
 @pytest.mark.promise("identity.bad-credential-refused")
-async def test_credential_that_was_sent_is_judged_even_where_none_is_needed(hub: RunningHub) -> None:
+async def test_credential_that_was_sent_is_checked_even_where_none_is_needed(hub: RunningHub) -> None:
     failure = await failed(hub.stub.Invoke(request(TOOL), metadata=bearer("thk_1_2")))
     assert failure.code is grpc.StatusCode.UNAUTHENTICATED
 

@@ -308,7 +308,7 @@ rules:
 """
 
 
-async def test_policy_judges_tables_and_kinds_of_statements(tmp_path: Path, harness: DatabaseHarness) -> None:
+async def test_policy_checks_tables_and_kinds_of_statements(tmp_path: Path, harness: DatabaseHarness) -> None:
     writing = {"name": "writing", "url": harness.writer, "read_only": False}
     listed = {"name": "listed", "url": harness.reader, "tables": ["public.orders"]}
     async with db_hub(tmp_path, harness.entry(), writing, listed, policy=POLICY + RULES) as hub:

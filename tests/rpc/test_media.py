@@ -66,7 +66,7 @@ async def put(hub: RunningHub, path: str, content: bytes, principal: str = "loca
     (folder / path).write_bytes(content)
 
 
-@pytest.mark.promise("media.delivered-as-judged")
+@pytest.mark.promise("media.delivered-as-checked")
 async def test_a_message_and_its_files_arrive_by_mail_and_webhook_and_the_result_lists_them(
     tmp_path: Path, receivers: Receivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -336,7 +336,7 @@ async def test_an_error_that_a_tool_reports_is_reported_as_an_error(harness: Rea
         assert words in error.message, error.message
 
 
-async def test_arguments_are_judged_before_a_server_sees_them(harness: RealServerHarness) -> None:
+async def test_arguments_are_checked_before_a_server_sees_them(harness: RealServerHarness) -> None:
     for tool, args in (
         ("everything/get-sum", {"a": "one", "b": 2}),
         ("everything/get-structured-content", {"location": "Paris"}),

@@ -95,7 +95,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[SessionHarness]:
         yield SessionHarness(running, waits, writes)
 
 
-@pytest.mark.promise("session.each-call-judged")
+@pytest.mark.promise("session.each-call-checked")
 async def test_every_call_of_a_message_is_answered_under_its_own_name_and_audited(hub: RunningHub) -> None:
     client = Client(hub)
     await client.send(*[call(f"mine-{number}") for number in range(64)])
@@ -114,8 +114,8 @@ async def test_every_call_of_a_message_is_answered_under_its_own_name_and_audite
     assert await client.stream.code() is grpc.StatusCode.OK
 
 
-@pytest.mark.promise("session.each-call-judged")
-async def test_each_call_is_judged_by_itself(hub: RunningHub) -> None:
+@pytest.mark.promise("session.each-call-checked")
+async def test_each_call_is_checked_by_itself(hub: RunningHub) -> None:
     client = Client(hub)
     await client.send(
         call("denied", "core/exec.run", {"argv": ["ls"]}),

@@ -191,7 +191,7 @@ async def test_beside_other_modes_what_a_request_carries_decides_over_its_certif
     modes = ("spiffe", "api-key", "insecure-local")
     async with spiffe_harness(tmp_path, modes) as given:
         file = Paths(given.running.hub.settings).key_file()
-        holder, impostor = file.create("key-holder"), file.create(WORKLOAD)
+        holder, impersonator = file.create("key-holder"), file.create(WORKLOAD)
         reload_keys(given.running.hub, file)
         with_svid, without = svid(given.own, WORKLOAD), given.own.sign("localhost")
         assert await given.whoami(with_svid) == WORKLOAD
@@ -200,7 +200,7 @@ async def test_beside_other_modes_what_a_request_carries_decides_over_its_certif
         assert await given.whoami(without) == "local"
         refused = {
             "unknown or was revoked": (with_svid, holder + "x"),
-            "name of a principal": (without, impostor),
+            "name of a principal": (without, impersonator),
             "does not vouch": (svid(given.partner, WORKLOAD), ""),
         }
         for why, (client, key) in refused.items():

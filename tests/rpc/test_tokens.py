@@ -172,7 +172,7 @@ async def test_keys_change_while_calls_run_and_hub_and_issuer_restart(issuer: Re
         assert (await hub.invoke(NOW, metadata=bearer(token))).ok
 
 
-async def test_a_hub_that_could_not_judge_tokens_does_not_start(
+async def test_a_hub_that_could_not_check_tokens_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issuer = {"name": "real", "issuer": "http://id.example.com", "audiences": [HUB]}

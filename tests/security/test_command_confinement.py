@@ -66,7 +66,7 @@ async def test_a_climb_out_of_a_link_prints_no_key_of_the_hub(tmp_path: Path, bu
 
 
 @pytest.mark.parametrize("level", LEVELS)
-async def test_a_path_with_climbs_reaches_the_program_as_it_was_judged(tmp_path: Path, level: str) -> None:
+async def test_a_path_with_climbs_reaches_the_program_as_it_was_checked(tmp_path: Path, level: str) -> None:
     workspace = workspace_in(tmp_path)
     tool = ExecRun(confinement_of(level))
     for path, cwd in (("x/../notes.txt", "."), ("../notes.txt", "x"), ("../../x/../notes.txt", "x/y")):

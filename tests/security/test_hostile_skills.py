@@ -207,7 +207,7 @@ def write_all(skills: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["bubblewrap", "landlock"])
-@pytest.mark.promise("skills.confined", "skills.judged-by-the-hub", "skills.calls-are-narrowed")
+@pytest.mark.promise("skills.confined", "skills.checked-by-the-hub", "skills.calls-are-narrowed")
 async def test_no_skill_gets_more_than_it_was_given(tmp_path: Path, level: str) -> None:
     if level == "landlock" and not landlock_abi():
         pytest.skip("this kernel has no Landlock: Linux 5.13 with CONFIG_SECURITY_LANDLOCK has it")

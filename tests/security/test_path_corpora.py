@@ -12,7 +12,7 @@ import pytest
 from tests.corpora import load_lines
 from tests.fakes.file_calls import OPENINGS, FileCalls, content_of, descriptors
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.paths import check_path
 
 LISTS = [
     "fuzzdb_NullByteRepresentations",
@@ -63,9 +63,9 @@ def filled(template: dict[str, object], path: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", LISTS)
 def test_an_accepted_path_is_inside(name: str) -> None:
-    judged = [judge(path) for path in attacks(name)]
-    refusals = {answer for answer in judged if isinstance(answer, ErrorKind)}
-    accepted = {answer for answer in judged if isinstance(answer, str)}
+    checked = [check(path) for path in attacks(name)]
+    refusals = {answer for answer in checked if isinstance(answer, ErrorKind)}
+    accepted = {answer for answer in checked if isinstance(answer, str)}
     assert refusals <= LEXICAL
     assert refusals
     assert accepted
@@ -74,9 +74,9 @@ def test_an_accepted_path_is_inside(name: str) -> None:
         assert "\0" not in path
 
 
-def judge(path: str) -> str | ErrorKind:
+def check(path: str) -> str | ErrorKind:
     try:
-        return judge_path(path)
+        return check_path(path)
     except ToolFailure as failure:
         return failure.error.kind
 
@@ -93,7 +93,7 @@ async def test_no_listed_path_leads_a_tool_outside(name: str, opening: str, tmp_
     before = shallow(tmp_path, calls.root)
     await calls("writeText", path="own", text="own")
     open_before = descriptors()
-    # Without openat2 each takes three times as long; the judgement before it, which is the same, has seen them all.
+    # Without openat2 each takes three times as long, and the same check has run on all of them before.
     for number, path in enumerate(attacks(name)[:: 1 if opening == "openat2" else 5]):
         for tool, template in tried(path, number):
             assert CANARY not in await answer(calls, tool, filled(template, path))
@@ -104,9 +104,9 @@ async def test_no_listed_path_leads_a_tool_outside(name: str, opening: str, tmp_
 
 
 def tried(path: str, number: int) -> list[tuple[str, dict[str, object]]]:
-    """Every way to use a path that the judgement accepts; of one that it refuses, another reading and another writing
+    """Every way to use a path that the check accepts; of one that it refuses, another reading and another writing
     each time: hundreds of refused paths for every way."""
-    if isinstance(judge(path), str):
+    if isinstance(check(path), str):
         return READS + WRITES
     return [READS[number % len(READS)], WRITES[number % len(WRITES)]]
 

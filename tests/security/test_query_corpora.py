@@ -13,7 +13,7 @@ from tests.corpora import load_json, load_lines, load_text
 from tests.fakes.outcomes import outcome
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.verdict import CommandRule
-from toolhub_service.guards.commands import judge_command
+from toolhub_service.guards.commands import check_command
 from toolhub_service.tools.query import select
 from toolhub_service.tools.step_budget import Language, QueryLimits
 
@@ -36,7 +36,7 @@ def test_patterns_that_backtrack_forever_elsewhere_are_settled_at_once() -> None
         select([text], f"$[?search(@, '{quoted}')]", "jsonpath", LIMITS)
         rule = CommandRule(name="x", path="/bin/x", positionals=pattern, end_of_options=False)
         with pytest.raises(ToolFailure):
-            judge_command(["x", "a" * 4000 + "!"], (rule,))
+            check_command(["x", "a" * 4000 + "!"], (rule,))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

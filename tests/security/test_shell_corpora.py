@@ -20,7 +20,7 @@ from tests.fakes.outcomes import outcome, outcome_of
 from tests.fakes.util_context import called
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.guards.command_grammar import SAFE_COMMANDS
-from toolhub_service.guards.commands import argv_of, judge_command, split_command
+from toolhub_service.guards.commands import argv_of, check_command, split_command
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.exec_run import ExecRun
 
@@ -154,7 +154,7 @@ def test_a_hostile_string_as_a_flag_value_or_a_name_is_refused(form: list[str]) 
     for line in set(lines_of("canary")) - names:
         argv = [word.replace("{}", line) for word in form]
         with pytest.raises(ToolFailure) as caught:
-            judge_command(argv, SAFE_COMMANDS)
+            check_command(argv, SAFE_COMMANDS)
         assert caught.value.error.kind in (ErrorKind.INVALID_INPUT, ErrorKind.POLICY_DENIED)
 
 
@@ -163,10 +163,10 @@ def test_no_line_makes_a_flag_that_the_grammar_does_not_name() -> None:
         allowed = {flag.flag for flag in rule.flags}
         for line in lines_of("canary"):
             try:
-                judged = judge_command([rule.name, line], SAFE_COMMANDS)
+                checked = check_command([rule.name, line], SAFE_COMMANDS)
             except ToolFailure:
                 continue
-            options = judged.argv[1 : judged.argv.index("--")] if "--" in judged.argv else ()
+            options = checked.argv[1 : checked.argv.index("--")] if "--" in checked.argv else ()
             assert set(options) <= allowed
 
 
@@ -201,7 +201,7 @@ ESCAPES = [
 @pytest.mark.parametrize("line", ESCAPES)
 def test_programs_that_run_programs_are_not_reachable(line: str) -> None:
     with pytest.raises(ToolFailure):
-        judge_command(argv_of(line), SAFE_COMMANDS)
+        check_command(argv_of(line), SAFE_COMMANDS)
 
 
 def test_splitting_any_line_is_settled_at_once() -> None:

@@ -19,7 +19,7 @@ import yaml
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql import judge_sql
+from toolhub_service.guards.sql import check_sql
 from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.tools.database.connection import Database, DatabaseLimits
 from toolhub_service.tools.database.postgres import PostgresDatabase
@@ -71,7 +71,7 @@ def test_no_attack_passes_the_guard(dialect: str, family: str) -> None:
     passed = []
     for sql in BYPASS[dialect][family]:
         try:
-            judge_sql(sql, terms_of(dialect, family), writes=False)
+            check_sql(sql, terms_of(dialect, family), writes=False)
             passed.append(sql)
         except ToolFailure as refusal:
             assert refusal.error.kind in REFUSALS, sql  # noqa: PT017 - of each statement of the family
@@ -85,7 +85,7 @@ def test_honest_queries_pass_the_guard(dialect: str) -> None:
     refused = {}
     for sql in HONEST[dialect]:
         try:
-            judge_sql(sql, terms_of(dialect), writes=False)
+            check_sql(sql, terms_of(dialect), writes=False)
         except ToolFailure as refusal:
             refused[sql] = refusal.error.message
     assert len(refused) <= 0.05 * len(HONEST[dialect]), refused

@@ -90,7 +90,7 @@ async def test_answers_are_tried_in_turn(clients: Clients) -> None:
     assert inner.dialled == list(answers)
 
 
-@pytest.mark.promise("net.redirects-judged")
+@pytest.mark.promise("net.redirects-checked")
 @pytest.mark.parametrize(
     "location",
     [
@@ -109,7 +109,7 @@ async def test_answers_are_tried_in_turn(clients: Clients) -> None:
         "http://0x7f000001/",
     ],
 )
-async def test_redirect_is_judged_like_a_first_request(location: str, clients: Clients) -> None:
+async def test_redirect_is_checked_like_a_first_request(location: str, clients: Clients) -> None:
     resolver = FixedResolver({"inside.example": ("127.0.0.1",)}, default=("93.184.216.34",))
     client = clients(resolver)
     async with serving(always(response(status=302, location=location))) as server:

@@ -17,7 +17,7 @@ from tests.fakes.resolvers import FixedResolver
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import is_public
-from toolhub_service.guards.urls import JudgedUrl, judge_url
+from toolhub_service.guards.urls import CheckedUrl, check_url
 from toolhub_service.tools.egress.client import HttpRequest
 
 ANYWHERE = (EgressRule(("*",), ports=frozenset(range(1, 65_536))),)
@@ -57,10 +57,10 @@ class CLibraryResolver(FixedResolver):
             return await super().resolve(host, port)
 
 
-def judged(url: str, egress: tuple[EgressRule, ...]) -> JudgedUrl | ErrorKind:
-    """The judgement, or the kind of the refusal."""
+def checked(url: str, egress: tuple[EgressRule, ...]) -> CheckedUrl | ErrorKind:
+    """The verdict, or the kind of the refusal."""
     try:
-        return judge_url(url, "GET", egress)
+        return check_url(url, "GET", egress)
     except ToolFailure as failure:
         return failure.error.kind
 
@@ -102,39 +102,39 @@ def test_every_forbidden_range_is_refused_as_a_literal() -> None:
             address = network[position]
             host = f"[{address}]" if address.version == 6 else str(address)
             with pytest.raises(ToolFailure) as caught:
-                judge_url(f"http://{host}/", "GET", ANYWHERE)
+                check_url(f"http://{host}/", "GET", ANYWHERE)
             assert caught.value.error.kind is ErrorKind.HTTP_DISALLOWED_HOST
 
 
 def test_the_allow_list_holds_against_open_redirect_payloads() -> None:
     only = (EgressRule(("www.whitelisteddomain.tld",)),)
     lines = load_lines("ssrf/patt_Open-Redirect-payloads.txt.gz")
-    judgements = [judged(form, only) for line in lines for form in forms(line)]
-    hosts = {url.host for url in judgements if isinstance(url, JudgedUrl)}
+    verdicts = [checked(form, only) for line in lines for form in forms(line)]
+    hosts = {url.host for url in verdicts if isinstance(url, CheckedUrl)}
     assert hosts <= {"www.whitelisteddomain.tld"}
-    assert {kind for kind in judgements if isinstance(kind, ErrorKind)} <= TYPED
+    assert {kind for kind in verdicts if isinstance(kind, ErrorKind)} <= TYPED
 
 
 def test_names_become_ascii_by_the_url_standard_or_are_refused() -> None:
     same = 0
     for case in (case for case in load_json("ssrf/wpt_toascii.json.gz") if isinstance(case, dict)):
-        judgement = judged(f"http://{case['input']}/", ANYWHERE)
-        if isinstance(judgement, JudgedUrl):
+        verdict = checked(f"http://{case['input']}/", ANYWHERE)
+        if isinstance(verdict, CheckedUrl):
             assert case["output"] is not None, case
-            assert judgement.host == case["output"].lower().removesuffix("."), case
+            assert verdict.host == case["output"].lower().removesuffix("."), case
             same += 1
         else:
-            assert judgement in TYPED
+            assert verdict in TYPED
     assert same >= 15
 
 
-def test_no_judged_url_could_be_read_as_another_address() -> None:
-    for judgement in (judged(url, ANYWHERE) for url in payloads()):
-        if not isinstance(judgement, JudgedUrl):
+def test_no_checked_url_could_be_read_as_another_address() -> None:
+    for verdict in (checked(url, ANYWHERE) for url in payloads()):
+        if not isinstance(verdict, CheckedUrl):
             continue
-        if judgement.is_address:
-            assert str(ip_address(judgement.host)) == judgement.host
-            assert is_public(judgement.host)
+        if verdict.is_address:
+            assert str(ip_address(verdict.host)) == verdict.host
+            assert is_public(verdict.host)
         else:
-            assert judgement.host.isascii()
-            assert not judgement.host.rpartition(".")[2].isdigit()
+            assert verdict.host.isascii()
+            assert not verdict.host.rpartition(".")[2].isdigit()

@@ -69,7 +69,7 @@ async def hub_and_site(
             yield hub, site, forbidden
 
 
-@pytest.mark.promise("net.redirects-judged")
+@pytest.mark.promise("net.redirects-checked")
 async def test_no_spelling_and_no_redirect_of_it_reaches_loopback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,7 +173,7 @@ async def test_no_credential_but_a_key_lets_anybody_in(keyed: KeyedHub, metadata
 
 
 @pytest.mark.parametrize("sent", ["Basic bG9jYWw6", "Bearer", "thk_0a1b2c3d_" + "a" * 43, "Negotiate x", "bearer  x"])
-async def test_a_credential_that_was_sent_is_judged_even_where_none_is_needed(hub: RunningHub, sent: str) -> None:
+async def test_a_credential_that_was_sent_is_checked_even_where_none_is_needed(hub: RunningHub, sent: str) -> None:
     assert (await hub.invoke("core/util.time.now")).ok
     code, message = await status(hub.stub.Invoke(request("core/util.time.now"), metadata=(("authorization", sent),)))
     assert code is grpc.StatusCode.UNAUTHENTICATED

@@ -239,7 +239,7 @@ async def test_approval_of_artifacts_is_for_their_bytes(harness: ApprovalsHarnes
     assert equal.ok, "the bytes are what was approved, not the name"
 
 
-@pytest.mark.promise("approval.exact-call", "jobs.judged-when-they-run")
+@pytest.mark.promise("approval.exact-call", "jobs.checked-when-they-run")
 async def test_policy_that_changed_between_asking_and_running_voids_it_for_jobs_too(harness: ApprovalsHarness) -> None:
     robot = harness.by("robot")
     job = await robot.submit(WRITE, ARGS, request_id="work")

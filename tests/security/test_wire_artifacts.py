@@ -230,8 +230,8 @@ async def test_hostile_names_in_references_are_refused_with_a_message(harness: A
         assert len(result.error.message) < 2_000
 
 
-@pytest.mark.promise("artifact.arguments-judged")
-async def test_policy_judges_the_text_that_a_reference_brings_in(tmp_path: Path) -> None:
+@pytest.mark.promise("artifact.arguments-checked")
+async def test_policy_checks_the_text_that_a_reference_brings_in(tmp_path: Path) -> None:
     rule = "rules:\n  - {id: no-evil, effect: DENY, tools: [test/text.echo], when: 'args.text.contains(\"evil\")'}\n"
     async with running_hub(tmp_path, policy=POLICY + rule, settings=BY_KEY, tools=[Echo()]) as running:
         harness = ArtifactsHarness(running)

@@ -29,7 +29,7 @@ from toolhub.v1 import error_pb2, result_pb2
 from toolhub_service.tools.egress.transport import SystemResolver
 
 SAMPLE = 40
-"""Lines of each list: a call costs a hundred times what the judgement in it does, which has seen them all."""
+"""Lines of each list: a call costs a hundred times what its check costs, which the unit tests run over all of them."""
 AT_ONCE = 16
 OUTSIDE = "CANARY-OF-THE-OUTSIDE"
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "busybox"}
@@ -201,7 +201,7 @@ async def test_ssrf_payloads_reach_nothing_but_the_one_server(
         assert await damage_of(harness, activity) == {}
 
 
-@pytest.mark.promise("net.redirects-judged")
+@pytest.mark.promise("net.redirects-checked")
 async def test_a_redirect_is_not_followed_where_policy_does_not_allow_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, activity: ProcessActivity
 ) -> None:

@@ -27,7 +27,7 @@ from toolhub_service.domain.call import Call
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Adapter
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument, ToolSpec
-from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.paths import check_path
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy import arguments
 from toolhub_service.runtime import approval_record, artifact_references, pipeline
@@ -238,21 +238,21 @@ class ManyPaths(Tool["ManyPaths.In", "ManyPaths.Out"]):
         return self.Out(count=len(args.paths))
 
 
-async def test_many_paths_are_judged_beside_other_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_paths_are_checked_beside_other_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails at befa727: 4 us each on the event loop, 1 s for 4 MiB."""
-    judged_in: set[threading.Thread] = set()
+    checked_in: set[threading.Thread] = set()
 
-    def judges(path: str) -> str:
-        judged_in.add(threading.current_thread())
-        return judge_path(path)
+    def checks(path: str) -> str:
+        checked_in.add(threading.current_thread())
+        return check_path(path)
 
-    monkeypatch.setattr(arguments, "judge_path", judges)
+    monkeypatch.setattr(arguments, "check_path", checks)
     paths = [f"folder/{number}" for number in range(20_000)]
     async with running_hub(tmp_path, policy=OPEN_POLICY, tools=[ManyPaths()]) as hub:
         assert await hub.value(ManyPaths.name, {"paths": paths}) == {"count": 20_000}
         refused = await hub.invoke(ManyPaths.name, {"paths": [*paths, "../outside"]})
     assert refused.error.kind == error_pb2.ERROR_KIND_PATH_OUTSIDE_SANDBOX
-    assert threading.main_thread() not in judged_in
+    assert threading.main_thread() not in checked_in
 
 
 async def test_references_to_artifacts_are_sought_in_many_values_beside_other_calls(
@@ -325,8 +325,8 @@ async def test_a_session_message_of_too_many_calls_is_refused_by_its_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails at befa727: each of the empty calls was judged and distinguished, 57 us each: 1.8 s for 64 KiB."""
-    judged: list[Any] = []
-    monkeypatch.setattr(envelope, "_place", judged.append)
+    checked: list[Any] = []
+    monkeypatch.setattr(envelope, "_place", checked.append)
     message = pb.InvokeSessionRequest.FromString(b"\x0a\x00" * 30_000)
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
         session = hub.stub.InvokeSession()
@@ -335,7 +335,7 @@ async def test_a_session_message_of_too_many_calls_is_refused_by_its_count(
             async for _ in session:
                 pass
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert len(judged) < 1_000
+    assert len(checked) < 1_000
 
 
 async def test_a_caller_whose_rate_is_used_up_is_refused_before_its_arguments_are_read(tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ async def test_a_session_needs_the_role_and_a_credential(harness: SessionHarness
         assert (await failed_stream(stream)).code is code
 
 
-@pytest.mark.promise("session.each-call-judged")
-async def test_calls_of_a_session_are_its_principal_s_and_judged_like_any_other(harness: SessionHarness) -> None:
+@pytest.mark.promise("session.each-call-checked")
+async def test_calls_of_a_session_are_its_principal_s_and_checked_like_any_other(harness: SessionHarness) -> None:
     line = Session(harness.by("bob"))
     await line.send(
         call("a", ECHO, {"text": "x"}, user_id="alice"),

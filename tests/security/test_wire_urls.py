@@ -63,7 +63,7 @@ async def test_no_spelling_gets_past_the_prefix_of_an_egress_rule(tmp_path: Path
         assert web.asked == []
 
 
-async def test_the_judged_url_is_the_sent_one(tmp_path: Path) -> None:
+async def test_the_checked_url_is_the_sent_one(tmp_path: Path) -> None:
     """Fails at befa727: the server is sent the caller's spelling."""
     async with hub_and_web(tmp_path) as (hub, web):
         for path in ("/v1/%61", "/x/../v1/./a", "/v1/group%2fname?b=2&a=%31"):
@@ -71,7 +71,7 @@ async def test_the_judged_url_is_the_sent_one(tmp_path: Path) -> None:
         assert [asked.target for asked in web.asked] == ["/v1/a", "/v1/a", "/v1/group%2Fname?b=2&a=1"]
 
 
-async def test_redirects_are_judged_in_the_same_spelling(tmp_path: Path) -> None:
+async def test_redirects_are_checked_in_the_same_spelling(tmp_path: Path) -> None:
     async with hub_and_web(tmp_path, "/v1") as (hub, web):
         assert kind(await fetched(hub, web.url("/v1/away"))) == "HTTP_DISALLOWED_HOST"
         back = await fetched(hub, web.url("/v1/back"))

@@ -112,7 +112,7 @@ func connectionProblem(details string, isEncrypted bool) string {
 	return ""
 }
 
-// CallFailed says that a call was judged or ran and did not succeed.
+// CallFailed says that a call was refused, or ran and failed.
 type CallFailed struct {
 	Reason *toolhubv1.ToolError
 	CallID string

@@ -104,7 +104,7 @@ func (hub *Hub) invoke(ctx context.Context, request *toolhubv1.InvokeRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return judged(response.GetResult())
+	return outcome(response.GetResult())
 }
 
 // DryRun is what a call would do; Commit does exactly this.
@@ -170,7 +170,7 @@ func (hub *Hub) InvokeStream(
 			return nil, hubError(err, hub.address)
 		}
 		if result := event.GetResult(); result != nil {
-			return judged(result)
+			return outcome(result)
 		}
 		seen(event)
 	}
@@ -179,7 +179,7 @@ func (hub *Hub) InvokeStream(
 // Value unmarshals a result's JSON into target. A *CallFailed says that the call did not succeed; a result that became a
 // job has no value yet.
 func Value(result *toolhubv1.ToolResult, target any) error {
-	if _, err := judged(result); err != nil {
+	if _, err := outcome(result); err != nil {
 		return err
 	}
 	if job := result.GetJob(); job != nil {
@@ -355,7 +355,7 @@ func (hub *Hub) request(call Call) (*toolhubv1.InvokeRequest, error) {
 	}, nil
 }
 
-func judged(result *toolhubv1.ToolResult) (*toolhubv1.ToolResult, error) {
+func outcome(result *toolhubv1.ToolResult) (*toolhubv1.ToolResult, error) {
 	if !result.GetOk() {
 		return result, &CallFailed{Reason: result.GetError(), CallID: result.GetCallId()}
 	}

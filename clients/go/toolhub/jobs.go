@@ -70,7 +70,7 @@ func (hub *Hub) JobResult(ctx context.Context, jobID string) (*toolhubv1.ToolRes
 			return nil, err
 		}
 		if Final(status.GetState()) {
-			return judged(status.GetResult())
+			return outcome(status.GetResult())
 		}
 	}
 	return nil, fmt.Errorf("watching job %s: %w", jobID, io.ErrUnexpectedEOF)

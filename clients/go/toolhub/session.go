@@ -67,11 +67,11 @@ func (session *Session) Invoke(ctx context.Context, call Call) (*toolhubv1.ToolR
 	}
 	select {
 	case result := <-answered:
-		return judged(result)
+		return outcome(result)
 	case <-session.ended:
 		select {
 		case result := <-answered: // it came with the end
-			return judged(result)
+			return outcome(result)
 		default:
 			return nil, session.broken
 		}

@@ -141,7 +141,7 @@ class Reason(StrEnum):
     """The caller lacks the role that the service requires, or lost the role while its stream was open."""
     OVERLOADED = "OVERLOADED"
     """This process already has `server.max_in_flight` calls in flight, or `server.max_watches` watch streams
-    open, or the caller's tenant has its share of them."""
+    open, or the caller's tenant has its share of them, or large requests use all memory for them."""
     WATCH_SHARE_TAKEN = "WATCH_SHARE_TAKEN"
     """The caller has as many watch streams open as are left of `server.max_watches` for all other callers."""
     DRAINING = "DRAINING"

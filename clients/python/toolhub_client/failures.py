@@ -1,4 +1,4 @@
-"""What a caller may have to handle: an RPC that failed, and a call that was judged or ran and did not succeed.
+"""What a caller may have to handle: an RPC that failed, and a call that was refused, or ran and failed.
 
 HubError (a grpc.aio.AioRpcError)           CallFailed
   HubUnavailable                              ToolNotFound        did_you_mean
@@ -140,7 +140,7 @@ def _details(error: grpc.aio.AioRpcError) -> Sequence[Any]:
 
 
 class CallFailed(Exception):
-    """A call was judged or ran and did not succeed. `str()` is the hub's message for the model."""
+    """A call was refused, or ran and failed. `str()` is the hub's message for the model."""
 
     def __init__(self, error: error_pb2.ToolError, call_id: str) -> None:
         super().__init__(error.message)

@@ -153,7 +153,7 @@ export const Reason = {
   /** The caller lacks the role that the service requires, or lost the role while its stream was open. */
   ROLE_MISSING: "ROLE_MISSING",
   /** This process already has `server.max_in_flight` calls in flight, or `server.max_watches` watch streams open,
-   * or the caller's tenant has its share of them.
+   * or the caller's tenant has its share of them, or large requests use all memory for them.
    */
   OVERLOADED: "OVERLOADED",
   /** The caller has as many watch streams open as are left of `server.max_watches` for all other callers. */

@@ -90,7 +90,7 @@ function text(bytes: Uint8Array | number | undefined): string {
   return bytes instanceof Uint8Array ? new TextDecoder().decode(bytes) : "";
 }
 
-/** A call was judged or ran and did not succeed. `message` is the hub's, for the model. */
+/** A call was refused, or ran and failed. `message` is the hub's, for the model. */
 export class CallFailed extends Error {
   constructor(
     readonly reason: ToolError,

@@ -15,7 +15,7 @@ from toolhub_service.adapters.source_config import Section, SourceInvalid, Sourc
 from toolhub_service.credentials.secret import OAuthSettings, PerUserTerms
 from toolhub_service.domain.credential import CredentialKind
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.guards.headers import judge_request_headers
+from toolhub_service.guards.headers import check_request_headers
 
 _PREFIX: Final = "Bearer "
 _URLS: Final = ("issuer", "origins` or `token_url")
@@ -99,7 +99,7 @@ def check_auth(place: str, auth: SourceAuth) -> None:
         return
     per_user = auth.per_user
     try:
-        judge_request_headers({per_user.header: per_user.prefix or ""})
+        check_request_headers({per_user.header: per_user.prefix or ""})
     except ToolFailure as failure:
         raise SourceInvalid(f"{place}.per_user.header: {failure.error.message}") from failure
     for key, kinds in _OF_KINDS.items():

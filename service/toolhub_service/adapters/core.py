@@ -37,7 +37,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms, InnerCalls
 from toolhub_service.domain.result import Chunk, Outcome, Progress
 from toolhub_service.domain.tool import EXECUTE_COMMAND, READ_FS, WRITE_FS, ArgumentRole, ToolKind, ToolSpec
-from toolhub_service.guards.paths import judge_path, workspace_folder_name
+from toolhub_service.guards.paths import check_path, workspace_folder_name
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
@@ -258,7 +258,7 @@ class CoreAdapter:
             return NO_PRECONDITIONS
         identity = self._workspaces.identity(planned.call)
         try:
-            paths = {judge_path(path) for path in _asked(tool, tool.touches, planned)}
+            paths = {check_path(path) for path in _asked(tool, tool.touches, planned)}
             if not paths:
                 return Preconditions(identity)
             entries = await to_thread(partial(self._entries, planned.call, sorted(paths)))

@@ -12,10 +12,13 @@ Work is followed to its end, and then its result is collected. Work that a remot
 done. The order of saving and sending is that of a write-ahead log; an idempotency key would make "look up before
 resend" unnecessary, but n8n and ComfyUI honour none.
 
-Work is stopped in three ways, each handled separately: - somebody cancels the job: `RunningJobs.stopping` is set. The
-remote side is asked to stop and followed until it has. - the deadline passes: this coroutine is cancelled at or after
-`call.deadline_s` by the hub's clock. The remote side is asked once, for a bounded time, to stop. - this process stops:
-this coroutine is cancelled before that. The remote side is left alone, because another run follows.
+Work is stopped in three ways, each handled separately:
+
+- Somebody cancels the job: `RunningJobs.stopping` is set. The remote side is asked to stop and followed until it has.
+- The deadline passes: this coroutine is cancelled at or after `call.deadline_s` by the hub's clock. The remote side is
+  asked once, for a bounded time, to stop.
+- This process stops: this coroutine is cancelled before that. The remote side is left alone, because another run
+  follows.
 """
 
 from __future__ import annotations
@@ -96,7 +99,7 @@ class RemoteExecutor:
         self.terms = terms or RemoteTerms()
         self._randomness = randomness
 
-    async def runs(self, call: GrantedCall) -> bool:
+    async def is_remote(self, call: GrantedCall) -> bool:
         """Return whether a call runs on the remote side: its tool is declared so, or its job has a mark, which proves
         it whatever the tool's current declaration says."""
         if call.spec.cost.is_async or not call.call.job_id:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.guards.headers import Headers, judge_request_headers
+from toolhub_service.guards.headers import Headers, check_request_headers
 from toolhub_service.guards.secret_patterns import is_secret_name
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def request_headers(fields: Mapping[str, str]) -> Headers:
     """Return the headers if they may be sent. Raises ValueError, whose message does not hold the header, for one that
     frames a message or would break its line."""
     try:
-        return judge_request_headers(fields)
+        return check_request_headers(fields)
     except ToolFailure as failure:
         raise ValueError(f"its `headers` cannot be used: {failure.error.message}") from failure
 

@@ -177,7 +177,7 @@ def without_paths(text: str) -> str:
     return _PATH.sub("<path>", text)
 
 
-def in_its_words(excerpt: str) -> str:
+def quoted_answer(excerpt: str) -> str:
     """Return a sentence with the excerpt of the upstream's answer."""
     return f"It says: {excerpt}" if excerpt else "It gave no reason."
 

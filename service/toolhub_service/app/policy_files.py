@@ -86,14 +86,14 @@ class PolicyFile:
     """Loads one file into a LivePolicy."""
 
     def __init__(
-        self, path: Path, policy: LivePolicy, *, required: bool, judge: Callable[[Path], str] = lambda _: ""
+        self, path: Path, policy: LivePolicy, *, required: bool, check: Callable[[Path], str] = lambda _: ""
     ) -> None:
         """`required`: the configuration names the file, so that its absence is an error and not a first run.
 
-        `judge` returns why a file must not be read, or nothing.
+        `check` returns why a file must not be read, or nothing.
         """
         self._path = path
-        self._judge = judge
+        self._check = check
         self._policy = policy
         self._may_be_absent = not required
         # Whether a policy of the file has been in force: an empty file has then lost it, and must not fall back to the
@@ -110,7 +110,7 @@ class PolicyFile:
         self._seen = stamp_of(self._path)
         if self._seen is None and self._may_be_absent:
             return self._policy.replace(STARTER)
-        if loose := self._judge(self._path):
+        if loose := self._check(self._path):
             return self._kept(loose)
         self._may_be_absent = False  # an existing policy that vanished must not become the starter policy
         unreadable = f"{self._path} cannot be read: look whether it is there, and at its owner and mode"

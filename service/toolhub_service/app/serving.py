@@ -165,8 +165,8 @@ def reload_keys(hub: Hub, file: KeyFile) -> None:
 
 async def reload_certificates(hub: Hub, *, asked: bool) -> None:
     """Apply the files to new handshakes; unusable files leave the previous certificates in force."""
-    judge = partial(problem_of, settings=hub.settings)
-    for change in await asyncio.to_thread(hub.deps.certificates.reload, asked=asked, problem_of=judge):
+    check = partial(problem_of, settings=hub.settings)
+    for change in await asyncio.to_thread(hub.deps.certificates.reload, asked=asked, problem_of=check):
         hub.observing.certificate_changed(change)
 
 

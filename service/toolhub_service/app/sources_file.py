@@ -114,10 +114,10 @@ _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 class SourcesFile:
     """The file, which need not exist unless the configuration names it."""
 
-    def __init__(self, path: Path, *, required: bool = False, judge: Callable[[Path], str] = lambda _: "") -> None:
-        """`judge` returns why a file must not be read, or nothing."""
+    def __init__(self, path: Path, *, required: bool = False, check: Callable[[Path], str] = lambda _: "") -> None:
+        """`check` returns why a file must not be read, or nothing."""
         self.path = path
-        self._judge = judge
+        self._check = check
         self._may_be_absent = not required
         self._seen: Stamp = None
 
@@ -130,7 +130,7 @@ class SourcesFile:
         self._seen = stamp_of(self.path)
         if self._seen is None and self._may_be_absent:
             return SourcesDocument()
-        if loose := self._judge(self.path):
+        if loose := self._check(self.path):
             raise SettingsInvalid(loose)
         self._may_be_absent = False  # sources in a vanished file must not be taken for removed sources
         return read_sources(self.path)

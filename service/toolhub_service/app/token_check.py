@@ -18,9 +18,9 @@ from toolhub_service.identity.token import (
     TokenRefused,
     Unverified,
     audiences_of,
+    check_header,
+    check_times,
     identity_of,
-    judge_header,
-    judge_times,
     parse,
     principal_of,
 )
@@ -31,59 +31,59 @@ _NAMES_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class TokenCheck:
     check: str
     is_passed: bool
     text: str
 
 
-async def judgements(settings: Settings, token: str) -> list[Judgement]:
+async def check_token(settings: Settings, token: str) -> list[TokenCheck]:
     """Return the results in the order of the checks; a check that all others depend on is the last when it fails."""
     try:
         parsed = parse(token)
     except TokenRefused as refused:
-        return [Judgement("form", False, refused.message)]
-    found = [Judgement("form", True, "a signed JSON Web Token")]
+        return [TokenCheck("form", False, refused.message)]
+    found = [TokenCheck("form", True, "a signed JSON Web Token")]
     terms = next((each for each in issuer_terms(settings) if each.issuer == parsed.claims.get("iss")), None)
     if terms is None:
         known = _listed([issuer.issuer for issuer in settings.auth.jwt.issuers]) or "none"
-        return [*found, Judgement("issuer", False, f"{_shown(parsed.claims.get('iss'))} is none of: {known}")]
-    found.append(Judgement("issuer", True, f"{terms.name}, {terms.issuer}"))
+        return [*found, TokenCheck("issuer", False, f"{_shown(parsed.claims.get('iss'))} is none of: {known}")]
+    found.append(TokenCheck("issuer", True, f"{terms.name}, {terms.issuer}"))
     # Every check, where the hub ends at the first failure: the operator of an issuer wants all of them at once.
     found += _claims(parsed, terms, settings)
     found.append(await _signature(token, terms))
     return [*found, *_identity(parsed, terms, settings)]
 
 
-def _claims(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Iterator[Judgement]:
+def _claims(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Iterator[TokenCheck]:
     try:
-        algorithm, key_id = judge_header(parsed.header, terms)
-        yield Judgement("header", True, f"{algorithm}, key {_shown(key_id) if key_id else 'not named'}")
+        algorithm, key_id = check_header(parsed.header, terms)
+        yield TokenCheck("header", True, f"{algorithm}, key {_shown(key_id) if key_id else 'not named'}")
     except TokenRefused as refused:
         sent = ", ".join(f"{name}: {_shown(parsed.header.get(name))}" for name in ("alg", "typ", "kid"))
-        yield Judgement("header", False, f"{refused.message} It says {sent}; accepted: {_listed(terms.algorithms)}")
+        yield TokenCheck("header", False, f"{refused.message} It says {sent}; accepted: {_listed(terms.algorithms)}")
     now_s = SystemClock().unix_ms() / 1_000
     try:
-        expires_s = judge_times(parsed.claims, terms, now_s)
-        yield Judgement("times", True, f"until {_time(expires_s)}, {max(0, round(expires_s - now_s)):,} s from now")
+        expires_s = check_times(parsed.claims, terms, now_s)
+        yield TokenCheck("times", True, f"until {_time(expires_s)}, {max(0, round(expires_s - now_s)):,} s from now")
     except TokenRefused as refused:
         times = ", ".join(f"{name} {_time(parsed.claims.get(name))}" for name in ("iat", "nbf", "exp"))
-        yield Judgement("times", False, f"{refused.message} It says {times}; it is {_time(now_s)}")
+        yield TokenCheck("times", False, f"{refused.message} It says {times}; it is {_time(now_s)}")
     # A token for MCP is issued for that resource (RFC 8707), one for gRPC for `audiences`.
     entrances = {"gRPC": terms.audiences, "MCP": frozenset({settings.server.mcp.public_url or ""} - {""})}
     try:
         audiences = audiences_of(parsed.claims)
     except TokenRefused as refused:
-        yield Judgement("audience", False, refused.message)
+        yield TokenCheck("audience", False, refused.message)
         return
     for entrance, chosen in entrances.items():
         wanted = chosen or terms.audiences
         is_good = not audiences.isdisjoint(wanted)
         text = "made for it" if is_good else f"made for {_listed(audiences)}; it must be for {_listed(wanted)}"
-        yield Judgement(f"audience, {entrance}", is_good, text)
+        yield TokenCheck(f"audience, {entrance}", is_good, text)
 
 
-async def _signature(token: str, terms: IssuerTerms) -> Judgement:
+async def _signature(token: str, terms: IssuerTerms) -> TokenCheck:
     """Check the signature with the issuer's current keys; other checks report other problems."""
     # Keys are fetched anew: what a running hub has cached is irrelevant here.
     tokens = Tokens([terms], SystemClock())
@@ -91,9 +91,9 @@ async def _signature(token: str, terms: IssuerTerms) -> Judgement:
         await tokens.verify_in_time(token, None)
     except TokenRefused as refused:
         if refused.problem in ("signature", "key"):
-            return Judgement("signature", False, refused.message)
+            return TokenCheck("signature", False, refused.message)
         if refused.problem == "unreachable":
-            return Judgement("signature", False, f"the keys cannot be had: {tokens.issuers[terms.issuer].problem}")
+            return TokenCheck("signature", False, f"the keys cannot be had: {tokens.issuers[terms.issuer].problem}")
         if refused.problem in (
             "expired",
             "expiry",
@@ -104,42 +104,42 @@ async def _signature(token: str, terms: IssuerTerms) -> Judgement:
             "critical",
             "type",
         ):
-            return Judgement("signature", False, "not looked at, for the hub does not come so far")
+            return TokenCheck("signature", False, "not looked at, for the hub does not come so far")
     except FetchFailed as failed:
-        return Judgement("signature", False, str(failed))
+        return TokenCheck("signature", False, str(failed))
     finally:
         await tokens.close()
-    return Judgement("signature", True, f"by a key of {terms.issuer}")
+    return TokenCheck("signature", True, f"by a key of {terms.issuer}")
 
 
-def _identity(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Iterator[Judgement]:
+def _identity(parsed: Unverified, terms: IssuerTerms, settings: Settings) -> Iterator[TokenCheck]:
     try:
         identity = identity_of(parsed.claims, terms, 0.0)
     except TokenRefused as refused:
-        yield Judgement("claims", False, refused.message)
+        yield TokenCheck("claims", False, refused.message)
         return
     acting = f", for whom {' for '.join(identity.actors)} acts" if identity.actors else ""
-    yield Judgement("principal", True, f"{identity.principal_id}{acting}")
+    yield TokenCheck("principal", True, f"{identity.principal_id}{acting}")
     yield _roles(identity, settings)
     if identity.permissions is not None:
-        yield Judgement(
+        yield TokenCheck(
             "capabilities", True, f"at most {_listed(identity.permissions) or 'none'}, of what the policy grants"
         )
 
 
-def _roles(identity: Identity, settings: Settings) -> Judgement:
+def _roles(identity: Identity, settings: Settings) -> TokenCheck:
     policy, verified = policy_of(policy_file_of(settings)), principal_of(identity)
     # Once as if the token had every role: the difference shows whether policy or token lacks it.
     given = policy.described(replace(verified, roles=frozenset(Role))).roles
     if not given and identity.actors:
-        return Judgement("roles", False, "the policy gives principal and actors no role that all of them have")
+        return TokenCheck("roles", False, "the policy gives principal and actors no role that all of them have")
     if not given:
-        return Judgement("roles", False, "the policy names the principal neither under `grants` nor under `roles`")
+        return TokenCheck("roles", False, "the policy names the principal neither under `grants` nor under `roles`")
     kept = policy.described(verified).roles
     if not kept:
         names = _listed(role.value for role in given)
-        return Judgement("roles", False, f"the policy gives {names}, and scopes and groups of the token none of them")
-    return Judgement("roles", True, _listed(role.value for role in kept))
+        return TokenCheck("roles", False, f"the policy gives {names}, and scopes and groups of the token none of them")
+    return TokenCheck("roles", True, _listed(role.value for role in kept))
 
 
 def _listed(names: object) -> str:

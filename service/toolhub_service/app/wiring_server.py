@@ -80,8 +80,8 @@ def make_sourcing(
         breaker_of=breaker_of,
         is_disabled=toolbox.is_disabled,
     )
-    required, judge = bool(deps.settings.sources.file), partial(problem_of, settings=deps.settings)
-    file = SourcesFile(deps.paths.sources, required=required, judge=judge)
+    required, check = bool(deps.settings.sources.file), partial(problem_of, settings=deps.settings)
+    file = SourcesFile(deps.paths.sources, required=required, check=check)
     return SourceRuntime(
         deps,
         sources,
@@ -98,8 +98,8 @@ def make_sourcing(
 
 
 def make_policy_file(deps: Deps, policy: LivePolicy) -> PolicyFile:
-    required, judge = bool(deps.settings.policy.file), partial(problem_of, settings=deps.settings)
-    return PolicyFile(deps.paths.policy, policy, required=required, judge=judge)
+    required, check = bool(deps.settings.policy.file), partial(problem_of, settings=deps.settings)
+    return PolicyFile(deps.paths.policy, policy, required=required, check=check)
 
 
 def make_server(

@@ -326,10 +326,10 @@ class _SharedBreaker(Breaker):
                 self._next_window(now_s)
             failed = outcome is Health.FAILING
             if failed or self._tallies:
-                self._tally(principal, failed)
+                self._count_outcome(principal, failed)
             self._count(failed, now_s)
 
-    def _tally(self, principal: str, failed: bool) -> None:
+    def _count_outcome(self, principal: str, failed: bool) -> None:
         known = self._tallies.get(principal)
         if known is not None:
             self._tallies[principal] = (known[0] + 1, known[1] + failed)

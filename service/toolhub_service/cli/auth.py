@@ -89,7 +89,7 @@ def print_token(for_mcp: bool, **options: Any) -> None:
 @text_option
 @settings_options
 def check(token: str, as_json: bool, **options: Any) -> None:
-    """Judge TOKEN as a hub with this configuration would, and explain each check; - reads it from standard input.
+    """Check TOKEN as a hub with this configuration would, and explain each check; - reads it from standard input.
 
     The issuer is asked for its keys. The token is never printed. Exit code 1: the token would be refused.
 
@@ -99,7 +99,7 @@ def check(token: str, as_json: bool, **options: Any) -> None:
     """
     from toolhub_service.app.listening import ListenRefused
     from toolhub_service.app.offline import OfflineRefused
-    from toolhub_service.app.token_check import judgements
+    from toolhub_service.app.token_check import check_token
     from toolhub_service.identity.keys import NOT_INSTALLED, is_installed
     from toolhub_service.policy.parsing import InvalidPolicy
 
@@ -115,7 +115,7 @@ def check(token: str, as_json: bool, **options: Any) -> None:
     # People copy the whole header.
     sent = text.strip().removeprefix("Bearer ").strip()
     with explaining(ListenRefused, OfflineRefused, InvalidPolicy):
-        found = asyncio.run(judgements(settings, sent))
+        found = asyncio.run(check_token(settings, sent))
     if wants_json(as_json):
         print_json([{"check": each.check, "passed": each.is_passed, "text": each.text} for each in found])
     else:

@@ -174,7 +174,7 @@ def _checked(places: tuple[Path, ...]) -> Iterator[dict[str, Any]]:
     from toolhub_service.adapters.skill.runnable import runnable
     from toolhub_service.adapters.skill.skill import load_skill, skill_folders
     from toolhub_service.adapters.skill.skill_file import SkillInvalid
-    from toolhub_service.guards.descriptions import judge_definition
+    from toolhub_service.guards.descriptions import check_definition
 
     for place in places:
         if not place.is_dir():
@@ -196,7 +196,7 @@ def _checked(places: tuple[Path, ...]) -> Iterator[dict[str, Any]]:
                         mode, remarks = made.manifest.mode, made.warnings
                 except ManifestInvalid as invalid:
                     problems = [f"{skill.sidecar_path}: {problem}" for problem in invalid.problems]
-            findings = judge_definition({"description": skill.file.description})
+            findings = check_definition({"description": skill.file.description})
             warnings = [*skill.warnings, *remarks, *(finding.message for finding in findings)]
             yield _report(skill.name, folder, mode, skill.digest, problems, warnings)
 

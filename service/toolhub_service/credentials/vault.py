@@ -38,7 +38,7 @@ from toolhub_service.domain.credential import (
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.guards.headers import judge_request_headers
+from toolhub_service.guards.headers import check_request_headers
 
 VALUE_MAX_CHARS: Final = 8_000
 _TRIES: Final = 8
@@ -309,7 +309,7 @@ def _problem_of(terms: PerUserTerms, secret: str) -> str:
     if not secret or len(secret) > VALUE_MAX_CHARS:
         return f"it must have 1 to {VALUE_MAX_CHARS} characters."
     try:
-        judge_request_headers({terms.header: f"{terms.prefix}{secret}"})
+        check_request_headers({terms.header: f"{terms.prefix}{secret}"})
     except ToolFailure as failure:
         return failure.error.message
     return ""

@@ -37,7 +37,8 @@ class KindSpec(msgspec.Struct, frozen=True):
     meaning: str
     """When it happens. Sentences in Markdown, for people."""
     advice: str
-    """What a model should do. Sentences in Markdown."""
+    """What a model should do. Sentences in Markdown, for docs and clients; the message of an error is written where
+    the error is raised."""
     retryable: bool = False
     """Of an error that does not say: whether waiting can help, and sending the call again does no harm."""
     details: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -87,7 +88,8 @@ class HubReason(Enum):
         self.meaning = meaning
         """When it happens. Sentences in Markdown, for people."""
         self.advice = advice
-        """What the caller or the operator should do; empty where the meaning says it."""
+        """What the caller or the operator should do, for docs and clients; the message of a failure is written where it
+        is raised. Empty where the meaning says it."""
         self.metadata = frozenset(metadata.split(", ")) if metadata else frozenset()
         """Names of entries of ErrorInfo's metadata that it may have."""
         self.retry_after_s = retry_after_s

@@ -103,7 +103,7 @@ class ToolError(msgspec.Struct, frozen=True):
 
 
 class ToolFailure(Exception):
-    """A call was judged or ran and did not succeed. Raised by steps, guards, tools and adapters."""
+    """A call was refused, or ran and failed. Raised by steps, guards, tools and adapters."""
 
     def __init__(self, error: ToolError) -> None:
         super().__init__(error.kind.value)

@@ -137,7 +137,7 @@ class JobNews(Struct, frozen=True, gc=False):
     """The entry itself if available; None: read it from the store."""
 
 
-class JobTally(Struct, frozen=True, gc=False):
+class JobCounts(Struct, frozen=True, gc=False):
     """The amount of work in the whole store, for metrics and for refusing new jobs."""
 
     by_state: Mapping[JobState, int]

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
 from toolhub_service.domain.call import Call, GrantedCall, Principal
-from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally, RemoteMark
+from toolhub_service.domain.job import Job, JobCounts, JobFilter, JobNews, JobStatus, RemoteMark
 from toolhub_service.domain.result import Outcome, Progress
 
 
@@ -66,7 +66,7 @@ class JobStore(Protocol):
     async def forget(self, now_unix_ms: int, limit: int) -> int:
         """Delete finished jobs that have expired, at most `limit`, and return how many."""
 
-    async def tally(self) -> JobTally: ...
+    async def count_jobs(self) -> JobCounts: ...
 
     def listen(self, on_event: Callable[[JobNews], None]) -> None:
         """Call `on_event` with every entry appended from now on, by this process or any other, in order within a job.
@@ -219,13 +219,13 @@ class JobObserver(Protocol):
     def running(self, job: Job) -> AbstractContextManager[object]:
         """Wrap one run; in the body a span is current that links to the submitter's."""
 
-    def tallied(self, tally: JobTally) -> None:
+    def counted(self, counts: JobCounts) -> None:
         """Periodic report of the amount of work in the store."""
 
     def watching(self, watchers: int) -> None:
         """The number of watchers that this process now has."""
 
-    def troubled(self, job_id: str, problem: BaseException) -> None:
+    def met_problem(self, job_id: str, problem: BaseException) -> None:
         """Something failed that will be retried, or a defect; nobody else learns of it. Empty id: not about a single
         job."""
 

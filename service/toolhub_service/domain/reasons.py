@@ -1,7 +1,7 @@
 """Reasons of RPC errors (`google.rpc.ErrorInfo.reason`): what each means, what to do, its gRPC code and metadata.
 
 docs/errors.md, the contract's enum and the tables of the clients are made from it. A tool error that ends an RPC has
-its kind as reason.
+its kind as reason. To find where one is raised, search for `Reason.NAME`.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class Reason(HubReason):
         Code.RESOURCE_EXHAUSTED,
         (
             "This process already has `server.max_in_flight` calls in flight, or `server.max_watches` watch "
-            "streams open, or the caller's tenant has its share of them."
+            "streams open, or the caller's tenant has its share of them, or large requests use all memory for them."
         ),
         "Wait as RetryInfo says, then try again.",
-        "max_bytes, max_in_flight, yours",
-        0.5,
+        "max_bytes, max_in_flight, max_watches, yours",
+        0.25,
     )
     WATCH_SHARE_TAKEN = (
         Code.RESOURCE_EXHAUSTED,

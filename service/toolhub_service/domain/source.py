@@ -310,7 +310,7 @@ class SourceObserver(Protocol):
     def refreshed(self, status: SourceStatus) -> None:
         """A reading has ended, successfully or not; `status` is the current one."""
 
-    def judged(self, status: SourceStatus) -> None:
+    def checked(self, status: SourceStatus) -> None:
         """Known definitions were evaluated again after a decision; `status` is the current one."""
 
     def pinned(self, pin: Pin) -> None:
@@ -322,7 +322,7 @@ class SourceObserver(Protocol):
     def decided(self, pin: Pin) -> None:
         """A person has decided."""
 
-    def troubled(self, source: str, problem: BaseException) -> None:
+    def met_problem(self, source: str, problem: BaseException) -> None:
         """Something failed that will be retried, or a defect."""
 
 

@@ -22,7 +22,7 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, EXECUTE_COMMAND, NETWORK, READ_FS, WRITE_FS
 from toolhub_service.guards.command_grammar import SAFE_COMMANDS
 from toolhub_service.guards.dangerous_commands import runs_others
-from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.paths import check_path
 from toolhub_service.policy.parsing import canonical_pattern
 
 PERMISSIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -171,7 +171,7 @@ def _paths(id: str, paths: Iterable[str], base: str, warnings: list[str]) -> Ite
             # As text: the folder need not exist on this machine.
             below = posixpath.relpath(path, base)
         try:
-            yield judge_path(below)
+            yield check_path(below)
         except ToolFailure:
             warnings.append(
                 f"{id}: the path {path[:200]!r} is left out: paths here are relative to the workspace"
@@ -346,8 +346,8 @@ def _egress(principal: str, users: Sequence[_User], warnings: list[str]) -> Iter
             by_port.setdefault(port, {})[name] = None
     if len({frozenset(user.hosts) for user in callers}) > 1:
         warnings.append(
-            "users have different hosts: each request is judged by its user's, but a redirect by those of all users "
-            "together. Give users that must not meet principals of their own"
+            "users have different hosts: each request is checked against those of its user, but a redirect against "
+            "those of all users together. Give users that must not meet principals of their own"
         )
     for port, names in by_port.items():
         entry: dict[str, Any] = {

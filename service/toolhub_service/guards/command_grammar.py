@@ -102,7 +102,7 @@ def safe_commands(folders: str = SYSTEM_FOLDERS) -> tuple[CommandRule, ...]:
 SAFE_COMMANDS = safe_commands()
 
 
-class JudgedCommand(msgspec.Struct, frozen=True):
+class CheckedCommand(msgspec.Struct, frozen=True):
     """An allowed command, exactly as it will run."""
 
     rule: str
@@ -126,7 +126,7 @@ class Grammar:
         self._rule = rule
         self._flags = {flag.flag: flag for flag in rule.flags}
 
-    def judge(self, arguments: Sequence[str]) -> JudgedCommand:
+    def check(self, arguments: Sequence[str]) -> CheckedCommand:
         subcommand, rest = self._subcommand(arguments)
         options, positionals = self._parse(rest)
         for positional in positionals:
@@ -134,7 +134,7 @@ class Grammar:
         if len(positionals) > self._rule.positionals_max:
             self._deny(f"takes at most {self._rule.positionals_max} arguments, not {len(positionals)}")
         divider = ("--",) if self._rule.end_of_options and positionals else ()
-        return JudgedCommand(
+        return CheckedCommand(
             rule=self._rule.name,
             argv=(self._rule.path, *subcommand, *options, *divider, *positionals),
             environment=self._rule.environment,

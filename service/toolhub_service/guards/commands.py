@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.verdict import CommandRule, DeniedCommand
-from toolhub_service.guards.command_grammar import Grammar, JudgedCommand, compiles
+from toolhub_service.guards.command_grammar import CheckedCommand, Grammar, compiles
 from toolhub_service.guards.dangerous_commands import danger_of
 
 # Splits a command line into words as a shell would, if the shell would only split.
@@ -163,9 +163,9 @@ def argv_of(command: str | Sequence[str]) -> list[str]:
     return split_command(command) if isinstance(command, str) else list(command)
 
 
-def judge_command(
+def check_command(
     argv: Sequence[str], rules: tuple[CommandRule, ...], denied: tuple[DeniedCommand, ...] = ()
-) -> JudgedCommand:
+) -> CheckedCommand:
     """Return the command as it may run. Of two rules with one name the first applies; `denied` overrides all of them.
 
     Raises:
@@ -178,8 +178,8 @@ def judge_command(
     rule = next((rule for rule in rules if rule.name == name), None)
     if rule is None:
         _unknown_command(name, rules)
-    judged = Grammar(rule).judge(argv[1:])
-    danger = danger_of(judged.argv, denied)
+    checked = Grammar(rule).check(argv[1:])
+    danger = danger_of(checked.argv, denied)
     if danger is not None:
         raise refuse(
             ErrorKind.POLICY_DENIED,
@@ -187,21 +187,21 @@ def judge_command(
             "person to do it.",
             danger=danger.rule,
         )
-    return judged
+    return checked
 
 
-def judge_environment(requested: Mapping[str, str], judged: JudgedCommand) -> dict[str, str]:
+def check_environment(requested: Mapping[str, str], checked: CheckedCommand) -> dict[str, str]:
     """Return the environment that the command gets besides the hub's own.
 
     A name to which the rule gives a value is fixed; a name that it lists with an empty value may be set by the caller.
     Raises ToolFailure POLICY_DENIED for any other name.
     """
-    settable = sorted(name for name, value in judged.environment.items() if not value)
+    settable = sorted(name for name, value in checked.environment.items() if not value)
     for name, value in requested.items():
         if name not in settable:
             raise refuse(
                 ErrorKind.POLICY_DENIED,
-                f"The environment variable {name[:64]!r} may not be set for {judged.rule}: leave it out.",
+                f"The environment variable {name[:64]!r} may not be set for {checked.rule}: leave it out.",
                 settable_variables=list(settable),
             )
         if len(value) > _MAX_ENVIRONMENT_VALUE_CHARS or not _is_clean(value):
@@ -209,7 +209,7 @@ def judge_environment(requested: Mapping[str, str], judged: JudgedCommand) -> di
                 ErrorKind.INVALID_INPUT,
                 f"The value of {name} must be one line of at most {_MAX_ENVIRONMENT_VALUE_CHARS} characters.",
             )
-    merged = {**judged.environment, **requested}
+    merged = {**checked.environment, **requested}
     return {name: value for name, value in merged.items() if value}
 
 

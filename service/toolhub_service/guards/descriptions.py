@@ -312,7 +312,7 @@ class Finding(msgspec.Struct, frozen=True):
     """A definition with such a finding is not trusted on first use."""
 
 
-def judge_definition(definition: JsonObject) -> tuple[Finding, ...]:
+def check_definition(definition: JsonObject) -> tuple[Finding, ...]:
     """Return what looks wrong with a definition in its source's own words, serious findings first; at most twenty.
 
     Linear in the text, of which 64 Ki characters are checked; more is a serious finding of its own.

@@ -42,7 +42,7 @@ SURVIVES_REDIRECT = frozenset(
 )
 
 
-def judge_request_headers(headers: Mapping[str, str]) -> Headers:
+def check_request_headers(headers: Mapping[str, str]) -> Headers:
     """Return the fields as they may be sent: names in lower case, values without surrounding blanks.
 
     Raises ToolFailure INVALID_INPUT that names the field to leave out or correct; never its value.
@@ -51,15 +51,15 @@ def judge_request_headers(headers: Mapping[str, str]) -> Headers:
         return ()
     if len(headers) > HEADERS_MAX:
         raise _bad(f"send at most {HEADERS_MAX} headers")
-    judged: dict[str, str] = {}
+    checked: dict[str, str] = {}
     for written, value in headers.items():
-        name = _judged_name(written)
-        if name in judged:
+        name = _checked_name(written)
+        if name in checked:
             raise _bad(f"header {name} is given twice, in different spellings")
-        judged[name] = _judged_value(name, value)
-    if sum(len(name) + len(value) for name, value in judged.items()) > HEADERS_MAX_BYTES:
+        checked[name] = _checked_value(name, value)
+    if sum(len(name) + len(value) for name, value in checked.items()) > HEADERS_MAX_BYTES:
         raise _bad(f"all headers together must not exceed {HEADERS_MAX_BYTES} bytes")
-    return tuple(judged.items())
+    return tuple(checked.items())
 
 
 def cross_origin_headers(headers: Headers) -> Headers:
@@ -84,7 +84,7 @@ def shown_response_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, 
     return shown
 
 
-def _judged_name(written: str) -> str:
+def _checked_name(written: str) -> str:
     if not _NAME.fullmatch(written):
         raise _bad("a header name may hold letters, digits and hyphens only")
     name = written.lower()
@@ -94,7 +94,7 @@ def _judged_name(written: str) -> str:
     return name
 
 
-def _judged_value(name: str, value: str) -> str:
+def _checked_value(name: str, value: str) -> str:
     if not _VALUE.fullmatch(value):
         raise _bad(f"the value of header {name} may hold printable ASCII only, no line breaks")
     if len(value) > HEADER_VALUE_MAX_BYTES:

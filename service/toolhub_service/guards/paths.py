@@ -54,7 +54,7 @@ _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:[/\\]")
 
 
-def judge_path(path: str) -> str:
+def check_path(path: str) -> str:
     """Return the path in normal form: relative, without `.`, `..` and doubled slashes; `.` is the workspace itself.
 
     Raises ToolFailure PATH_OUTSIDE_SANDBOX for an absolute path or one that leaves the workspace, INVALID_INPUT for one

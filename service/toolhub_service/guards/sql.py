@@ -81,7 +81,7 @@ def _read(sql: str, dialect: str, schema: str) -> Statement:
     return read_sqlite(sql) if dialect == "sqlite" else read_postgres(sql, schema)
 
 
-def judge_sql(sql: str, terms: DatabaseTerms, *, writes: bool) -> Statement:
+def check_sql(sql: str, terms: DatabaseTerms, *, writes: bool) -> Statement:
     """Return the statement if the connection allows it; `writes` is true for core/db.execute and false for
     core/db.query.
 

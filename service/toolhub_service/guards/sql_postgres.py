@@ -77,7 +77,7 @@ def read_postgres(sql: str, schema: str) -> Statement:
         return Statement(kind, problems=(f"is {kind}, which no tool runs",))
     root: Any = raw.stmt
     found = _walked(root, schema, _WRITING if kind in WRITES else _READING)
-    _judge_dots(found)
+    _check_dots(found)
     text = sql.encode()[raw.stmt_location :]
     return Statement(
         kind,
@@ -202,7 +202,7 @@ _SEEN: Final = {
 }
 
 
-def _judge_dots(found: _Found) -> None:
+def _check_dots(found: _Found) -> None:
     for before, name in found.dotted:
         declared = found.scanned.get(before)
         is_field = declared is None or name in declared or name in _FIELDS

@@ -153,8 +153,8 @@ class ParsedUrl:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedUrl(ParsedUrl):
-    """A URL that egress rules allow. Only `judge_url` makes one."""
+class CheckedUrl(ParsedUrl):
+    """A URL that egress rules allow. Only `check_url` makes one."""
 
     networks: Networks
     """Networks that the matching rules open for the host, sorted, without blocked ones."""
@@ -162,7 +162,7 @@ class JudgedUrl(ParsedUrl):
     """Whether a matching rule says that the host honours the header Idempotency-Key."""
 
 
-def judge_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> JudgedUrl:
+def check_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> CheckedUrl:
     """Return the URL as it may be requested with `method`.
 
     Raises:
@@ -183,7 +183,7 @@ def judge_url(url: str, method: str, egress: tuple[EgressRule, ...]) -> JudgedUr
     if parsed.is_address and not is_allowed(parsed.host, networks):
         raise address_refused(parsed.host)
     retries = any(rule.retry_with_key for rule in matching)
-    return JudgedUrl(parsed.scheme, parsed.host, parsed.port, parsed.target, parsed.is_address, networks, retries)
+    return CheckedUrl(parsed.scheme, parsed.host, parsed.port, parsed.target, parsed.is_address, networks, retries)
 
 
 def join_url(origin: ParsedUrl, reference: str) -> str:

@@ -161,7 +161,7 @@ def _json(name: str, segment: str) -> Mapping[str, Any]:
     return value
 
 
-def judge_header(header: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, str]:
+def check_header(header: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, str]:
     """Return (algorithm, id of the key, which may be empty). Raises TokenRefused."""
     algorithm, key_id, kind = header.get("alg"), header.get("kid", ""), header.get("typ", "jwt")
     if not isinstance(algorithm, str) or algorithm not in terms.algorithms:
@@ -183,7 +183,7 @@ def judge_header(header: Mapping[str, Any], terms: IssuerTerms) -> tuple[str, st
     return algorithm, key_id
 
 
-def judge_times(claims: Mapping[str, Any], terms: IssuerTerms, now_s: float) -> float:
+def check_times(claims: Mapping[str, Any], terms: IssuerTerms, now_s: float) -> float:
     """Return the expiry in Unix time. Raises TokenRefused."""
     expires_s, not_before_s, issued_s = (_time(claims, name) for name in ("exp", "nbf", "iat"))
     if expires_s is None:
@@ -195,8 +195,8 @@ def judge_times(claims: Mapping[str, Any], terms: IssuerTerms, now_s: float) -> 
     if issued_s is not None and now_s < issued_s - terms.leeway_s:
         raise TokenRefused("not_yet", "The token is of the future (`iat`), or the clock of issuer or hub is wrong.")
     # Without `iat` its remaining lifetime counts, which is the least for which it can have been issued.
-    begun_s = issued_s if issued_s is not None else now_s
-    if terms.max_lifetime_s and expires_s - begun_s > terms.max_lifetime_s:
+    start_s = issued_s if issued_s is not None else now_s
+    if terms.max_lifetime_s and expires_s - start_s > terms.max_lifetime_s:
         raise TokenRefused("lifetime", "The token holds for longer than the hub accepts (`max_lifetime_s`).")
     return expires_s
 

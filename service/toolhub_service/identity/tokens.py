@@ -19,9 +19,9 @@ from toolhub_service.identity.token import (
     Unverified,
     audiences_of,
     check_audience,
+    check_header,
+    check_times,
     identity_of,
-    judge_header,
-    judge_times,
     parse,
 )
 
@@ -108,7 +108,7 @@ class Tokens:
         digest = hashlib.sha256(token[: TOKEN_MAX_CHARS + 1].encode("utf-8", "surrogatepass")).digest()
         known = self._verified.get(digest)
         if known is None or not known.holds(self._clock.unix_ms() / 1_000):
-            known = self._judge(token)
+            known = self._check(token)
             # Only valid tokens are stored, so that nobody without one can displace the others.
             while len(self._verified) >= _VERIFIED_MAX:
                 del self._verified[next(iter(self._verified))]
@@ -124,12 +124,12 @@ class Tokens:
             raise TokenRefused("issuer", "The issuer of the token (`iss`) is none that this hub accepts.")
         return keys
 
-    def _judge(self, token: str) -> Verified:
+    def _check(self, token: str) -> Verified:
         parsed = parse(token)
         issuer = self._issuer_of(parsed)
         try:
-            algorithm, key_id = judge_header(parsed.header, issuer.terms)
-            expires_s = judge_times(parsed.claims, issuer.terms, self._clock.unix_ms() / 1_000)
+            algorithm, key_id = check_header(parsed.header, issuer.terms)
+            expires_s = check_times(parsed.claims, issuer.terms, self._clock.unix_ms() / 1_000)
             # A malformed `aud` is refused before the costly signature check; the audience is compared later.
             audiences_of(parsed.claims)
             keys = self._verify_signature(parsed, issuer, algorithm, key_id)

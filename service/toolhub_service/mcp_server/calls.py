@@ -200,7 +200,7 @@ def answer_of(answer: ToolResult | Plan, blocks: list[dict[str, Any]] | None = N
         refused = failed(answer.error)
         return refused | {"_meta": {**meta, **refused["_meta"]}}
     if answer.job is not None:
-        return job_begun(answer.job.job_id, answer.job.state.value) | {"_meta": meta}
+        return job_started(answer.job.job_id, answer.job.state.value) | {"_meta": meta}
     result: dict[str, Any] = {"content": blocks, "isError": False, "resultType": "complete", "_meta": meta}
     if blocks is None:
         result["content"] = [{"type": "text", "text": text_of(answer.value)}, *map(resource_link, answer.artifacts)]
@@ -237,7 +237,7 @@ def resource_link(artifact: ArtifactRef) -> dict[str, Any]:
     }
 
 
-def job_begun(job_id: str, state: str) -> dict[str, Any]:
+def job_started(job_id: str, state: str) -> dict[str, Any]:
     text = f"It runs as job {job_id} ({state}). Ask job_status for it, and job_result when it has ended."
     return {
         "content": [{"type": "text", "text": text}],

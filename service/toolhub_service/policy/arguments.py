@@ -16,11 +16,11 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, ref
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument
 from toolhub_service.domain.verdict import Constraints
-from toolhub_service.guards.commands import argv_of, judge_command
-from toolhub_service.guards.paths import judge_path
-from toolhub_service.guards.sql import database_named, judge_sql, read_sql
+from toolhub_service.guards.commands import argv_of, check_command
+from toolhub_service.guards.paths import check_path
+from toolhub_service.guards.sql import check_sql, database_named, read_sql
 from toolhub_service.guards.sql_statement import Statement
-from toolhub_service.guards.urls import judge_url, parse_url
+from toolhub_service.guards.urls import check_url, parse_url
 
 PATH_GUARD = "guard:path"
 EGRESS_GUARD = "guard:egress"
@@ -47,16 +47,16 @@ class GuardRefusal(msgspec.Struct, frozen=True):
     error: ToolError
 
 
-def judge_arguments(planned: PlannedCall, constraints: Constraints) -> GuardRefusal | None:
+def check_arguments(planned: PlannedCall, constraints: Constraints) -> GuardRefusal | None:
     """Return the first refusal in the tool's order of arguments, or None when every guard accepts."""
     for argument in planned.spec.guarded:
-        refusal = judge_argument(planned, argument, constraints)
+        refusal = check_argument(planned, argument, constraints)
         if refusal is not None:
             return refusal
     return None
 
 
-def judge_argument(planned: PlannedCall, argument: GuardedArgument, constraints: Constraints) -> GuardRefusal | None:
+def check_argument(planned: PlannedCall, argument: GuardedArgument, constraints: Constraints) -> GuardRefusal | None:
     """Return the refusal of one argument's guard; None when it accepts or there is nothing to check."""
     value = planned.args.get(argument.name)
     if value is None:
@@ -72,7 +72,7 @@ def judge_argument(planned: PlannedCall, argument: GuardedArgument, constraints:
         refusal = ToolError(ErrorKind.POLICY_DENIED, message, details={"argument": "overwrite"})
         return GuardRefusal(OVERWRITE_GUARD, "overwrite", refusal)
     try:
-        _judge(planned, role, value, constraints)
+        _check(planned, role, value, constraints)
     except ToolFailure as failure:
         return GuardRefusal(RULE_IDS[role], argument.name, failure.error)
     return None
@@ -105,28 +105,28 @@ def words(command: JsonValue) -> list[str]:
     return argv_of(command) if isinstance(command, str) else texts(command)
 
 
-def _judge(planned: PlannedCall, role: ArgumentRole, value: JsonValue, constraints: Constraints) -> None:
+def _check(planned: PlannedCall, role: ArgumentRole, value: JsonValue, constraints: Constraints) -> None:
     if role is ArgumentRole.URL:
         method = method_of(planned)
         for url in texts(value):
-            judge_url(url, method, constraints.egress)
+            check_url(url, method, constraints.egress)
     elif role is ArgumentRole.COMMAND:
-        _judge_command(planned, value, constraints)
+        _check_command(planned, value, constraints)
     elif role is ArgumentRole.SQL:
         terms = database_named(planned.args.get("connection"), planned.spec.databases)
         # Whether it may write depends on the tool, not on the statement: core/db.query never writes.
-        judge_sql(" ".join(texts(value)), terms, writes=not planned.spec.annotations.read_only)
+        check_sql(" ".join(texts(value)), terms, writes=not planned.spec.annotations.read_only)
     elif role is not ArgumentRole.METHOD:  # an egress rule names the method, so both are checked with the URL
         for path in texts(value):
-            judge_path(path)
+            check_path(path)
 
 
-def _judge_command(planned: PlannedCall, value: JsonValue, constraints: Constraints) -> None:
-    judged = judge_command(words(value), constraints.commands, constraints.denied_commands)
+def _check_command(planned: PlannedCall, value: JsonValue, constraints: Constraints) -> None:
+    checked = check_command(words(value), constraints.commands, constraints.denied_commands)
     folder = argument_of(planned, ArgumentRole.WORKING_DIRECTORY)
-    for path in judged.paths:
+    for path in checked.paths:
         # join keeps an absolute path absolute, and the guard refuses it
-        judge_path(posixpath.join(folder, path) if isinstance(folder, str) else path)
+        check_path(posixpath.join(folder, path) if isinstance(folder, str) else path)
 
 
 def statement_of(planned: PlannedCall) -> Statement | None:
@@ -173,9 +173,9 @@ def _spelled(value: JsonValue, spell: Callable[[str], str]) -> JsonValue:
 
 
 _SPELLINGS: dict[ArgumentRole, Callable[[str], str]] = {
-    ArgumentRole.PATH_READ: judge_path,
-    ArgumentRole.PATH_WRITE: judge_path,
-    ArgumentRole.WORKING_DIRECTORY: judge_path,
+    ArgumentRole.PATH_READ: check_path,
+    ArgumentRole.PATH_WRITE: check_path,
+    ArgumentRole.WORKING_DIRECTORY: check_path,
     ArgumentRole.URL: lambda url: str(parse_url(url)),
     ArgumentRole.METHOD: str.upper,
 }

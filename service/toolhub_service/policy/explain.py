@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.domain.verdict import Effect, Verdict
-from toolhub_service.policy.arguments import RULE_IDS, argument_of, judge_argument, statement_of, words
+from toolhub_service.policy.arguments import RULE_IDS, argument_of, check_argument, statement_of, words
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.refusals import CAPABILITIES, IDENTITY, PERMISSIONS, acts_for_another, grammar_line
 from toolhub_service.policy.selectors import Party, parties_of
@@ -104,8 +104,8 @@ def _grants(snapshot: PolicySnapshot, row: Row, parties: Sequence[Party]) -> Ite
     what = f"the tool needs {', '.join(sorted(row.needs)) or 'no capability'}"
     if len(parties) > 1:
         what = f"{what} of each of {', '.join(party.id for party in parties)}"
-    if row.strangers:
-        who = "the caller" if row.strangers[0][0] == parties[0].id else row.strangers[0][0]
+    if row.unknown_parties:
+        who = "the caller" if row.unknown_parties[0][0] == parties[0].id else row.unknown_parties[0][0]
         yield Consideration(CAPABILITIES, what, matched=True, why=f"{who} has neither a grant nor the role `agent`")
     elif len(parties) > 1 and row.lacking:
         why = "; ".join(f"{who} lacks {', '.join(missing)}" for who, missing in row.lacking)
@@ -160,7 +160,7 @@ def _applies(compiled: CompiledRule, planned: PlannedCall, row: Row) -> tuple[bo
 
 def _guards(planned: PlannedCall, row: Row) -> Iterator[Consideration]:
     for argument in planned.spec.guarded:
-        refusal = judge_argument(planned, argument, row.constraints)
+        refusal = check_argument(planned, argument, row.constraints)
         what = f"checks `{argument.name}` as {argument.role.value}"
         if refusal is not None:
             why = refusal.error.message + _statement(planned, argument.role)

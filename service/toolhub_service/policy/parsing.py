@@ -25,7 +25,7 @@ from toolhub_service.guards.urls import canonical_host, canonical_path
 from toolhub_service.guards.yaml_faults import yaml_fault
 from toolhub_service.policy.document import Command, Egress, PolicyDocument, SandboxRule
 from toolhub_service.policy.patterns import Pattern
-from toolhub_service.policy.selectors import meaning_nobody, misspelt
+from toolhub_service.policy.selectors import matching_nobody, misspelt
 from toolhub_service.policy.tenants import PLACEHOLDER
 from toolhub_service.policy.tenants import unsound as unsound_tenants
 
@@ -61,7 +61,7 @@ def unmatched(document: PolicyDocument, known: Known) -> Iterator[tuple[str, str
     for section in ("rules", "limits", "egress"):
         for index, entry in enumerate(getattr(document, section)):
             yield from tools.strange(f"{section}[{index}].tools", entry.tools)
-    yield from meaning_nobody(document, known.issuers, known.principals, principals.problem)
+    yield from matching_nobody(document, known.issuers, known.principals, principals.problem)
     # A misspelt source would stay visible to every tenant.
     namespaces = {tool.partition("/")[0] for tool in known.tools}
     sources = _Names("source", frozenset(namespaces | known.unread) if known.tools else frozenset())

@@ -17,9 +17,9 @@ from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ArgumentRole
 from toolhub_service.domain.verdict import Constraints, Effect, Verdict
 from toolhub_service.guards.addresses import is_public
 from toolhub_service.guards.command_grammar import SAFE_COMMANDS
-from toolhub_service.guards.commands import judge_command
+from toolhub_service.guards.commands import check_command
 from toolhub_service.guards.dangerous_commands import danger_of, runs_others
-from toolhub_service.guards.urls import DEFAULT_PORTS, ParsedUrl, judge_url, parse_url
+from toolhub_service.guards.urls import DEFAULT_PORTS, ParsedUrl, check_url, parse_url
 from toolhub_service.policy.arguments import (
     COMMAND_GUARD,
     EGRESS_GUARD,
@@ -88,7 +88,7 @@ def command_line(argv: Sequence[str]) -> str:
     """Return a line that allows a command of the built-in list; empty for any other, which only an operator can decide
     how to allow."""
     try:
-        judge_command(argv, SAFE_COMMANDS)
+        check_command(argv, SAFE_COMMANDS)
     except ToolFailure:
         return ""
     return "commands: [{preset: safe}]"
@@ -145,7 +145,7 @@ def _deny(
     return Verdict(Effect.DENY, revision, rule_id, reason, full_remedy, allowing, kind, details)
 
 
-def impostor(planned: PlannedCall, revision: str) -> Verdict:
+def impersonator(planned: PlannedCall, revision: str) -> Verdict:
     """The message names another principal, and the caller may not act for others."""
     principal_id = planned.call.principal.id
     return _deny(
@@ -284,7 +284,7 @@ def _egress_lines(planned: PlannedCall, constraints: Constraints) -> list[str]:
     lines: dict[str, None] = {}
     for url in texts(value) if value is not None else ():
         try:
-            judge_url(url, method, constraints.egress)
+            check_url(url, method, constraints.egress)
         except ToolFailure:
             names_path = any(rule.paths for rule in constraints.egress)
             lines[egress_line(parse_url(url), method, names_path=names_path)] = None
@@ -297,7 +297,7 @@ def _command_lines(planned: PlannedCall, constraints: Constraints) -> list[str]:
         return []
     argv = words(value)
     try:
-        judge_command(argv, constraints.commands, constraints.denied_commands)
+        check_command(argv, constraints.commands, constraints.denied_commands)
     except ToolFailure as failure:
         if failure.error.kind is ErrorKind.POLICY_DENIED and argv[0] not in {
             rule.name for rule in constraints.commands

@@ -166,7 +166,7 @@ def selectors_in(document: PolicyDocument) -> Iterator[tuple[str, str]]:
         yield f"impersonate[{place}]", text
 
 
-def meaning_nobody(
+def matching_nobody(
     document: PolicyDocument,
     issuers: frozenset[str] | None,
     principals: frozenset[str],

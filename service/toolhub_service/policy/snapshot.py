@@ -1,4 +1,5 @@
-"""One policy, immutable: the same snapshot and the same call always give the same verdict.
+"""One policy, immutable: the same snapshot and the same call always give the same verdict. `LivePolicy` holds the one
+in force.
 
 A decision checks in this order; the first refusal decides:
 
@@ -26,7 +27,7 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Limit, Verdict
 from toolhub_service.policy import refusals
-from toolhub_service.policy.arguments import judge_arguments
+from toolhub_service.policy.arguments import check_arguments
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.document import STARTER, PolicyDocument, canonical_bytes, complete
 from toolhub_service.policy.parsing import InvalidPolicy, Lines, parse_policy
@@ -70,9 +71,9 @@ class PolicySnapshot:
         row = self._rows.get((principal.key, spec.name, spec.digest)) or self.row(principal, spec)
         if (context.agent_id or context.user_id) and refusals.acts_for_another(context, principal.id):
             if not (principal.may_impersonate or row.may_impersonate):
-                return refusals.impostor(planned, self.revision)
+                return refusals.impersonator(planned, self.revision)
             row = self.row_of(planned)
-        if row.missing or row.strangers or context.permissions is not None:
+        if row.missing or row.unknown_parties or context.permissions is not None:
             refusal = self.gate(planned, row)
             if refusal is not None:
                 return refusal
@@ -81,7 +82,7 @@ class PolicySnapshot:
         # A deny has priority over every guard and every allow, wherever it is in the document.
         if row.denies and (verdict := self.first(row.denies, planned)) is not None:
             return verdict
-        if row.is_guarded and (guard := judge_arguments(planned, row.constraints)) is not None:
+        if row.is_guarded and (guard := check_arguments(planned, row.constraints)) is not None:
             return refusals.guarded(planned, guard, row.constraints, self.revision)
         if row.others and (verdict := self.first(row.others, planned)) is not None:
             return verdict
@@ -91,7 +92,7 @@ class PolicySnapshot:
         """Return the verdict of `decide`, by the same order, if neither arguments nor context can change it; else
         None."""
         row = self.row(principal, spec)
-        if row.missing or row.strangers:
+        if row.missing or row.unknown_parties:
             return None  # the refusal says what these arguments would need
         if row.denies:
             return row.denies[0].verdict if row.denies[0].condition is None else None
@@ -107,7 +108,7 @@ class PolicySnapshot:
     def could_allow(self, principal: Principal, spec: ToolSpec) -> bool:
         row = self.row(principal, spec)
         always_denied = bool(row.denies) and row.denies[0].condition is None
-        if row.strangers or row.missing or always_denied:
+        if row.unknown_parties or row.missing or always_denied:
             return False
         return principal.permissions is None or not left_out(principal.permissions, row.needs)
 
@@ -173,8 +174,8 @@ class PolicySnapshot:
 
     def gate(self, planned: PlannedCall, row: Row) -> Verdict | None:
         """The capability gate: the grant, narrowed by the call's own permissions, must cover what the tool needs."""
-        if row.strangers:
-            (who, has_roles), *_ = row.strangers
+        if row.unknown_parties:
+            (who, has_roles), *_ = row.unknown_parties
             if has_roles:
                 return refusals.no_agent(planned, who, self.revision)
             return refusals.unknown_principal(planned, who, row.needs, self.revision)

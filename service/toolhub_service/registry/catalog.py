@@ -169,7 +169,7 @@ class ToolCatalog:
         when it looks like a known name; PERMISSION_DENIED for `core/`; INVALID_ARGUMENT for the name or a schema.
         """
         batch = _Batch()
-        self._judge(spec, batch, replace=replace, built_in=False)
+        self._check(spec, batch, replace=replace, built_in=False)
         self._apply(batch)
 
     def register_all(
@@ -184,17 +184,17 @@ class ToolCatalog:
         batch, refused = _Batch(), {}
         for name in removing:
             try:
-                self._judge_removal(name, batch)
+                self._check_removal(name, batch)
             except HubFailure as refusal:
                 refused[name] = refusal
-        refused |= self._judge_all(specs, batch, replace=replace)
+        refused |= self._check_all(specs, batch, replace=replace)
         if not refused:
             self._apply(batch)
         return refused
 
     def check_all(self, specs: Iterable[ToolSpec], *, replace: bool = False) -> None:
         """Raise the HubFailure of the first tool that `register_all` would refuse; it says how many more there are."""
-        refused = list(self._judge_all(specs, _Batch(), replace=replace).values())
+        refused = list(self._check_all(specs, _Batch(), replace=replace).values())
         if refused:
             first, others = refused[0], len(refused) - 1
             more = f" ({others} more were refused; nothing was registered.)" if others else ""
@@ -207,13 +207,13 @@ class ToolCatalog:
         """
         batch = _Batch()
         for spec in specs:
-            self._judge(spec, batch, replace=False, built_in=True)
+            self._check(spec, batch, replace=False, built_in=True)
         self._apply(batch)
 
     def unregister(self, name: str) -> None:
         """Remove a tool. Raises HubFailure NOT_FOUND, or PERMISSION_DENIED for a built-in tool (disable it instead)."""
         batch = _Batch()
-        self._judge_removal(name, batch)
+        self._check_removal(name, batch)
         self._apply(batch)
 
     def set_state(self, name: str, state: ToolState, reason: str = "") -> None:
@@ -236,16 +236,16 @@ class ToolCatalog:
 
         return stop
 
-    def _judge_all(self, specs: Iterable[ToolSpec], batch: _Batch, *, replace: bool) -> dict[str, HubFailure]:
+    def _check_all(self, specs: Iterable[ToolSpec], batch: _Batch, *, replace: bool) -> dict[str, HubFailure]:
         refused: dict[str, HubFailure] = {}
         for spec in specs:
             try:
-                self._judge(spec, batch, replace=replace, built_in=False)
+                self._check(spec, batch, replace=replace, built_in=False)
             except HubFailure as refusal:
                 refused[spec.name] = refusal
         return refused
 
-    def _judge(self, spec: ToolSpec, batch: _Batch, *, replace: bool, built_in: bool) -> None:
+    def _check(self, spec: ToolSpec, batch: _Batch, *, replace: bool, built_in: bool) -> None:
         """Check the tool and put it into the batch. Raises HubFailure."""
         check_name(spec.name)
         if not built_in:
@@ -290,7 +290,7 @@ class ToolCatalog:
             except (ToolFailure, HubFailure, ValueError) as failure:
                 raise _broken_schema(spec.name, place, failure) from failure
 
-    def _judge_removal(self, name: str, batch: _Batch) -> None:
+    def _check_removal(self, name: str, batch: _Batch) -> None:
         if name not in self._tools or name in batch.remove:
             raise unknown_tool(name)
         check_not_reserved(name)

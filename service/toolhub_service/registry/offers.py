@@ -20,7 +20,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Definition, Pin, PinState, SourceObserver, ToolSource, Trust, pin_digest
 from toolhub_service.domain.tool import ToolSpec, ToolState
-from toolhub_service.guards.descriptions import Finding, judge_definition
+from toolhub_service.guards.descriptions import Finding, check_definition
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.cooperative import SLICE_S, TimeSlice, in_thread
 
@@ -50,7 +50,7 @@ async def offers_of(
     definitions: Sequence[Definition],
     before: Sequence[Offer] = (),
     *,
-    judge: Callable[[JsonObject], tuple[Finding, ...]] = judge_definition,
+    check: Callable[[JsonObject], tuple[Finding, ...]] = check_definition,
 ) -> tuple[Offer, ...]:
     """Return the offers in the given order. A definition that is identical to one in `before` is not analysed again."""
     same = {id(offer.definition): offer for offer in before}
@@ -60,9 +60,9 @@ async def offers_of(
     for definition in definitions:
         offer = same.get(id(definition))
         if offer is None:
-            judged = source, definition, known, judge
+            checked = source, definition, known, check
             is_small = fits(definition.remote, SMALL_CHARS)
-            offer = _kept_offer(*judged) if is_small else await in_thread(_offer, *judged)
+            offer = _kept_offer(*checked) if is_small else await in_thread(_offer, *checked)
         offers.append(offer)
         await time_slice.pause_if_due()
     return tuple(offers)
@@ -77,22 +77,22 @@ def _offer(
     source: str,
     definition: Definition,
     known: Mapping[str, Offer],
-    judge: Callable[[JsonObject], tuple[Finding, ...]],
+    check: Callable[[JsonObject], tuple[Finding, ...]],
 ) -> Offer:
     if not fits(definition.remote, DEFINITION_MAX_CHARS):
         return Offer(definition, "")
-    return _kept_offer(source, definition, known, judge)
+    return _kept_offer(source, definition, known, check)
 
 
 def _kept_offer(
     source: str,
     definition: Definition,
     known: Mapping[str, Offer],
-    judge: Callable[[JsonObject], tuple[Finding, ...]],
+    check: Callable[[JsonObject], tuple[Finding, ...]],
 ) -> Offer:
     digest = pin_digest(source, definition.remote)
     seen = known.get(digest)
-    return Offer(definition, digest, seen.findings if seen else judge(definition.remote))
+    return Offer(definition, digest, seen.findings if seen else check(definition.remote))
 
 
 def fits(definition: JsonObject, max_chars: int) -> bool:
@@ -310,7 +310,7 @@ class RegisteredTools:
         try:
             definition = self._make(pin.definition)
         except ValueError as wrong:
-            self._observer.troubled(pin.source, wrong)
+            self._observer.met_problem(pin.source, wrong)
             return None
         return definition if definition.spec.name == pin.tool else None
 

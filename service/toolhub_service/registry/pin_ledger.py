@@ -35,9 +35,9 @@ from toolhub_service.registry.offers import Offer
 from toolhub_service.registry.pins import (
     STORE_UNAVAILABLE,
     UNREADABLE,
-    Judgement,
+    Comparison,
     PinSizes,
-    judge,
+    check,
     quarantined,
     unavailable,
     with_problem,
@@ -185,15 +185,15 @@ class PinLedger:
 
     async def _of_foreign(self, source: ToolSource, offers: Sequence[Offer], *, is_reading: bool) -> Verdicts:
         if source.trust is Trust.ALWAYS:
-            return Verdicts((await self._judge(source, (), offers, is_reading)).specs)
+            return Verdicts((await self._check(source, (), offers, is_reading)).specs)
         try:
             return Verdicts(await self._kept(source, offers, is_reading))
         except HubFailure as unreadable:
-            self._observer.troubled(source.name, unreadable)
+            self._observer.met_problem(source.name, unreadable)
             self._last.pop(source.name, None)
             return Verdicts(tuple(quarantined(offer.definition, UNREADABLE) for offer in offers), UNREADABLE)
         except ToolFailure as away:
-            self._observer.troubled(source.name, away)
+            self._observer.met_problem(source.name, away)
             return Verdicts(await self._remembered(source, offers), STORE_UNAVAILABLE)
 
     async def of_source(self, source: str) -> Sequence[Pin]:
@@ -277,7 +277,7 @@ class PinLedger:
             for pin in outdated(await self._known(source)):
                 await self._store.remove(pin)
         except (HubFailure, ToolFailure) as failure:
-            self._observer.troubled(source, failure)
+            self._observer.met_problem(source, failure)
 
     async def forget(self, source: str) -> None:
         self._last.pop(source, None)
@@ -287,13 +287,13 @@ class PinLedger:
     async def _kept(self, source: ToolSource, offers: Sequence[Offer], is_reading: bool) -> tuple[ToolSpec, ...]:
         for _ in range(_ATTEMPTS):
             known = await self._known(source.name)
-            judgement = await self._judge(source, known, offers, is_reading)
-            if not judgement.pins:
-                return judgement.specs
-            if await self._store.put(judgement.pins):
-                await self._keep(source.name, judgement)
-                if not judgement.created:
-                    return judgement.specs
+            comparison = await self._check(source, known, offers, is_reading)
+            if not comparison.pins:
+                return comparison.specs
+            if await self._store.put(comparison.pins):
+                await self._keep(source.name, comparison)
+                if not comparison.created:
+                    return comparison.specs
                 # Another process may have read the source at the same moment: read again what both have stored.
         raise _contended()
 
@@ -305,14 +305,14 @@ class PinLedger:
             self._revisions[source] = revision
         return self._last[source]
 
-    async def _keep(self, source: str, judgement: Judgement) -> None:
-        pins = {pin.key: pin for pin in (*self._last[source], *judgement.pins)}
+    async def _keep(self, source: str, comparison: Comparison) -> None:
+        pins = {pin.key: pin for pin in (*self._last[source], *comparison.pins)}
         self._last[source] = tuple(pins.values())
         time_slice = TimeSlice()
-        for pin in judgement.created:
+        for pin in comparison.created:
             self._observer.pinned(pin)
             await time_slice.pause_if_due()
-        for pin in judgement.drifted:
+        for pin in comparison.drifted:
             self._observer.drifted(pin)
             await time_slice.pause_if_due()
 
@@ -321,16 +321,16 @@ class PinLedger:
         known = self._last.get(source.name)
         if known is None:
             return tuple(unavailable(with_problem(offer.definition), STORE_UNAVAILABLE) for offer in offers)
-        judgement = await self._judge(source, known, offers, is_reading=False)
-        unkept = {pin.tool for pin in judgement.created}
-        return tuple(unavailable(spec, STORE_UNAVAILABLE) if spec.name in unkept else spec for spec in judgement.specs)
+        comparison = await self._check(source, known, offers, is_reading=False)
+        unkept = {pin.tool for pin in comparison.created}
+        return tuple(unavailable(spec, STORE_UNAVAILABLE) if spec.name in unkept else spec for spec in comparison.specs)
 
-    async def _judge(
+    async def _check(
         self, source: ToolSource, known: Sequence[Pin], offers: Sequence[Offer], is_reading: bool
-    ) -> Judgement:
+    ) -> Comparison:
         sizes = self._sizes.setdefault(source.name, PinSizes())
         return await run_in_slices(
-            judge(
+            check(
                 source.trust,
                 source.name,
                 known,

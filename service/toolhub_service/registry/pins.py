@@ -175,7 +175,7 @@ WAITING_MAX_BYTES: Final = 16 * 1024 * 1024
 _T = TypeVar("_T")
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class Comparison(msgspec.Struct, frozen=True):
     specs: tuple[ToolSpec, ...]
     """All offered tools, ACTIVE or QUARANTINED with the reason."""
     created: tuple[Pin, ...] = ()
@@ -191,7 +191,7 @@ class Judgement(msgspec.Struct, frozen=True):
         return self.created + self.drifted + self.amended
 
 
-def judge(
+def check(
     trust: Trust,
     source: str,
     known: Sequence[Pin],
@@ -202,7 +202,7 @@ def judge(
     endpoint: str = "",
     is_reading: bool = True,
     waiting_bytes: int = 0,
-) -> Generator[None, None, Judgement]:
+) -> Generator[None, None, Comparison]:
     """Evaluate a source's definitions; yields where the work can be interrupted: thousands take a tenth of a second.
 
     `shadowed_by` returns the tool whose name a tool's looks like, or nothing; `endpoint` is the source's current one.
@@ -210,13 +210,13 @@ def judge(
     result of `PinSizes` for `known`.
     """
     if trust is Trust.ALWAYS:
-        return Judgement(tuple(with_problem(offer.definition) for offer in offers))
-    judging = _Judging(trust, source, known, offers, shadowed_by, now_unix_ms, waiting_bytes, endpoint)
-    yield from judging.look_for_vanished()
-    specs = yield from _gathered(map(judging.judged, offers))
-    missing = (yield from _gathered(judging.missing())) if is_reading else ()
-    back = (yield from _gathered(judging.back())) if is_reading else ()
-    return Judgement(specs, tuple(judging.created), (*judging.drifted, *missing), back)
+        return Comparison(tuple(with_problem(offer.definition) for offer in offers))
+    checking = _Checking(trust, source, known, offers, shadowed_by, now_unix_ms, waiting_bytes, endpoint)
+    yield from checking.look_for_vanished()
+    specs = yield from _gathered(map(checking.checked, offers))
+    missing = (yield from _gathered(checking.missing())) if is_reading else ()
+    back = (yield from _gathered(checking.back())) if is_reading else ()
+    return Comparison(specs, tuple(checking.created), (*checking.drifted, *missing), back)
 
 
 def _gathered(found: Iterable[_T]) -> Generator[None, None, tuple[_T, ...]]:
@@ -233,7 +233,7 @@ def is_believed(pin: Pin, trust: Trust) -> bool:
     return pin.state is PinState.APPROVED and (trust is not Trust.APPROVAL or pin.decided_by != FIRST_USE)
 
 
-class _Judging:
+class _Checking:
     """The state of one evaluation."""
 
     def __init__(
@@ -277,7 +277,7 @@ class _Judging:
                 self._vanished[nameless(pin.definition)] = pin
                 yield
 
-    def judged(self, offer: Offer) -> ToolSpec:
+    def checked(self, offer: Offer) -> ToolSpec:
         if not offer.digest:
             return quarantined(offer.definition, CANNOT_BE_KEPT)
         pin = self._pins.get((offer.name, offer.digest))

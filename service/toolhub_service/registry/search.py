@@ -317,7 +317,7 @@ class ToolSearch:
         slots = np.flatnonzero(scores)
         slots = slots[shown[slots]]
         if allowed is not None:
-            slots = slots[self._judge(slots, allowed)]
+            slots = slots[self._check(slots, allowed)]
         return slots, scores[slots]
 
     def _close(self, meaning: Meaning, shown: Mask, allowed: Test | None) -> Slots:
@@ -328,7 +328,7 @@ class ToolSearch:
         near = np.flatnonzero((slots >= 0) & (meaning.closeness > 0))
         near = near[shown[slots[near]]]
         if allowed is not None:
-            near = near[self._judge(slots[near], allowed)]
+            near = near[self._check(slots[near], allowed)]
         order = np.argsort(-meaning.closeness[near], kind="stable")[:CLOSE_TOOLS]
         found: Slots = slots[near[order]]
         return found
@@ -338,13 +338,13 @@ class ToolSearch:
             self._masks.clear()
             self._masks_made_for = self._index
         mask = self._masks.get(key)
-        judged = 0 if mask is None else len(mask)
-        if mask is None or judged < self._index.slot_count:
-            added = self._judge(np.arange(judged, self._index.slot_count), test)
+        checked = 0 if mask is None else len(mask)
+        if mask is None or checked < self._index.slot_count:
+            added = self._check(np.arange(checked, self._index.slot_count), test)
             mask = self._masks[key] = added if mask is None else np.concatenate((mask, added))
         return mask
 
-    def _judge(self, slots: Slots, test: Test) -> Mask:
+    def _check(self, slots: Slots, test: Test) -> Mask:
         specs = (self._catalog.get(self._index.key(slot)) for slot in slots.tolist())
         return np.fromiter((spec is not None and test(spec) for spec in specs), np.bool_, len(slots))
 

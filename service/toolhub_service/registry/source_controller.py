@@ -148,7 +148,7 @@ class SourceController:
         self._deps = deps
         self._restored = restored
         self._task: asyncio.Task[None] | None = None
-        self._judging = asyncio.Lock()
+        self._checking = asyncio.Lock()
         self._wake = asyncio.Event()
         self._changes = ChangeDebouncer()
         self._share = CpuShare()
@@ -220,7 +220,7 @@ class SourceController:
             async with asyncio.timeout(_CLOSE_S):
                 await self._source.close()
         except Exception as problem:  # noqa: BLE001 - the others are still to be closed
-            self._deps.observer.troubled(self._source.name, problem)
+            self._deps.observer.met_problem(self._source.name, problem)
 
     async def refresh(self) -> None:
         """Return when a read that began after now has ended."""
@@ -231,10 +231,10 @@ class SourceController:
 
     async def follow(self) -> None:
         """Evaluate the last read again, after a decision."""
-        async with self._judging:
+        async with self._checking:
             if self._refreshed_at_unix_ms and not self._has_ended:
-                await self._judge(is_reading=False)
-                self._deps.observer.judged(self.status)
+                await self._check(is_reading=False)
+                self._deps.observer.checked(self.status)
 
     @property
     def _state(self) -> SourceState:
@@ -260,7 +260,7 @@ class SourceController:
             await self._source.start()
             await self._restore()
         except Exception as problem:  # noqa: BLE001 - reading it says what is wrong
-            self._deps.observer.troubled(self._source.name, problem)
+            self._deps.observer.met_problem(self._source.name, problem)
         while True:
             await self._wait_until_due(await self._read())
 
@@ -278,7 +278,7 @@ class SourceController:
         try:
             definition = self.registered.restored(pin) if pin.registered else restored(pin.definition)
         except Exception as problem:  # noqa: BLE001 - the others can be restored
-            self._deps.observer.troubled(self._source.name, problem)
+            self._deps.observer.met_problem(self._source.name, problem)
             return None
         return with_problem(definition) if definition is not None and definition.spec.name == pin.tool else None
 
@@ -305,7 +305,7 @@ class SourceController:
         except ToolFailure as failure:
             await self._failed(str(failure.error.details.get("reason") or failure.error.message))  # the operator's text
         except Exception as defect:  # noqa: BLE001 - whatever a source does, it is read again
-            self._deps.observer.troubled(self._source.name, defect)
+            self._deps.observer.met_problem(self._source.name, defect)
             await self._failed(_UNEXPECTED)
 
     async def _discovered(self) -> Discovery:
@@ -326,14 +326,14 @@ class SourceController:
         clock = self._deps.clock
         latency_ms = (clock.monotonic_s() - began_s) * 1_000
         offers = await offers_of(self._source.name, discovery.definitions, self._offers)
-        async with self._judging:
+        async with self._checking:
             missing = self._missing_from(offers) if discovery.problems else ()
             self._missing = frozenset(offer.name for offer in missing)
             self._discovery, self._offers = discovery, (*offers, *missing)
             self._latency_ms = latency_ms
             self._refreshed_at_unix_ms = clock.unix_ms()
             self._down = ""
-            await self._judge(is_reading=not discovery.problems)
+            await self._check(is_reading=not discovery.problems)
             self._was_read = True
         self._failures = self._failures + 1 if self._pin_problem else 0
 
@@ -343,12 +343,12 @@ class SourceController:
         return [offer for offer in self._offers if offer.name not in names][:_MISSING_MAX]
 
     async def _failed(self, reason: str) -> None:
-        async with self._judging:
+        async with self._checking:
             self._failures += 1
             self._down = _as_reason(reason)
             await self._publish()
 
-    async def _judge(self, *, is_reading: bool) -> None:
+    async def _check(self, *, is_reading: bool) -> None:
         offers = self._offers
         if self.registered.are_possible:
             pins = await self._deps.ledger.registered(self._source.name)

@@ -61,8 +61,8 @@ _SHOWN = (
 
 def show_arguments(args: JsonValue, redactor: Redactor) -> str:
     """Return JSON text of at most `SUMMARY_MAX_BYTES` of UTF-8."""
-    judged = _outline(args, _JUDGED)
-    whole = _visible(judged, redactor.value(judged), redactor)
+    checked = _outline(args, _JUDGED)
+    whole = _visible(checked, redactor.value(checked), redactor)
     for shown in chain((whole,), (_outline(whole, room) for room in _SHOWN)):
         text = dumps(shown)
         if len(text) <= SUMMARY_MAX_BYTES:

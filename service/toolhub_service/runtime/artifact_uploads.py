@@ -48,7 +48,7 @@ class ArtifactHeader(msgspec.Struct, frozen=True):
     """Offset of the first chunk; 0 starts again."""
 
 
-def judge_header(header: ArtifactHeader) -> None:
+def check_header(header: ArtifactHeader) -> None:
     """Raises HubFailure INVALID_ARGUMENT for an unsafe name, an invalid media type, and an upload that cannot be
     resumed."""
     if header.offset_bytes and not header.upload_id:
@@ -72,7 +72,7 @@ def judge_header(header: ArtifactHeader) -> None:
         )
 
 
-def judge_whole(header: ArtifactHeader, size_bytes: int, sha256: str) -> None:
+def check_whole(header: ArtifactHeader, size_bytes: int, sha256: str) -> None:
     """Check the received bytes against the declaration. Raises HubFailure INVALID_ARGUMENT."""
     if header.size_bytes and size_bytes != header.size_bytes:
         came = "more" if size_bytes > header.size_bytes else f"only {size_bytes}"
@@ -125,22 +125,22 @@ class Upload:
         self._sha256 = hashlib.sha256() if header.sha256 else None
 
     async def take(self, chunk: bytes) -> None:
-        """Store a chunk after checking it against the declaration. Raises ToolFailure, and HubFailure as `judge_whole`
+        """Store a chunk after checking it against the declaration. Raises ToolFailure, and HubFailure as `check_whole`
         does."""
         size_bytes = self.size_bytes + len(chunk)
         if size_bytes > self._max_bytes:
             raise too_large(self._max_bytes)
         if size_bytes > self._header.size_bytes > 0:
-            judge_whole(self._header, size_bytes, "")
+            check_whole(self._header, size_bytes, "")
         self.claim.grow(len(chunk))
         if self._sha256 is not None:
             self._sha256.update(chunk)
         await self.writer.write(chunk)
         self.size_bytes = size_bytes
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """Check the whole once all bytes are in. Raises HubFailure INVALID_ARGUMENT."""
-        judge_whole(self._header, self.size_bytes, self._sha256.hexdigest() if self._sha256 else "")
+        check_whole(self._header, self.size_bytes, self._sha256.hexdigest() if self._sha256 else "")
 
     async def abort(self) -> None:
         with suppress(ToolFailure):  # report why it failed, not that its remains could not be deleted
@@ -196,12 +196,12 @@ class HeldUpload:
                 await _whole(self._take(chunk))
 
     async def finish(self, stream: object, keep: Callable[[Upload], Coroutine[Any, Any, Artifact]]) -> Artifact:
-        """Raises HubFailure as `Upload.judge` does, ABORTED as `fill` does, and what `keep` raises."""
+        """Raises HubFailure as `Upload.check` does, ABORTED as `fill` does, and what `keep` raises."""
         async with self._lock:
             self._check(stream)
             # Content shorter than its size, or declared by digest only, may be the beginning that a broken stream left.
             self._is_sound = not self._header.size_bytes or self.received_bytes < self._header.size_bytes
-            self._upload.judge()
+            self._upload.check()
             self._is_sound = False
             artifact = await shield_until_done(keep(self._upload))
             self.artifact_id = artifact.artifact_id

@@ -38,7 +38,7 @@ from toolhub_service.runtime.artifact_uploads import (
     HeldUpload,
     HeldUploads,
     Upload,
-    judge_header,
+    check_header,
     plain_media_type,
     plain_name,
     too_large,
@@ -119,7 +119,7 @@ class Artifacts:
         Raises HubFailure INVALID_ARGUMENT when header, size or digest are wrong, RESOURCE_EXHAUSTED beyond cap or
         quota, and as `HeldUploads.opened`; ToolFailure when the stores fail.
         """
-        judge_header(header)
+        check_header(header)
         planned = replace(
             self._planned(principal_id),
             media_type=header.media_type or OCTETS,
@@ -248,7 +248,7 @@ class Artifacts:
             try:
                 async for chunk in chunks:
                     await upload.take(chunk)
-                upload.judge()
+                upload.check()
                 await claim.check()
                 return await self._record(planned, upload.writer)
             except BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from typing import Final
 
 import msgspec
@@ -44,12 +43,12 @@ NO_RESULT = ResultSummary()
 
 
 class CallState(msgspec.Struct, eq=False):
-    """Created for each call; only `Pipeline` and the loop of attempts write to it, and whatever ends a call reads
-    it."""
+    """Created for each call. Written by `Pipeline`, the loop of attempts, `attach_evidence` and `Recorder`; read by
+    whatever ends a call."""
 
     call: Call
     """The call, with what the steps have added to it."""
-    asked: Call
+    received: Call
     """The call as received, references to artifacts included."""
     begun_ns: list[int]
     """Start of each step, by the performance counter; 0: not begun."""
@@ -77,7 +76,7 @@ class CallState(msgspec.Struct, eq=False):
     is_recorded: bool = False
     """Whether the audit log already knows of the call."""
     summary: ResultSummary = NO_RESULT
-    """What the audit log stores of its result; None before step 8."""
+    """What the audit log stores of its result; `NO_RESULT` before step 8."""
 
     @property
     def step(self) -> StepName:
@@ -85,5 +84,5 @@ class CallState(msgspec.Struct, eq=False):
         return STEPS[max((place for place, begun_ns in enumerate(self.begun_ns) if begun_ns), default=RESOLVE)]
 
 
-def begin(call: Call) -> CallState:
-    return CallState(call, call, [perf_counter_ns(), 0, 0, 0, 0, 0, 0, 0, 0], {})
+NOT_BEGUN: Final = (0,) * (len(STEPS) - 1)
+"""`CallState.begun_ns` of the steps after the first when a call begins."""

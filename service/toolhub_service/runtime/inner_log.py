@@ -128,7 +128,7 @@ class RunLog:
             except ToolFailure as away:
                 if away.error.kind is not ErrorKind.TOOL_UNAVAILABLE:
                     raise
-                self._observer.troubled(self.job_id, away)
+                self._observer.met_problem(self.job_id, away)
                 await self._sleep(RETRY_S)
 
 

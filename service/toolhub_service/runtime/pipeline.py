@@ -10,9 +10,8 @@
     8 attach_evidence  what proves it?                         attach_evidence.py
     9 record           always: audit, metrics, trace           record.py
 
-`Call` becomes `PlannedCall` becomes `GrantedCall`; an adapter accepts nothing but the last. A tool that asks a person
-in step 6 ends with APPROVAL_REQUIRED; the repeated call passes all steps, and its `GrantedCall` has the
-answer.
+`Call` becomes `PlannedCall` becomes `GrantedCall`; an adapter accepts only the last. A tool that asks a person in step
+6 ends with APPROVAL_REQUIRED; the repeated call passes all steps, and its `GrantedCall` has the answer.
 """
 
 from __future__ import annotations
@@ -61,6 +60,7 @@ from toolhub_service.runtime.call_state import (
     ATTACH_EVIDENCE,
     CHECK_POLICY,
     EXECUTE,
+    NOT_BEGUN,
     TAKE_BUDGET,
     VALIDATE_INPUT,
     VALIDATE_OUTPUT,
@@ -141,7 +141,7 @@ class Pipeline:
         begun_ns, answer = perf_counter_ns(), None
         if call.principal.permissions is not None:
             call = call._replace(context=narrowed(call.context, call.principal.permissions))
-        state = CallState(call, call, [begun_ns, 0, 0, 0, 0, 0, 0, 0, 0], {})
+        state = CallState(call, call, [begun_ns, *NOT_BEGUN], {})
         self.in_flight[call.call_id] = begun_ns
         try:
             answer = await self.run(state, sink)
@@ -166,7 +166,7 @@ class Pipeline:
         route = self.routes.of(call)
         state.spec = spec = route.spec
         if route.becomes_job and call.mode is Mode.EXECUTE and not call.job_id:  # the run of a job has one already
-            state.call = state.asked = call = call._replace(mode=Mode.SUBMIT, client=None)
+            state.call = state.received = call = call._replace(mode=Mode.SUBMIT, client=None)
         begun_ns[VALIDATE_INPUT] = perf_counter_ns()
         if call.unread_bytes or call.names_artifacts:
             state.call = call = await self._arguments_of(state, spec, route.schemas)
@@ -191,7 +191,7 @@ class Pipeline:
         if call.mode is not Mode.EXECUTE:
             return await self._stop(state, granted, route.adapter)
         if spec.has_side_effects or state.approval is not None or call.job_id:
-            await self._ask(state, granted)
+            await self._store_before_effect(state, granted)
         else:
             await self.recorder.ready()
 
@@ -273,7 +273,7 @@ class Pipeline:
             check_rate()
             self.large.admit(call.principal.id, call.unread_bytes)
             args, error = await self._large(call, call.unread, before=check_rate)
-            state.call = state.asked = call = call._replace(args=args, args_error=error, unread=None)
+            state.call = state.received = call = call._replace(args=args, args_error=error, unread=None)
         if call.names_artifacts and call.args_error is None:
             state.call = call = await self._with_artifacts(state)
         if call.unread_bytes:
@@ -303,14 +303,14 @@ class Pipeline:
         state.shown_args = found.shown
         return state.call._replace(args=found.args)
 
-    async def _ask(self, state: CallState, granted: GrantedCall) -> None:
+    async def _store_before_effect(self, state: CallState, granted: GrantedCall) -> None:
         """Store what must be durable before the effect: the approval as used, the call in the audit log, the job as
         begun."""
         # The approval first: if a crash loses it, a person must decide once more; if it were used twice, an effect
         # would happen that nobody allowed.
         if state.approval is not None:
             await self.approvals.use(state.approval, state.call)
-        await self.recorder.ask(state, granted)
+        await self.recorder.announce(state, granted)
         job_id = state.call.job_id
         if not job_id:
             return
@@ -355,11 +355,11 @@ class Pipeline:
             state.begun_ns[EXECUTE] = perf_counter_ns()
             foreseen = await adapter.foresee(granted) if isinstance(adapter, ForeseeingAdapter) else None
             return self._show(state, adapter.effects(granted) if foreseen is None else foreseen)
-        await self.recorder.ask(state, granted)
+        await self.recorder.announce(state, granted)
         state.begun_ns[EXECUTE] = perf_counter_ns()
         if state.lease is not None:
             state.lease.refund()  # the job takes its own when it runs
-        job, stood_already = await self.jobs.accept(state.asked, granted)
+        job, stood_already = await self.jobs.accept(state.received, granted)
         return self.recorder.settle(state, attach_job(state, job, self.clock.unix_ms(), replayed=stood_already))
 
     def _fail(self, state: CallState, failure: Exception) -> ToolResult | Plan:

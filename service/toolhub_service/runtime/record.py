@@ -1,10 +1,16 @@
 """Step 9: always. What happened, for the audit log, then for metrics and traces.
 
-A call that may have an effect has two events, asked and settled, and the first is on disk before the effect: `ask`
-waits for it, and a call whose event cannot be written is refused. A read has one event, written when it settles. A read
-is refused, too, when the log cannot accept an event, and waits only when the log has fallen far behind, because a full
-log would refuse the next one. After the effect nothing can be refused: if the log breaks then, the event is lost, which
-is reported to the observer, but never the caller's answer.
+`Recorder.announce` decides what is written before step 6:
+
+    the tool only reads                    nothing: one event, when the call settles
+    the tool can change something,
+        this call does not                 TOOL_CALLED, without waiting for the disk
+        this call may                      TOOL_CALLED, on disk before the effect
+
+A call is refused when its event cannot be written. A read is refused, too, when the log cannot accept an event, and
+waits only when the log has fallen far behind, because a full log would refuse the next one. After the effect nothing
+can be refused: if the log breaks then, the event is lost, which is reported to the observer, but never the caller's
+answer.
 """
 
 from __future__ import annotations
@@ -113,7 +119,7 @@ class Recorder:
         self.ready = audit.ready
         """Awaited before a call without an effect: a call that could not be recorded is refused with IO_ERROR."""
 
-    async def ask(self, state: CallState, granted: GrantedCall) -> None:
+    async def announce(self, state: CallState, granted: GrantedCall) -> None:
         """Record that the call is about to run, if it may have an effect. Raises ToolFailure IO_ERROR when it cannot be
         recorded."""
         if not (granted.spec.has_side_effects or state.call.mode is not Mode.EXECUTE):

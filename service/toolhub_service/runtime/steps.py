@@ -1,7 +1,8 @@
 """Steps 2 to 7 in their order: validate_input, apply_defaults, check_policy, take_budget, execute and validate_output.
 
-`Pipeline.run` calls each in its place: it returns what the next step needs, or raises what the call is refused with.
-Steps 1 (`route.py`), 8 (`attach_evidence.py`) and 9 (`record.py`) have files of their own.
+`Pipeline.run` calls each in its place. A step returns what the next one needs, or raises the refusal of the call; step
+4 returns the verdict, and `enforce` raises its refusal once a plan or a person may have agreed. Steps 1 (`route.py`), 8
+(`attach_evidence.py`) and 9 (`record.py`) have files of their own.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _REFUSALS = {Effect.REQUIRE_APPROVAL: ErrorKind.APPROVAL_REQUIRED, Effect.REQUIR
 
 def check_policy(route: Route, planned: PlannedCall, policy: PolicySource) -> Verdict:
     """Step 4: return the verdict on this call by the policy in force, which may have changed since the call was
-    resolved."""
+    resolved. `enforce` raises the refusal."""
     context = planned.call.context
     if (
         route.verdict is None

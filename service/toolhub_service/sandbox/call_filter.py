@@ -109,7 +109,7 @@ def call_filter(*, alone: bool = False, sockets: Sockets = "any") -> bytes:
     if of is None:
         return b""
     start = [(_LOAD, 0, 0, _AT_ARCH), (_EQUAL, 1, 0, of.arch), _REFUSE, (_LOAD, 0, 0, _AT_NUMBER)]
-    blocks = _judged_by_arguments(of, sockets)
+    blocks = _checked_by_arguments(of, sockets)
     refused: tuple[int, ...] = of.refused
     pretended: tuple[int, ...] = ()
     if alone:
@@ -135,7 +135,7 @@ def call_filter(*, alone: bool = False, sockets: Sockets = "any") -> bytes:
     return b"".join(struct.pack("=HBBI", *line) for line in (*start, *blocks, *jumps, *end))
 
 
-def _judged_by_arguments(of: _Machine, sockets: Sockets) -> list[Line]:
+def _checked_by_arguments(of: _Machine, sockets: Sockets) -> list[Line]:
     own = [*_zero(_FIRST, 1), _ALLOW, _REFUSE]
     lines = [line for number in of.of_self for line in _when(number, own)]
     lines += _when(of.setpriority, [*_zero(_FIRST, 3), *_zero(_SECOND, 1), _ALLOW, _REFUSE])

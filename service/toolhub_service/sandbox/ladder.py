@@ -319,7 +319,7 @@ def _reaches(user: int, path: str) -> bool:
 
 
 def _may(user: int, path: str, bit: int) -> bool:
-    status = os.stat(path)  # noqa: PTH116 - one call, as the kernel judges
+    status = os.stat(path)  # noqa: PTH116 - one call, as the kernel checks it
     place = 6 if status.st_uid == user else 3 if status.st_gid == user else 0
     return bool(status.st_mode >> place & bit)
 

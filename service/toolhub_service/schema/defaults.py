@@ -61,7 +61,7 @@ class ToolSchemas:
         """Step 7: returns violations of a result; empty when it is valid."""
         self.defaults: DefaultsPlan = compile_defaults(self.input)
         # Defaults that each fit their property, where no rule concerns two properties: nothing has to be tried.
-        self._scalars = self.defaults.scalars() if _judges_properties_alone(self.input.document) else None
+        self._scalars = self.defaults.scalars() if _checks_properties_alone(self.input.document) else None
 
     def complete(self, args: JsonObject) -> tuple[JsonObject, tuple[str, ...]]:
         """Step 3: valid arguments with defaults, and JSON Pointers of what was filled. The result is valid too.
@@ -102,7 +102,7 @@ class ToolSchemas:
         return completed, kept
 
 
-def _judges_properties_alone(document: JsonValue) -> bool:
+def _checks_properties_alone(document: JsonValue) -> bool:
     """Return whether a valid object stays valid with one more declared property that is valid by itself."""
     return isinstance(document, Mapping) and document.keys() <= _OF_SINGLE_PROPERTIES
 

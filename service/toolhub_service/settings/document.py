@@ -294,6 +294,7 @@ class Settings(Section, frozen=True):
         tuple[DatabaseSettings, ...],
         Meta(description="Databases of core/db.*, by name; see [databases](databases.md)."),
     ] = ()
+    agents: Annotated[tuple[Agent, ...], Meta(description="Models that core/agent.spawn may give tasks to.")] = ()
     channels: Annotated[tuple[Channel, ...], Meta(description="Where core/media.send may send messages to.")] = ()
     server: Server = Server()
     auth: Auth = Auth()
@@ -317,6 +318,12 @@ class Settings(Section, frozen=True):
     results: Results = Results()
     stores: Stores = Stores()
     jobs: Jobs = Jobs()
+    approvals: Approvals = Approvals()
+    artifacts: Artifacts = Artifacts()
+    memory: Memory = Memory()
+    programs: Programs = Programs()
+    session: Session = Session()
+    faces: Faces = Faces()
 
     @property
     def has_tls(self) -> bool:
@@ -328,14 +335,6 @@ class Settings(Section, frozen=True):
         """Return whether gRPC clients must present a certificate."""
         spiffe = self.auth.spiffe
         return bool(self.server.tls.client_ca_file or spiffe.trust_domains or spiffe.workload_api)
-
-    approvals: Approvals = Approvals()
-    artifacts: Artifacts = Artifacts()
-    memory: Memory = Memory()
-    programs: Programs = Programs()
-    session: Session = Session()
-    agents: Annotated[tuple[Agent, ...], Meta(description="Models that core/agent.spawn may give tasks to.")] = ()
-    faces: Faces = Faces()
 
     def __post_init__(self) -> None:
         """Raises ValueError."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally, has_new_entry
+from toolhub_service.domain.job import Job, JobCounts, JobFilter, JobNews, JobStatus, has_new_entry
 from toolhub_service.domain.result import JobState
 from toolhub_service.stores.record_store import job_facts, jobs_where
 
@@ -92,11 +92,11 @@ class MemoryJobs:
                 del self._alive_until_unix_ms[runner]
         return len(expired)
 
-    async def tally(self) -> JobTally:
+    async def count_jobs(self) -> JobCounts:
         queued = [job for job in self._open.values() if job.state is JobState.QUEUED]
         oldest = min(queued, key=lambda job: (job.status.at_unix_ms, job.created_at_unix_ms), default=None)
         by_state = Counter(job.state for job in self._open.values())
-        return JobTally(dict(by_state), None if oldest is None else oldest.created_at_unix_ms)
+        return JobCounts(dict(by_state), None if oldest is None else oldest.created_at_unix_ms)
 
     def listen(self, on_event: Callable[[JobNews], None]) -> None:
         self._on_event = on_event

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from psycopg import AsyncConnection
 
-from toolhub_service.domain.job import ForbiddenTransition, Job, JobFilter, JobNews, JobStatus, JobTally, may_follow
+from toolhub_service.domain.job import ForbiddenTransition, Job, JobCounts, JobFilter, JobNews, JobStatus, may_follow
 from toolhub_service.domain.result import JobState
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.stores.codec import (
@@ -215,10 +215,10 @@ class PostgresJobs:
     async def forget(self, now_unix_ms: int, limit: int) -> int:
         return (await self._link.execute(_FORGET, {"now": now_unix_ms, "limit": max(0, limit)}))[0]
 
-    async def tally(self) -> JobTally:
+    async def count_jobs(self) -> JobCounts:
         rows = await self._link.rows(_TALLY)
         oldest = {state: created for state, _, created in rows}
-        return JobTally({JobState(state): count for state, count, _ in rows}, oldest.get(JobState.QUEUED.value))
+        return JobCounts({JobState(state): count for state, count, _ in rows}, oldest.get(JobState.QUEUED.value))
 
     def listen(self, on_event: Callable[[JobNews], None]) -> None:
         self._on_event = on_event

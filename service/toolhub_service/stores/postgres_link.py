@@ -243,7 +243,7 @@ class PostgresLink:
                 among[column] = [value for (value,) in values if fnmatchcase(value, pattern)]
             elif pattern:
                 equals[column] = pattern
-        for column, passes in where.judged.items():
+        for column, passes in where.checked.items():
             if passes is not None:
                 values = await self.rows(_VALUES.format(table=table, column=column))
                 among[column] = [value for (value,) in values if passes(value)]

@@ -114,7 +114,7 @@ class Where(msgspec.Struct, frozen=True):
     among: Mapping[str, Collection[str]] = msgspec.field(default_factory=dict)
     like: Mapping[str, str] = msgspec.field(default_factory=dict)
     """A name or a glob (fnmatch, case-sensitive)."""
-    judged: Mapping[str, Owners | None] = msgspec.field(default_factory=dict)
+    checked: Mapping[str, Owners | None] = msgspec.field(default_factory=dict)
 
     def matches(self, row: Row) -> bool:
         # Loops, because a page checks many rows: `all` over generators takes three times as long.
@@ -127,7 +127,7 @@ class Where(msgspec.Struct, frozen=True):
         for column, glob in self.like.items():
             if glob and not fnmatchcase(row[column], glob):
                 return False
-        for column, passes in self.judged.items():  # noqa: SIM110 — the fourth of four
+        for column, passes in self.checked.items():  # noqa: SIM110 — the fourth of four
             if passes is not None and not passes(row[column]):
                 return False
         return True
@@ -337,7 +337,7 @@ class Artifacts(Records[Artifact]):
     async def page(
         self, principal: str, sha256: str, *, after: tuple[int, str] | None, limit: int, owners: Owners | None = None
     ) -> Sequence[Artifact]:
-        where = Where({"principal": principal, "sha256": sha256}, judged={"principal": owners})
+        where = Where({"principal": principal, "sha256": sha256}, checked={"principal": owners})
         found, _ = await self._records.page(where, after=after, limit=limit)
         return found
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from toolhub_service.domain.job import ForbiddenTransition, Job, JobFilter, JobNews, JobStatus, JobTally, may_follow
+from toolhub_service.domain.job import ForbiddenTransition, Job, JobCounts, JobFilter, JobNews, JobStatus, may_follow
 from toolhub_service.domain.result import FINAL_STATES, JobState
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.stores.codec import (
@@ -319,10 +319,10 @@ class RedisJobs:
     async def forget(self, now_unix_ms: int, limit: int) -> int:
         return int(await self._link.call(FORGET, now_unix_ms, limit))
 
-    async def tally(self) -> JobTally:
+    async def count_jobs(self) -> JobCounts:
         counts, oldest = await self._link.call(TALLY, *(state.value for state in _OPEN_STATES))
         by_state = {state: count for state, count in zip(_OPEN_STATES, counts, strict=True) if count}
-        return JobTally(by_state, int(oldest) if oldest else None)
+        return JobCounts(by_state, int(oldest) if oldest else None)
 
     def listen(self, on_event: Callable[[JobNews], None]) -> None:
         self._listening.callback(self._link.listen(b"job", lambda values: on_event(_change_of(values))))

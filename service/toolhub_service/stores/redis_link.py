@@ -204,7 +204,7 @@ class RedisLink:
         self._pipeline = Pipeline(_connection(url), randomness, patience_s=patience_s, max_waiting=max_waiting)
         self._feed = RedisFeed(_connection(url), prefix, randomness, patience_s=patience_s)
         self._starting = asyncio.Lock()
-        self._is_judged = False
+        self._is_checked = False
 
     def key(self, name: str) -> str:
         return self.prefix + name
@@ -244,9 +244,9 @@ class RedisLink:
         Raises ToolFailure TOOL_UNAVAILABLE, and HubFailure for a server that evicts keys.
         """
         async with self._starting:
-            if not self._is_judged:
-                _judge(await self.run("INFO"))
-                self._is_judged = True
+            if not self._is_checked:
+                _check(await self.run("INFO"))
+                self._is_checked = True
             await self._feed.start()
 
     async def close(self) -> None:
@@ -256,7 +256,7 @@ class RedisLink:
 
 def _connection(url: str) -> AbstractConnection:
     try:
-        _judge_options(urlsplit(url).query)
+        _check_options(urlsplit(url).query)
         pool = ConnectionPool.from_url(  # only to parse the URL
             url,
             protocol=2,
@@ -274,13 +274,13 @@ def _connection(url: str) -> AbstractConnection:
         ) from None
 
 
-def _judge_options(query: str) -> None:
+def _check_options(query: str) -> None:
     """Refuse options of the URL that change how the link uses its connections."""
     if any(name != "db" and not name.startswith("ssl_") for name in parse_qs(query)):
         raise ValueError
 
 
-def _judge(info: bytes) -> None:
+def _check(info: bytes) -> None:
     """Refuse a server that evicts keys: it would forget that an effect has happened."""
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
     facts = {name: value for name, colon, value in lines if colon}

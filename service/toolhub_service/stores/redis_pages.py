@@ -80,16 +80,16 @@ class RedisPages:
         lists = [self._lists[column] + value for column, value in asked.items() if column in self._lists]
         lists = lists or [self._lists[""]]
         is_listed = len(lists) == 1 and asked.keys() <= self._lists.keys()
-        if is_listed and not (any(where.among.values()) or any(where.like.values()) or any(where.judged.values())):
+        if is_listed and not (any(where.among.values()) or any(where.like.values()) or any(where.checked.values())):
             count = int(await self._link.run("ZCARD", self._link.key(lists[0])))
             return [row[0] for row in await self._rows(lists[0], after, limit)] if limit else [], count
         shortest = lists[0]
         if len(lists) > 1:
             lengths = {name: int(await self._link.run("ZCARD", self._link.key(name))) for name in lists}
             shortest = min(lengths, key=lengths.__getitem__)
-        return await self._judged(shortest, where, after, limit)
+        return await self._checked(shortest, where, after, limit)
 
-    async def _judged(
+    async def _checked(
         self, name: str, where: Where, after: tuple[int, str] | None, limit: int
     ) -> tuple[list[str], int]:
         ids: list[str] = []

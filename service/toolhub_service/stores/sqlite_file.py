@@ -52,7 +52,7 @@ def page(
     `rows` is a SELECT over `table` without its WHERE; `order` the columns of the cursor.
     """
     matching, parameters = _terms(where)
-    for column, passes in where.judged.items():
+    for column, passes in where.checked.items():
         if passes is None:
             continue
         # A loose index scan from value to value, instead of over all rows.

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct
 
-from toolhub_service.domain.job import ForbiddenTransition, Job, JobFilter, JobNews, JobStatus, JobTally, may_follow
+from toolhub_service.domain.job import ForbiddenTransition, Job, JobCounts, JobFilter, JobNews, JobStatus, may_follow
 from toolhub_service.domain.result import JobState
 from toolhub_service.stores.codec import (
     decode_job,
@@ -142,8 +142,8 @@ class SqliteJobs:
     async def forget(self, now_unix_ms: int, limit: int) -> int:
         return await self._file.change(_FORGETTING, (now_unix_ms, limit))
 
-    async def tally(self) -> JobTally:
-        return await self._file.read(_tally)
+    async def count_jobs(self) -> JobCounts:
+        return await self._file.read(_count)
 
     def listen(self, on_event: Callable[[JobNews], None]) -> None:
         self._feed.listen(on_event)
@@ -178,13 +178,13 @@ def _one(connection: sqlite3.Connection, rest: str, parameters: Sequence[str]) -
     return None if row is None else decode_job(row)
 
 
-def _tally(connection: sqlite3.Connection) -> JobTally:
+def _count(connection: sqlite3.Connection) -> JobCounts:
     counts = connection.execute("SELECT state, count(*) FROM jobs WHERE is_final = 0 GROUP BY state").fetchall()
     oldest = connection.execute(
         "SELECT created_at_unix_ms FROM jobs WHERE is_final = 0 AND state = 'QUEUED' "
         "ORDER BY entered_at_unix_ms, created_at_unix_ms LIMIT 1"
     ).fetchone()
-    return JobTally({JobState(state): count for state, count in counts}, oldest[0] if oldest else None)
+    return JobCounts({JobState(state): count for state, count in counts}, oldest[0] if oldest else None)
 
 
 def _create_all(connection: sqlite3.Connection, wanted: Sequence[tuple[_Written, bytes]]) -> list[Job | None]:
@@ -219,7 +219,7 @@ def _put_all(connection: sqlite3.Connection, wanted: Sequence[_Written]) -> list
     entries: list[tuple[str, int, bytes]] = []
     for each in wanted:
         job, status = each.job, each.job.status
-        answer = _judge(job, existing.get(job.job_id))
+        answer = _check(job, existing.get(job.job_id))
         answers.append(answer)
         if isinstance(answer, JobNews):
             entries.append(each.entry)
@@ -242,7 +242,7 @@ def _insert_jobs(connection: sqlite3.Connection, written: Sequence[_Written], on
         insert(connection, into, [[*each.row.values()] for each in written], on_conflict=on_conflict)
 
 
-def _judge(job: Job, existing: tuple[int, int, str] | None) -> JobNews | bool | Exception:
+def _check(job: Job, existing: tuple[int, int, str] | None) -> JobNews | bool | Exception:
     if existing is None or existing[0] != job.version - 1:
         return False
     _, sequence, state = existing

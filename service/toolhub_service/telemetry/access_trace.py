@@ -88,15 +88,15 @@ class AccessTrace:
         kind = _Kind(type, principal, peer, reason)
         if kind not in self._refusals and len(self._refusals) >= PEERS_MAX:
             kind = kind._replace(peer=OTHERS)  # A principal is never hidden among unauthenticated peers.
-        tally = self._refusals.get(kind)
-        if tally is None:
+        counts = self._refusals.get(kind)
+        if counts is None:
             facts = {"method": method, "key_id": key_id} if key_id else {"method": method}
-            tally = self._refusals[kind] = self._new(facts)
+            counts = self._refusals[kind] = self._new(facts)
             self._log.warning(
                 names.LOG_ACCESS_REFUSED, peer=kind.peer, reason=reason, principal=principal, rpc=method, key_id=key_id
             )
-        tally.count += 1
-        is_worn = tally.count > _PATIENCE and type is EventType.AUTH_FAILED and kind.peer != OTHERS
+        counts.count += 1
+        is_worn = counts.count > _PATIENCE and type is EventType.AUTH_FAILED and kind.peer != OTHERS
         return _EVERY_S if is_worn else 0.0
 
     async def audit_read(
@@ -113,18 +113,18 @@ class AccessTrace:
         # Filters are chosen by the reader, and so need a bound as peers do.
         if kind not in self._reads and len(self._reads) >= PEERS_MAX:
             kind = kind._replace(filter=OTHERS)
-        tally = self._reads.get(kind)
-        if tally is not None:
-            tally.add(events, from_unix_ms, to_unix_ms)
+        counts = self._reads.get(kind)
+        if counts is not None:
+            counts.add(events, from_unix_ms, to_unix_ms)
             return
         # Added before the event is awaited: a concurrent second page is counted, not written.
-        tally = self._reads[kind] = self._new({})
-        first = _Tally(tally.first_unix_ms, tally.facts, 1, events, from_unix_ms, to_unix_ms)
+        counts = self._reads[kind] = self._new({})
+        first = _Tally(counts.first_unix_ms, counts.facts, 1, events, from_unix_ms, to_unix_ms)
         try:
             await self._audit.append_durably(self._event(kind, first))
         except ToolFailure:
             self._log.error(names.LOG_ACCESS_UNRECORDED, type=kind.type.value, principal=principal, count=1)
-            tally.add(events, from_unix_ms, to_unix_ms)
+            counts.add(events, from_unix_ms, to_unix_ms)
 
     def flush(self) -> None:
         """Write one event for each kind of refusal or read that was counted; each minute, and at the end.
@@ -138,7 +138,7 @@ class AccessTrace:
         self._refusals, self._reads = self._unwritten(self._refusals), self._unwritten(self._reads)
         kept = [*self._refusals.values(), *self._reads.values()]
         if kept:
-            self._log.error(names.LOG_ACCESS_UNRECORDED, count=sum(tally.count for tally in kept))
+            self._log.error(names.LOG_ACCESS_UNRECORDED, count=sum(counts.count for counts in kept))
             self._start_minute()
 
     def close(self) -> None:
@@ -157,25 +157,25 @@ class AccessTrace:
 
     def _unwritten(self, tallies: dict[_Kind, _Tally]) -> dict[_Kind, _Tally]:
         unwritten: dict[_Kind, _Tally] = {}
-        for kind, tally in tallies.items():
-            if not tally.count:
+        for kind, counts in tallies.items():
+            if not counts.count:
                 continue
             try:
-                self._audit.append(self._event(kind, tally))
+                self._audit.append(self._event(kind, counts))
             except ToolFailure:
-                unwritten[kind] = tally
+                unwritten[kind] = counts
         return unwritten
 
-    def _event(self, kind: _Kind, tally: _Tally) -> Event:
+    def _event(self, kind: _Kind, counts: _Tally) -> Event:
         """Return the event with the time of writing, because a reader who continues from a moment must not miss it."""
         is_read = kind.type is EventType.AUDIT_READ
         if is_read:
-            attributes = {"method": kind.method, "filter": kind.filter, "events": str(tally.events)}
-            times = {"from_unix_ms": tally.from_unix_ms, "to_unix_ms": tally.to_unix_ms}
+            attributes = {"method": kind.method, "filter": kind.filter, "events": str(counts.events)}
+            times = {"from_unix_ms": counts.from_unix_ms, "to_unix_ms": counts.to_unix_ms}
             attributes |= {name: str(at) for name, at in times.items() if at}
         else:
             attributes = {"peer": kind.peer, "reason": kind.reason}
-        attributes |= tally.facts | {"count": str(tally.count), "first_unix_ms": str(tally.first_unix_ms)}
+        attributes |= counts.facts | {"count": str(counts.count), "first_unix_ms": str(counts.first_unix_ms)}
         return Event(
             type=kind.type,
             at_unix_ms=self._clock.unix_ms(),

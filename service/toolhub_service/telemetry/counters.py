@@ -137,7 +137,7 @@ class StepTimes(Protocol):
         """Add the steps of one call."""
 
 
-class TalliedStepTimes(Distributions):
+class CountedStepTimes(Distributions):
     """For a single process; `observe` is called by one thread."""
 
     def __init__(self, metric: Metric, registry: CollectorRegistry) -> None:
@@ -147,9 +147,9 @@ class TalliedStepTimes(Distributions):
     def observe(self, steps: Iterable[StepTime]) -> None:
         of_step, bounds = self._of_step, self._metric.buckets
         for step, start_ns, end_ns in steps:
-            tally, duration_s = of_step[step], (end_ns - start_ns) / _NS_PER_S
-            tally.counts[bisect_left(bounds, duration_s)] += 1  # not `observe`: that would be nine calls a call
-            tally.sum += duration_s
+            counts, duration_s = of_step[step], (end_ns - start_ns) / _NS_PER_S
+            counts.counts[bisect_left(bounds, duration_s)] += 1  # not `observe`: that would be nine calls a call
+            counts.sum += duration_s
 
 
 class SharedStepTimes:

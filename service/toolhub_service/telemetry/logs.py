@@ -42,7 +42,7 @@ def configure_logging(
             # Before the redaction: a traceback quotes values of the program, and is text from here on.
             structlog.processors.format_exc_info,
             _Redaction(redactor),
-            *([_legible] if form == "console" else []),
+            *([_readable] if form == "console" else []),
             _renderer(form),
         ],
     )
@@ -107,7 +107,7 @@ def log_trouble(log: FilteringBoundLogger, event: str, problem: BaseException, *
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
-def _legible(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+def _readable(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Escape untrusted text, so that it neither controls a terminal nor begins a line; a traceback keeps its lines."""
     if isinstance(text := event.get("event"), str):
         event["event"] = text.translate(_CONTROLS).replace("\n", "\\n")

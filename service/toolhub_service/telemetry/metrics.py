@@ -23,12 +23,12 @@ from toolhub_service.domain.result import StepTime
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.counters import (
     Count,
+    CountedStepTimes,
     Counts,
     Distributions,
     SharedCount,
     SharedStepTimes,
     StepTimes,
-    TalliedStepTimes,
     scraped,
 )
 from toolhub_service.telemetry.names import OTHER, UNKNOWN_TOOL, Metric, MetricKind
@@ -130,9 +130,9 @@ class Metrics:
         """The registry for scrapers: the metrics of all workers."""
         self._max_principals = max_principals
         self._principals: set[str] = set()
-        tallied = frozenset() if multiprocess_dir is not None else _OF_EVERY_CALL
+        counted = frozenset() if multiprocess_dir is not None else _OF_EVERY_CALL
         self._all: dict[str, Any] = {
-            metric.name: _tallied(shown, self._registry) if metric in tallied else _made(shown, self._registry)
+            metric.name: _counted(shown, self._registry) if metric in counted else _made(shown, self._registry)
             for metric in names.METRICS
             if metric is not names.TOOL_STEP
             for shown in [metric if max_principals else metric.without(names.PRINCIPAL)]
@@ -140,7 +140,7 @@ class Metrics:
         self._tools: _Children[_ToolMetrics] = _Children(
             lambda tool: _ToolMetrics(self._all, tool, has_principals=max_principals > 0), max_tools
         )
-        step_times = TalliedStepTimes if multiprocess_dir is None else SharedStepTimes
+        step_times = CountedStepTimes if multiprocess_dir is None else SharedStepTimes
         self._steps: StepTimes = step_times(names.TOOL_STEP, self._registry)
         errors = self._all[names.TOOL_ERRORS.name]
         self._errors: _Children[Counter] = _Children(errors.labels, _MAX_REASONS)
@@ -149,7 +149,7 @@ class Metrics:
         self._breakers: _Children[Gauge] = _Children(breakers.labels, _MAX_UPSTREAMS)
         self._rpcs: dict[tuple[str, str, str], RpcMetrics] = {}
         in_flight = self._all[names.IN_FLIGHT.name]
-        self.in_flight: AbstractContextManager[None] = in_flight.labels() if tallied else in_flight.track_inprogress()
+        self.in_flight: AbstractContextManager[None] = in_flight.labels() if counted else in_flight.track_inprogress()
         """`with metrics.in_flight:` around each execution; one object for all, as it only counts."""
         self._policy_revision = ""
         self._all[names.BUILD_INFO.name].labels(version).set(1)
@@ -262,7 +262,7 @@ class Metrics:
         return generate_latest(self.scraped)
 
 
-def _tallied(metric: Metric, registry: CollectorRegistry) -> Counts | Distributions:
+def _counted(metric: Metric, registry: CollectorRegistry) -> Counts | Distributions:
     return (Distributions if metric.kind is MetricKind.HISTOGRAM else Counts)(metric, registry)
 
 

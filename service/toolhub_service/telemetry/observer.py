@@ -12,7 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.job import Job, JobTally
+from toolhub_service.domain.job import Job, JobCounts
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.domain.result import FINAL_STATES, JobState, SettledCall
 from toolhub_service.domain.source import Pin, SourceState, SourceStatus
@@ -235,16 +235,16 @@ class JobTelemetry:
         finally:
             self._running.dec()
 
-    def tallied(self, tally: JobTally) -> None:
+    def counted(self, counts: JobCounts) -> None:
         for state, gauge in self._open.items():
-            gauge.set(tally.by_state.get(state, 0))
-        oldest = tally.oldest_queued_at_unix_ms
+            gauge.set(counts.by_state.get(state, 0))
+        oldest = counts.oldest_queued_at_unix_ms
         self._oldest.set(0 if oldest is None else max(0, self._now_unix_ms() - oldest) / 1_000)
 
     def watching(self, watchers: int) -> None:
         self._watchers.set(watchers)
 
-    def troubled(self, job_id: str, problem: BaseException) -> None:
+    def met_problem(self, job_id: str, problem: BaseException) -> None:
         self._troubles.inc()
         log_trouble(self._log, names.LOG_JOB_TROUBLE, problem, job_id=job_id)
 
@@ -303,7 +303,7 @@ class SourceTelemetry:
 
     def refreshed(self, status: SourceStatus) -> None:
         name = status.name
-        self.judged(status)
+        self.checked(status)
         if status.state in _READ:
             self._seconds.labels(name).observe(status.latency_ms / 1_000)
         logged = (status.state, status.reason, status.tool_count, status.quarantined_count)
@@ -321,7 +321,7 @@ class SourceTelemetry:
             quarantined=status.quarantined_count,
         )
 
-    def judged(self, status: SourceStatus) -> None:
+    def checked(self, status: SourceStatus) -> None:
         """A source that is switched off, and so not read, is not measured."""
         if status.state is SourceState.DISABLED:
             self.removed(status.name)
@@ -356,7 +356,7 @@ class SourceTelemetry:
     def decided(self, pin: Pin) -> None:
         self._remember(EventType.PIN_DECIDED, pin)
 
-    def troubled(self, source: str, problem: BaseException) -> None:
+    def met_problem(self, source: str, problem: BaseException) -> None:
         self._troubles.labels(source).inc()
         log_trouble(self._log, names.LOG_SOURCE_TROUBLE, problem, source=source)
 
@@ -397,4 +397,4 @@ class SourceTelemetry:
         try:
             self._audit.append(event)
         except ToolFailure as failure:  # the audit log reports its own failure; a pin is stored anyway
-            self.troubled(pin.source, failure)
+            self.met_problem(pin.source, failure)

@@ -17,7 +17,7 @@ import msgspec
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.verdict import EgressRule
-from toolhub_service.guards.headers import judge_request_headers
+from toolhub_service.guards.headers import check_request_headers
 from toolhub_service.guards.urls import DEFAULT_PORTS, parse_url
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 
@@ -177,7 +177,7 @@ def _request(endpoint: Endpoint, messages: Sequence[JsonObject], tools: Sequence
         raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason=str(missing)) from missing
     fields = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     url = f"{endpoint.url.rstrip('/')}/chat/completions"
-    headers = judge_request_headers(fields)
+    headers = check_request_headers(fields)
     return HttpRequest(url, "POST", headers, msgspec.json.encode(body), accept="text/event-stream, application/json")
 
 

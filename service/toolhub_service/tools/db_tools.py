@@ -24,7 +24,7 @@ from toolhub_service.domain.tool import (
     IdempotencyMode,
     ToolLimits,
 )
-from toolhub_service.guards.sql import MAX_CHARS, database_named, judge_sql
+from toolhub_service.guards.sql import MAX_CHARS, check_sql, database_named
 from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.database.connection import (
@@ -159,7 +159,7 @@ class DbQuery(DatabaseTool["DbQuery.In", "DbQuery.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         database = self._database(args.connection)
-        statement = judge_sql(args.query, database.terms, writes=False)
+        statement = check_sql(args.query, database.terms, writes=False)
         deadline_s = statement_deadline_s(database.limits.timeout_s, context.deadline_s)
         began_s = asyncio.get_running_loop().time()
         async with database.query(statement, _checked(args.params), deadline_s) as reading:
@@ -293,7 +293,7 @@ class DbExecute(DatabaseTool["DbExecute.In", "DbExecute.Out"]):
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         database = self._database(args.connection)
-        statement = judge_sql(args.query, database.terms, writes=True)
+        statement = check_sql(args.query, database.terms, writes=True)
         which = "" if statement.has_condition else ", every row (there is no WHERE)"
         text = statement.text if len(statement.text) <= _SHOWN_CHARS else f"{statement.text[:_SHOWN_CHARS]}…"
         tables = ", ".join(statement.tables)
@@ -301,7 +301,7 @@ class DbExecute(DatabaseTool["DbExecute.In", "DbExecute.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         database = self._database(args.connection)
-        statement = judge_sql(args.query, database.terms, writes=True)
+        statement = check_sql(args.query, database.terms, writes=True)
         began_s = asyncio.get_running_loop().time()
         changed = await database.execute(
             statement, _checked(args.params), statement_deadline_s(database.limits.timeout_s, context.deadline_s)

@@ -28,9 +28,9 @@ from toolhub_service.domain.tool import (
     GuardedArgument,
     ToolLimits,
 )
-from toolhub_service.guards.command_grammar import SYSTEM_FOLDERS, JudgedCommand
-from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, judge_command, judge_environment
-from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.command_grammar import SYSTEM_FOLDERS, CheckedCommand
+from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, check_command, check_environment
+from toolhub_service.guards.paths import check_path
 from toolhub_service.sandbox.capture import Capture
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.hidden import lies_in, with_other_names
@@ -43,23 +43,23 @@ from toolhub_service.tools.workspace import Workspace
 _EXCERPT_CHARS = 2000
 
 
-def _not_ended(finished: Finished, judged: JudgedCommand, timeout_s: float, stdout: str, stderr: str) -> ToolFailure:
+def _not_ended(finished: Finished, checked: CheckedCommand, timeout_s: float, stdout: str, stderr: str) -> ToolFailure:
     """Return the failure of a command that had to be ended; `timeout_s` is the limit in its arguments."""
     seconds = round(finished.duration_s, 1)
     # The time of the arguments starts a moment before that of the process.
     was_own_limit = finished.duration_s > 0.95 * timeout_s
     more_time = "a longer timeoutS" if was_own_limit else "call with a later deadline"
     message = (
-        f"{judged.rule} wrote more than {FLOOD_BYTES} bytes and was killed. Request less output."
+        f"{checked.rule} wrote more than {FLOOD_BYTES} bytes and was killed. Request less output."
         if finished.flooded
-        else f"{judged.rule} did not finish within {seconds} s and was killed with all its child processes. What "
+        else f"{checked.rule} did not finish within {seconds} s and was killed with all its child processes. What "
         "it did until then is not undone: check that before you repeat it, give it less to do, or "
         f"{more_time}."
     )
     return refuse(
         ErrorKind.EXECUTION_ERROR if finished.flooded else ErrorKind.TIMEOUT,
         message,
-        command=judged.rule,
+        command=checked.rule,
         duration_s=seconds,
         stdout=stdout[:_EXCERPT_CHARS],
         stderr=stderr[:_EXCERPT_CHARS],
@@ -144,31 +144,31 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         return "" if self._confinement.prlimit else "prlimit (util-linux) is not installed"
 
     def effects(self, args: ExecRun.In, context: ToolContext) -> Sequence[str]:
-        judged = self._judged(args, context)
+        checked = self._checked(args, context)
         with context.workspace.open_folder(args.cwd):
-            line = shlex.join(judged.argv)
+            line = shlex.join(checked.argv)
         shown = line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"
         return (f'Run `{shown}` in the folder "{args.cwd}" of the workspace, for at most {args.timeout_s:g} s.',)
 
     async def run(self, args: ExecRun.In, context: ToolContext) -> ExecRun.Out:
-        judged = self._judged(args, context)
-        added = judge_environment(args.env or {}, judged)
+        checked = self._checked(args, context)
+        added = check_environment(args.env or {}, checked)
         level = await self._level_for(context)
         with context.workspace.open_folder(args.cwd) as folder:
-            _check_paths(judged, args.cwd, folder, context.workspace, level)
-            finished = await self._start(judged, level, args, context, added=added, folder=folder)
-        return _result(finished, judged, level, args, context)
+            _check_paths(checked, args.cwd, folder, context.workspace, level)
+            finished = await self._start(checked, level, args, context, added=added, folder=folder)
+        return _result(finished, checked, level, args, context)
 
-    def _judged(self, args: ExecRun.In, context: ToolContext) -> JudgedCommand:
+    def _checked(self, args: ExecRun.In, context: ToolContext) -> CheckedCommand:
         allowed = context.constraints
-        judged = judge_command(_words(args), allowed.commands, allowed.denied_commands)
+        checked = check_command(_words(args), allowed.commands, allowed.denied_commands)
         # Checked here, because the confinement would only report that the command could not be run.
-        if not os.access(judged.binary, os.X_OK):
-            raise refuse(ErrorKind.NOT_FOUND, f"{judged.rule} is allowed but not installed here; use another command.")
+        if not os.access(checked.binary, os.X_OK):
+            raise refuse(ErrorKind.NOT_FOUND, f"{checked.rule} is allowed but not installed here; use another command.")
         # Each path as it was checked: the kernel resolves `..` at a link's target, a textual check at its name.
-        paths = [_spelled(path, judge_path(args.cwd)) for path in judged.paths]
-        argv = (*judged.argv[: len(judged.argv) - len(paths)], *paths)
-        return structs.replace(judged, argv=argv, paths=tuple(paths))
+        paths = [_spelled(path, check_path(args.cwd)) for path in checked.paths]
+        argv = (*checked.argv[: len(checked.argv) - len(paths)], *paths)
+        return structs.replace(checked, argv=argv, paths=tuple(paths))
 
     async def _level_for(self, context: ToolContext) -> Level:
         sandbox = context.constraints.sandbox
@@ -186,7 +186,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
 
     async def _start(
         self,
-        judged: JudgedCommand,
+        checked: CheckedCommand,
         level: Level,
         args: ExecRun.In,
         context: ToolContext,
@@ -195,11 +195,11 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         folder: int,
     ) -> Finished:
         workspace = context.workspace.folder
-        inside = posixpath.normpath(posixpath.join(workspace, judge_path(args.cwd)))
+        inside = posixpath.normpath(posixpath.join(workspace, check_path(args.cwd)))
         # Built from nothing: no variable of the hub, such as LD_PRELOAD or a token, reaches a command.
         environment = {**_ENVIRONMENT, "HOME": workspace, "TMPDIR": workspace, **added}
         confined = self._confinement.program(
-            level, judged.argv, context.constraints.sandbox, workspace, (inside, folder), environment
+            level, checked.argv, context.constraints.sandbox, workspace, (inside, folder), environment
         )
         try:
             with confined as program:
@@ -229,23 +229,23 @@ def _words(args: ExecRun.In) -> list[str]:
 
 def _spelled(path: str, cwd: str) -> str:
     """Return the path; one with `..` is normalized so that `..` comes first. Raises ToolFailure."""
-    inside = judge_path(path if path.startswith("/") else f"{cwd}/{path}")
+    inside = check_path(path if path.startswith("/") else f"{cwd}/{path}")
     if ".." not in path.split("/"):
         return path
     spelled = posixpath.relpath(inside, cwd)
     return f"./{spelled}" if spelled.startswith("-") else spelled
 
 
-def _check_paths(judged: JudgedCommand, cwd: str, folder: int, workspace: Workspace, level: Level) -> None:
+def _check_paths(checked: CheckedCommand, cwd: str, folder: int, workspace: Workspace, level: Level) -> None:
     """Refuse a leading `..` in a folder below a symbolic link, and all links where no sandbox confines the command."""
-    if any(path.split("/", 1)[0] == ".." for path in judged.paths):
-        named = posixpath.normpath(posixpath.join(os.path.realpath(workspace.folder), judge_path(cwd)))
+    if any(path.split("/", 1)[0] == ".." for path in checked.paths):
+        named = posixpath.normpath(posixpath.join(os.path.realpath(workspace.folder), check_path(cwd)))
         if str(Path(f"/proc/self/fd/{folder}").readlink()) != named:
             message = f"{cwd[:200]!r} is below a symbolic link, so `..` leads elsewhere: name the folder itself."
             raise refuse(ErrorKind.PATH_OUTSIDE_SANDBOX, message)
-    for path in judged.paths if level == "rlimits" else ():
+    for path in checked.paths if level == "rlimits" else ():
         try:
-            status = workspace.stat(judge_path(f"{cwd}/{path}"))
+            status = workspace.stat(check_path(f"{cwd}/{path}"))
         except ToolFailure as failure:
             if failure.error.kind is ErrorKind.NOT_FOUND:
                 continue
@@ -265,7 +265,7 @@ def _deadline_s(timeout_s: float, call_deadline_s: float) -> float:
 
 
 def _result(
-    finished: Finished, judged: JudgedCommand, level: Level, args: ExecRun.In, context: ToolContext
+    finished: Finished, checked: CheckedCommand, level: Level, args: ExecRun.In, context: ToolContext
 ) -> ExecRun.Out:
     stdout, stdout_cut = _shown_output(finished.stdout, args.max_output_chars)
     stderr, stderr_cut = _shown_output(finished.stderr, args.max_output_chars)
@@ -273,8 +273,8 @@ def _result(
     duration_ms = round(finished.duration_s * 1000)
     context.proves(
         EvidenceType.TOOL,
-        f"exec:{judged.rule}",
-        f"Ran {judged.binary}: exit code {finished.exit_code}, {finished.stdout.total_bytes} bytes of output.",
+        f"exec:{checked.rule}",
+        f"Ran {checked.binary}: exit code {finished.exit_code}, {finished.stdout.total_bytes} bytes of output.",
         sha256=finished.stdout.sha256,
         confinement=level,
         exit_code=str(finished.exit_code),
@@ -284,9 +284,9 @@ def _result(
         bytes_of = f"{finished.stdout.total_bytes} bytes of stdout and {finished.stderr.total_bytes} of stderr"
         kept = f"of {bytes_of} the first {args.max_output_chars} characters each were kept"
         why = f"{kept}: raise maxOutputChars, or let the command write to a file"
-        context.proves(EvidenceType.TOOL, f"exec:{judged.rule}", why)
+        context.proves(EvidenceType.TOOL, f"exec:{checked.rule}", why)
     if finished.timed_out or finished.flooded:
-        raise _not_ended(finished, judged, args.timeout_s, stdout, stderr)
+        raise _not_ended(finished, checked, args.timeout_s, stdout, stderr)
     return ExecRun.Out(
         stdout=stdout,
         stderr=stderr,

@@ -253,16 +253,16 @@ class AtomicFile:
                 # write(2) may write only a part.
                 rest = rest[os.write(self._descriptor, rest) :]
 
-    def commit(self, *, overwrite: bool, judge: Callable[[int, str], None] | None = None) -> None:
-        """Give the file its name. `judge` is called with folder and name right before, and raises to refuse.
+    def commit(self, *, overwrite: bool, check: Callable[[int, str], None] | None = None) -> None:
+        """Give the file its name. `check` is called with folder and name right before, and raises to refuse.
 
         Raises ToolFailure ALREADY_EXISTS when taken meanwhile and not `overwrite`.
         """
         with as_tool_failures(self.path):
             if self._mode != 0o600:
                 os.fchmod(self._descriptor, self._mode)
-            if judge is not None:
-                judge(self._folder, self._name)
+            if check is not None:
+                check(self._folder, self._name)
             rename(self._folder, self._temporary, self._folder, self._name, overwrite=overwrite)
             self._temporary = ""
 

@@ -19,7 +19,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import ArgumentRole, Example, GuardedArgument
 from toolhub_service.domain.verdict import Sandbox
-from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.paths import check_path
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.folder_walk import MAX_DEPTH, Entry, FolderWalk, compile_glob
 from toolhub_service.tools.fs_values import FolderPath, FsReadTool, iso_time
@@ -60,7 +60,7 @@ class FindFiles(FsReadTool["FindFiles.In", "FindFiles.Out"]):
         truncated: Annotated[bool, Meta(description="Whether there may be more matches.")]
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        path = judge_path(args.path)
+        path = check_path(args.path)
         found = await to_thread(partial(_find, context.workspace, args, path))
         context.truncated = found.truncated
         context.proves(EvidenceType.FILE, path, f"found {len(found.matches)} names for {args.pattern}")
@@ -119,7 +119,7 @@ class ListDir(FsReadTool["ListDir.In", "ListDir.Out"]):
         truncated: Annotated[bool, Meta(description="Whether there may be more entries.")]
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        path = judge_path(args.path)
+        path = check_path(args.path)
         listed = await to_thread(partial(_list, context.workspace, args, path))
         context.truncated = listed.truncated
         context.proves(EvidenceType.FILE, path, f"listed {len(listed.entries)} entries")
@@ -288,7 +288,7 @@ class _Search:
     """One search; runs in a thread."""
 
     def __init__(self, args: SearchText.In, workspace: Workspace, sandbox: Sandbox) -> None:
-        self.root = judge_path(args.root)
+        self.root = check_path(args.root)
         self.files = 0
         self.searched_bytes = 0
         self._cut = False

@@ -14,7 +14,7 @@ from msgspec import Meta
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Example
-from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.paths import check_path
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.files import SourceFile
 from toolhub_service.tools.fs_search import FindFiles, ListDir, SearchText
@@ -24,9 +24,9 @@ from toolhub_service.tools.fs_values import (
     FilePath,
     FsReadTool,
     Sha256,
+    check_encoding,
+    check_size,
     iso_time,
-    judge_encoding,
-    judge_size,
     undecodable,
 )
 from toolhub_service.tools.fs_write import Copy, DeletePath, EditText, Move, WriteText
@@ -54,7 +54,7 @@ class Stat(FsReadTool["Stat.In", "Stat.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         status = context.workspace.stat(args.path)
-        context.proves(EvidenceType.FILE, judge_path(args.path), f"{status.type} of {status.size_bytes} bytes")
+        context.proves(EvidenceType.FILE, check_path(args.path), f"{status.type} of {status.size_bytes} bytes")
         return self.Out(type=status.type, size=status.size_bytes, modified_at=iso_time(status.modified_at_s))
 
 
@@ -209,7 +209,7 @@ class ReadText(FsReadTool["ReadText.In", "ReadText.Out"]):
         reading = _reading(args, context)
         with context.workspace.open_read(args.path) as file:
             limit_bytes = _WHOLE_FILE_FACTOR * context.constraints.sandbox.max_read_bytes
-            judge_size(file.size_bytes, limit_bytes, "The file")
+            check_size(file.size_bytes, limit_bytes, "The file")
             await to_thread_if_large(file.size_bytes, partial(reading.take, file))
             context.truncated = reading.truncated
             context.proves(
@@ -257,7 +257,7 @@ def _reading(args: ReadText.In, context: ToolContext) -> LineReading:
     if args.end_line is not None and args.end_line < start_line:
         raise refuse(ErrorKind.INVALID_INPUT, "endLine lies before startLine. Swap them or leave endLine out.")
     return LineReading(
-        judge_encoding(args.encoding),
+        check_encoding(args.encoding),
         start_line=start_line,
         end_line=args.end_line,
         max_bytes=min(args.max_bytes, context.constraints.sandbox.max_read_bytes),

@@ -12,7 +12,7 @@ from msgspec import Meta
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.tool import READ_FS, Annotations, ArgumentRole, GuardedArgument
 from toolhub_service.domain.verdict import Sandbox
-from toolhub_service.guards.paths import PATH_BYTES, judge_path
+from toolhub_service.guards.paths import PATH_BYTES, check_path
 from toolhub_service.tools.files import failure_of
 from toolhub_service.tools.tool import Input, Output, Tool
 from toolhub_service.tools.workspace import Workspace
@@ -42,14 +42,14 @@ def iso_time(unix_s: float) -> str:
     return datetime.fromtimestamp(bounded_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def judge_overwrite(overwrite: bool, sandbox: Sandbox) -> None:
+def check_overwrite(overwrite: bool, sandbox: Sandbox) -> None:
     """Raises ToolFailure POLICY_DENIED where replacing files is not granted."""
     if overwrite and not sandbox.may_overwrite:
         message = "The policy does not allow replacing files. Write to a new path with overwrite false."
         raise refuse(ErrorKind.POLICY_DENIED, message)
 
 
-def judge_size(size_bytes: int, limit_bytes: int, what: str) -> None:
+def check_size(size_bytes: int, limit_bytes: int, what: str) -> None:
     """Raises ToolFailure FILE_TOO_LARGE."""
     if size_bytes > limit_bytes:
         message = f"{what} is {size_bytes} bytes; the limit is {limit_bytes}. Work with a smaller part."
@@ -65,8 +65,8 @@ def target(workspace: Workspace, path: str, sandbox: Sandbox, *, overwrite: bool
     Raises ToolFailure ALREADY_EXISTS, INVALID_INPUT for a folder, NOT_FOUND when the folder is missing and would not be
     created.
     """
-    judge_overwrite(overwrite, sandbox)
-    relative = judge_path(path)
+    check_overwrite(overwrite, sandbox)
+    relative = check_path(path)
     if not mkdirp:
         workspace.stat(posixpath.dirname(relative) or ".")
     try:
@@ -97,7 +97,7 @@ _LATIN_1 = {"latin-1": "iso-8859-1", "latin1": "iso-8859-1"}
 _KNOWN = {name: name for name in _NAMES} | _ALIASES | _LATIN_1 | _WINDOWS
 
 
-def judge_encoding(name: str) -> str:
+def check_encoding(name: str) -> str:
     """Return the codec's name. Raises ToolFailure INVALID_INPUT for one that is not in the table."""
     known = _KNOWN.get(name.strip().lower().replace("_", "-"))
     if known is None:
@@ -117,7 +117,7 @@ def undecodable(path: str, encoding: str, at_byte: int) -> ToolFailure:
 
 def encoded(text: str, encoding: str) -> bytes:
     """Return the bytes of `text`. Raises ToolFailure INVALID_INPUT when the encoding cannot express it."""
-    codec = judge_encoding(encoding)
+    codec = check_encoding(encoding)
     try:
         return text.encode(codec)
     except UnicodeEncodeError as error:

@@ -21,7 +21,7 @@ from toolhub_service.domain.tool import (
     Example,
     GuardedArgument,
 )
-from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.paths import check_path
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.files import CHUNK_BYTES, SourceFile, failure_of
 from toolhub_service.tools.fs_values import (
@@ -30,9 +30,9 @@ from toolhub_service.tools.fs_values import (
     FilePath,
     Overwrite,
     Sha256,
+    check_overwrite,
+    check_size,
     encoded,
-    judge_overwrite,
-    judge_size,
     target,
     undecodable,
 )
@@ -95,7 +95,7 @@ def _confirmed(args: DeletePath.In) -> str:
     if not args.confirm:
         message = "Deleting requires confirm: true. Check the path, then call again with confirm set to true."
         raise refuse(ErrorKind.INVALID_INPUT, message)
-    return judge_path(args.path)
+    return check_path(args.path)
 
 
 class Copy(Tool["Copy.In", "Copy.Out"]):
@@ -124,9 +124,9 @@ class Copy(Tool["Copy.In", "Copy.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         sandbox = context.constraints.sandbox
-        judge_overwrite(args.overwrite, sandbox)
+        check_overwrite(args.overwrite, sandbox)
         with context.workspace.open_read(args.source) as file:
-            judge_size(file.size_bytes, sandbox.max_write_bytes, "The file")
+            check_size(file.size_bytes, sandbox.max_write_bytes, "The file")
             progress = ByteProgress(context.sink, file.size_bytes)
             copy = partial(_copy, context.workspace, file, args, progress)
             path, copied = await to_thread_if_large(file.size_bytes, copy)
@@ -141,7 +141,7 @@ class Copy(Tool["Copy.In", "Copy.Out"]):
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         sandbox = context.constraints.sandbox
         with context.workspace.open_read(args.source) as file:
-            judge_size(file.size_bytes, sandbox.max_write_bytes, "The file")
+            check_size(file.size_bytes, sandbox.max_write_bytes, "The file")
             place = target(context.workspace, args.destination, sandbox, overwrite=args.overwrite)
             return (f'Copy the {file.size_bytes:,} bytes of "{file.path}" to {place}.',)
 
@@ -187,8 +187,8 @@ class Move(Tool["Move.In", "Move.Out"]):
         sha256: Annotated[str, Meta(description="SHA-256 of the moved file, hex; empty for a folder.")]
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        judge_overwrite(args.overwrite, context.constraints.sandbox)
-        source, destination = judge_path(args.source), judge_path(args.destination)
+        check_overwrite(args.overwrite, context.constraints.sandbox)
+        source, destination = check_path(args.source), check_path(args.destination)
         workspace = context.workspace
         sha256, size_bytes = "", 0
         if workspace.stat(source).type == "file":
@@ -210,12 +210,12 @@ class Move(Tool["Move.In", "Move.Out"]):
         return (args.source, args.destination) if args.overwrite else (args.source,)
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
-        source = judge_path(args.source)
+        source = check_path(args.source)
         moved = context.workspace.stat(source)
         sandbox = context.constraints.sandbox
         place = target(context.workspace, args.destination, sandbox, overwrite=args.overwrite)
         if moved.type == "dir":
-            return (f'Move the folder "{source}" to "{judge_path(args.destination)}".',)
+            return (f'Move the folder "{source}" to "{check_path(args.destination)}".',)
         return (f'Move the {moved.size_bytes:,} bytes of "{source}" to {place}.',)
 
 
@@ -251,10 +251,10 @@ class EditText(Tool["EditText.In", "EditText.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         sandbox = context.constraints.sandbox
-        judge_overwrite(True, sandbox)
+        check_overwrite(True, sandbox)
         # The file is locked with flock(2) while it is read, changed and replaced, so that neither of two edits is lost.
         with context.workspace.open_to_edit(args.path) as file:
-            judge_size(file.size_bytes, sandbox.max_read_bytes, "The file")
+            check_size(file.size_bytes, sandbox.max_read_bytes, "The file")
             edit = partial(_edit, context.workspace, file, args, sandbox.max_write_bytes)
             edited = await to_thread_if_large(file.size_bytes, edit)
         summary = f"replaced {edited.replacements} places"
@@ -266,10 +266,10 @@ class EditText(Tool["EditText.In", "EditText.Out"]):
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         sandbox = context.constraints.sandbox
-        judge_overwrite(True, sandbox)
+        check_overwrite(True, sandbox)
         places = f"{args.expected_count} places" if args.expected_count > 1 else "1 place"
         with context.workspace.open_read(args.path) as file:
-            judge_size(file.size_bytes, sandbox.max_read_bytes, "The file")
+            check_size(file.size_bytes, sandbox.max_read_bytes, "The file")
             if file.size_bytes > INLINE_BYTES:
                 return (
                     f'Replace a text in {places} of "{file.path}", if it occurs as often ({file.size_bytes:,} bytes).',
@@ -300,7 +300,7 @@ def _edited(file: SourceFile, args: EditText.In, max_bytes: int, stop: threading
     if count != args.expected_count:
         raise _unexpected(data, old, count, args.expected_count)
     # The size is checked before the text is built: replacing a frequent short oldText can multiply the size.
-    judge_size(len(data) + count * (len(new) - len(old)), max_bytes, "The edited file")
+    check_size(len(data) + count * (len(new) - len(old)), max_bytes, "The edited file")
     return data.replace(old, new)
 
 
@@ -366,9 +366,9 @@ class WriteText(Tool["WriteText.In", "WriteText.Out"]):
 
     async def run(self, args: In, context: ToolContext) -> Out:
         sandbox = context.constraints.sandbox
-        judge_overwrite(args.overwrite, sandbox)
+        check_overwrite(args.overwrite, sandbox)
         data = encoded(args.text, args.encoding)
-        judge_size(len(data), sandbox.max_write_bytes, "The text")
+        check_size(len(data), sandbox.max_write_bytes, "The text")
         written = await to_thread_if_large(len(data), partial(_write, context.workspace, args, data))
         context.proves(EvidenceType.FILE, written.path, f"wrote {written.bytes} bytes", sha256=written.sha256)
         return written
@@ -379,7 +379,7 @@ class WriteText(Tool["WriteText.In", "WriteText.Out"]):
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         sandbox = context.constraints.sandbox
         size_bytes = len(encoded(args.text, args.encoding))
-        judge_size(size_bytes, sandbox.max_write_bytes, "The text")
+        check_size(size_bytes, sandbox.max_write_bytes, "The text")
         place = target(context.workspace, args.path, sandbox, overwrite=args.overwrite, mkdirp=args.mkdirp)
         return (f"Write {size_bytes:,} bytes to {place}.",)
 

@@ -16,13 +16,13 @@ from msgspec import Meta
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import NETWORK, Annotations, ArgumentRole, CostHints, GuardedArgument, ToolLimits
-from toolhub_service.guards.headers import Headers, judge_request_headers, shown_response_headers
+from toolhub_service.guards.headers import Headers, check_request_headers, shown_response_headers
 from toolhub_service.guards.secrets import Mask, Redactor
 from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url, shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.tools.egress.wire import JsonBodies, Repeat
-from toolhub_service.tools.fs_values import judge_encoding
+from toolhub_service.tools.fs_values import check_encoding
 from toolhub_service.tools.hiding import masked_cut
 from toolhub_service.tools.host_credentials import HostCredentials, named_at, opened_as_caller
 from toolhub_service.tools.threads import to_thread_if_large
@@ -150,7 +150,7 @@ def _charset(content_type: str) -> str:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset":
             try:
-                return judge_encoding(value.strip().strip("\"'"))
+                return check_encoding(value.strip().strip("\"'"))
             except ToolFailure:
                 return "utf-8"
     return "utf-8"
@@ -347,10 +347,10 @@ def fetch_request(args: FetchInput, *, content_type: str, accept: str) -> HttpRe
 
 def headers_with_type(headers: dict[str, str], content_type: str) -> Headers:
     """Return the caller's headers, checked, with a Content-Type if a body needs one and they have none."""
-    judged = judge_request_headers(headers)
-    if not content_type or any(name == "content-type" for name, _ in judged):
-        return judged
-    return (*judged, ("content-type", content_type))
+    checked = check_request_headers(headers)
+    if not content_type or any(name == "content-type" for name, _ in checked):
+        return checked
+    return (*checked, ("content-type", content_type))
 
 
 def refuse_body(method: str) -> ToolFailure:

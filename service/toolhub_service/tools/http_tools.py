@@ -21,14 +21,14 @@ from toolhub_service.domain.tool import (
     GuardedArgument,
     ToolLimits,
 )
-from toolhub_service.guards.headers import judge_request_headers
+from toolhub_service.guards.headers import check_request_headers
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.urls import shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.tools.egress.wire import MOST, is_large
 from toolhub_service.tools.files import AtomicFile
-from toolhub_service.tools.fs_values import FilePath, Overwrite, judge_overwrite, target
+from toolhub_service.tools.fs_values import FilePath, Overwrite, check_overwrite, target
 from toolhub_service.tools.hiding import MaskedPieces, Pieces
 from toolhub_service.tools.host_credentials import HostCredentials
 from toolhub_service.tools.http_exchange import (
@@ -93,7 +93,7 @@ class HttpDownloadFile(HttpTool["HttpDownloadFile.In", "HttpDownloadFile.Out"]):
         sha256: str
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        judge_overwrite(args.overwrite, context.constraints.sandbox)
+        check_overwrite(args.overwrite, context.constraints.sandbox)
         max_bytes = min(args.max_bytes, context.constraints.sandbox.max_download_bytes)
         with context.workspace.write_atomic(args.dest_path, overwrite=args.overwrite, max_bytes=max_bytes) as draft:
             response = await self._fill(draft, args, max_bytes, context)
@@ -226,7 +226,7 @@ class HttpHead(HttpTool["HttpHead.In", AnswerHead]):
         return AnswerHead(**head_of(response, context))
 
     def request(self, args: In) -> HttpRequest:
-        return HttpRequest(args.url, "HEAD", judge_request_headers(args.headers))
+        return HttpRequest(args.url, "HEAD", check_request_headers(args.headers))
 
 
 # core/http.fetchJson: an API answer as a JSON value, parsed strictly.

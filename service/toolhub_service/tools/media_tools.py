@@ -36,10 +36,10 @@ from toolhub_service.domain.tool import (
     GuardedArgument,
     ToolLimits,
 )
-from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.paths import check_path
 from toolhub_service.sandbox.process import Program, run_process
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.fs_values import FilePath, judge_size
+from toolhub_service.tools.fs_values import FilePath, check_size
 from toolhub_service.tools.media_sender import sender_argv
 from toolhub_service.tools.threads import raise_if_cancelled, to_thread
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
@@ -154,11 +154,11 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
         channel = self._channel(args)
-        names = [judge_path(path).rpartition("/")[2] for path in args.file_paths]
-        self._judge_files(channel, [*names], len(args.file_paths) + len(args.artifact_ids))
+        names = [check_path(path).rpartition("/")[2] for path in args.file_paths]
+        self._check_files(channel, [*names], len(args.file_paths) + len(args.artifact_ids))
         for path in args.file_paths:
             with context.workspace.open_read(path) as file:
-                judge_size(file.size_bytes, FILE_BYTES, f'"{path}"')
+                check_size(file.size_bytes, FILE_BYTES, f'"{path}"')
         files = [f'"{path}"' for path in args.file_paths] + [f"artifact {id}" for id in args.artifact_ids]
         attached = f" with {', '.join(files)}" if files else ""
         return (f"Send a message of {len(args.message.encode()):,} bytes through channel {channel.name}{attached}.",)
@@ -172,7 +172,7 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
             message = f"Channel {channel.name} has no URL now. Use another channel, or tell the operator."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason=reason) from missing
         # The number is checked before any file is copied; names are checked one by one below.
-        self._judge_files(channel, [], len(args.file_paths) + len(args.artifact_ids))
+        self._check_files(channel, [], len(args.file_paths) + len(args.artifact_ids))
         folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="toolhub-send-")
         try:
             # Copies, so that the same bytes are checked, hashed and sent, whatever other processes write meanwhile.
@@ -201,7 +201,7 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
             raise refuse(ErrorKind.INVALID_INPUT, message, field="channel")
         return channel
 
-    def _judge_files(self, channel: MediaChannel, names: Sequence[str], count: int) -> None:
+    def _check_files(self, channel: MediaChannel, names: Sequence[str], count: int) -> None:
         if count > FILES_MAX:
             message = f"A message takes {FILES_MAX} files at most. Send the rest in another one."
             raise refuse(ErrorKind.INVALID_INPUT, message, field="filePaths")
@@ -216,8 +216,8 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
 
     async def _copies(self, args: In, channel: MediaChannel, folder: Path, context: ToolContext) -> list[_Copy]:
         """Copy what will be sent into the call's own folder."""
-        names = [judge_path(path).rpartition("/")[2] for path in args.file_paths]
-        self._judge_files(channel, names, len(names))
+        names = [check_path(path).rpartition("/")[2] for path in args.file_paths]
+        self._check_files(channel, names, len(names))
         copies = []
         for index, path in enumerate(args.file_paths):
             taken = partial(_taken, context, path, names[index], folder / str(index))
@@ -231,8 +231,8 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
             raise refuse(ErrorKind.NOT_FOUND, "The hub keeps no artifacts. Attach a file of the workspace.")
         artifact = await context.artifact_service.open(context.principal_id, id)
         name = (artifact.name or f"artifact{mimetypes.guess_extension(artifact.media_type) or ''}").rpartition("/")[2]
-        self._judge_files(channel, [name], 1)
-        judge_size(artifact.size_bytes, FILE_BYTES, f"artifact {id}")
+        self._check_files(channel, [name], 1)
+        check_size(artifact.size_bytes, FILE_BYTES, f"artifact {id}")
         with await asyncio.to_thread(path.open, "xb") as copy:
             async for chunk in context.artifact_service.read(artifact):
                 await asyncio.to_thread(copy.write, chunk)
@@ -247,7 +247,7 @@ def _taken(context: ToolContext, path: str, name: str, destination: Path, stop: 
     """Copy one file of the workspace. Runs in a thread."""
     size_bytes, sha256 = 0, hashlib.sha256()
     with context.workspace.open_read(path) as file, destination.open("xb") as copy:
-        judge_size(file.size_bytes, FILE_BYTES, f'"{path}"')
+        check_size(file.size_bytes, FILE_BYTES, f'"{path}"')
         for chunk in file.chunks(stop):
             size_bytes += len(chunk)
             sha256.update(chunk)

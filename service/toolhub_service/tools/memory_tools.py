@@ -300,7 +300,7 @@ class MemoryForget(MemoryTool["MemoryForget.In", "MemoryForget.Out"]):
         forgotten: int
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        _judge_one(args)
+        _check_one(args)
         caller = _caller(context)
         forgotten = await (
             self._store.forget(caller, args.id) if args.id else self._store.forget_tagged(caller, args.tags)
@@ -309,7 +309,7 @@ class MemoryForget(MemoryTool["MemoryForget.In", "MemoryForget.Out"]):
         return self.Out(forgotten=forgotten)
 
     def effects(self, args: In, context: ToolContext) -> Sequence[str]:
-        _judge_one(args)
+        _check_one(args)
         which = f"the remembered item {args.id}" if args.id else f"all remembered items tagged {', '.join(args.tags)}"
         return (f"Forget {which}, for good.",)
 
@@ -324,7 +324,7 @@ def _caller(context: ToolContext) -> Scope:
     return Scope(context.principal_id, asked.agent_id, asked.user_id) if asked else Scope(context.principal_id)
 
 
-def _judge_one(args: MemoryForget.In) -> None:
+def _check_one(args: MemoryForget.In) -> None:
     if bool(args.id) == bool(args.tags):
         raise _invalid("", "oneOf", "Give either id or tags: what is to be forgotten.")
 

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.guards.paths import judge_path
+from toolhub_service.guards.paths import check_path
 from toolhub_service.tools.entries import (
     ABSENT,
     O_FOLDER,
@@ -51,7 +51,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Workspace:
-    """A folder and all beneath it. Paths are relative to it and pass `judge_path`; every method raises ToolFailure."""
+    """A folder and all beneath it. Paths are relative to it and pass `check_path`; every method raises ToolFailure."""
 
     def __init__(
         self, root: str, *folders: str, opening: Opening | None = None, expected: Mapping[str, str] | None = None
@@ -102,7 +102,7 @@ class Workspace:
 
     def stat(self, path: str) -> Status:
         """Return the entry's status; a link is reported as a link. Raises NOT_FOUND."""
-        relative = judge_path(path)
+        relative = check_path(path)
         with as_tool_failures(relative):
             descriptor = self._opening(self._root, relative, O_PATH_ONLY | os.O_NOFOLLOW)
             try:
@@ -112,7 +112,7 @@ class Workspace:
 
     def open_read(self, path: str) -> SourceFile:
         """Open a regular file, which the caller must close. Raises NOT_FOUND, INVALID_INPUT for anything else."""
-        relative = judge_path(path)
+        relative = check_path(path)
         with as_tool_failures(relative):
             return SourceFile(self._opening(self._root, relative, O_READ), relative)
 
@@ -122,7 +122,7 @@ class Workspace:
 
         Raises IO_ERROR, retryable, when another edit has locked the file or has just replaced it; refuses a link.
         """
-        relative = judge_path(path)
+        relative = check_path(path)
         with as_tool_failures(relative):
             file = SourceFile(self._opening(self._root, relative, O_READ | os.O_NOFOLLOW), relative)
         with ExitStack() as on_refusal:
@@ -137,7 +137,7 @@ class Workspace:
     @contextmanager
     def open_folder(self, path: str) -> Iterator[int]:
         """Yield a folder's descriptor, to list it or to use it as a child's working directory."""
-        relative = judge_path(path)
+        relative = check_path(path)
         with as_tool_failures(relative):
             descriptor = self._opening(self._root, relative, O_LISTED)
         try:
@@ -162,11 +162,11 @@ class Workspace:
         `mode`: permission bits; None keeps those of a replaced file (0600 for a new one). Raises ALREADY_EXISTS unless
         `overwrite`, PATH_OUTSIDE_SANDBOX for a file with more than one hard link.
         """
-        relative = judge_path(path)
+        relative = check_path(path)
         with as_tool_failures(relative):
             folder, name = self._open_parent(relative, mkdirp=mkdirp)
             try:
-                kept = _judge_replacing(folder, name, overwrite)
+                kept = _check_replacing(folder, name, overwrite)
                 mode = kept if mode is None else mode
                 draft = AtomicFile(folder, name, relative, mode=mode, max_bytes=max_bytes)
             except BaseException:
@@ -174,8 +174,8 @@ class Workspace:
                 raise
         try:
             yield draft
-            judge = partial(self._check, relative) if relative in self._expected else None
-            draft.commit(overwrite=overwrite, judge=judge)
+            check = partial(self._check, relative) if relative in self._expected else None
+            draft.commit(overwrite=overwrite, check=check)
         finally:
             draft.close()
 
@@ -188,7 +188,7 @@ class Workspace:
         stop: threading.Event | None = None,
     ) -> None:
         """Move a file or a folder in one step."""
-        old, new = judge_path(source), judge_path(destination)
+        old, new = check_path(source), check_path(destination)
         with as_tool_failures(old):
             source_folder, source_name = self._open_parent(old, mkdirp=False)
         try:
@@ -196,7 +196,7 @@ class Workspace:
                 # Before the destination's folders are created: moving a missing file must leave nothing behind.
                 os.stat(source_name, dir_fd=source_folder, follow_symlinks=False)
             with as_tool_failures(new), self._parent(new, mkdirp=True) as (folder, name):
-                _judge_replacing(folder, name, overwrite)
+                _check_replacing(folder, name, overwrite)
                 if self._expected:
                     # Both right before the rename: the state that a plan showed is compared as late as possible.
                     self._check(new, folder, name, stop)
@@ -208,7 +208,7 @@ class Workspace:
     def remove(self, path: str, *, recursive: bool = False, stop: threading.Event | None = None) -> Counted:
         """Delete a file, an empty folder, or with `recursive` a folder and its contents; of a link only the link
         itself."""
-        relative = judge_path(path)
+        relative = check_path(path)
         with as_tool_failures(relative), self._parent(relative) as (folder, name):
             if self._expected:
                 self._check(relative, folder, name, stop)
@@ -216,7 +216,7 @@ class Workspace:
 
     def count(self, path: str) -> Counted:
         """Return what `remove` would delete. Raises NOT_FOUND."""
-        relative = judge_path(path)
+        relative = check_path(path)
         with as_tool_failures(relative), self._parent(relative) as (folder, name):
             return count_entry(folder, name)
 
@@ -227,7 +227,7 @@ class Workspace:
 
     def state(self, path: str, stop: threading.Event | None = None) -> str:
         """Return the entry's state as one digest (`entry_state`). Raises CANCELLED soon after `stop` is set."""
-        relative = judge_path(path)
+        relative = check_path(path)
         try:
             with self._parent(relative) as (folder, name):
                 return entry_state(folder, name, stop)
@@ -239,7 +239,7 @@ class Workspace:
     def confirm(self, path: str, stop: threading.Event | None = None) -> None:
         """Call this after the content of a path was read and before it is used: raises PLAN_REQUIRED when it differs
         from what a plan or an approval has shown."""
-        relative = judge_path(path)
+        relative = check_path(path)
         if relative in self._expected:
             with as_tool_failures(relative), self._parent(relative) as (folder, name):
                 self._check(relative, folder, name, stop)
@@ -310,7 +310,7 @@ def _type_of(mode: int) -> FileType:
     return "link" if stat.S_ISLNK(mode) else "other"
 
 
-def _judge_replacing(folder: int, name: str, overwrite: bool) -> int:
+def _check_replacing(folder: int, name: str, overwrite: bool) -> int:
     """Return the permission bits of the new file: those of the file that it replaces, otherwise 0600.
 
     It refuses early what must not be replaced, for a clear message and to protect the other name of a hard-linked file.

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 import grpc.aio
@@ -32,7 +32,6 @@ from toolhub_service.transport.status import RpcFailure, details_trailer
 
 Behaviour = Callable[..., Any]
 
-_RETRY_S: Final = 0.25
 _UNREADABLE = object()
 """Marks a request whose bytes cannot be parsed."""
 
@@ -300,7 +299,6 @@ async def _take_turn(turns: Turns, share: str) -> None:
             Reason.OVERLOADED,
             f"{own} of your calls wait for their turn, which is your share of {turns.most}. Try again shortly.",
             {"max_in_flight": str(turns.most), "yours": str(own)},
-            retry_after_s=_RETRY_S,
         )
     await turns.take(share)
 

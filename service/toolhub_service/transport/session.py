@@ -210,7 +210,7 @@ class Session:
             asked.answer(asked.malformed)
             return
         self._running += 1
-        call = self._terms.begin(asked.begun_by(task))
+        call = self._terms.begin(asked.start_in(task))
         if asked.refusal is not None:
             call = call._replace(args_error=asked.refusal, mode=Mode.EXECUTE, names_artifacts=False, unread=None)
         try:

@@ -64,7 +64,7 @@ class SessionedCall:
         self._events: deque[Progress | Chunk] | None = None
         self._answer: bytes | None = None
 
-    def begun_by(self, task: asyncio.Task[None]) -> pb.SessionCall:
+    def start_in(self, task: asyncio.Task[None]) -> pb.SessionCall:
         """Return the request, once: the reference to the message is dropped when the call runs."""
         request, self._request = self._request, None
         assert request is not None

@@ -119,7 +119,7 @@ class Routes:
         extra = dict(body.get("extra_data") or {}) | ({"client_id": body["client_id"]} if "client_id" in body else {})
         digest = digest_of(graph) if isinstance(graph, dict) else ""
         run = Run(comfy.state, (number, prompt_id, {}, {}, []))
-        verdict = Validation(graph, comfy.classes, comfy.version, run).judge(body.get("partial_execution_targets"))
+        verdict = Validation(graph, comfy.classes, comfy.version, run).check(body.get("partial_execution_targets"))
         if verdict.error is not None:
             return web.json_response({"error": verdict.error, "node_errors": verdict.node_errors}, status=400)
         if comfy.version.hides_keys:

@@ -44,7 +44,7 @@ class Validation:
         self._seen: dict[str, list[Reason] | None] = {}
         """Of each node looked at: None when it may run, else its own errors (none: those of nodes above)."""
 
-    def judge(self, targets: list[str] | None) -> ValidationResult:
+    def check(self, targets: list[str] | None) -> ValidationResult:
         """`targets`: only these output nodes. Raises: TypeError for what is no prompt at all: the bare 500."""
         for node_id in self._graph:
             if (missing := self._missing(node_id)) is not None:

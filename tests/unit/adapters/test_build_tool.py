@@ -44,7 +44,7 @@ def test_a_built_tool_differs_from_its_type_by_its_name_alone() -> None:
     assert (built.guarded, built.capabilities, built.In) == (plain.guarded, plain.capabilities, plain.In)
 
 
-async def test_tools_of_every_type_are_called_through_the_hub_and_judged_by_policy(tmp_path: Path) -> None:
+async def test_tools_of_every_type_are_called_through_the_hub_and_checked_by_policy(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "sales.db") as database:
         database.execute("CREATE TABLE orders (id INTEGER)")
         database.execute("INSERT INTO orders VALUES (7)")

@@ -97,25 +97,25 @@ def test_a_file_is_read_again_when_it_has_changed(path: Path) -> None:
 def test_a_rotation_keeps_scope_and_length_and_lets_the_old_key_end_no_later_than_it_would(path: Path) -> None:
     clock = Clock()
     file = KeyFile(path, clock)
-    begun_s = int(clock.now_s)
+    start_s = int(clock.now_s)
     old_id = key_id_of(
-        file.create("ci", Wanted(begun_s + 90 * DAY_S, frozenset({Role.AGENT}), frozenset({"read:*"}), "acme"))
+        file.create("ci", Wanted(start_s + 90 * DAY_S, frozenset({Role.AGENT}), frozenset({"read:*"}), "acme"))
     )
     clock.now_s += 80 * DAY_S
     rotated = file.rotate("ci", 30 * DAY_S)
     assert rotated is not None
     keys = file.read()
     old, new = keys[old_id], keys[key_id_of(rotated.key)]
-    assert (rotated.old_id, old.replaced_by, old.expires_s) == (old_id, key_id_of(rotated.key), begun_s + 90 * DAY_S)
+    assert (rotated.old_id, old.replaced_by, old.expires_s) == (old_id, key_id_of(rotated.key), start_s + 90 * DAY_S)
     assert (new.roles, new.capabilities, new.tenant) == (old.roles, old.capabilities, "acme")
-    assert new.expires_s == begun_s + (80 + 90) * DAY_S
+    assert new.expires_s == start_s + (80 + 90) * DAY_S
     with pytest.raises(RotationRefused, match=new.replaced_by or key_id_of(rotated.key)):
         file.rotate(old_id, DAY_S)
-    again = file.rotate("ci", 0, expires_s=begun_s + 1_000 * DAY_S)
+    again = file.rotate("ci", 0, expires_s=start_s + 1_000 * DAY_S)
     assert again is not None
     assert again.old_id == key_id_of(rotated.key)
     assert file.read()[again.old_id].has_expired(clock.now_s)
-    assert file.read()[key_id_of(again.key)].expires_s == begun_s + 1_000 * DAY_S
+    assert file.read()[key_id_of(again.key)].expires_s == start_s + 1_000 * DAY_S
 
 
 def test_a_rotation_of_one_of_several_keys_wants_its_id(path: Path) -> None:

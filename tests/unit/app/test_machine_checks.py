@@ -20,7 +20,7 @@ def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount() -> None:
     assert file_system_of(Path("/")) not in ("", "proc")
 
 
-def test_a_folder_that_is_not_made_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_made_yet_is_checked_by_the_one_above(tmp_path: Path) -> None:
     (writable, space) = data_dir_checks(tmp_path / "a" / "b")
     assert writable.state is State.OK
     assert "made at the first start" in writable.text

@@ -41,12 +41,12 @@ class FakeToolService(ToolServiceServicer):
     async def Invoke(self, request: Any, context: Any) -> tool_service_pb2.InvokeResponse:
         self.seen.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
-        return tool_service_pb2.InvokeResponse(result=judged(request))
+        return tool_service_pb2.InvokeResponse(result=checked(request))
 
     async def InvokeStream(self, request: Any, context: Any) -> AsyncIterator[tool_service_pb2.InvokeStreamResponse]:
         yield tool_service_pb2.InvokeStreamResponse(progress=progress_pb2.Progress(step=1, total=2))
         yield tool_service_pb2.InvokeStreamResponse(chunk=progress_pb2.Chunk(data=b"half", stream="stdout"))
-        yield tool_service_pb2.InvokeStreamResponse(result=judged(request))
+        yield tool_service_pb2.InvokeStreamResponse(result=checked(request))
 
     async def ListTools(self, request: Any, context: Any) -> tool_service_pb2.ListToolsResponse:
         names = ["a", "b", "c"]
@@ -58,7 +58,7 @@ class FakeToolService(ToolServiceServicer):
     ExportTools = InvokeSession = None  # type: ignore[assignment]
 
 
-def judged(request: tool_service_pb2.InvokeRequest | tool_service_pb2.InvokeStreamRequest) -> result_pb2.ToolResult:
+def checked(request: tool_service_pb2.InvokeRequest | tool_service_pb2.InvokeStreamRequest) -> result_pb2.ToolResult:
     if request.intent.tool == "refused":
         error = error_pb2.ToolError(
             kind=error_pb2.ERROR_KIND_RATE_LIMITED, message="Wait a little, then try again.", retryable=True

@@ -56,14 +56,14 @@ class FailingToolService(ToolServiceServicer):
     metadata: list[dict[str, str | bytes]] = field(default_factory=list)
 
     async def Invoke(self, request: Any, context: Any) -> pb.InvokeResponse:
-        await self._judge(context)
+        await self._check(context)
         return pb.InvokeResponse(result=result_pb2.ToolResult(ok=True, result_json=request.intent.args_json))
 
     async def GetTool(self, request: Any, context: Any) -> pb.GetToolResponse:
-        await self._judge(context)
+        await self._check(context)
         return pb.GetToolResponse(tool=tool_pb2.ToolSpec(name=request.name))
 
-    async def _judge(self, context: Any) -> None:
+    async def _check(self, context: Any) -> None:
         self.metadata.append(dict(context.invocation_metadata()))
         if not self.failures:
             return

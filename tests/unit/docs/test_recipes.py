@@ -235,6 +235,12 @@ async def test_a_stored_noun_takes_its_record_its_columns_and_how_each_backend_l
     assert all((ROOT / place).exists() for place in named[1:])
 
 
+def test_a_setting_is_named_in_no_other_place_than_the_recipe_says() -> None:
+    """Shown by one that nothing else reads."""
+    found = naming(r"\bbreaker_cooldown_s\b", str(SERVICE))
+    assert found == {place.replace("<part>", "calls") for place in places("Add a setting")}
+
+
 def test_a_step_is_named_in_no_other_place_than_the_recipe_says() -> None:
     """Told by one that has nothing besides."""
     found = naming(r"(?i)\b(STEP_NAME_)?take_budget\b", "proto", str(SERVICE))

@@ -17,8 +17,8 @@ from toolhub_service.guards.commands import (
     MAX_ARGUMENTS,
     MAX_COMMAND_CHARS,
     argv_of,
-    judge_command,
-    judge_environment,
+    check_command,
+    check_environment,
     rule_faults,
     split_command,
 )
@@ -39,7 +39,7 @@ RULES = (LIST, GIT, BROKEN)
 
 def refusal(argv: list[str], rules: tuple[CommandRule, ...] = RULES) -> ToolError:
     with pytest.raises(ToolFailure) as caught:
-        judge_command(argv, rules)
+        check_command(argv, rules)
     return caught.value.error
 
 
@@ -60,9 +60,9 @@ def refusal(argv: list[str], rules: tuple[CommandRule, ...] = RULES) -> ToolErro
     ],
 )
 def test_a_command_within_its_grammar_runs_as_its_absolute_binary(argv: list[str], final: tuple[str, ...]) -> None:
-    judged = judge_command(argv, RULES)
-    assert judged.argv == (f"/opt/bin/{argv[0]}", *final)
-    assert judged.rule == argv[0]
+    checked = check_command(argv, RULES)
+    assert checked.argv == (f"/opt/bin/{argv[0]}", *final)
+    assert checked.rule == argv[0]
 
 
 @pytest.mark.parametrize(
@@ -140,27 +140,27 @@ def test_malformed_arguments_are_invalid_before_any_rule_is_asked(argv: list[str
 
 
 def test_paths_are_named_for_the_path_guard() -> None:
-    assert judge_command(["list", "-l", "a", "../b"], RULES).paths == ("a", "../b")
-    assert judge_command(["git", "log"], RULES).paths == ()
+    assert check_command(["list", "-l", "a", "../b"], RULES).paths == ("a", "../b")
+    assert check_command(["git", "log"], RULES).paths == ()
 
 
-def test_a_hostile_pattern_value_is_judged_in_linear_time() -> None:
+def test_a_hostile_pattern_value_is_checked_in_linear_time() -> None:
     rule = CommandRule(name="x", path="/x", positionals="(a+)+$", end_of_options=False)
     assert refusal(["x", "a" * 4000 + "!"], (rule,)).kind is ErrorKind.POLICY_DENIED
 
 
 def test_environment_takes_only_names_that_the_rule_leaves_open() -> None:
-    judged = judge_command(["list"], RULES)
-    assert judge_environment({}, judged) == {"MODE": "plain"}
-    assert judge_environment({"TOPIC": "birds"}, judged) == {"MODE": "plain", "TOPIC": "birds"}
+    checked = check_command(["list"], RULES)
+    assert check_environment({}, checked) == {"MODE": "plain"}
+    assert check_environment({"TOPIC": "birds"}, checked) == {"MODE": "plain", "TOPIC": "birds"}
     for name in ("MODE", "LD_PRELOAD", "PATH"):
         with pytest.raises(ToolFailure) as caught:
-            judge_environment({name: "x"}, judged)
+            check_environment({name: "x"}, checked)
         assert caught.value.error.kind is ErrorKind.POLICY_DENIED
         assert caught.value.error.details["settable_variables"] == ["TOPIC"]
     for value in ("a\nb", "a\0b", "a" * 1025):
         with pytest.raises(ToolFailure) as caught:
-            judge_environment({"TOPIC": value}, judged)
+            check_environment({"TOPIC": value}, checked)
         assert caught.value.error.kind is ErrorKind.INVALID_INPUT
 
 
@@ -204,7 +204,7 @@ def test_safe_commands_are_sound_rules_of_existing_binaries() -> None:
 )
 def test_safe_commands_do_not_follow_write_or_set_anything(line: str) -> None:
     with pytest.raises(ToolFailure) as caught:
-        judge_command(argv_of(line), SAFE_COMMANDS)
+        check_command(argv_of(line), SAFE_COMMANDS)
     assert caught.value.error.kind is ErrorKind.POLICY_DENIED
 
 
@@ -214,13 +214,13 @@ ARGUMENT = st.text(alphabet="-lan5=é/. \n\0", max_size=8)
 @pytest.mark.promise("exec.grammar")
 @given(st.lists(ARGUMENT, max_size=6))
 def test_no_argument_list_gets_past_the_grammar(arguments: Any) -> None:
-    judged = outcome(judge_command, ["list", *arguments], RULES)
-    if isinstance(judged, ToolError):
-        assert judged.kind in (ErrorKind.POLICY_DENIED, ErrorKind.INVALID_INPUT)
+    checked = outcome(check_command, ["list", *arguments], RULES)
+    if isinstance(checked, ToolError):
+        assert checked.kind in (ErrorKind.POLICY_DENIED, ErrorKind.INVALID_INPUT)
         return
-    divider = judged.argv.index("--") if "--" in judged.argv else len(judged.argv)
-    assert all(word.startswith("-") or word.isdigit() for word in judged.argv[1:divider])
-    assert not any(word.startswith("-") for word in judged.argv[divider + 1 :])
+    divider = checked.argv.index("--") if "--" in checked.argv else len(checked.argv)
+    assert all(word.startswith("-") or word.isdigit() for word in checked.argv[1:divider])
+    assert not any(word.startswith("-") for word in checked.argv[divider + 1 :])
 
 
 @pytest.mark.parametrize(

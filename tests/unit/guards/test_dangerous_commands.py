@@ -165,12 +165,12 @@ def test_an_honest_command_is_not_dangerous(line: str) -> None:
 
 
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=8))
-def test_any_argument_list_is_judged_without_a_fault(argv: list[str]) -> None:
+def test_any_argument_list_is_checked_without_a_fault(argv: list[str]) -> None:
     danger = danger_of(argv)
     assert danger is None or danger.why
 
 
-def test_commands_that_start_commands_without_end_are_judged_within_bounds() -> None:
+def test_commands_that_start_commands_without_end_are_checked_within_bounds() -> None:
     assert danger_of(["sudo"] * 2_000) is None
     assert danger_of(["sh", "-c", ";" * 4_000 + " x"]) is None
 

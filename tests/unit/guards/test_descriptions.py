@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.corpora import load_json, load_lines
-from toolhub_service.guards.descriptions import Finding, escaped, is_hidden, judge_definition
+from toolhub_service.guards.descriptions import Finding, check_definition, escaped, is_hidden
 
 POISONED = {
     "get_company_data",
@@ -22,7 +22,7 @@ POISONED = {
 
 
 def findings_of(description: str = "", **fields: Any) -> tuple[Finding, ...]:
-    return judge_definition({"name": "lookup", "description": description, **fields})
+    return check_definition({"name": "lookup", "description": description, **fields})
 
 
 def is_serious(findings: tuple[Finding, ...]) -> bool:
@@ -55,7 +55,7 @@ def test_nine_tenths_of_the_published_poisoned_descriptions_are_found(tags: str)
             continue
         if tags == "taken out":
             tool["description"] = re.sub(r"</?[A-Z]+>", "", tool["description"])
-        hit = is_serious(judge_definition(as_definition(tool)))
+        hit = is_serious(check_definition(as_definition(tool)))
         found, missed = found + hit, missed + (not hit)
     assert found + missed == 8
     assert found / (found + missed) >= 0.9
@@ -64,7 +64,7 @@ def test_nine_tenths_of_the_published_poisoned_descriptions_are_found(tags: str)
 def test_the_honest_tools_beside_them_are_left_alone() -> None:
     honest = [tool for tool in published_attacks() if "<" not in tool["description"]]
     assert len(honest) > 20
-    assert [tool["name"] for tool in honest if judge_definition(as_definition(tool))] == []
+    assert [tool["name"] for tool in honest if check_definition(as_definition(tool))] == []
 
 
 @pytest.mark.parametrize("name", ["docker_mcp_registry", "github_mcp", "metatool", "toolalpaca", "restbench_tmdb"])
@@ -73,7 +73,7 @@ def test_fewer_than_one_real_tool_in_a_hundred_has_a_serious_finding(name: str) 
     serious = [
         tool["name"]
         for tool in tools
-        if is_serious(judge_definition({**tool, "inputSchema": tool.get("input_schema") or {}}))
+        if is_serious(check_definition({**tool, "inputSchema": tool.get("input_schema") or {}}))
     ]
     assert len(serious) < len(tools) / 100, serious
 
@@ -234,8 +234,8 @@ def test_the_work_is_bounded_for_any_input() -> None:
     ]
     # Each would outlast the timeout of the test, were it read whole again for what is found in it.
     for definition in hostile:
-        judge_definition(definition)
-    assert len(judge_definition({f"<HIDDEN>{n}\u200b": "x" for n in range(1_000)})) <= 20
+        check_definition(definition)
+    assert len(check_definition({f"<HIDDEN>{n}\u200b": "x" for n in range(1_000)})) <= 20
 
 
 def test_blanks_of_unusual_width_are_reported_and_many_of_them_are_serious() -> None:

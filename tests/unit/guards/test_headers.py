@@ -7,24 +7,24 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.guards.headers import (
     HEADERS_MAX,
     bodiless_headers,
+    check_request_headers,
     cross_origin_headers,
-    judge_request_headers,
     shown_response_headers,
 )
 
 
 def refused(headers: dict[str, str]) -> str:
     with pytest.raises(ToolFailure) as caught:
-        judge_request_headers(headers)
+        check_request_headers(headers)
     assert caught.value.error.kind is ErrorKind.INVALID_INPUT
     return caught.value.error.message
 
 
 def test_ordinary_headers_pass_in_lower_case_and_trimmed() -> None:
-    judged = judge_request_headers(
+    checked = check_request_headers(
         {"Accept": " text/html\t", "X-Api-Key": "k", "Authorization": "Bearer t", "ETag": ""}
     )
-    assert judged == (("accept", "text/html"), ("x-api-key", "k"), ("authorization", "Bearer t"), ("etag", ""))
+    assert checked == (("accept", "text/html"), ("x-api-key", "k"), ("authorization", "Bearer t"), ("etag", ""))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_number_and_size_of_headers_are_bounded() -> None:
 
 
 def test_only_harmless_headers_cross_an_origin() -> None:
-    sent = judge_request_headers(
+    sent = check_request_headers(
         {"Accept": "a", "User-Agent": "u", "Authorization": "s", "Cookie": "s", "X-Api-Key": "s", "X-Anything": "s"}
     )
     assert cross_origin_headers(sent) == (("accept", "a"), ("user-agent", "u"))

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.guards.paths import DEPTH, NAME_BYTES, PATH_BYTES, judge_path, workspace_folder_name
+from toolhub_service.guards.paths import DEPTH, NAME_BYTES, PATH_BYTES, check_path, workspace_folder_name
 
 
 def kind_of(path: str) -> ErrorKind:
     with pytest.raises(ToolFailure) as refused:
-        judge_path(path)
+        check_path(path)
     assert refused.value.error.message.endswith((".", "/"))
     return refused.value.error.kind
 
 
 @pytest.mark.parametrize(
-    ("path", "judged"),
+    ("path", "checked"),
     [
         ("a", "a"),
         ("a/b.txt", "a/b.txt"),
@@ -37,9 +37,9 @@ def kind_of(path: str) -> ErrorKind:
         ("-rf", "-rf"),
     ],
 )
-def test_a_path_is_reported_in_its_one_spelling(path: str, judged: str) -> None:
-    assert judge_path(path) == judged
-    assert judge_path(judged) == judged
+def test_a_path_is_reported_in_its_one_spelling(path: str, checked: str) -> None:
+    assert check_path(path) == checked
+    assert check_path(checked) == checked
 
 
 @pytest.mark.parametrize(
@@ -71,30 +71,30 @@ def test_a_path_that_cannot_name_a_file_is_refused(path: str) -> None:
 
 
 def test_lengths_are_counted_in_bytes() -> None:
-    assert judge_path("é" * (NAME_BYTES // 2))
+    assert check_path("é" * (NAME_BYTES // 2))
     assert kind_of("é" * (NAME_BYTES // 2 + 1)) is ErrorKind.INVALID_INPUT
-    assert judge_path("a" * NAME_BYTES)
+    assert check_path("a" * NAME_BYTES)
     assert kind_of("a" * (NAME_BYTES + 1)) is ErrorKind.INVALID_INPUT
     long = "/".join(["é" * 100] * 20)
-    assert judge_path(long)
+    assert check_path(long)
     assert kind_of("/".join(["é" * 100] * 21)) is ErrorKind.INVALID_INPUT
     assert len(long.encode()) <= PATH_BYTES
 
 
 def test_depth_is_bounded() -> None:
-    assert judge_path("/".join("a" * DEPTH))
+    assert check_path("/".join("a" * DEPTH))
     assert kind_of("/".join("a" * (DEPTH + 1))) is ErrorKind.INVALID_INPUT
 
 
 @given(st.text(alphabet=st.sampled_from("./\\ab\0é\ud800%"), max_size=30))
 def test_accepted_path_never_climbs_and_is_stable(path: str) -> None:
     try:
-        judged = judge_path(path)
+        checked = check_path(path)
     except ToolFailure:
         assert kind_of(path) in {ErrorKind.PATH_OUTSIDE_SANDBOX, ErrorKind.INVALID_INPUT}
         return
-    assert judged == "." or all(part not in {"", ".", ".."} for part in judged.split("/"))
-    assert judge_path(judged) == judged
+    assert checked == "." or all(part not in {"", ".", ".."} for part in checked.split("/"))
+    assert check_path(checked) == checked
 
 
 def read_back(folder_name: str) -> str | None:
@@ -107,7 +107,7 @@ def read_back(folder_name: str) -> str | None:
 @given(st.text(st.characters(), max_size=60))
 def test_a_folder_name_is_safe_and_reads_back(id: str) -> None:
     name = workspace_folder_name(id)
-    assert judge_path(name) == name
+    assert check_path(name) == name
     assert "/" not in name
     assert name[0] not in ".-"
     assert read_back(name) in {id, None}

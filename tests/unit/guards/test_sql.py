@@ -6,7 +6,7 @@ import pytest
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql import MAX_CHARS, database_named, judge_sql
+from toolhub_service.guards.sql import MAX_CHARS, check_sql, database_named
 from toolhub_service.guards.sql_statement import Statement
 
 POSTGRES = DatabaseTerms("pg", "postgres")
@@ -19,7 +19,7 @@ WRITING = {
 
 def refusal(sql: str, terms: DatabaseTerms, *, writes: bool = False) -> ToolFailure:
     with pytest.raises(ToolFailure) as caught:
-        judge_sql(sql, terms, writes=writes)
+        check_sql(sql, terms, writes=writes)
     return caught.value
 
 
@@ -39,7 +39,7 @@ def refusal(sql: str, terms: DatabaseTerms, *, writes: bool = False) -> ToolFail
     ],
 )
 def test_tables_of_postgres_are_those_that_it_would_touch(sql: str, tables: tuple[str, ...]) -> None:
-    assert judge_sql(sql, POSTGRES, writes=False).tables == tables
+    assert check_sql(sql, POSTGRES, writes=False).tables == tables
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_tables_of_postgres_are_those_that_it_would_touch(sql: str, tables: tupl
     ],
 )
 def test_tables_of_sqlite_are_at_least_those_that_it_would_touch(sql: str, tables: tuple[str, ...]) -> None:
-    assert judge_sql(sql, SQLITE, writes=False).tables == tables
+    assert check_sql(sql, SQLITE, writes=False).tables == tables
 
 
 @pytest.mark.promise("databases.read-only")
@@ -87,7 +87,7 @@ def test_a_function_that_is_called_behind_a_dot_is_a_function(sql: str) -> None:
     ],
 )
 def test_columns_behind_a_dot_are_no_functions(sql: str) -> None:
-    assert judge_sql(sql, POSTGRES, writes=False).problems == ()
+    assert check_sql(sql, POSTGRES, writes=False).problems == ()
 
 
 @pytest.mark.parametrize("dialect", ["postgres", "sqlite"])
@@ -97,9 +97,9 @@ def test_each_tool_runs_its_own_classes_of_statements(dialect: str) -> None:
     assert "core/db.query" in refusal("SELECT 1", terms, writes=True).error.message
     read_only = DatabaseTerms("x", terms.dialect)
     assert "read-only" in refusal("DELETE FROM t", read_only, writes=True).error.message
-    changed = judge_sql("UPDATE t SET a = 1", terms, writes=True)
+    changed = check_sql("UPDATE t SET a = 1", terms, writes=True)
     assert (changed.kind, changed.has_condition) == ("UPDATE", False)
-    assert judge_sql("DELETE FROM t WHERE a = 1;", terms, writes=True) == Statement(
+    assert check_sql("DELETE FROM t WHERE a = 1;", terms, writes=True) == Statement(
         "DELETE",
         "DELETE FROM t WHERE a = 1",
         ("public.t" if dialect == "postgres" else "t",),
@@ -125,19 +125,19 @@ def test_invalid_or_too_large_statements_are_invalid_input_with_their_place(term
     deeps = ("SELECT " + "(" * 1_900 + "1" + ")" * 1_900, "SELECT " + "(SELECT " * 1_300 + "1" + ")" * 1_300)
     for deep in (*deeps, f"SELECT {'+'.join('1' * 1_900)}", f"SELECT {'NOT ' * 3_900} true"):
         try:
-            judge_sql(deep, terms, writes=False)
+            check_sql(deep, terms, writes=False)
         except ToolFailure as failure:
             assert failure.error.kind is ErrorKind.INVALID_INPUT  # noqa: PT017 - either way, but no crash
 
 
 def test_lists_of_a_connection_open_and_close() -> None:
     listed = DatabaseTerms("x", "postgres", tables=("public.orders", "sales.*"), functions=("st_area", "my.f"))
-    judge_sql("SELECT st_area(g), my.f(1) FROM orders, sales.a", listed, writes=False)
+    check_sql("SELECT st_area(g), my.f(1) FROM orders, sales.a", listed, writes=False)
     assert "public.users" in refusal("SELECT 1 FROM orders, users", listed).error.message
     assert "pg_sleep" in refusal("SELECT pg_sleep(1)", listed).error.message
     assert "other.st_area" in refusal("SELECT other.st_area(1)", listed).error.message
     cased = DatabaseTerms("x", "sqlite", tables=("Orders",))
-    judge_sql("SELECT 1 FROM ORDERS", cased, writes=False)
+    check_sql("SELECT 1 FROM ORDERS", cased, writes=False)
     for table in ("pg_shadow", "pg_catalog.pg_authid", "pg_stat_activity"):
         assert "may not be used" in refusal(f"SELECT * FROM {table}", POSTGRES).error.message
 
@@ -151,5 +151,5 @@ def test_an_unknown_connection_is_refused_with_the_known_ones() -> None:
 
 def test_a_statement_of_just_as_many_words_and_signs_as_are_read_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolhub_service.guards.sql._MAX_TOKENS", 4)
-    assert judge_sql("SELECT 1, 2", SQLITE, writes=False).kind == "SELECT"
+    assert check_sql("SELECT 1, 2", SQLITE, writes=False).kind == "SELECT"
     assert "words and signs" in refusal("SELECT 1, -2", SQLITE).error.message

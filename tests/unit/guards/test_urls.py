@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import PUBLIC
-from toolhub_service.guards.urls import URL_MAX_BYTES, JudgedUrl, join_url, judge_url, parse_url, shown_url
+from toolhub_service.guards.urls import URL_MAX_BYTES, CheckedUrl, check_url, join_url, parse_url, shown_url
 
 ANY = (EgressRule(("*",)),)
 ALL_PORTS = frozenset(range(1, 65536))
@@ -15,7 +15,7 @@ ALL_PORTS = frozenset(range(1, 65536))
 
 def refused(url: str, method: str = "GET", egress: tuple[EgressRule, ...] = ANY) -> ToolFailure:
     with pytest.raises(ToolFailure) as caught:
-        judge_url(url, method, egress)
+        check_url(url, method, egress)
     return caught.value
 
 
@@ -50,7 +50,7 @@ def refused(url: str, method: str = "GET", egress: tuple[EgressRule, ...] = ANY)
     ],
 )
 def test_url_is_sent_in_one_spelling(written: str, spelt: str) -> None:
-    assert str(judge_url(written, "GET", ANY)) == spelt
+    assert str(check_url(written, "GET", ANY)) == spelt
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_url_with_another_scheme_is_invalid(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://①②⑦.⓪.⓪.①/", "http://127。0。0。1/", "http://１２７.0.0.1/", "http://127.0.0.1./"]
 )
-def test_address_in_disguise_is_judged_as_the_address(url: str) -> None:
+def test_address_in_disguise_is_checked_as_the_address(url: str) -> None:
     assert refused(url).error.kind is ErrorKind.HTTP_DISALLOWED_HOST
     assert parse_url(url).host == "127.0.0.1"
     assert parse_url(url).is_address
@@ -137,7 +137,7 @@ def test_private_address_needs_both_its_host_and_its_network() -> None:
     host_only = (EgressRule(("10.0.0.1",)),)
     both = (EgressRule(("10.0.0.1",), cidrs=("10.0.0.0/8",)),)
     assert refused("http://10.0.0.1/", egress=host_only).error.kind is ErrorKind.HTTP_DISALLOWED_HOST
-    assert judge_url("http://10.0.0.1/", "GET", both).networks.opened == ("10.0.0.0/8",)
+    assert check_url("http://10.0.0.1/", "GET", both).networks.opened == ("10.0.0.0/8",)
     assert refused("http://10.0.0.2/", egress=both).error.kind is ErrorKind.HTTP_DISALLOWED_HOST
 
 
@@ -155,7 +155,7 @@ def test_refusal_names_the_hosts_that_are_allowed() -> None:
 
 @pytest.mark.parametrize("host", ["a.example.com", "a.b.example.com"])
 def test_a_wildcard_matches_subdomains(host: str) -> None:
-    assert judge_url(f"https://{host}/", "GET", (EgressRule(("*.example.com",)),)).host == host
+    assert check_url(f"https://{host}/", "GET", (EgressRule(("*.example.com",)),)).host == host
 
 
 @pytest.mark.parametrize("host", ["example.com", "badexample.com", "example.com.evil.net", "a.example.co"])
@@ -181,9 +181,9 @@ def test_a_wildcard_never_matches_an_address() -> None:
 
 def test_only_the_default_port_is_open_unless_the_rule_names_ports() -> None:
     default, named = (EgressRule(("a.example",)),), (EgressRule(("a.example",), ports=frozenset({8443})),)
-    assert judge_url("https://a.example/", "GET", default).port == 443
+    assert check_url("https://a.example/", "GET", default).port == 443
     assert refused("https://a.example:8443/", egress=default).error.details["allowed_ports"] == [80, 443]
-    assert judge_url("https://a.example:8443/", "GET", named).authority == "a.example:8443"
+    assert check_url("https://a.example:8443/", "GET", named).authority == "a.example:8443"
     assert refused("https://a.example/", egress=named).error.details["allowed_ports"] == [8443]
 
 
@@ -192,7 +192,7 @@ def test_method_must_be_allowed_by_the_rule() -> None:
     assert error.kind is ErrorKind.HTTP_DISALLOWED_HOST
     assert error.details["allowed_methods"] == ["GET", "HEAD"]
     allowed = (EgressRule(("a.example",), methods=frozenset({"POST"})),)
-    assert judge_url("https://a.example/", "POST", allowed).host == "a.example"
+    assert check_url("https://a.example/", "POST", allowed).host == "a.example"
     refused("https://a.example/", "post", allowed)
 
 
@@ -207,8 +207,8 @@ def test_one_rule_must_match_the_whole_request() -> None:
         EgressRule(("a.example",), methods=frozenset({"POST"})),
     )
     refused("http://a.example:8080/", "POST", rules)
-    assert judge_url("http://a.example/", "POST", rules).networks.opened == ()
-    assert judge_url("http://a.example:8080/", "GET", rules).networks.opened == ("10.0.0.0/8",)
+    assert check_url("http://a.example/", "POST", rules).networks.opened == ()
+    assert check_url("http://a.example:8080/", "GET", rules).networks.opened == ("10.0.0.0/8",)
 
 
 def test_relative_reference_is_joined_to_the_origin() -> None:
@@ -230,10 +230,10 @@ def test_shown_url_is_bounded() -> None:
     assert len(shown_url(parse_url(f"https://a.example/{'a' * 5000}"))) <= 2_001
 
 
-def test_judged_url_carries_what_is_dialled() -> None:
-    judged = judge_url("https://a.example:443/x?y", "GET", ANY)
-    assert judged == JudgedUrl("https", "a.example", 443, "/x?y", False, PUBLIC)
-    assert judged.origin == ("https", "a.example", 443)
+def test_checked_url_carries_what_is_dialled() -> None:
+    checked = check_url("https://a.example:443/x?y", "GET", ANY)
+    assert checked == CheckedUrl("https", "a.example", 443, "/x?y", False, PUBLIC)
+    assert checked.origin == ("https", "a.example", 443)
 
 
 @settings(max_examples=400, deadline=None)
@@ -291,7 +291,7 @@ def test_the_normal_form_of_a_normal_form_is_itself(rest: str) -> None:
 def test_a_rule_may_name_where_paths_begin(prefix: str, path: str, fits: bool) -> None:
     rules = (EgressRule(("example.com",), paths=(prefix,)),)
     if fits:
-        judge_url(f"https://example.com{path}", "GET", rules)
+        check_url(f"https://example.com{path}", "GET", rules)
     else:
         error = refused(f"https://example.com{path}", egress=rules).error
         assert (error.kind, error.details["allowed_paths"]) == (ErrorKind.HTTP_DISALLOWED_HOST, [prefix])

@@ -200,8 +200,8 @@ async def test_no_bad_token_is_accepted_and_each_refusal_has_a_reason_without_a_
     )
     tried = 0
     for what, token, problem in attacks(issuer):
-        judge = strict if problem in ("claim", "scope") else issuer
-        refused = await refusal(judge, token)
+        check = strict if problem in ("claim", "scope") else issuer
+        refused = await refusal(check, token)
         assert refused.problem == problem, f"{what}: {refused.problem}: {refused.message}"
         words = [part for part in token.split(".") if len(part) > 8]
         assert not any(word in refused.message for word in (*words, "evil", "alice", "staging")), what

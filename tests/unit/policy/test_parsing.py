@@ -246,7 +246,7 @@ def test_pattern_that_matches_or_may_match_is_not_reported(text: str) -> None:
     assert not list(unmatched(parse_policy(text)[0], KNOWN))
 
 
-def test_names_are_not_judged_where_none_are_known() -> None:
+def test_names_are_not_checked_where_none_are_known() -> None:
     document, _ = parse_policy("grants: [{principals: [a], capabilities: [b]}]\nimpersonate: [c]")
     assert not list(unmatched(document, Known(frozenset(), frozenset(), frozenset())))
 

@@ -62,7 +62,7 @@ def test_a_guarded_argument_of_another_type_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("args", [{}, {"path": None}, {"path": "a/b"}, {"path": ["a", "b/c"]}])
-def test_absent_values_are_not_judged_and_arrays_are_judged_by_item(args: dict[str, Any]) -> None:
+def test_absent_values_are_not_checked_and_arrays_are_checked_by_item(args: dict[str, Any]) -> None:
     assert PolicySnapshot().decide(a_call(READ_TEXT, args)).effect is Effect.ALLOW
 
 
@@ -83,7 +83,7 @@ def test_one_bad_item_of_an_array_refuses_the_call() -> None:
         ({"url": "http://169.254.169.254/"}, Effect.DENY),
     ],
 )
-def test_urls_are_judged_with_their_method(args: dict[str, Any], effect: Effect) -> None:
+def test_urls_are_checked_with_their_method(args: dict[str, Any], effect: Effect) -> None:
     verdict = OPEN.decide(a_call(REQUEST, args))
     assert verdict.effect is effect
     if effect is Effect.DENY:
@@ -106,7 +106,7 @@ def test_urls_are_judged_with_their_method(args: dict[str, Any], effect: Effect)
         ({"argv": ["ls"], "command": "rm -rf x"}, Effect.DENY),
     ],
 )
-def test_commands_are_judged_with_their_folder(args: dict[str, Any], effect: Effect) -> None:
+def test_commands_are_checked_with_their_folder(args: dict[str, Any], effect: Effect) -> None:
     verdict = OPEN.decide(a_call(RUN, args))
     assert verdict.effect is effect
     if effect is Effect.DENY:

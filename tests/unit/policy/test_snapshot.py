@@ -362,7 +362,7 @@ def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(source._rows) == 3
 
 
-def test_a_changed_definition_under_the_same_name_is_judged_anew() -> None:
+def test_a_changed_definition_under_the_same_name_is_checked_anew() -> None:
     source = PolicySnapshot()
     assert source.decide(a_call(a_tool("x/tool"))).effect is ALLOW
     assert source.decide(a_call(a_tool("x/tool", "network"))).effect is DENY

@@ -198,7 +198,7 @@ async def test_a_decision_does_not_count_as_a_reading(new_harness: NewHarness) -
     seen = await drifted(harness, source)
     readings = len(harness.witness.statuses)
     await decide(harness, seen)
-    assert [status.quarantined_count for status in harness.witness.judgements][-1] == 0
+    assert [status.quarantined_count for status in harness.witness.checked_statuses][-1] == 0
     assert len(harness.witness.statuses) == readings
 
 
@@ -236,7 +236,7 @@ async def test_the_first_of_two_readings_of_a_new_source_is_trusted(new_harness:
     assert states == {PinState.APPROVED}
 
 
-async def test_the_slower_process_judges_anew_from_the_current_state(new_harness: NewHarness) -> None:
+async def test_the_slower_process_checks_anew_from_the_current_state(new_harness: NewHarness) -> None:
     pins, source = FaultyPins(), ScriptedSource("files", READ)
     harness = await begun(new_harness(pins=pins), source)
     standing = await harness.pin("files/read")

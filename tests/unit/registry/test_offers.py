@@ -1,4 +1,4 @@
-"""What a source offers, made ready for judgement."""
+"""What a source offers, prepared for the comparison with pins."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def of_size(chars: int) -> Definition:
     return definition("files", "t", "x" * chars)
 
 
-async def test_only_a_large_definition_is_judged_in_a_thread() -> None:
+async def test_only_a_large_definition_is_checked_in_a_thread() -> None:
     threads: list[threading.Thread] = []
 
-    def judge(_: JsonObject) -> tuple[Finding, ...]:
+    def check(_: JsonObject) -> tuple[Finding, ...]:
         threads.append(threading.current_thread())
         return ()
 
     sizes = 10, 2 * SMALL_CHARS
-    offers = [*await offers_of("files", [of_size(chars) for chars in sizes], judge=judge)]
+    offers = [*await offers_of("files", [of_size(chars) for chars in sizes], check=check)]
     assert [offer.digest for offer in offers] == [pin_digest("files", of_size(chars).remote) for chars in sizes]
     assert [thread is threading.main_thread() for thread in threads] == [True, False]
-    assert await offers_of("files", [of_size(chars) for chars in sizes], offers, judge=judge) == tuple(offers)
+    assert await offers_of("files", [of_size(chars) for chars in sizes], offers, check=check) == tuple(offers)
     assert len(threads) == 2
 
 

@@ -39,6 +39,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.call_state import NOT_BEGUN, CallState
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.runtime.plans import Plans
@@ -419,3 +420,8 @@ def a_call(
         args_error=args_error,
         idempotency_key=idempotency_key,
     )
+
+
+def state_of(call: Call) -> CallState:
+    """The state of a call that begins now, as `Pipeline.invoke` makes it."""
+    return CallState(call, call, [time.perf_counter_ns(), *NOT_BEGUN], {})

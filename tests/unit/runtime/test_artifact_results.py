@@ -12,14 +12,13 @@ import pytest
 
 from tests.fakes.artifacts import ArtifactsHarness, a_call, kept_in, whole
 from tests.fakes.clock import ManualClock
-from tests.unit.runtime.pipeline_harness import RecordingObserver, a_tool
+from tests.unit.runtime.pipeline_harness import RecordingObserver, a_tool, state_of
 from toolhub_service.domain.call import Call
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.result import EvidenceType, Outcome, ToolResult
 from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.attach_evidence import attach_evidence, keep_whole
-from toolhub_service.runtime.call_state import begin
 from toolhub_service.schema.canonical_json import dumps
 
 CAP = 400
@@ -35,7 +34,7 @@ async def kept(tmp_path: Path) -> AsyncIterator[ArtifactsHarness]:
 
 
 async def attached(value: Any, call: Call) -> tuple[ToolResult, bytes | None]:
-    state = begin(call)
+    state = state_of(call)
     state.spec = SMALL
     return await attach_evidence(state, Outcome(value), ManualClock(), Redactor(), show_raw=False)
 

@@ -105,7 +105,7 @@ class TestReplay:
         assert (await ask(harness, 2, budget=BudgetRequest(max_tool_calls=1))).replayed
         assert (await ask(harness, 3, idempotency_key="k-2")).error is not None
 
-    async def test_policy_judges_a_replay_anew(self) -> None:
+    async def test_policy_checks_a_replay_anew(self) -> None:
         harness = a_keyed_harness()
         await ask(harness, 1)
         harness.policy.replace("extends: none\n")

@@ -445,7 +445,7 @@ class TestEvidence:
         assert await it.asks("apr_unknown") != "apr_unknown"
         assert it.adapter.calls[0].reply is None
 
-    async def test_submission_and_execution_judge_the_answer_alike(self) -> None:
+    async def test_submission_and_execution_check_the_answer_alike(self) -> None:
         it = asking()
         approval_id = await it.asks()
         error = await it.refused(approval_id, mode=Mode.SUBMIT)

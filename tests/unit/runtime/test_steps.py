@@ -92,7 +92,7 @@ class TestValidateInput:
         assert "times" in by_keyword["additionalProperties"].hint
 
     @pytest.mark.promise("defaults.by-the-hub")
-    async def test_arguments_are_judged_as_they_were_sent(self) -> None:
+    async def test_arguments_are_checked_as_they_were_sent(self) -> None:
         """A default never repairs what the model got wrong."""
         error = await a_pipeline_harness().error(READ, {"times": "1"})
         assert error.violations[0].path == "/times"

@@ -215,7 +215,7 @@ def test_a_deep_value_is_refused_before_the_engine_recurses(levels: int) -> None
         value = value.pop("c", None)
 
 
-def test_a_value_at_the_depth_bound_is_judged() -> None:
+def test_a_value_at_the_depth_bound_is_checked() -> None:
     value: Any = {}
     for _ in range(63):
         value = {"c": value}

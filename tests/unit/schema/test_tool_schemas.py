@@ -19,7 +19,7 @@ def test_a_tool_is_compiled_once_per_definition() -> None:
     assert for_tool(_spec(schema)) is not for_tool(_spec({"properties": {"a": {"type": "integer"}}}))
 
 
-def test_input_and_output_are_judged_by_their_own_schemas() -> None:
+def test_input_and_output_are_checked_by_their_own_schemas() -> None:
     schemas = for_tool(_spec({"required": ["q"]}, {"required": ["hits"]}))
     assert [violation.keyword for violation in schemas.validate_input({})] == ["required"]
     assert schemas.validate_input({"q": 1}) == ()

@@ -155,7 +155,7 @@ async def test_outage_in_the_middle_loses_nothing_that_was_answered_and_tears_no
         assert [entry.sequence for entry in history] == list(range(1, found.status.sequence + 1))
         assert history[-1] == found.status
         assert await store.put(moved(found, JobState.QUEUED, T0 + 3, runner=""))
-    assert (await store.tally()).by_state == {JobState.QUEUED: 20}
+    assert (await store.count_jobs()).by_state == {JobState.QUEUED: 20}
     assert await store.create(a_job("job-x", key="key-7")) is not None
 
 
@@ -178,7 +178,7 @@ async def test_five_hundred_changes_at_once_are_all_kept(link: RedisLink) -> Non
     jobs = [a_job(f"job-{number}") for number in range(500)]
     assert await asyncio.gather(*(store.create(job) for job in jobs)) == [None] * 500
     assert all(await asyncio.gather(*(store.put(running(job)) for job in jobs)))
-    assert (await store.tally()).by_state == {JobState.RUNNING: 500}
+    assert (await store.count_jobs()).by_state == {JobState.RUNNING: 500}
 
 
 def _fact(info: bytes, name: str) -> str:
@@ -217,7 +217,7 @@ async def _agree(chance: random.Random, store: RedisJobs, oracle: MemoryJobs, no
     )
     after = chance.choice([None, (now - 300, "job-05")])
     assert await store.page(where, after=after, limit=5) == await oracle.page(where, after=after, limit=5)
-    assert await store.tally() == await oracle.tally()
+    assert await store.count_jobs() == await oracle.count_jobs()
     before, limit = now - chance.choice([0, 200]), chance.choice([3, 100])
     assert await store.unattended(now, before, limit) == await oracle.unattended(now, before, limit)
     assert await store.awaiting(after, limit) == await oracle.awaiting(after, limit)

@@ -1,4 +1,4 @@
-"""A tally equals the library's own child."""
+"""A count equals the library's own child."""
 
 from __future__ import annotations
 

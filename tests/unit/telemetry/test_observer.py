@@ -16,7 +16,7 @@ from tests.unit.telemetry.test_tracing import SPAN, TRACE, RecordedTracing
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.job import Job, JobTally, moved
+from toolhub_service.domain.job import Job, JobCounts, moved
 from toolhub_service.domain.result import JobState
 from toolhub_service.domain.source import Pin, PinChange, PinState, SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind
@@ -91,10 +91,10 @@ def test_durations_stay_non_negative_when_the_clock_goes_back(watched: ObserverH
 
 
 def test_tally_is_shown_whole_and_forgets(watched: ObserverHarness) -> None:
-    watched.telemetry.tallied(JobTally({JobState.QUEUED: 3, JobState.RUNNING: 2}, T0))
+    watched.telemetry.counted(JobCounts({JobState.QUEUED: 3, JobState.RUNNING: 2}, T0))
     assert watched.value('toolhub_jobs_open{state="QUEUED"}') == 3
     assert watched.value("toolhub_jobs_oldest_queued_seconds") == 5.0
-    watched.telemetry.tallied(JobTally({}))
+    watched.telemetry.counted(JobCounts({}))
     assert watched.value('toolhub_jobs_open{state="QUEUED"}') == 0
     assert watched.value("toolhub_jobs_oldest_queued_seconds") == 0.0
 
@@ -111,8 +111,8 @@ def test_failed_ends_are_logged(watched: ObserverHarness, state: JobState) -> No
 def test_takeovers_watchers_and_troubles_are_shown(watched: ObserverHarness) -> None:
     watched.telemetry.taken_over(a_job())
     watched.telemetry.watching(7)
-    watched.telemetry.troubled("job-1", refuse(ErrorKind.TOOL_UNAVAILABLE, "The store is away."))
-    watched.telemetry.troubled("", RuntimeError("a defect"))
+    watched.telemetry.met_problem("job-1", refuse(ErrorKind.TOOL_UNAVAILABLE, "The store is away."))
+    watched.telemetry.met_problem("", RuntimeError("a defect"))
     assert watched.value("toolhub_job_watchers") == 7
     taken, away, defect = watched.logged.entries
     assert taken["event"] == "job_taken_over"
@@ -213,11 +213,11 @@ def test_a_source_of_which_something_cannot_be_used_is_a_warning_and_up() -> Non
 def test_a_judgement_changes_what_is_measured_and_is_no_reading() -> None:
     recorded = RecordedSources()
     recorded.telemetry.refreshed(READY)
-    recorded.telemetry.judged(structs.replace(READY, quarantined_count=0))
+    recorded.telemetry.checked(structs.replace(READY, quarantined_count=0))
     assert recorded.value('toolhub_source_quarantined{source="files"}') == 0
     assert recorded.value('toolhub_source_up{source="files"}') == 1
     assert recorded.value('toolhub_source_refresh_seconds_count{source="files"}') == 1
-    recorded.telemetry.judged(structs.replace(READY, state=SourceState.DOWN))
+    recorded.telemetry.checked(structs.replace(READY, state=SourceState.DOWN))
     assert recorded.value('toolhub_source_up{source="files"}') == 0
 
 

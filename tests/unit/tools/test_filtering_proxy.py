@@ -60,7 +60,7 @@ async def status(proxy: FilteringProxy, port: int, first: str) -> int:
     return int((await response_of(port, first, known(proxy))).split(b" ", 2)[1])
 
 
-async def test_a_request_goes_out_as_it_was_judged_and_the_connection_ends_with_it() -> None:
+async def test_a_request_goes_out_as_it_was_checked_and_the_connection_ends_with_it() -> None:
     async def closing(*args: object) -> bool:
         await always(PAGE)(*args)  # type: ignore[arg-type]
         return False
@@ -126,7 +126,7 @@ async def test_a_stranger_is_refused() -> None:
 
 
 @pytest.mark.promise("net.no-rebinding")
-async def test_a_name_is_resolved_once_and_judged_anew_for_each_connection() -> None:
+async def test_a_name_is_resolved_once_and_checked_anew_for_each_connection() -> None:
     async with serving(always(PAGE)) as forbidden:
         rule = EgressRule(("turns.example",), ports=frozenset({forbidden.port}), cidrs=("127.0.0.2/32",))
         resolver = TurningResolver(("127.0.0.2",), ("127.0.0.1",))

@@ -57,7 +57,7 @@ def test_call_that_only_reads_has_no_side_effects(tools: dict[str, Tool]) -> Non
     assert download.has_side_effects(download.In(url="https://a.example/", dest_path="f"))
 
 
-def test_url_and_method_are_judged_by_policy(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
+def test_url_and_method_are_checked_by_policy(tools: dict[str, Tool]) -> None:  # type: ignore[type-arg]
     for tool in tools.values():
         roles = {argument.name: argument.role for argument in tool.guarded}
         properties = spec_of(tool, source="core").input_schema["properties"]

@@ -55,8 +55,8 @@ const (
 	// open. Ask an operator to grant it under `roles` in the policy. Metadata: role, service.
 	ErrorReason_ERROR_REASON_ROLE_MISSING ErrorReason = 8
 	// RESOURCE_EXHAUSTED: This process already has `server.max_in_flight` calls in flight, or `server.max_watches`
-	// watch streams open, or the caller's tenant has its share of them. Wait as RetryInfo says, then try again.
-	// Metadata: max_bytes, max_in_flight, yours.
+	// watch streams open, or the caller's tenant has its share of them, or large requests use all memory for them.
+	// Wait as RetryInfo says, then try again. Metadata: max_bytes, max_in_flight, max_watches, yours.
 	ErrorReason_ERROR_REASON_OVERLOADED ErrorReason = 9
 	// RESOURCE_EXHAUSTED: The caller has as many watch streams open as are left of `server.max_watches` for all
 	// other callers. Close some. Follow several objects with one stream: WatchJobs, WatchApprovals, TailEvents.

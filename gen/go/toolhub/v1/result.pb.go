@@ -179,7 +179,7 @@ func (x *Evidence) GetAttributes() map[string]string {
 	return nil
 }
 
-// The outcome of one call that was judged or ran. `ok` decides which of result, job or error counts.
+// The outcome of one call that was checked or ran. `ok` decides which of result, job or error counts.
 type ToolResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// True when the tool did what was asked, or accepted it as a job. False: `error` is set.

@@ -206,7 +206,7 @@ func (IdempotencyMode) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_tool_proto_rawDescGZIP(), []int{2}
 }
 
-// What an argument means to the guards, so that policy can judge it before the tool runs.
+// What an argument means to the guards, so that policy can check it before the tool runs.
 type ArgumentRole int32
 
 const (
@@ -616,10 +616,10 @@ func (x *ToolExample) GetArgsJson() []byte {
 	return nil
 }
 
-// One argument that a guard judges before the tool runs and again when it acts.
+// One argument that a guard checks before the tool runs and again when it acts.
 type GuardedArgument struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Top-level property of the arguments; an absent or null value is not judged.
+	// Top-level property of the arguments; an absent or null value is not checked.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// What it means.
 	Role          ArgumentRole `protobuf:"varint,2,opt,name=role,proto3,enum=toolhub.v1.ArgumentRole" json:"role,omitempty"`
@@ -671,7 +671,7 @@ func (x *GuardedArgument) GetRole() ArgumentRole {
 	return ArgumentRole_ARGUMENT_ROLE_UNSPECIFIED
 }
 
-// The definition of one tool: everything a caller needs to use it and policy needs to judge it.
+// The definition of one tool: everything a caller needs to use it and policy needs to decide on it.
 type ToolSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unique: `namespace/path.verb`, such as `core/fs.readText`.
@@ -716,7 +716,7 @@ type ToolSpec struct {
 	Digest string `protobuf:"bytes,18,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Calls known to be good, at most 16. Empty in BASIC view.
 	Examples []*ToolExample `protobuf:"bytes,19,rep,name=examples,proto3" json:"examples,omitempty"`
-	// Arguments the guards judge. Empty when none is a path, URL or command, and in BASIC view.
+	// Arguments the guards check. Empty when none is a path, URL or command, and in BASIC view.
 	Guarded []*GuardedArgument `protobuf:"bytes,20,rep,name=guarded,proto3" json:"guarded,omitempty"`
 	// Tools that name the same upstream share its breaker and concurrency limit. Empty means the tool's own.
 	Upstream      string `protobuf:"bytes,21,opt,name=upstream,proto3" json:"upstream,omitempty"`

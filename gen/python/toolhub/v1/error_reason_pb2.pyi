@@ -59,8 +59,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 9
     """RESOURCE_EXHAUSTED: This process already has `server.max_in_flight` calls in flight, or `server.max_watches`
-    watch streams open, or the caller's tenant has its share of them. Wait as RetryInfo says, then try again.
-    Metadata: max_bytes, max_in_flight, yours.
+    watch streams open, or the caller's tenant has its share of them, or large requests use all memory for them.
+    Wait as RetryInfo says, then try again. Metadata: max_bytes, max_in_flight, max_watches, yours.
     """
     ERROR_REASON_WATCH_SHARE_TAKEN: _ErrorReason.ValueType  # 10
     """RESOURCE_EXHAUSTED: The caller has as many watch streams open as are left of `server.max_watches` for all
@@ -319,8 +319,8 @@ open. Ask an operator to grant it under `roles` in the policy. Metadata: role, s
 """
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 9
 """RESOURCE_EXHAUSTED: This process already has `server.max_in_flight` calls in flight, or `server.max_watches`
-watch streams open, or the caller's tenant has its share of them. Wait as RetryInfo says, then try again.
-Metadata: max_bytes, max_in_flight, yours.
+watch streams open, or the caller's tenant has its share of them, or large requests use all memory for them.
+Wait as RetryInfo says, then try again. Metadata: max_bytes, max_in_flight, max_watches, yours.
 """
 ERROR_REASON_WATCH_SHARE_TAKEN: ErrorReason.ValueType  # 10
 """RESOURCE_EXHAUSTED: The caller has as many watch streams open as are left of `server.max_watches` for all

@@ -129,7 +129,7 @@ Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
 
 @_typing.final
 class ToolResult(_message.Message):
-    """The outcome of one call that was judged or ran. `ok` decides which of result, job or error counts."""
+    """The outcome of one call that was checked or ran. `ok` decides which of result, job or error counts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -140,7 +140,7 @@ class _ArgumentRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Argument
     """One SQL statement for the database that the argument `connection` names."""
 
 class ArgumentRole(_ArgumentRole, metaclass=_ArgumentRoleEnumTypeWrapper):
-    """What an argument means to the guards, so that policy can judge it before the tool runs."""
+    """What an argument means to the guards, so that policy can check it before the tool runs."""
 
 ARGUMENT_ROLE_UNSPECIFIED: ArgumentRole.ValueType  # 0
 """Refused when registering."""
@@ -328,14 +328,14 @@ Global___ToolExample: _TypeAlias = ToolExample  # noqa: Y015
 
 @_typing.final
 class GuardedArgument(_message.Message):
-    """One argument that a guard judges before the tool runs and again when it acts."""
+    """One argument that a guard checks before the tool runs and again when it acts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Top-level property of the arguments; an absent or null value is not judged."""
+    """Top-level property of the arguments; an absent or null value is not checked."""
     role: Global___ArgumentRole.ValueType
     """What it means."""
     def __init__(
@@ -354,7 +354,7 @@ Global___GuardedArgument: _TypeAlias = GuardedArgument  # noqa: Y015
 
 @_typing.final
 class ToolSpec(_message.Message):
-    """The definition of one tool: everything a caller needs to use it and policy needs to judge it."""
+    """The definition of one tool: everything a caller needs to use it and policy needs to decide on it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -441,7 +441,7 @@ class ToolSpec(_message.Message):
 
     @_builtins.property
     def guarded(self) -> _containers.RepeatedCompositeFieldContainer[Global___GuardedArgument]:
-        """Arguments the guards judge. Empty when none is a path, URL or command, and in BASIC view."""
+        """Arguments the guards check. Empty when none is a path, URL or command, and in BASIC view."""
 
     def __init__(
         self,

@@ -93,8 +93,8 @@ export enum ErrorReason {
 
   /**
    * RESOURCE_EXHAUSTED: This process already has `server.max_in_flight` calls in flight, or `server.max_watches`
-   * watch streams open, or the caller's tenant has its share of them. Wait as RetryInfo says, then try again.
-   * Metadata: max_bytes, max_in_flight, yours.
+   * watch streams open, or the caller's tenant has its share of them, or large requests use all memory for them.
+   * Wait as RetryInfo says, then try again. Metadata: max_bytes, max_in_flight, max_watches, yours.
    *
    * @generated from enum value: ERROR_REASON_OVERLOADED = 9;
    */

@@ -79,7 +79,7 @@ export const EvidenceSchema: GenMessage<Evidence> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_result, 0);
 
 /**
- * The outcome of one call that was judged or ran. `ok` decides which of result, job or error counts.
+ * The outcome of one call that was checked or ran. `ok` decides which of result, job or error counts.
  *
  * @generated from message toolhub.v1.ToolResult
  */

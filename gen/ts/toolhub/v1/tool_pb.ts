@@ -179,13 +179,13 @@ export const ToolExampleSchema: GenMessage<ToolExample> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool, 3);
 
 /**
- * One argument that a guard judges before the tool runs and again when it acts.
+ * One argument that a guard checks before the tool runs and again when it acts.
  *
  * @generated from message toolhub.v1.GuardedArgument
  */
 export type GuardedArgument = Message<"toolhub.v1.GuardedArgument"> & {
   /**
-   * Top-level property of the arguments; an absent or null value is not judged.
+   * Top-level property of the arguments; an absent or null value is not checked.
    *
    * @generated from field: string name = 1;
    */
@@ -207,7 +207,7 @@ export const GuardedArgumentSchema: GenMessage<GuardedArgument> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool, 4);
 
 /**
- * The definition of one tool: everything a caller needs to use it and policy needs to judge it.
+ * The definition of one tool: everything a caller needs to use it and policy needs to decide on it.
  *
  * @generated from message toolhub.v1.ToolSpec
  */
@@ -350,7 +350,7 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   examples: ToolExample[];
 
   /**
-   * Arguments the guards judge. Empty when none is a path, URL or command, and in BASIC view.
+   * Arguments the guards check. Empty when none is a path, URL or command, and in BASIC view.
    *
    * @generated from field: repeated toolhub.v1.GuardedArgument guarded = 20;
    */
@@ -572,7 +572,7 @@ export const IdempotencyModeSchema: GenEnum<IdempotencyMode> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_tool, 2);
 
 /**
- * What an argument means to the guards, so that policy can judge it before the tool runs.
+ * What an argument means to the guards, so that policy can check it before the tool runs.
  *
  * @generated from enum toolhub.v1.ArgumentRole
  */

@@ -39,7 +39,9 @@ class LangChainOpener:
     """Implements `Opener`."""
 
     def __init__(self, deps: SourceDeps) -> None:
-        self.adapter = LangChainAdapter(redact=deps.redactor.text, tracer=deps.tracer, troubled=deps.observer.troubled)
+        self.adapter = LangChainAdapter(
+            redact=deps.redactor.text, tracer=deps.tracer, met_problem=deps.observer.met_problem
+        )
         self._deps = deps
         self._hides = deps.hides()
 
@@ -55,7 +57,7 @@ class LangChainOpener:
             self._deps.trusted_namespaces,
             redact=self._deps.redactor.text,
             secrets=values.secrets,
-            troubled=self._deps.observer.troubled,
+            met_problem=self._deps.observer.met_problem,
             hides=self._hides,
         )
         self.adapter.put(source)
@@ -188,12 +190,12 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
         *,
         redact: Callable[[str], str],
         tracer: Tracer | None = None,
-        troubled: Callable[[str, BaseException], None] | None = None,
+        met_problem: Callable[[str, BaseException], None] | None = None,
     ) -> None:
         """`tracer`: makes spans of the runs inside a traced call; None: no spans. `troubled`: called with the source's
         name and each exception of a tool, for the log."""
         super().__init__()
-        self._troubled = troubled
+        self._troubled = met_problem
         self._redact = redact
         self._tracer = tracer
 

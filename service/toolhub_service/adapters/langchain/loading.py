@@ -87,7 +87,7 @@ def _definition(bound: BoundTool, terms: SourceTerms, chosen: ToolTerms, check_s
     name = known_name(terms.name, bound.own_name, "A tool")
     problem, schema = bound.problem, ANY_OBJECT
     if not problem:
-        schema, problem = _judged(bound.schema, check_schema)
+        schema, problem = _checked(bound.schema, check_schema)
     spec = terms.spec(
         name,
         bound.own_name,
@@ -105,7 +105,7 @@ def _definition(bound: BoundTool, terms: SourceTerms, chosen: ToolTerms, check_s
     return Definition(spec, remote, one_line(problem, PROBLEM_MAX_CHARS))
 
 
-def _judged(schema: dict[str, Any], check_schema: CheckSchema) -> tuple[JsonObject, str]:
+def _checked(schema: dict[str, Any], check_schema: CheckSchema) -> tuple[JsonObject, str]:
     """Return a copy that is plain JSON, or a placeholder schema and why it is used."""
     try:
         # A copy: the tool may change its own dict later, and the registry must hold what was checked.

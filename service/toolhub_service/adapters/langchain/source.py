@@ -53,7 +53,7 @@ class LangChainToolSource:
         *,
         redact: Redact,
         secrets: Collection[str] = (),
-        troubled: Callable[[str, BaseException], None] | None = None,
+        met_problem: Callable[[str, BaseException], None] | None = None,
         max_result_bytes: int = 8 * 1024 * 1024,
         keep_warm: bool = True,
         hides: HiddenPaths | None = None,
@@ -74,7 +74,7 @@ class LangChainToolSource:
         self._keep_warm = keep_warm
         self._hides = hides
         self._redact = redact
-        self._troubled = troubled
+        self._troubled = met_problem
         self._reader: Reader | None = None
         self._reading: asyncio.Future[Read] | None = None
         self._tools: Mapping[str, BoundTool] = {}

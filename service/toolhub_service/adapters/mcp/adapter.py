@@ -252,7 +252,7 @@ class McpAdapter(SourceAdapter[_Source]):
     async def _is_task(self, source: _Source, call: GrantedCall) -> bool:
         # The executor's mark also proves it, before the server's tools have been read again.
         runs_as_task = bool(call.call.job_id) and source.server.runs_as_task(call.spec)
-        return runs_as_task or await source.executor.runs(call)
+        return runs_as_task or await source.executor.is_remote(call)
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         source, spec = self._source(call), call.spec

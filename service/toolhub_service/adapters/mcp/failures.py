@@ -29,7 +29,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from toolhub_service.adapters.upstream import in_its_words, quoted
+from toolhub_service.adapters.upstream import quoted, quoted_answer
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
 from toolhub_service.guards.secrets import Redact
@@ -193,7 +193,7 @@ def reported_failure(call: GrantedCall, text: str, redact: Redact) -> ToolFailur
     """The tool ran and reports that it failed."""
     excerpt = quoted(text, redact)
     message = f"{call.spec.name} reported an error. Correct the call as it says, or use another tool. "
-    message += in_its_words(excerpt)
+    message += quoted_answer(excerpt)
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status=0, excerpt=excerpt))
 
 

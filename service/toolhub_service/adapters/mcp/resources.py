@@ -27,7 +27,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Primitive
-from toolhub_service.guards.descriptions import judge_definition
+from toolhub_service.guards.descriptions import check_definition
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.registry.cooperative import TimeSlice
 
@@ -166,7 +166,7 @@ async def _read_list(server: McpServer, call: GrantedCall, redact: Redact) -> _K
         for raw in page.entries:
             entry = _entry(raw, place)
             left_bytes -= len(written(entry) or b"")
-            if not entry or left_bytes < 0 or any(finding.is_serious for finding in judge_definition(entry)):
+            if not entry or left_bytes < 0 or any(finding.is_serious for finding in check_definition(entry)):
                 is_whole = False
                 continue
             entries.append(entry)

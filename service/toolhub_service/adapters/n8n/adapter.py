@@ -153,7 +153,7 @@ class N8nAdapter(SourceAdapter[_Source]):
             return await callers.hidden(call, sink, lambda shown: self._run(source, call, shown))
 
     async def _run(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
-        if await source.executor.runs(call):
+        if await source.executor.is_remote(call):
             return await source.executor.execute(call, sink)
         return await self._at_once(source.server, call)
 

@@ -97,17 +97,17 @@ class N8nApi:
 
     async def execution(self, execution_id: str, *, with_data: bool, timeout_s: float = REQUEST_S) -> Execution:
         """Return an execution. Raises NotFound; ApiTooLarge when its data are too large to be read."""
-        return await self.judged(execution_id, lambda execution: execution, with_data=with_data, timeout_s=timeout_s)
+        return await self.checked(execution_id, lambda execution: execution, with_data=with_data, timeout_s=timeout_s)
 
-    async def judged(
+    async def checked(
         self,
         execution_id: str,
-        judge: Callable[[Execution], Value],
+        check: Callable[[Execution], Value],
         *,
         with_data: bool = True,
         timeout_s: float = REQUEST_S,
     ) -> Value:
-        """Return the result of `judge` for an execution, computed in a thread where its data are large. Raises as
+        """Return the result of `check` for an execution, computed in a thread where its data are large. Raises as
         `execution`."""
 
         def read(value: JsonValue) -> tuple[Value] | None:
@@ -117,7 +117,7 @@ class N8nApi:
             if execution is None or execution.id != execution_id:
                 raise ApiError("Its API sent an invalid description of an execution.")
             # In a tuple, so that a result of None is not confused with missing data.
-            return (judge(execution),)
+            return (check(execution),)
 
         path, query = f"/executions/{execution_id}", {"includeData": "true" if with_data else "false"}
         found = await self._get(path, query, timeout_s, read)
@@ -175,12 +175,12 @@ class N8nApi:
         """Return the execution with its data when it has the key. The data of others are dropped where they
         were read."""
 
-        def judge(execution: Execution) -> tuple[Execution | None, frozenset[str] | None]:
+        def check(execution: Execution) -> tuple[Execution | None, frozenset[str] | None]:
             keys = keys_of(execution)
             return execution if key in keys else None, keys if has_all_keys(execution) else None
 
         try:
-            execution, keys = await self.judged(listed.id, judge)
+            execution, keys = await self.checked(listed.id, check)
         except (NotFound, ApiTooLarge):
             return None  # its call cannot be known
         if keys is not None and len(keys) <= _KEYS_MAX:

@@ -115,7 +115,7 @@ class WorkflowCaller:
         value, found = _result_and_files(workflow, call, execution)
         # Masked first: a workflow may return the secrets that it was called with.
         value = server.terms.mask.value(value)
-        self._judge(workflow, call, value, known)
+        self._check(workflow, call, value, known)
         files = await keep_files(found, call.call, self._artifacts, self.redact, execution.id)
         return Outcome(
             files.merged(value),
@@ -142,7 +142,7 @@ class WorkflowCaller:
             held, refs = await kept_bytes(value.binary, call.call, self._artifacts, media_type=media_type)
             proof = run_evidence(call, known, "answered with a file")
             return Outcome(held, (proof,), refs, truncated=not refs)
-        self._judge(workflow, call, value.value, known)
+        self._check(workflow, call, value.value, known)
         if value.value == STARTED or (value.value is None and sent.webhook.response_mode == "onReceived"):
             proof = run_evidence(call, known, "was only started: its outcome is not known here", started_only="true")
         else:
@@ -150,7 +150,7 @@ class WorkflowCaller:
         raw = kept_json(value.value, RAW_MAX_BYTES) if self._keep_raw else None
         return Outcome(value.value, (proof,), raw=raw, is_large=is_large(sent.answer.body))
 
-    def _judge(self, workflow: Workflow | None, call: GrantedCall, value: JsonValue, known: dict[str, str]) -> None:
+    def _check(self, workflow: Workflow | None, call: GrantedCall, value: JsonValue, known: dict[str, str]) -> None:
         words = failure_in(workflow.entry, value) if workflow is not None else None
         if words is not None:
             raise failures.result_is_failure(call, words, self.redact, known)

@@ -29,8 +29,8 @@ from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.guards.urls import judge_url, parse_url
-from toolhub_service.tools.egress.transport import GuardedTransport, judged_as
+from toolhub_service.guards.urls import check_url, parse_url
+from toolhub_service.tools.egress.transport import GuardedTransport, checked_as
 from toolhub_service.tools.egress.wire import BoundedBody, WireError, decoder_of
 
 # n8n's own errors contain `stacktrace` and `hint`; errors of nodes contain `stack` and the parameters of the node.
@@ -149,8 +149,8 @@ class N8nClient:
         reached."""
         if self.is_closed:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The source has been closed.")
-        judged = judge_url(url, method, self._rules)
-        extensions = {**judged_as(judged), "timeout": self._timeouts}
+        checked = check_url(url, method, self._rules)
+        extensions = {**checked_as(checked), "timeout": self._timeouts}
         request = httpx.Request(method, self._origin, headers=[*_FIELDS, *headers], content=body, extensions=extensions)
         try:
             async with asyncio.timeout_at(None if deadline_s == inf else deadline_s):

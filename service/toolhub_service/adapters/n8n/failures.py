@@ -18,7 +18,7 @@ from typing import Final
 
 from toolhub_service.adapters.n8n.client import MESSAGE_MAX_CHARS, NoReply, Reply, message_of, quoted
 from toolhub_service.adapters.n8n.execution import Execution, error_of
-from toolhub_service.adapters.upstream import in_its_words, retry_after_s
+from toolhub_service.adapters.upstream import quoted_answer, retry_after_s
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonValue
@@ -91,11 +91,11 @@ def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=wait_s)
     if status >= 500:
         message = f"{call.spec.name} failed in n8n. Correct the call as it says, or use another tool. "
-        return refuse(ErrorKind.EXECUTION_ERROR, message + in_its_words(excerpt), upstream=Upstream(status, excerpt))
+        return refuse(ErrorKind.EXECUTION_ERROR, message + quoted_answer(excerpt), upstream=Upstream(status, excerpt))
     advice = _ADVICE.get(status, "Correct the call as it says, or use another tool.")
     if 300 <= status < 400:
         advice = "The hub follows no redirect of a workflow, which has run. Use another tool, or tell an operator."
-    message = f"n8n answered the call of {call.spec.name} with status {status}. {advice} {in_its_words(excerpt)}"
+    message = f"n8n answered the call of {call.spec.name} with status {status}. {advice} {quoted_answer(excerpt)}"
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status, excerpt))
 
 
@@ -112,7 +112,7 @@ def failed(
     message, node = error_of(execution)
     excerpt = quoted(message, redact, MESSAGE_MAX_CHARS)
     where = f" in its node `{quoted(node, redact, 80)}`" if node else ""
-    says = in_its_words(excerpt) if excerpt else "n8n reports no cause."
+    says = quoted_answer(excerpt) if excerpt else "n8n reports no cause."
     ended = "crashed" if execution.status == "crashed" else "failed"
     text = f"{call.spec.name} {ended} in n8n{where}. What it did before that is not undone. {says}"
     return _with(ErrorKind.EXECUTION_ERROR, text, details, upstream=Upstream(status, excerpt))
@@ -139,7 +139,7 @@ def result_is_failure(call: GrantedCall, words: str, redact: Redact, details: Ma
     """The result means failure, by the operator's `fails_when`."""
     excerpt = quoted(words, redact, MESSAGE_MAX_CHARS)
     text = f"{call.spec.name} ran and reports a failure. Correct the call as it says, or use another tool. "
-    return _with(ErrorKind.EXECUTION_ERROR, text + in_its_words(excerpt), details, upstream=Upstream(200, excerpt))
+    return _with(ErrorKind.EXECUTION_ERROR, text + quoted_answer(excerpt), details, upstream=Upstream(200, excerpt))
 
 
 def answered_nothing(call: GrantedCall, looked: str, details: Mapping[str, JsonValue]) -> ToolFailure:

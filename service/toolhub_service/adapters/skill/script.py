@@ -109,7 +109,7 @@ class Script:
             given = await self._prepare(folder)
             request = self._request(folder, await self._parts.ladder.level())
             finished, confinement = await self._ran(request, given)
-            value = self._judged(finished)
+            value = self._checked(finished)
             kept = await keep_output(folder / "out", self._made.manifest, self._parts.artifacts, self._call.call)
             return self._result_of(value, finished, confinement, kept)
 
@@ -236,7 +236,7 @@ class Script:
             self._reported_bytes += len(lines)
             self._sink.chunk(Chunk(data=lines, stream=stream))
 
-    def _judged(self, finished: Finished) -> JsonValue:
+    def _checked(self, finished: Finished) -> JsonValue:
         """Return the result. Raises ToolFailure when the program has not succeeded, whatever it reports."""
         name, limits = self._made.skill.name, self._made.manifest.limits
         if finished.timed_out or finished.flooded or finished.exit_code != 0:

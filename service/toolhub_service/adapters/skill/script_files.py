@@ -66,7 +66,7 @@ async def keep_output(folder: Path, manifest: Manifest, artifacts: ArtifactServi
     """Store the files of the folder as artifacts. Raises ToolFailure when it contains what cannot be one, more than the
     sidecar allows, or less than it requires; then none is stored."""
     tree = await asyncio.to_thread(_read, folder, manifest)
-    _judge(tree, manifest)
+    _check(tree, manifest)
     kept: list[ArtifactRef] = []
     try:
         for file in tree.files:
@@ -96,7 +96,7 @@ def _read(folder: Path, manifest: Manifest) -> Tree:
         raise refuse(ErrorKind.IO_ERROR, "The output folder cannot be read. An operator must look.") from None
 
 
-def _judge(tree: Tree, manifest: Manifest) -> None:
+def _check(tree: Tree, manifest: Manifest) -> None:
     if links := [file.path for file in tree.files if file.link]:
         raise _unfit(f"{links[0]} is a link", "OUTPUT_TYPE", links[0])
     if len(tree.files) > manifest.limits.artifacts:

@@ -143,7 +143,7 @@ class _Unpacking:
 
     def _laid_out(self, file: _File, expected: dict[str, int] | None) -> tuple[int, str]:
         """Copy the file; return its size and SHA-256."""
-        _judge_name(file.name)
+        _check_name(file.name)
         if expected is None:
             self._left_files -= 1
             self._left_bytes -= file.size_bytes
@@ -225,7 +225,7 @@ def _files_of_tar(backup: Path, packed: IO[bytes]) -> Iterator[_File]:
             yield _File(member.name, member.size, content)
 
 
-def _judge_name(name: str) -> None:
+def _check_name(name: str) -> None:
     """Raise BackupRefused for a name that no part can have."""
     parts = name.split("/")
     fits = (name in _FILES or name.startswith(_FOLDERS)) and len(name) <= _NAME_MAX_CHARS
@@ -272,15 +272,15 @@ def _compare(manifest: Manifest, measured: dict[str, tuple[int, str]]) -> None:
             raise BackupRefused(f"{name} is not what the manifest says (size or SHA-256). {DAMAGED}")
     if odd := sorted(measured.keys() - files.keys()):
         raise BackupRefused(f"{odd[0]} is not in the manifest. {DAMAGED}")
-    _judge_links([entry for entry in manifest.entries if entry.link], [entry.name for entry in manifest.entries])
+    _check_links([entry for entry in manifest.entries if entry.link], [entry.name for entry in manifest.entries])
 
 
-def _judge_links(links: list[Entry], names: list[str]) -> None:
+def _check_links(links: list[Entry], names: list[str]) -> None:
     """Raise BackupRefused for a link through which another entry would be written, or in a place where none is
     allowed."""
     names = sorted(names)
     for entry in links:
-        _judge_name(entry.name)
+        _check_name(entry.name)
         place = bisect_left(names, entry.name)
         is_twice = names[place + 1 : place + 2] == [entry.name]
         beneath = f"{entry.name}/"

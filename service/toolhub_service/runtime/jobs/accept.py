@@ -32,7 +32,7 @@ async def deliver(engine: JobEngine, job: Job, ledger: JobLedger) -> None:
     try:
         await engine.enqueue(job.job_id, ledger.tenant_of(job))
     except ToolFailure as away:
-        ledger.observer.troubled(job.job_id, away)
+        ledger.observer.met_problem(job.job_id, away)
 
 
 # A quota of open jobs in the whole store, of which one principal, or all of one tenant, can use at most half.
@@ -96,7 +96,7 @@ class OpenJobLimit:
         now_s = self._clock.monotonic_s()
         if now_s - self._counted_at_s >= COUNT_TTL_S:
             coming = self._coming.total()
-            self._open = coming + sum((await self._store.tally()).by_state.values())
+            self._open = coming + sum((await self._store.count_jobs()).by_state.values())
             self._of.clear()
             self._counted_at_s = now_s
 

@@ -175,7 +175,7 @@ class JobLedger:
         try:
             await self._withdraw(approval_id, job.job_id, _why_withdrawn(job))
         except ToolFailure as away:
-            self.observer.troubled(job.job_id, away)
+            self.observer.met_problem(job.job_id, away)
 
     async def _forget_log(self, job: Job) -> None:
         """Delete the log of inner calls. The sweep repeats what fails here."""
@@ -184,7 +184,7 @@ class JobLedger:
         try:
             await self.forget_log(job)
         except ToolFailure as away:
-            self.observer.troubled(job.job_id, away)
+            self.observer.met_problem(job.job_id, away)
 
     def _audit_event(self, type: EventType, before: Job | None, job: Job, attributes: Mapping[str, str]) -> None:
         """Audit the change. A broken audit log refuses calls, but must not cost a job its state."""
@@ -209,7 +209,7 @@ class JobLedger:
         try:
             self._audit.append(event)
         except ToolFailure as broken:
-            self.observer.troubled(job.job_id, broken)
+            self.observer.met_problem(job.job_id, broken)
 
 
 def _waits_no_more(before: Job, job: Job) -> bool:

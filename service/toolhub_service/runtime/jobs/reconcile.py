@@ -5,7 +5,8 @@ twice in the time after which a process counts as dead, and deletes expired reco
 one of the processes win. A failure is reported and changes nothing else: one job that fails must not delay the others.
 
 `Reconciler.sweep` finds the jobs of a killed process and delivers them again; what happens to each is decided where it
-is claimed, by `JobClaims` in run.py. A sweep also runs `Decisions` and `OrphanedApprovals`.
+is claimed, by `JobClaims` in run.py. The jobs of a process on the same machine are found at once, because the lock of
+its runner is free (`Heartbeat.release_dead`). A sweep also runs `Decisions` and `OrphanedApprovals`.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Decisions:
         try:
             await self.decide(approval)
         except Exception as away:  # noqa: BLE001 - the sweep comes back to it
-            self._ledger.observer.troubled(approval.binding.job_id, away)
+            self._ledger.observer.met_problem(approval.binding.job_id, away)
 
 
 _BATCH = 500
@@ -183,7 +184,7 @@ class Reconciler:
         if len(jobs) == _BATCH:
             await self._guarded(partial(self._deliver_others, jobs))
         await self._guarded(self._check_awaiting)
-        self._observer.tallied(await self._store.tally())
+        self._observer.counted(await self._store.count_jobs())
         return len(jobs)
 
     async def tidy(self) -> None:
@@ -209,13 +210,13 @@ class Reconciler:
 
     async def _deliver(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            if job.state is not JobState.QUEUED and not self._heartbeat.may_take(job.runner):
+            if job.state is not JobState.QUEUED and not self._heartbeat.may_take_over(job.runner):
                 continue
             has_ended = False
             try:
                 has_ended = await self._give_up(job)
             except Exception as problem:  # noqa: BLE001 - then its delivery tells
-                self._observer.troubled(job.job_id, problem)
+                self._observer.met_problem(job.job_id, problem)
             if not has_ended:
                 # An engine that cannot be reached for one job cannot be for the others.
                 await self._engine.enqueue(job.job_id, self._ledger.tenant_of(job))
@@ -254,4 +255,4 @@ class Reconciler:
         try:
             await work()
         except Exception as problem:  # noqa: BLE001 - the other work must go on, whatever fails
-            self._observer.troubled(job_id, problem)
+            self._observer.met_problem(job_id, problem)

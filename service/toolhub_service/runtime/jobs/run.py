@@ -56,7 +56,7 @@ class Heartbeat:
             await self._store.beat(self.runner, alive_until_unix_ms)
         except Exception as unheard:  # noqa: BLE001 - whatever it is, signs of life must go on
             self._steady_since_s = None
-            self._observer.troubled("", unheard)
+            self._observer.met_problem("", unheard)
             return False
         if self._steady_since_s is None or not self._is_fresh(now_unix_ms):
             self._steady_since_s = self._clock.monotonic_s()
@@ -68,7 +68,7 @@ class Heartbeat:
         try:
             await self._store.beat(self.runner, 0)
         except ToolFailure as unreachable:
-            self._observer.troubled("", unreachable)
+            self._observer.met_problem("", unreachable)
 
     async def release_dead(self) -> None:
         """Release the jobs of runners that have certainly ended, without waiting for their heartbeat to expire. Raises
@@ -77,12 +77,12 @@ class Heartbeat:
             self._known_dead.add(runner)
             await self._store.beat(runner, 0)
 
-    def may_take(self, runner: str) -> bool:
+    def may_take_over(self, runner: str) -> bool:
         """Return whether a runner that the store does not know as alive may be considered dead."""
-        return runner in self._known_dead or self.may_judge
+        return runner in self._known_dead or self.may_declare_dead
 
     @property
-    def may_judge(self) -> bool:
+    def may_declare_dead(self) -> bool:
         """Return whether this process may consider others dead. After an outage of the store every process looks dead
         until it has sent a heartbeat again, so no job is taken over until then; nor may a process decide whose own
         heartbeat is overdue."""
@@ -110,6 +110,8 @@ class Heartbeat:
 
 
 class JobClaims:
+    """Decides whether this process runs a job, and what becomes of one whose runner is dead."""
+
     def __init__(self, ledger: JobLedger, heartbeat: Heartbeat) -> None:
         self._ledger = ledger
         self._heartbeat = heartbeat
@@ -132,7 +134,7 @@ class JobClaims:
                     return job
                 sent = None
             except ToolFailure as away:
-                self._ledger.observer.troubled(job_id, away)
+                self._ledger.observer.met_problem(job_id, away)
                 await asyncio.sleep(RETRY_S)
 
     async def give_up(self, job: Job) -> bool:
@@ -157,7 +159,7 @@ class JobClaims:
         if job.runner == self._heartbeat.runner:
             return False
         is_alive = await self._ledger.store.is_alive(job.runner, self._ledger.clock.unix_ms())
-        return is_alive or not self._heartbeat.may_take(job.runner)
+        return is_alive or not self._heartbeat.may_take_over(job.runner)
 
     def _claimed(self, job: Job) -> Job:
         """Return the record that follows the stored one, for a job that nobody runs."""
@@ -219,9 +221,9 @@ class JobRuns:
             if job is not None:
                 await self._run(job)
         except (ToolFailure, Superseded, ForbiddenTransition) as passing:
-            self._ledger.observer.troubled(job_id, passing)  # the reconciler retries
+            self._ledger.observer.met_problem(job_id, passing)  # the reconciler retries
         except Exception as defect:  # noqa: BLE001 - one job's defect must not end the engine
-            self._ledger.observer.troubled(job_id, defect)
+            self._ledger.observer.met_problem(job_id, defect)
         finally:
             del self._delivered[job_id]
 
@@ -292,7 +294,7 @@ class JobRuns:
                 except Superseded:
                     return
                 except ToolFailure as unreachable:
-                    self._ledger.observer.troubled(job_id, unreachable)
+                    self._ledger.observer.met_problem(job_id, unreachable)
                     await asyncio.sleep(RETRY_S)
         finally:
             del self._catching_up[job_id]

@@ -236,7 +236,7 @@ def news(table: EventTable, after_row: int) -> Iterator[tuple[int, list[tuple[in
     """
     while rows := table.news(after_row, _NEWS_LIMIT):
         after_row = rows[-1][0]
-        yield after_row, [(row[0], event) for row in rows if (event := _legible(row[1:])) is not None]
+        yield after_row, [(row[0], event) for row in rows if (event := _readable(row[1:])) is not None]
 
 
 def export_line(each: ChainedEvent) -> bytes:
@@ -266,7 +266,7 @@ def _as_text(value: Any) -> str:
     return str(value).encode("utf-8", "replace").decode()
 
 
-def _legible(row: tuple[Any, ...]) -> ChainedEvent | None:
+def _readable(row: tuple[Any, ...]) -> ChainedEvent | None:
     try:
         return chained(row)
     except _ILLEGIBLE:

@@ -78,7 +78,7 @@ def _walk(events: EventStore, checkpoints: Path, claims: Claims, chains: _Chains
         claims.compare_copies(copies, lines)
         claims.add_foreign(log.foreign())
         for row in log.rows():
-            chains.judge(row)
+            chains.check(row)
         for problem in log.problems():
             claims.faults.append(ChainFault("", 0, f"the database is damaged: {problem[:200]}"))
 
@@ -198,7 +198,7 @@ class _Chains:
         self._agreed = 0
         self._faulty: set[Any] = set()
 
-    def judge(self, row: tuple[Any, ...]) -> None:
+    def check(self, row: tuple[Any, ...]) -> None:
         self.events += 1
         writer, sequence = row[0], row[1]
         if writer not in self.seen:

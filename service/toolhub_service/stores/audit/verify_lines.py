@@ -105,10 +105,10 @@ class LineChains:
     def finish(self, *, is_part: bool) -> LinesVerified:
         """Return the result. `is_part`: chains may begin and end elsewhere, but have no gap."""
         for writer, pieces in self._pieces.items():
-            self._judge_gaps(writer, pieces)
+            self._check_gaps(writer, pieces)
         if not is_part:
             for writer in {*self._pieces, *self._claims.heads, *self._claims.pruned}:
-                self._judge_ends(writer)
+                self._check_ends(writer)
         for fault in self._claims.faults:
             self._blame(fault.writer, fault.sequence, fault.reason)
         faults = tuple(self._faults[writer] for writer in sorted(self._faults))
@@ -161,7 +161,7 @@ class LineChains:
         self._count -= 1
         return ""
 
-    def _judge_gaps(self, writer: str, pieces: list[_Piece]) -> None:
+    def _check_gaps(self, writer: str, pieces: list[_Piece]) -> None:
         first = pieces[0]
         if first.first == 1 and first.before != GENESIS:
             self._blame(writer, 1, "the chain does not begin here")
@@ -169,7 +169,7 @@ class LineChains:
             missing = f"events {piece.last + 1} to {after.first - 1}"
             self._blame(writer, piece.last + 1, f"{missing} are in none of the files")
 
-    def _judge_ends(self, writer: str) -> None:
+    def _check_ends(self, writer: str) -> None:
         """Compare begin and end with what was attested, and with the log that continues."""
         pieces = self._pieces.get(writer)
         begins, ends = (pieces[0].first, pieces[-1].last) if pieces else (0, 0)
@@ -190,12 +190,12 @@ class LineChains:
 def _names_once(line: bytes) -> bool:
     """Return whether no object of the line has two members with the same name."""
 
-    def judge(members: list[tuple[str, object]]) -> None:
+    def check(members: list[tuple[str, object]]) -> None:
         if len({name for name, _ in members}) < len(members):
             raise ValueError
 
     try:
-        json.loads(line, object_pairs_hook=judge)
+        json.loads(line, object_pairs_hook=check)
     except (ValueError, RecursionError):
         return False
     return True

@@ -261,7 +261,7 @@ class PostgresReading:
         # Measured in an outer query, so that the query keeps its meaning: OFFSET 0 prevents the planner from merging
         # the two. A line break ends a comment at the query's end.
         measured = (
-            f"SELECT q.* FROM (SELECT * FROM ({sql}\n) AS s OFFSET 0) AS q WHERE CASE WHEN octet_length(q::text) "  # noqa: S608 - judged, one statement, and its values are bound
+            f"SELECT q.* FROM (SELECT * FROM ({sql}\n) AS s OFFSET 0) AS q WHERE CASE WHEN octet_length(q::text) "  # noqa: S608 - checked, one statement, and its values are bound
             f"<= {_ROW_MAX_BYTES} THEN true ELSE ('{_TOO_LARGE}' || octet_length(q::text))::boolean END"
         )
         await _sent(self._connection, f"DECLARE toolhub NO SCROLL CURSOR FOR {measured}", bound(parameters))

@@ -263,7 +263,7 @@ def _chunk_reader() -> h11.Connection:
 _ANSWERS_MAX = 8
 
 
-async def judged_addresses(resolver: Resolver, host: str, port: int, networks: Networks) -> Sequence[str]:
+async def checked_addresses(resolver: Resolver, host: str, port: int, networks: Networks) -> Sequence[str]:
     """Return the allowed addresses of a host, for connecting without another lookup.
 
     Raises ToolFailure HTTP_DISALLOWED_HOST when any of them is not allowed; WireError when there is none.
@@ -317,7 +317,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         """
         try:
             async with asyncio.timeout(timeout):
-                addresses = await judged_addresses(self._resolver, host, port, self._networks)
+                addresses = await checked_addresses(self._resolver, host, port, self._networks)
                 return await self._first_to_answer(addresses, port, timeout)
         except TimeoutError:
             raise WireError(Breakage.CONNECT_TIMEOUT) from None

@@ -21,8 +21,8 @@ from toolhub_service import __version__
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.headers import Headers, bodiless_headers, cross_origin_headers
-from toolhub_service.guards.urls import JudgedUrl, join_url, judge_url
-from toolhub_service.tools.egress.transport import GuardedTransport, address_of, judged_as
+from toolhub_service.guards.urls import CheckedUrl, check_url, join_url
+from toolhub_service.tools.egress.transport import GuardedTransport, address_of, checked_as
 from toolhub_service.tools.egress.wire import (
     REPEATABLE,
     BoundedBody,
@@ -43,7 +43,7 @@ IDEMPOTENCY_KEY = "idempotency-key"
 class Hop(msgspec.Struct, frozen=True):
     """One request of a chain."""
 
-    url: JudgedUrl
+    url: CheckedUrl
     method: str
     headers: Headers
     body: bytes
@@ -59,7 +59,7 @@ class Hop(msgspec.Struct, frozen=True):
 
 def first_hop(request: HttpRequest, egress: tuple[EgressRule, ...]) -> Hop:
     """Return the request as it is sent. Raises ToolFailure HTTP_DISALLOWED_HOST or INVALID_INPUT."""
-    url, headers = judge_url(request.url, request.method, egress), request.headers
+    url, headers = check_url(request.url, request.method, egress), request.headers
     is_keyed = bool(request.idempotency_key) and url.retry_with_key and request.method not in REPEATABLE
     if is_keyed and all(name != IDEMPOTENCY_KEY for name, _ in headers):
         # A string of a structured field (RFC 8941): no character of a key needs escaping in it.
@@ -85,7 +85,7 @@ def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...
     if (status == 303 and method != "HEAD") or (status in {301, 302} and method == "POST"):
         method = "GET"
     try:
-        url = judge_url(join_url(hop.url, location), method, egress)
+        url = check_url(join_url(hop.url, location), method, egress)
     except ToolFailure as failure:
         raise _refused(hop, failure.error.message, failure.error.details.get("host")) from None
     if hop.url.scheme == "https" and url.scheme == "http":
@@ -117,7 +117,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     url: str
     method: str = "GET"
     headers: Headers = ()
-    """From `judge_request_headers`."""
+    """From `check_request_headers`."""
     body: bytes = b""
     accept: str = "*/*"
     accept_encoding: str = "gzip"
@@ -131,14 +131,14 @@ class HttpRequest(msgspec.Struct, frozen=True):
 class HttpResponse:
     """The answer of the last hop; its body is read piece by piece within limits."""
 
-    url: JudgedUrl
+    url: CheckedUrl
     method: str
     status: int
     headers: list[tuple[bytes, bytes]]
     """As sent, names in lower case."""
     address: str
     """The literal address of the connection."""
-    redirects: tuple[JudgedUrl, ...]
+    redirects: tuple[CheckedUrl, ...]
     """The URLs that led here, first to last; empty without redirects."""
     repeat: Repeat
     """Whether the whole exchange may be repeated."""
@@ -289,7 +289,7 @@ class EgressClient:
             fields["content-length"] = str(len(hop.body))
         origin = _origin(hop.url.scheme, hop.url.authority)
         return httpx.Request(
-            hop.method, origin, headers=fields, content=hop.body or None, extensions=judged_as(hop.url)
+            hop.method, origin, headers=fields, content=hop.body or None, extensions=checked_as(hop.url)
         )
 
 

@@ -2,7 +2,7 @@
 
     transport = GuardedTransport(resolver, max_connections=100)
     httpx.AsyncClient(transport=transport.under(rules), trust_env=False)   # checks each request by fixed rules
-    httpx.Request(..., extensions=judged_as(judge_url(...)))               # or: sends a URL that is checked already
+    httpx.Request(..., extensions=checked_as(check_url(...)))               # or: sends a URL that is checked already
 
 A request goes to scheme, host, port and target of its checked URL, with the Host field of that URL, whatever its own
 is. Without a checked URL it is refused. The process has one TLS context and one limit on connections.
@@ -26,7 +26,7 @@ import httpx
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import Networks
-from toolhub_service.guards.urls import JudgedUrl, judge_url
+from toolhub_service.guards.urls import CheckedUrl, check_url
 from toolhub_service.tools.egress.backend import Closings, GuardedBackend, MessageStream
 from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, WireError, wire_error
 
@@ -211,7 +211,7 @@ _JUDGED = "toolhub.judged_url"
 _ADDRESS = "toolhub.address"
 
 
-def judged_as(url: JudgedUrl) -> dict[str, Any]:
+def checked_as(url: CheckedUrl) -> dict[str, Any]:
     """Return the extensions of a request that may go to this URL."""
     return {_JUDGED: url}
 
@@ -257,8 +257,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.extensions.get(_JUDGED)
-        if not isinstance(url, JudgedUrl):
-            raise TypeError("A request without a judged URL was sent through the egress guard")
+        if not isinstance(url, CheckedUrl):
+            raise TypeError("A request without a checked URL was sent through the egress guard")
         if self._tls is None:  # loading the trust store takes 30 ms, so only hubs that send requests do it
             self._tls = await asyncio.to_thread(_default_tls)
         await self._places.acquire()
@@ -295,12 +295,12 @@ class RuledTransport(httpx.AsyncBaseTransport):
         self._egress = egress
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        url = judge_url(str(request.url), request.method, self._egress)
-        request.extensions = {**request.extensions, **judged_as(url)}
+        url = check_url(str(request.url), request.method, self._egress)
+        request.extensions = {**request.extensions, **checked_as(url)}
         return await self._guarded.handle_async_request(request)
 
 
-def _as_sent(request: httpx.Request, url: JudgedUrl) -> httpcore.Request:
+def _as_sent(request: httpx.Request, url: CheckedUrl) -> httpcore.Request:
     assert isinstance(request.stream, httpx.AsyncByteStream)
     fields = [field for field in request.headers.raw if field[0].lower() != b"host"]
     return httpcore.Request(

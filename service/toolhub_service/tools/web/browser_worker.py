@@ -96,7 +96,7 @@ def _picture(browser: Any, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes
     )
     # WebRTC and WebTransport run over UDP, which no HTTP proxy sees.
     context.add_init_script(_WITHOUT)
-    context.route("**/*", _judge)
+    context.route("**/*", _check)
     page = context.new_page()
     response = page.goto(asked["url"], wait_until="domcontentloaded", timeout=asked["timeout_s"] * 1000)
     for state, seconds in (("load", asked["timeout_s"]), ("networkidle", _QUIET_S)):
@@ -118,7 +118,7 @@ def _picture(browser: Any, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes
     return {"problem": "", "url": page.url, "title": page.title()[:300], "status": status}, picture
 
 
-def _judge(route: Any) -> None:
+def _check(route: Any) -> None:
     """Tunnels hide methods from the proxy, so requests that may change something are blocked here."""
     request = route.request
     if request.method in {"GET", "HEAD", "OPTIONS"}:

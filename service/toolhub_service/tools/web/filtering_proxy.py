@@ -19,8 +19,8 @@ from typing import Final
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.verdict import EgressRule
-from toolhub_service.guards.urls import JudgedUrl, judge_url
-from toolhub_service.tools.egress.backend import judged_addresses
+from toolhub_service.guards.urls import CheckedUrl, check_url
+from toolhub_service.tools.egress.backend import checked_addresses
 from toolhub_service.tools.egress.wire import Breakage, Repeat, WireError, failure_of
 
 USER: Final = "hub"
@@ -130,7 +130,7 @@ class FilteringProxy:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        url = self._judged(target, method)
+        url = self._checked(target, method)
         upstream = await self._connected(url) if url is not None and url.scheme == "http" else None
         if url is None or upstream is None:
             await _respond(writer, 403)
@@ -156,23 +156,23 @@ class FilteringProxy:
         """Return a connection for the first allowed URL; None when none is allowed, or no connection can be made."""
         before = len(self.failures)
         for written in urls:
-            if (url := self._judged(written, method)) is not None:
+            if (url := self._checked(written, method)) is not None:
                 # The refusal of the first scheme does not count where the second is allowed.
                 del self.failures[before:]
                 return await self._connected(url)
         return None
 
-    def _judged(self, url: str, method: str) -> JudgedUrl | None:
+    def _checked(self, url: str, method: str) -> CheckedUrl | None:
         try:
-            return judge_url(url, method, self._egress)
+            return check_url(url, method, self._egress)
         except ToolFailure as failure:
             self._note(failure)
             return None
 
-    async def _connected(self, url: JudgedUrl) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    async def _connected(self, url: CheckedUrl) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         try:
             async with asyncio.timeout(_CONNECT_S):
-                for address in await judged_addresses(self._resolver, url.host, url.port, url.networks):
+                for address in await checked_addresses(self._resolver, url.host, url.port, url.networks):
                     with suppress(OSError):  # the next address may answer; if none does, that is noted below
                         return await asyncio.open_connection(address, url.port, limit=_HEAD_MAX_BYTES)
             error = WireError(Breakage.UNREACHABLE)

@@ -231,10 +231,10 @@ def write_answer(holder: ResultHolder, answer: ToolResult | Plan, *, as_struct: 
     if has_answer and not (as_struct and _set_struct(message, result.value)):
         message.result_json = canonical_json.dumps(result.value)
     if result.artifacts or result.job is not None or result.raw is not None:
-        _add_what_few_have(message, result)
+        _add_rare_fields(message, result)
 
 
-def _add_what_few_have(message: result_pb2.ToolResult, result: ToolResult) -> None:
+def _add_rare_fields(message: result_pb2.ToolResult, result: ToolResult) -> None:
     if result.artifacts:
         message.artifacts.extend(from_artifact_ref(artifact) for artifact in result.artifacts)
     if result.job is not None:

@@ -94,7 +94,7 @@ class AdmissionLayer(Layer):
     def enter(self, method: Method, context: ServicerContext) -> None:
         if self.draining:
             self.refused += 1
-            raise RpcFailure(Reason.DRAINING, "This hub is shutting down. Connect again.", retry_after_s=0.5)
+            raise RpcFailure(Reason.DRAINING, "This hub is shutting down. Connect again.")
         if method.name in WATCHES:
             if self.watches >= self._max_watches:
                 raise _overloaded("watches", "max_watches", self._max_watches)
@@ -130,7 +130,6 @@ def _overloaded(what: str, bound: str, most: int) -> RpcFailure:
         Reason.OVERLOADED,
         f"{most} {what} are in flight, which is the limit of this hub. Try again shortly.",
         {bound: str(most)},
-        retry_after_s=0.25,
     )
 
 
@@ -151,7 +150,6 @@ class TenantShares:
                 f"Your tenant has {own} calls in flight, which is its share of {self._max_in_flight}. Try again "
                 "shortly.",
                 {"max_in_flight": str(self._max_in_flight), "yours": str(own)},
-                retry_after_s=0.25,
             )
         assert serving is not None  # each RPC is served in its own task
         self._of[tenant] += 1
@@ -196,5 +194,4 @@ class WatchSharesLayer(Layer):
             f"You have {own} watch streams open, which is your share of {self._max_watches}. Close some, or watch "
             "several objects with one stream.",
             {"max_watches": str(self._max_watches), "yours": str(own)},
-            retry_after_s=1.0,
         )

@@ -1,5 +1,5 @@
-"""Who may call which RPC: one role per service, and further roles for some RPCs. The runtime's check_policy step
-decides what a tool call may do."""
+"""Who may call which RPC: one role per service, and further roles for some RPCs; also each tenant's share of the calls
+in flight and each principal's of the watch streams. Step 4 (runtime/steps.py) decides what a tool call may do."""
 
 from __future__ import annotations
 

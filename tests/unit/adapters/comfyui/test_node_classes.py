@@ -171,7 +171,7 @@ def test_a_file_name_of_a_server_input_is_not_the_callers_to_choose(tmp_path: Pa
     )
 
 
-def test_a_literal_that_every_call_replaces_is_not_judged(tmp_path: Path) -> None:
+def test_a_literal_that_every_call_replaces_is_not_checked(tmp_path: Path) -> None:
     assert (
         problem_text(tmp_path, None, graph(n2={**GRAPH["2"], "inputs": {**GRAPH["2"]["inputs"], "width": 99999}})) == ""
     )

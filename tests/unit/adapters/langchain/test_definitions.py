@@ -103,7 +103,7 @@ async def test_a_tool_that_cannot_be_called_states_why_and_does_not_affect_other
         assert (await desk("echo", text="x")) == {"text": "x"}
 
 
-async def test_a_schema_that_the_hub_cannot_judge_by_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_schema_that_the_hub_cannot_check_by_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.fakes import langchain_tools
 
     schema = {"type": "object", "properties": {"a": {"$ref": "https://example.com/schema.json"}}}

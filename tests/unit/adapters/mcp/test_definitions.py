@@ -139,18 +139,18 @@ def test_only_an_older_server_can_require_a_task() -> None:
     assert (old.spec.cost.is_async, new.spec.cost.is_async) == (True, False)
 
 
-def test_a_definition_that_stays_is_not_judged_again() -> None:
-    judged: list[JsonObject] = []
-    known = DefinitionReader(SourceTerms(ToolKind.MCP, "files"), Overrides(), judged.append)
+def test_a_definition_that_stays_is_not_checked_again() -> None:
+    checked: list[JsonObject] = []
+    known = DefinitionReader(SourceTerms(ToolKind.MCP, "files"), Overrides(), checked.append)
     tool: JsonObject = {"name": "a", "inputSchema": OBJECT}
     first = known.read(tool, is_modern=True)
     known.begin()
     assert known.read(dict(tool), is_modern=True) is first
-    assert len(judged) == 1
+    assert len(checked) == 1
     known.begin()
     known.begin()
     known.read(tool, is_modern=True)
-    assert len(judged) == 2
+    assert len(checked) == 2
 
 
 @pytest.mark.parametrize(

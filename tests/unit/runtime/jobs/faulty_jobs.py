@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TypeVar
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, JobTally
+from toolhub_service.domain.job import Job, JobCounts, JobFilter, JobNews, JobStatus
 from toolhub_service.stores.memory_jobs import MemoryJobs
 
 Answer = TypeVar("Answer")
@@ -72,8 +72,8 @@ class FaultyJobs:
     async def forget(self, now_unix_ms: int, limit: int) -> int:
         return await self._ask("forget", lambda: self.inner.forget(now_unix_ms, limit))
 
-    async def tally(self) -> JobTally:
-        return await self._ask("tally", self.inner.tally)
+    async def count_jobs(self) -> JobCounts:
+        return await self._ask("count_jobs", self.inner.count_jobs)
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)

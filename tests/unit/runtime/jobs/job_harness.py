@@ -19,7 +19,7 @@ from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.call import Call, ExecContext, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
-from toolhub_service.domain.job import Job, JobNews, JobStatus, JobTally, RemoteMark, may_follow, moved
+from toolhub_service.domain.job import Job, JobCounts, JobNews, JobStatus, RemoteMark, may_follow, moved
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, JobState, ToolResult
 from toolhub_service.engines.inprocess import InprocessEngine
@@ -90,7 +90,7 @@ class RecordingObserver:
     def __init__(self) -> None:
         self.transitions: list[tuple[str, str, str]] = []
         self.troubles: list[BaseException] = []
-        self.tallies: list[JobTally] = []
+        self.tallies: list[JobCounts] = []
         self.running_now = 0
         self.watchers = 0
 
@@ -111,13 +111,13 @@ class RecordingObserver:
         finally:
             self.running_now -= 1
 
-    def tallied(self, tally: JobTally) -> None:
-        self.tallies.append(tally)
+    def counted(self, counts: JobCounts) -> None:
+        self.tallies.append(counts)
 
     def watching(self, watchers: int) -> None:
         self.watchers = watchers
 
-    def troubled(self, job_id: str, problem: BaseException) -> None:
+    def met_problem(self, job_id: str, problem: BaseException) -> None:
         self.troubles.append(problem)
 
     @property
@@ -256,7 +256,7 @@ class Process:
             assert await self.heartbeat.beat()
             self.clock.advance(self.terms.dead_after_s / 4)
         assert await self.heartbeat.beat()
-        assert self.heartbeat.may_judge
+        assert self.heartbeat.may_declare_dead
 
     def deliver(self, job_id: str = "job-1") -> asyncio.Task[None]:
         return asyncio.create_task(self.runs.run(job_id))

@@ -113,7 +113,7 @@ async def test_engine_that_is_away_costs_no_job_and_no_second_one(harness: JobHa
 async def test_job_whose_confirmation_was_lost_is_accepted_anyway(harness: JobHarness, process: Process) -> None:
     harness.store.faults = {2: Fault.AFTER}
     job = await _submission(process).submit(_call())
-    assert harness.store.asked[:2] == ["tally", "create"]
+    assert harness.store.asked[:2] == ["count_jobs", "create"]
     assert job.state is JobState.QUEUED
     assert process.observer.transitions == [(job.job_id, "accepted", "QUEUED")]
     assert process.engine.waiting == 1
@@ -149,7 +149,7 @@ async def test_accepted_job_that_cannot_be_read_is_named(harness: JobHarness, pr
     harness.store.faults = {3: Fault.BEFORE}
     with pytest.raises(ToolFailure) as gone:
         await _submission(process).submit(_call())
-    assert harness.store.asked == ["tally", "create", "get"]
+    assert harness.store.asked == ["count_jobs", "create", "get"]
     assert not gone.value.error.is_retryable
     assert (await harness.job(str(gone.value.error.details["job_id"]))).state is JobState.QUEUED
 

@@ -68,7 +68,7 @@ async def test_processes_come_and_go_and_jobs_are_cancelled_while_the_store_fail
     await process.steady()
     await process.engine.start(process.runs.run)
     async with asyncio.timeout(60):
-        while sum((await harness.store.tally()).by_state.values()):
+        while sum((await harness.store.count_jobs()).by_state.values()):
             await process.heartbeat.beat()
             await process.reconciler.sweep()
             await turn()

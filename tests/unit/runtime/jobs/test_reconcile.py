@@ -222,7 +222,7 @@ async def test_heartbeats_go_on_however_long_a_sweep_takes(harness: JobHarness, 
 
 
 @pytest.mark.parametrize("problem", [away, lambda: RuntimeError("a defect"), lambda: OSError("a disk")])
-@pytest.mark.parametrize("method", ["beat", "unattended", "awaiting", "tally", "forget"])
+@pytest.mark.parametrize("method", ["beat", "unattended", "awaiting", "count_jobs", "forget"])
 async def test_the_reconciler_survives_any_error_of_the_store(
     harness: JobHarness,
     process: Process,
@@ -255,21 +255,21 @@ async def test_the_reconciler_survives_any_error_of_the_store(
 # Heartbeat
 
 
-async def test_process_that_has_just_started_judges_nobody(process: Process) -> None:
-    assert not process.heartbeat.may_judge
+async def test_process_that_has_just_started_declares_no_other_dead(process: Process) -> None:
+    assert not process.heartbeat.may_declare_dead
     await process.steady()
 
 
-async def test_process_whose_beat_failed_begins_anew_to_judge(harness: JobHarness, process: Process) -> None:
+async def test_process_waits_anew_after_a_failed_heartbeat(harness: JobHarness, process: Process) -> None:
     await process.steady()
     harness.store.is_away = True
     assert not await process.heartbeat.beat()
     harness.store.is_away = False
-    assert not process.heartbeat.may_judge
+    assert not process.heartbeat.may_declare_dead
     await process.steady()
 
 
-async def test_processes_that_were_suspended_together_judge_nobody_dead(harness: JobHarness, process: Process) -> None:
+async def test_suspended_processes_declare_no_other_dead(harness: JobHarness, process: Process) -> None:
     """A machine that was suspended: its processes' signs have lapsed all at once, and nobody is dead."""
     other = harness.process()
     await other.heartbeat.beat()
@@ -277,9 +277,9 @@ async def test_processes_that_were_suspended_together_judge_nobody_dead(harness:
     await process.steady()
     await other.heartbeat.beat()
     harness.clock.advance(3_600)
-    assert not process.heartbeat.may_judge
+    assert not process.heartbeat.may_declare_dead
     await process.heartbeat.beat()
-    assert not process.heartbeat.may_judge
+    assert not process.heartbeat.may_declare_dead
     await process.reconciler.sweep()
     await process.deliver()
     assert (await harness.job()).state is JobState.RUNNING
@@ -288,7 +288,7 @@ async def test_processes_that_were_suspended_together_judge_nobody_dead(harness:
 async def test_a_wall_clock_that_jumps_declares_no_process_dead(harness: JobHarness, process: Process) -> None:
     await process.steady()
     process.clock._unix_ms += 86_400_000
-    assert not process.heartbeat.may_judge
+    assert not process.heartbeat.may_declare_dead
     await process.steady()
 
 

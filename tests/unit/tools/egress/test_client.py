@@ -28,7 +28,7 @@ from tests.overtaken import overtaken
 from tests.unit.tools.egress.test_cancellation import descriptors, left_open
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
-from toolhub_service.guards.headers import judge_request_headers
+from toolhub_service.guards.headers import check_request_headers
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 
 NAMES = FixedResolver(default=("127.0.0.1",))
@@ -208,7 +208,7 @@ async def test_gzip_is_undone_once(client: EgressClient) -> None:
 
 async def test_post_carries_its_body_and_length(client: EgressClient) -> None:
     async with serving(always(response(b"ok"))) as server:
-        headers = judge_request_headers({"Content-Type": "a/b", "User-Agent": "mine"})
+        headers = check_request_headers({"Content-Type": "a/b", "User-Agent": "mine"})
         await got(client, HttpRequest(server.url(), "POST", headers, b"body"), server.rule())
         await got(client, HttpRequest(server.url(), "POST"), server.rule())
         assert [asked.body for asked in server.asked] == [b"body", b""]
@@ -253,7 +253,7 @@ async def test_credentials_do_not_follow_to_another_origin(client: EgressClient)
     answers: dict[str, bytes] = {"/there": response()}
     async with serving(by_target(answers)) as first, serving(by_target(answers)) as second:
         answers["/"] = response(status=302, location=second.url("/there", "b.example"))
-        request = HttpRequest(first.url(host="a.example"), headers=judge_request_headers(secret))
+        request = HttpRequest(first.url(host="a.example"), headers=check_request_headers(secret))
         await got(client, request, first.rule("a.example"), second.rule("b.example"))
         sent = second.asked[0].headers
         assert sent["accept-language"] == "de"

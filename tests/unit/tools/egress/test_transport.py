@@ -12,9 +12,9 @@ from tests.fakes.resolvers import FixedResolver
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import PUBLIC, Networks
-from toolhub_service.guards.urls import JudgedUrl, judge_url
+from toolhub_service.guards.urls import CheckedUrl, check_url
 from toolhub_service.tools.egress.backend import Closings, GuardedBackend
-from toolhub_service.tools.egress.transport import POOLS_MAX, GuardedTransport, address_of, judged_as
+from toolhub_service.tools.egress.transport import POOLS_MAX, GuardedTransport, address_of, checked_as
 from toolhub_service.tools.egress.wire import Breakage, WireError
 
 NAMES = FixedResolver(default=("127.0.0.1",))
@@ -26,8 +26,8 @@ async def transport() -> AsyncIterator[GuardedTransport]:
         yield transport
 
 
-def request_for(url: JudgedUrl, shown: str = "http://shown.example/") -> httpx.Request:
-    return httpx.Request("GET", shown, extensions=judged_as(url))
+def request_for(url: CheckedUrl, shown: str = "http://shown.example/") -> httpx.Request:
+    return httpx.Request("GET", shown, extensions=checked_as(url))
 
 
 async def answered(transport: httpx.AsyncBaseTransport, request: httpx.Request) -> bytes:
@@ -37,16 +37,16 @@ async def answered(transport: httpx.AsyncBaseTransport, request: httpx.Request) 
     return body
 
 
-async def test_request_that_was_not_judged_is_not_sent(transport: GuardedTransport) -> None:
+async def test_request_that_was_not_checked_is_not_sent(transport: GuardedTransport) -> None:
     async with serving(always(response())) as server:
         with pytest.raises(TypeError):
             await transport.handle_async_request(httpx.Request("GET", server.url()))
         assert server.connections == 0
 
 
-async def test_a_request_goes_to_its_judged_destination_whatever_its_headers(transport: GuardedTransport) -> None:
+async def test_a_request_goes_to_its_checked_destination_whatever_its_headers(transport: GuardedTransport) -> None:
     async with serving(always(response(b"x"))) as server:
-        url = judge_url(server.url("/a/../b?c", "a.example"), "GET", (server.rule("a.example"),))
+        url = check_url(server.url("/a/../b?c", "a.example"), "GET", (server.rule("a.example"),))
         request = request_for(url, "https://elsewhere.example/secret")
         request.headers["Host"] = "internal.example"
         answer = await transport.handle_async_request(request)
@@ -66,7 +66,7 @@ async def test_client_under_rules_sends_only_what_they_allow(transport: GuardedT
                     await refused
                 assert caught.value.error.kind is ErrorKind.HTTP_DISALLOWED_HOST
         assert [asked.target for asked in server.asked] == ["/x?y=1"]
-        assert await answered(transport, request_for(judge_url(url, "GET", (rule,)))) == b"x"
+        assert await answered(transport, request_for(check_url(url, "GET", (rule,)))) == b"x"
 
 
 async def test_breakage_is_an_error_of_httpx(transport: GuardedTransport) -> None:
@@ -93,7 +93,7 @@ async def test_more_exchanges_than_places_wait_for_one(transport: GuardedTranspo
             EgressRule(("b.example",), ports=frozenset({server.port}), cidrs=("127.0.0.1",)),
         )
         urls = [
-            judge_url(server.url(f"/{n}", host), "GET", rules) for n in range(4) for host in ("a.example", "b.example")
+            check_url(server.url(f"/{n}", host), "GET", rules) for n in range(4) for host in ("a.example", "b.example")
         ]
         calls = [asyncio.create_task(answered(transport, request_for(url))) for url in urls]
         for _ in range(4):
@@ -106,7 +106,7 @@ async def test_more_exchanges_than_places_wait_for_one(transport: GuardedTranspo
 
 async def test_connections_are_kept_only_so_long() -> None:
     async with serving(always(response(b"x"))) as server, GuardedTransport(NAMES, keep_alive_s=0.0) as transport:
-        url = judge_url(server.url(host="a.example"), "GET", (server.rule("a.example"),))
+        url = check_url(server.url(host="a.example"), "GET", (server.rule("a.example"),))
         for _ in range(3):
             assert await answered(transport, request_for(url)) == b"x"
         assert server.connections == 3
@@ -121,17 +121,17 @@ async def test_connections_of_networks_long_unused_are_closed(transport: Guarded
 
         url = server.url(host="a.example")
         for number in (*range(POOLS_MAX), 0):
-            await answered(transport, request_for(judge_url(url, "GET", (opening(number),))))
+            await answered(transport, request_for(check_url(url, "GET", (opening(number),))))
         assert server.connections == POOLS_MAX
-        await answered(transport, request_for(judge_url(url, "GET", (opening(POOLS_MAX),))))
+        await answered(transport, request_for(check_url(url, "GET", (opening(POOLS_MAX),))))
         await asyncio.wait_for(server.gone.wait(), 60)
-        await answered(transport, request_for(judge_url(url, "GET", (opening(0),))))
+        await answered(transport, request_for(check_url(url, "GET", (opening(0),))))
         assert server.connections == POOLS_MAX + 1
 
 
 async def test_exchange_under_way_outlives_the_closing_of_its_transport(transport: GuardedTransport) -> None:
     async with serving(always(response(b"hello"))) as server:
-        url = judge_url(server.url(host="a.example"), "GET", (server.rule("a.example"),))
+        url = check_url(server.url(host="a.example"), "GET", (server.rule("a.example"),))
         answer = await transport.handle_async_request(request_for(url))
         await transport.aclose()
         assert await answer.aread() == b"hello"

@@ -252,7 +252,7 @@ class ApprovalState(betterproto2.Enum):
 
 class ArgumentRole(betterproto2.Enum):
     """
-    What an argument means to the guards, so that policy can judge it before the tool runs.
+    What an argument means to the guards, so that policy can check it before the tool runs.
     """
 
     UNSPECIFIED = 0
@@ -792,8 +792,8 @@ class ErrorReason(betterproto2.Enum):
     OVERLOADED = 9
     """
     RESOURCE_EXHAUSTED: This process already has `server.max_in_flight` calls in flight, or `server.max_watches`
-    watch streams open, or the caller's tenant has its share of them. Wait as RetryInfo says, then try again.
-    Metadata: max_bytes, max_in_flight, yours.
+    watch streams open, or the caller's tenant has its share of them, or large requests use all memory for them.
+    Wait as RetryInfo says, then try again. Metadata: max_bytes, max_in_flight, max_watches, yours.
     """
 
     WATCH_SHARE_TAKEN = 10
@@ -3738,12 +3738,12 @@ default_message_pool.register_message("toolhub.v1", "GetUploadResponse", GetUplo
 @dataclass(eq=False, repr=False)
 class GuardedArgument(betterproto2.Message):
     """
-    One argument that a guard judges before the tool runs and again when it acts.
+    One argument that a guard checks before the tool runs and again when it acts.
     """
 
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Top-level property of the arguments; an absent or null value is not judged.
+    Top-level property of the arguments; an absent or null value is not checked.
     """
 
     role: "ArgumentRole" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ArgumentRole(0))
@@ -5980,7 +5980,7 @@ default_message_pool.register_message("toolhub.v1", "ToolLimits", ToolLimits)
 @dataclass(eq=False, repr=False)
 class ToolResult(betterproto2.Message):
     """
-    The outcome of one call that was judged or ran. `ok` decides which of result, job or error counts.
+    The outcome of one call that was checked or ran. `ok` decides which of result, job or error counts.
 
     Oneofs:
         - result: The tool's answer, in the encoding asked for. Unset when `ok` is false, or when the answer is a job; through a face
@@ -6150,7 +6150,7 @@ default_message_pool.register_message("toolhub.v1", "ToolServiceWatchToolsRespon
 @dataclass(eq=False, repr=False)
 class ToolSpec(betterproto2.Message):
     """
-    The definition of one tool: everything a caller needs to use it and policy needs to judge it.
+    The definition of one tool: everything a caller needs to use it and policy needs to decide on it.
     """
 
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -6256,7 +6256,7 @@ class ToolSpec(betterproto2.Message):
 
     guarded: "list[GuardedArgument]" = betterproto2.field(20, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Arguments the guards judge. Empty when none is a path, URL or command, and in BASIC view.
+    Arguments the guards check. Empty when none is a path, URL or command, and in BASIC view.
     """
 
     upstream: "str" = betterproto2.field(21, betterproto2.TYPE_STRING)
