@@ -14,6 +14,9 @@ from tests.services.server_process import ServerProcess, rootless, unprivileged
 
 _SUPERUSER = "postgres"
 _FAST = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB", "unix_socket_directories=")
+# A process of the server that waits for a client to authenticate outlives a killed server for this long, by default a
+# minute, and holds up its restart: a test that restarts the server lets no client speak meanwhile.
+_PROMPT = ("authentication_timeout=3s",)
 
 
 class PostgresServer:
@@ -26,7 +29,7 @@ class PostgresServer:
         self._initdb = str(programs / "initdb")
         self._cluster = folder / "cluster"
         command = [str(programs / "postgres"), "-D", str(self._cluster), "-h", "127.0.0.1", "-p", str(self.port)]
-        for setting in _FAST:
+        for setting in (*_FAST, *_PROMPT):
             command += ("-c", setting)
         self._process = ServerProcess(command, folder, environment={"LC_ALL": "C", "TZ": "UTC"}, rootless=True)
 

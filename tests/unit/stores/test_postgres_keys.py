@@ -105,7 +105,7 @@ async def test_a_hub_whose_clock_is_ahead_forgets_no_key_of_another(link: Postgr
 
 
 async def test_lost_connection_lets_those_who_wait_look_again(own_postgres: PostgresServer, clock: ManualClock) -> None:
-    link = PostgresLink(own_postgres.url, patience_s=60.0)  # a busy machine takes its time to restart a server
+    link = PostgresLink(own_postgres.url, patience_s=15.0)
     keys = PostgresKeys(link, clock)
     await link.start()
     await keys.claim(KEY, a_record(clock))
