@@ -20,7 +20,7 @@ from tests.unit.adapters.n8n.n8n_harness import ASYNC, JOB_ID, SYNC, N8nHarness,
 from toolhub_service.adapters.n8n.adapter import base_url
 from toolhub_service.adapters.n8n.client import N8nClient
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nSource
-from toolhub_service.adapters.n8n.webhook import plain_path
+from toolhub_service.adapters.n8n.server import plain_path
 from toolhub_service.adapters.source_config import SourceValues, request_headers
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome

@@ -1,4 +1,4 @@
-"""`toolhub audit verify`: the log of a running hub, the files of one that may be down, and lines that have left it."""
+"""`toolhub audit verify`: the log of a running hub, the files of a hub that may be down, and exported lines."""
 
 from __future__ import annotations
 
@@ -39,10 +39,14 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
     type=_FILE,
     multiple=True,
     help="Verify lines of audit.archive_folder, audit.export or `toolhub audit export --as lines` instead; - for "
-    "standard input. With --data-dir the log must go on where they end.",
+    "standard input. With --data-dir the log must continue where they end.",
 )
 @click.argument("files", metavar="", nargs=-1, type=_FILE)
-@click.option("--part", is_flag=True, help="The lines of --file are a part: chains may begin and end elsewhere.")
+@click.option(
+    "--part",
+    is_flag=True,
+    help="The lines of --file are a part of the log: chains may begin before and end after them.",
+)
 @click.option("--audit-key", type=click.Path(path_type=Path), help="audit.key of the hub that wrote the lines.")
 @click.option(
     "--checkpoints",
@@ -120,10 +124,10 @@ def _verify_lines(
         _show_verification(answer)
         if found.repeated:
             click.echo(
-                f"{counted(found.repeated, 'line')} stood there before: exports and archives repeat after a crash."
+                f"{counted(found.repeated, 'line')} occurred twice: exports and archives repeat lines after a crash."
             )
         if answer.ok and data_dir is None and checkpoints is None:
-            footnote("Whether the end was cut off is not known: --data-dir or --checkpoints tells.")
+            footnote("Whether the end was cut off is not known: add --data-dir or --checkpoints to find out.")
     if not answer.ok:
         sys.exit(EXIT_REFUSED)
 

@@ -1,4 +1,4 @@
-"""`toolhub auth …`: whom a hub takes the caller for, the token that calls are made with, and the check of a token."""
+"""`toolhub auth …`: who the caller is to a hub, the token that calls are made with, and the check of a token."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TOKEN_MAX_CHARS = 64 * 1024
 
 @click.group(cls=SuggestingGroup)
 def auth() -> None:
-    """Check tokens, print one, and see who one is to the hub."""
+    """Check tokens, print one, and show who you are to the hub."""
 
 
 @auth.command()
 @text_option
 @connection_options
 def whoami(as_json: bool, **options: Any) -> None:
-    """Ask the hub who calls: the principal, its roles, tenant and groups; by which context and credential; until when.
+    """Ask the hub who you are: principal, roles, tenant and groups; by which context and credential; until when.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`toolhub backup` and `toolhub restore`: the data folder at one moment, and its way back."""
+"""`toolhub backup` and `toolhub restore`: copy the data folder as of one moment, and put the copy back."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def _trust_options(command: Any) -> Any:
     allow = click.option(
         "--allow-unsigned",
         is_flag=True,
-        help="Also take a backup that no trusted key has signed, such as one from before backups were signed.",
+        help="Also accept a backup that no trusted key has signed, such as one from before backups were signed.",
     )
     trust = click.option(
         "--trust",
         "trust_file",
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="Public keys of hubs whose backups are taken (their backup.pub), instead of the data folder's own.",
+        help="Public keys of hubs whose backups are accepted (their backup.pub), instead of the data folder's own.",
     )
     return trust(allow(command))
 
@@ -36,8 +36,10 @@ def _trust_options(command: Any) -> Any:
 @click.argument("target", type=click.Path(path_type=Path))
 @click.option("--verify", "only_verify", is_flag=True, help="Check the backup TARGET instead of making one.")
 @click.option("--workspaces", is_flag=True, help="Also take the files of calls (workspaces).")
-@click.option("--without-secrets", is_flag=True, help="Leave out the keys (*.key) and secrets/: keep them elsewhere.")
-@click.option("--unchecked", is_flag=True, help="Do not read the copy again; quicker where the audit log is long.")
+@click.option(
+    "--without-secrets", is_flag=True, help="Leave out the keys (*.key) and secrets/, which you keep elsewhere."
+)
+@click.option("--unchecked", is_flag=True, help="Do not read the copy again; faster if the audit log is long.")
 @_trust_options
 @text_option
 @settings_options
@@ -54,9 +56,9 @@ def backup(
 ) -> None:
     """Back up the data folder to TARGET: a tar file where its name ends in .tar, .tar.gz or .tgz, else a folder.
 
-    The hub may run; all databases, the audit log's checkpoints and the artifacts are of one moment. Run it as the hub's
-    user. What lies in Redis, in PostgreSQL or in a bucket is not in it; the output says so. It is signed with the data
-    folder's backup.key: keep a copy of backup.pub apart from the backups.
+    The hub may run: databases, checkpoints of the audit log and artifacts are copied as of one moment. Run this as the
+    hub's user. Data in Redis, in PostgreSQL or in a bucket are not included; the output says so. The data folder's
+    backup.key signs the backup: keep a copy of backup.pub apart from the backups.
 
     \b
     Examples:
@@ -106,7 +108,7 @@ def restore(
 ) -> None:
     """Restore BACKUP, made by `toolhub backup`, with the hub stopped.
 
-    Signature, checksums, databases and the audit log are checked before anything is put into its place. Refuses a
+    Signature, checksums, databases and the audit log are checked before anything is written. Refuses a
     backup that nobody trusted has signed or that is of a later version, a folder that a hub uses, and a folder with
     data (see --replace). On another machine --trust names the backup.pub of the hub that made it.
 
@@ -148,7 +150,7 @@ def _show(place: Path, manifest: Manifest, checked: Checked | None, signed_by: s
         size = {"files": len(manifest.entries), "size_bytes": size_bytes(manifest)}
         print_json({**facts, **size, "signed_by": signed_by, "checked": checks})
         return
-    # A backup may come from anywhere: what it says of itself is not believed, nor obeyed by the terminal.
+    # A backup may come from anywhere: its own statements are neither trusted nor interpreted by the terminal.
     click.secho(legible(f"✓ {place} {what}: as of {made_at}, tool-hub {manifest.version}"), fg="green")
     megabytes = size_bytes(manifest) / 1_000_000
     click.echo(

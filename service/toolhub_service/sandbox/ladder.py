@@ -1,15 +1,15 @@
-"""Starts code that is not the hub's: confined as well as this machine can, or not at all.
+"""Starts programs that are not the hub's own, with the best confinement that this machine has, or not at all.
 
-Two levels, the first that works here. bubblewrap(1): its own namespaces for processes, network, IPC and mounts; the
-system read-only, its own /tmp, what the request names, and nothing else. Landlock (landlock(7)): the same files,
-checked by the kernel, no network, but the machine's view of processes. Both drop to an unprivileged user when the hub
-is root, forbid new privileges, filter system calls and set limits of resources (confinement.py).
+Of two levels it uses the first that works here. bubblewrap(1): own namespaces for processes, network, IPC and mounts;
+the system read-only, its own /tmp, what the request names, and nothing else. Landlock (landlock(7)): the same files,
+checked by the kernel, no network, but all processes of the machine are visible. Both drop to an unprivileged user when
+the hub is root, forbid new privileges, filter system calls and set limits of resources (confinement.py).
 
 When the hub is root, root makes the mounts, so that nothing on the way to a folder need be open to others; the program
 is another user's from its first instruction, so that the limit of processes holds and its files are not root's. A root
 that may make no mounts becomes that user before bubblewrap starts.
 
-The hub's own folders and files are never shown: a request that would is refused, on every level alike.
+The hub's own folders and files are never shown: a request that names them is refused, on both levels.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ class Ladder:
     ) -> None:
         """`hidden`: the hub's folders and files. `shown`: folders within them that requests may name.
 
-        `user`: whom a hub of root's becomes (group of the same number), None to stay root. `bubblewrap`: its absolute
-        path, None to look for it, empty to do without it. `swept_after_s`: age of folders that killed hubs have left.
+        `user`: id of the user that programs run as if the hub is root (group of the same number), None to stay root.
+        `bubblewrap`: its absolute path, None to look for it, empty to do without it. `swept_after_s`: age of folders
+        that killed hubs have left.
         """
         self.user = user if user and os.geteuid() == 0 else os.geteuid()
         self.reasons: dict[Level, str] = {}
@@ -290,7 +291,9 @@ class Ladder:
             allowed = any(lies_in(path, shown) for shown in self._shown)
             for hidden in (*own, *_NEVER_SHOWN):
                 if lies_in(hidden, path) or (lies_in(path, hidden) and not allowed):
-                    raise _refusal("what it is to be shown holds, or lies in, the hub's own data folder or settings")
+                    raise _refusal(
+                        "a path that it is to be shown contains, or lies in, the hub's own data folder or settings"
+                    )
 
     def _check_reach(self, request: SandboxRequest) -> None:
         """Check that, without mounts, the user can reach each path. Raises ToolFailure."""
@@ -299,7 +302,7 @@ class Ladder:
         for path in (*map(os.path.realpath, _named(request)), request.folder):
             if not _reaches(self.user, path):
                 raise _refusal(
-                    f"user {self.user} cannot reach what it needs, and only bubblewrap with root's mounts could show it"
+                    f"user {self.user} cannot reach a path that it needs; only root's mounts in bubblewrap show it"
                 )
 
 
@@ -330,7 +333,7 @@ def _sweep(place: str, users: Container[int], older_than_s: float) -> None:
     which it takes a moment after making the folder.
     """
     for folder in Path(place).glob(f"{_FOLDER_PREFIX}*"):
-        with suppress(OSError):  # another hub's sweep came first, or it is no folder
+        with suppress(OSError):  # another hub has removed it, or it is no folder
             held = os.open(folder, _OPEN_FOLDER)
             try:
                 status = os.fstat(held)

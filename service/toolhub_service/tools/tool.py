@@ -21,7 +21,6 @@ camelCase on the wire, unknown fields refused) and one async function. Everythin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import ClassVar, Generic, TypeVar, cast
 
 import msgspec
@@ -151,11 +150,8 @@ def spec_of(tool: Tool[ToolInput, ToolOutput], *, source: str) -> ToolSpec:
     )
 
 
-# A class has one schema, and deriving it takes as long as all other steps of registering the tool.
-@lru_cache(maxsize=1_024)
 def schema_of(struct: type[msgspec.Struct]) -> JsonObject:
-    """Return the JSON Schema 2020-12 of a Struct, its own definition at the root and the others under `$defs`. All
-    callers get the same object: do not change it."""
+    """Return the JSON Schema 2020-12 of a Struct, its own definition at the root and the others under `$defs`."""
     (root,), components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
     own = root["$ref"].rsplit("/", 1)[-1]
     # msgspec titles a schema with the class's name, which is meaningless to a caller.

@@ -12,8 +12,8 @@ from toolhub_service.adapters.callers import opened_for_callers
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.job import POLLS, MissingTerms, N8nJob
 from toolhub_service.adapters.n8n.kind import N8nSource
+from toolhub_service.adapters.n8n.server import N8nServer, N8nTerms
 from toolhub_service.adapters.n8n.source import N8nToolSource
-from toolhub_service.adapters.n8n.webhook import N8nServer, N8nTerms
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_config import SourceValues, Value, request_headers, shown

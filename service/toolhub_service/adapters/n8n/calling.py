@@ -35,17 +35,16 @@ from toolhub_service.adapters.n8n.execution import (
     result_items,
     result_of,
 )
-from toolhub_service.adapters.n8n.webhook import (
+from toolhub_service.adapters.n8n.server import (
     N8nServer,
     Sent,
-    Workflow,
     facts,
     found_facts,
     key_of,
     run_evidence,
     send,
 )
-from toolhub_service.adapters.n8n.workflow import Webhook
+from toolhub_service.adapters.n8n.workflow import Webhook, Workflow
 from toolhub_service.adapters.upstream import kept_bytes, kept_json
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall

@@ -24,7 +24,7 @@ from toolhub_service.adapters.definitions import (
     unusable,
 )
 from toolhub_service.adapters.n8n.kind import WITHOUT_BODY, N8nSource, N8nWorkflow
-from toolhub_service.adapters.n8n.webhook import N8nTerms
+from toolhub_service.adapters.n8n.server import N8nTerms
 from toolhub_service.adapters.n8n.workflow import Discovered, is_path
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.adapters.source_kind import WorkflowReport, WorkflowTool, summary_of

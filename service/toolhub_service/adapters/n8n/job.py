@@ -20,8 +20,8 @@ from toolhub_service.adapters.n8n.api import ApiError, ApiRefused, ApiTooLarge, 
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.client import NoReply
 from toolhub_service.adapters.n8n.execution import Execution, NoData, is_of_another_call
-from toolhub_service.adapters.n8n.webhook import N8nServer, Sent, Workflow, facts, found_facts, send
-from toolhub_service.adapters.n8n.workflow import ID
+from toolhub_service.adapters.n8n.server import N8nServer, Sent, facts, found_facts, send
+from toolhub_service.adapters.n8n.workflow import ID, Workflow
 from toolhub_service.adapters.remote_polling import Answer, PollTerms, Unreachable
 from toolhub_service.adapters.upstream import no_source
 from toolhub_service.domain.call import GrantedCall

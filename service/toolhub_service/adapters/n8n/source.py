@@ -16,10 +16,11 @@ from toolhub_service.adapters.definitions import Unnamed, limited
 from toolhub_service.adapters.n8n.api import ApiError, N8nApi, NotFound
 from toolhub_service.adapters.n8n.definitions import DefinitionMaker
 from toolhub_service.adapters.n8n.kind import N8nWorkflow
-from toolhub_service.adapters.n8n.webhook import N8nServer, Workflow, named_webhook
+from toolhub_service.adapters.n8n.server import N8nServer, named_webhook
 from toolhub_service.adapters.n8n.workflow import (
     Discovered,
     Webhook,
+    Workflow,
     description_of,
     discovered,
     id_of,

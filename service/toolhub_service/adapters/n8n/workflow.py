@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast, get_args
 
 from toolhub_service.adapters.definitions import OWN_NAME_MAX_CHARS
 from toolhub_service.adapters.n8n.kind import Method, N8nDiscovery, N8nWorkflow
 from toolhub_service.adapters.upstream import as_object, kept_text, shortened
 from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.guards.headers import Headers
 
 WEBHOOK: Final = "n8n-nodes-base.webhook"
 RESPOND: Final = "n8n-nodes-base.respondToWebhook"
@@ -57,6 +58,22 @@ class Webhook:
     """Whether it answers before its end, with the execution's id."""
     authentication: str = ""
     """What n8n demands of callers; empty: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A workflow that is a tool."""
+
+    entry: N8nWorkflow
+    headers: Headers = field(default=(), repr=False)
+    """Headers of its calls besides the hub's own."""
+    webhook: Webhook | None = None
+    """None: named by its id, and not looked up yet."""
+
+    @property
+    def workflow_id(self) -> str:
+        """Return the id; empty: unknown."""
+        return (self.webhook.workflow_id if self.webhook else "") or self.entry.workflow_id
 
 
 def is_path(path: str) -> bool:

@@ -22,8 +22,8 @@ from toolhub_service.adapters.n8n.adapter import N8nAdapter
 from toolhub_service.adapters.n8n.calling import WorkflowCaller
 from toolhub_service.adapters.n8n.job import MissingTerms
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nSource, N8nWorkflow
+from toolhub_service.adapters.n8n.server import N8nServer, N8nTerms
 from toolhub_service.adapters.n8n.source import N8nToolSource
-from toolhub_service.adapters.n8n.webhook import N8nServer, N8nTerms
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_config import ToolTerms, request_headers
 from toolhub_service.adapters.upstream import RefCounted

@@ -20,7 +20,7 @@ from toolhub_service.adapters.n8n.api import ApiError, Found, N8nApi, NotFound
 from toolhub_service.adapters.n8n.client import N8nClient, Reply
 from toolhub_service.adapters.n8n.execution import Execution
 from toolhub_service.adapters.n8n.kind import WITHOUT_BODY, N8nSource, N8nWorkflow
-from toolhub_service.adapters.n8n.workflow import KEY_HEADER, Webhook, webhooks_of
+from toolhub_service.adapters.n8n.workflow import KEY_HEADER, Webhook, Workflow, webhooks_of
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.json import JsonObject
@@ -53,22 +53,6 @@ class N8nTerms:
     @property
     def endpoint(self) -> str:
         return self.shown_as or shown_url(parse_url(self.url)).rstrip("/")
-
-
-@dataclass(frozen=True, slots=True)
-class Workflow:
-    """A workflow that is a tool."""
-
-    entry: N8nWorkflow
-    headers: Headers = field(default=(), repr=False)
-    """Headers of its calls besides the hub's own."""
-    webhook: Webhook | None = None
-    """None: named by its id, and not looked up yet."""
-
-    @property
-    def workflow_id(self) -> str:
-        """Return the id; empty: unknown."""
-        return (self.webhook.workflow_id if self.webhook else "") or self.entry.workflow_id
 
 
 class N8nServer:
