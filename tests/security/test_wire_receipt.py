@@ -109,7 +109,7 @@ async def test_large_requests_of_one_sender_leave_room_for_another() -> None:
     second = receipts.hold(MEBIBYTE, "one")
     with pytest.raises(RpcFailure) as refusal:
         receipts.hold(MEBIBYTE, "one")
-    assert (refusal.value.reason.name, refusal.value.retry_after_s) == ("OVERLOADED", 0.5)
+    assert (refusal.value.reason.name, refusal.value.retry_after_s) == ("OVERLOADED", 0.25)
     assert receipts.hold(2 * MEBIBYTE, "another") == 2 * MEBIBYTE
     with pytest.raises(RpcFailure):
         receipts.hold(MEBIBYTE, "a third")

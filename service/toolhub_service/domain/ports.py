@@ -136,7 +136,7 @@ class PolicySource(Protocol):
     def version(self) -> int:
         """Number of changes in this process; cheap enough to be read on every call."""
 
-    def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
+    def decide_beforehand(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
         """Return what `decide` returns, in this version, for every call of the tool by the principal in its own name
         and with its whole grant; None where that depends on the arguments or each decision must be observed."""
 

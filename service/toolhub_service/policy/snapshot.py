@@ -88,7 +88,7 @@ class PolicySnapshot:
             return verdict
         return row.fallback
 
-    def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
+    def decide_beforehand(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
         """Return the verdict of `decide`, by the same order, if neither arguments nor context can change it; else
         None."""
         row = self.row(principal, spec)
@@ -295,9 +295,9 @@ class LivePolicy:
             self._compare(self._shadow, planned, verdict)
         return verdict
 
-    def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
+    def decide_beforehand(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
         """None while there is a shadow, which must see each call."""
-        return None if self._shadow is not None else self._snapshot.settled(principal, spec)
+        return None if self._shadow is not None else self._snapshot.decide_beforehand(principal, spec)
 
     def limits(self, principal: Principal, spec: ToolSpec) -> tuple[Limit, ...]:
         return self._snapshot.limits(principal, spec)

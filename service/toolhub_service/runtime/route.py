@@ -85,7 +85,7 @@ class Routes:
             adapter=adapter,
             schemas=for_tool(spec),
             policy_version=key[0],
-            verdict=self._policy.settled(call.principal, spec),
+            verdict=self._policy.decide_beforehand(call.principal, spec),
             has_side_effects=fixed.has_side_effects,
             upstream=fixed.upstream,
             becomes_job=spec.cost.is_async,

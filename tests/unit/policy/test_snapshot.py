@@ -341,9 +341,9 @@ def test_a_principal_with_grants_but_without_the_role_of_an_agent_calls_nothing(
 
 def test_verdict_that_no_argument_changes_is_known_before_the_call_and_of_a_stranger_none_is() -> None:
     source = PolicySnapshot.load({"grants": [{"principals": ["bot"], "capabilities": ["read:fs"]}]})
-    assert source.settled(Principal("bot"), TIME_NOW) == source.decide(a_call(TIME_NOW, principal="bot"))
-    assert source.settled(Principal("bot"), WRITE_TEXT) is None, "what it lacks is told of each call"
-    assert source.settled(Principal("stranger"), TIME_NOW) is None
+    assert source.decide_beforehand(Principal("bot"), TIME_NOW) == source.decide(a_call(TIME_NOW, principal="bot"))
+    assert source.decide_beforehand(Principal("bot"), WRITE_TEXT) is None, "the refusal of each call says what it lacks"
+    assert source.decide_beforehand(Principal("stranger"), TIME_NOW) is None
 
 
 def test_the_revision_is_the_digest_of_what_the_document_means() -> None:

@@ -161,9 +161,9 @@ class RecordingCatalog(ToolCatalog):
 class RecordingPolicy(LivePolicy):
     visited: list[str]
 
-    def settled(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
+    def decide_beforehand(self, principal: Principal, spec: ToolSpec) -> Verdict | None:
         self.visited.append("policy.settled")
-        return super().settled(principal, spec)
+        return super().decide_beforehand(principal, spec)
 
     def decide(self, planned: PlannedCall) -> Verdict:
         self.visited.append("policy.decide")

@@ -156,14 +156,14 @@ class JobLedger:
         return kept
 
     async def change(
-        self, job_id: str, step: Callable[[Job], Job | None], attributes: Mapping[str, str] = _NOTHING
+        self, job_id: str, transition: Callable[[Job], Job | None], attributes: Mapping[str, str] = _NOTHING
     ) -> Job | None:
-        """Apply `step` to the stored record, again while others change it first; where it returns None nothing changes.
+        """Apply `transition` to the stored record, again while others change it first; None from it changes nothing.
 
         Return the job as it is afterwards; None when there is none. `attributes` as in `put`.
         """
         while (job := await self.store.get(job_id)) is not None:
-            after = step(job)
+            after = transition(job)
             if after is None:
                 return job
             if await self.put(job, after, attributes=attributes):
@@ -245,7 +245,7 @@ def _facts(job: Job) -> tuple[object, ...]:
 # A record that was sent to a store which did not answer may have been stored. So a repeated change sends the very same
 # record, which is recognised if it is there: nothing is written twice, and nothing goes unaudited.
 
-Step = Callable[[Job], Job]
+Transition = Callable[[Job], Job]
 
 
 class Superseded(Exception):
@@ -253,7 +253,7 @@ class Superseded(Exception):
 
 
 class _Sent(NamedTuple):
-    step: Step
+    transition: Transition
     before: Job
     after: Job
 
@@ -274,8 +274,8 @@ class LiveJob:
         """Whether another process runs the job."""
         self.waits_within = ""
         """Approval that a call made by this run waits for."""
-        self.ending: Step | None = None
-        """The step that makes the last entry, once it is known."""
+        self.ending: Transition | None = None
+        """The transition that makes the last entry, once it is known."""
         self.cause = ""
         """Cause of the ending, as far as the run shows it."""
         self._runner = runner
@@ -285,12 +285,12 @@ class LiveJob:
         self._latest_sequence = 0
         self._has_missed = False
 
-    async def change(self, step: Step, cause: str = "") -> Job:
-        """Apply the step and store the job; `cause` is the reason for the audit log. Raises Superseded, or ToolFailure
-        when the store cannot be reached."""
+    async def change(self, transition: Transition, cause: str = "") -> Job:
+        """Apply the transition and store the job; `cause` is the reason for the audit log. Raises Superseded, or
+        ToolFailure when the store cannot be reached."""
         async with self._one_at_a_time:
             while True:
-                before, (after, again) = self.job, self._next(step)
+                before, (after, again) = self.job, self._next(transition)
                 if await self._ledger.put(before, after, again=again, attributes={"cause": cause} if cause else {}):
                     self._sent, self.job = None, after
                     return after
@@ -335,12 +335,12 @@ class LiveJob:
             self.is_cancelled = True
             self.work.cancel()
 
-    def _next(self, step: Step) -> tuple[Job, bool]:
+    def _next(self, transition: Transition) -> tuple[Job, bool]:
         """Return the record to send, and whether it was sent before."""
         sent = self._sent
-        if sent is not None and sent.step is step and sent.before is self.job:
+        if sent is not None and sent.transition is transition and sent.before is self.job:
             return sent.after, True
-        self._sent = _Sent(step, self.job, step(self.job))
+        self._sent = _Sent(transition, self.job, transition(self.job))
         return self._sent.after, False
 
     async def _reload(self) -> None:

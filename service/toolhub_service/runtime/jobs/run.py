@@ -19,7 +19,7 @@ from toolhub_service.domain.job import ForbiddenTransition, Job, JobNews, Remote
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import JobState, Plan, ToolResult
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, LiveJob, Step, Superseded, not_ours
+from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, LiveJob, Superseded, Transition, not_ours
 from toolhub_service.runtime.jobs.settle import (
     JobSettlement,
     JobSink,
@@ -266,9 +266,9 @@ class JobRuns:
         live.stops_itself = True
         return live.stopping
 
-    async def _change(self, job_id: str, step: Step) -> None:
+    async def _change(self, job_id: str, transition: Transition) -> None:
         try:
-            await self._held(job_id).change(step)
+            await self._held(job_id).change(transition)
         except Superseded as over:
             raise not_ours() from over
 

@@ -18,7 +18,7 @@ from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, JobStat
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_record import UNASKED
 from toolhub_service.runtime.failures import broke_off, crash, redact_text
-from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, LiveJob, Step, Superseded, cause_of
+from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, LiveJob, Superseded, Transition, cause_of
 
 # Reports of a running job on their way into its history: the newest one, at most ten a second.
 #
@@ -288,9 +288,9 @@ class JobSettlement:
             error = broke_off(job.call.tool, job.call.call_id, error)
         return without_answer(job, error, self._clock.unix_ms())
 
-    def _ending(self, result: ToolResult, progress: Progress | None, waits_within: str = "") -> Step:
-        """Return the step that ends the run; `waits_within` is the approval of a call made by the job that ended the
-        run."""
+    def _ending(self, result: ToolResult, progress: Progress | None, waits_within: str = "") -> Transition:
+        """Return the transition that ends the run; `waits_within` is the approval of a call made by the job that ended
+        the run."""
         error = result.error
         if error is not None and error.kind is ErrorKind.APPROVAL_REQUIRED:
             approval_id = str(error.details.get("approval_id", ""))
@@ -326,10 +326,10 @@ class JobSettlement:
             begun=False,
         )
 
-    async def _persist(self, live: LiveJob, step: Step, cause: str = "") -> None:
+    async def _persist(self, live: LiveJob, transition: Transition, cause: str = "") -> None:
         while True:
             try:
-                await live.change(step, cause)
+                await live.change(transition, cause)
                 return
             except ToolFailure as unreachable:
                 self._ledger.observer.met_problem(live.job.job_id, unreachable)
