@@ -27,7 +27,7 @@ from toolhub_service.tools.hiding import masked_bytes
 _TOO_DEEP: Final = "nested too deeply to be read"
 LONGEST_S: Final = 3_600.0  # the longest wait that one Retry-After header can request
 EXCERPT_MAX_CHARS: Final = 2_000
-JUDGED_CHARS: Final = 8_000  # what the redactor sees: more than is shown, so that no secret is cut in half
+CHECKED_CHARS: Final = 8_000  # what the redactor sees: more than is shown, so that no secret is cut in half
 _CHUNK_BYTES: Final = 256 * 1024
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+-]{1,100}(; ?[\x20-\x7e]{1,100})?")
 
@@ -164,7 +164,7 @@ def as_number(value: object) -> float | None:
 
 def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
     """Return foreign text for handing on: redacted, without control characters, truncated."""
-    clean = redact(text[:JUDGED_CHARS])
+    clean = redact(text[:CHECKED_CHARS])
     shown = "".join(char if char.isprintable() or char in "\n\t" else " " for char in clean).strip()
     return shown if len(shown) <= max_chars else f"{shown[: max_chars - 1]}…"
 

@@ -104,8 +104,8 @@ def _grants(snapshot: PolicySnapshot, row: Row, parties: Sequence[Party]) -> Ite
     what = f"the tool needs {', '.join(sorted(row.needs)) or 'no capability'}"
     if len(parties) > 1:
         what = f"{what} of each of {', '.join(party.id for party in parties)}"
-    if row.unknown_parties:
-        who = "the caller" if row.unknown_parties[0][0] == parties[0].id else row.unknown_parties[0][0]
+    if row.not_agents:
+        who = "the caller" if row.not_agents[0][0] == parties[0].id else row.not_agents[0][0]
         yield Consideration(CAPABILITIES, what, matched=True, why=f"{who} has neither a grant nor the role `agent`")
     elif len(parties) > 1 and row.lacking:
         why = "; ".join(f"{who} lacks {', '.join(missing)}" for who, missing in row.lacking)

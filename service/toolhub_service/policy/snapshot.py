@@ -73,7 +73,7 @@ class PolicySnapshot:
             if not (principal.may_impersonate or row.may_impersonate):
                 return refusals.impersonator(planned, self.revision)
             row = self.row_of(planned)
-        if row.missing or row.unknown_parties or context.permissions is not None:
+        if row.missing or row.not_agents or context.permissions is not None:
             refusal = self.gate(planned, row)
             if refusal is not None:
                 return refusal
@@ -92,7 +92,7 @@ class PolicySnapshot:
         """Return the verdict of `decide`, by the same order, if neither arguments nor context can change it; else
         None."""
         row = self.row(principal, spec)
-        if row.missing or row.unknown_parties:
+        if row.missing or row.not_agents:
             return None  # the refusal says what these arguments would need
         if row.denies:
             return row.denies[0].verdict if row.denies[0].condition is None else None
@@ -108,7 +108,7 @@ class PolicySnapshot:
     def could_allow(self, principal: Principal, spec: ToolSpec) -> bool:
         row = self.row(principal, spec)
         always_denied = bool(row.denies) and row.denies[0].condition is None
-        if row.unknown_parties or row.missing or always_denied:
+        if row.not_agents or row.missing or always_denied:
             return False
         return principal.permissions is None or not left_out(principal.permissions, row.needs)
 
@@ -174,8 +174,8 @@ class PolicySnapshot:
 
     def gate(self, planned: PlannedCall, row: Row) -> Verdict | None:
         """The capability gate: the grant, narrowed by the call's own permissions, must cover what the tool needs."""
-        if row.unknown_parties:
-            (who, has_roles), *_ = row.unknown_parties
+        if row.not_agents:
+            (who, has_roles), *_ = row.not_agents
             if has_roles:
                 return refusals.no_agent(planned, who, self.revision)
             return refusals.unknown_principal(planned, who, row.needs, self.revision)

@@ -112,7 +112,7 @@ class Row(msgspec.Struct, frozen=True):
     """Capabilities that the principal, or another whose rights the call needs, has no grant for, sorted."""
     lacking: tuple[tuple[str, tuple[str, ...]], ...]
     """What each of those who lack some lacks, by id."""
-    unknown_parties: tuple[tuple[str, bool], ...]
+    not_agents: tuple[tuple[str, bool], ...]
     """Ids of those whose rights the call needs but who are not agents, by roles or by a grant, so that every call is
     denied; and whether they have other roles."""
     denies: tuple[BoundRule, ...]
@@ -263,7 +263,7 @@ class Table:
             needs=needs,
             missing=tuple(sorted({need for _, missing in lacks for need in missing})),
             lacking=tuple((id, missing) for id, missing in lacks if missing),
-            unknown_parties=tuple((id, bool(roles)) for id, roles in roles if "agent" not in roles),
+            not_agents=tuple((id, bool(roles)) for id, roles in roles if "agent" not in roles),
             denies=denies,
             others=_bound(others, granted),
             fallback=_by_default(granted, default),

@@ -48,7 +48,7 @@ class _ShownSize(NamedTuple):
 
 
 # Limits of what the redactor sees: far more of a text than is ever shown, so that no cut splits a secret.
-_JUDGED = _ShownSize(32_768, 100_000, 64)
+_CHECKED = _ShownSize(32_768, 100_000, 64)
 # From generous to narrow; the first that fits is used.
 _SHOWN = (
     _ShownSize(8_192, 200, 32),
@@ -61,7 +61,7 @@ _SHOWN = (
 
 def show_arguments(args: JsonValue, redactor: Redactor) -> str:
     """Return JSON text of at most `SUMMARY_MAX_BYTES` of UTF-8."""
-    checked = _outline(args, _JUDGED)
+    checked = _outline(args, _CHECKED)
     whole = _visible(checked, redactor.value(checked), redactor)
     for shown in chain((whole,), (_outline(whole, room) for room in _SHOWN)):
         text = dumps(shown)

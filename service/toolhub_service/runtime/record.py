@@ -36,7 +36,7 @@ from toolhub_service.schema.canonical_json import dumps
 
 SUMMARY_MAX_BYTES = 1_024
 # Characters of a string that the redactor sees: far more than are shown, so that no cut splits a secret.
-_JUDGED_MAX = 2_048
+_CHECKED_MAX = 2_048
 _SHOWN_MAX = 200
 _MEMBERS_MAX = 20
 _DEPTH_MAX = 6
@@ -86,7 +86,7 @@ def _size(value: JsonValue) -> JsonValue:
 
 def _outlined(args: JsonValue, redactor: Redactor) -> str:
     """Return the outline, redacted before it is cut: half a secret would no longer be recognised."""
-    outline = _outline(redactor.value(_outline(args, _DEPTH_MAX, _JUDGED_MAX)), _DEPTH_MAX + 1, _SHOWN_MAX)
+    outline = _outline(redactor.value(_outline(args, _DEPTH_MAX, _CHECKED_MAX)), _DEPTH_MAX + 1, _SHOWN_MAX)
     return dumps(outline)[:SUMMARY_MAX_BYTES].decode(errors="ignore")
 
 

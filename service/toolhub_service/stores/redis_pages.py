@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from toolhub_service.stores.record_store import Row, Where
 from toolhub_service.stores.redis_link import RedisLink, RedisScript
 
-_JUDGED_AT_ONCE = 1_000
+_CHECKED_AT_ONCE = 1_000
 # kind, list, limit, time and id of the cursor or empty, fields → id, time and fields of each
 _LIST = RedisScript(
     """
@@ -95,14 +95,14 @@ class RedisPages:
         ids: list[str] = []
         count = 0
         cursor: tuple[int, str] | None = None
-        while rows := await self._rows(name, cursor, _JUDGED_AT_ONCE):
+        while rows := await self._rows(name, cursor, _CHECKED_AT_ONCE):
             for item, at, *facts in rows:
                 if not where.matches(self._facts(item, facts)):
                     continue
                 count += 1
                 if len(ids) < limit and (after is None or (int(at), item) < after):
                     ids.append(item)
-            if len(rows) < _JUDGED_AT_ONCE:
+            if len(rows) < _CHECKED_AT_ONCE:
                 break
             cursor = int(rows[-1][1]), rows[-1][0]
         return ids, count

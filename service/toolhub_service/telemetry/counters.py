@@ -147,9 +147,9 @@ class CountedStepTimes(Distributions):
     def observe(self, steps: Iterable[StepTime]) -> None:
         of_step, bounds = self._of_step, self._metric.buckets
         for step, start_ns, end_ns in steps:
-            counts, duration_s = of_step[step], (end_ns - start_ns) / _NS_PER_S
-            counts.counts[bisect_left(bounds, duration_s)] += 1  # not `observe`: that would be nine calls a call
-            counts.sum += duration_s
+            distribution, duration_s = of_step[step], (end_ns - start_ns) / _NS_PER_S
+            distribution.counts[bisect_left(bounds, duration_s)] += 1  # not `observe`: that would be nine calls a call
+            distribution.sum += duration_s
 
 
 class SharedStepTimes:

@@ -26,9 +26,9 @@ from toolhub_service.transport.status import RpcFailure
 if TYPE_CHECKING:
     import protovalidate
 
-_ANYTHING, _LENGTH, _UTF8_LENGTH, _PATTERN, _ONE_OF, _RANGE, _MESSAGE, _MESSAGES, _UNJUDGED = range(9)
+_ANYTHING, _LENGTH, _UTF8_LENGTH, _PATTERN, _ONE_OF, _RANGE, _MESSAGE, _MESSAGES, _UNCHECKED = range(9)
 """Kinds of rules for a value, in `_Rules.fields`."""
-_UNKNOWN: Final = (_UNJUDGED, None, None, False)
+_UNKNOWN: Final = (_UNCHECKED, None, None, False)
 _ENDLESS: Final = 1 << 63
 # Patterns that mean the same to RE2, which protovalidate uses, and to `re`.
 _PORTABLE: Final = re.compile(r"\^((?:\[[A-Za-z0-9._:@/+-]+\](?:\{\d+(?:,\d+)?\})?)+)\$")
@@ -108,9 +108,9 @@ class RuleBook(dict[Any, _Rules]):
             if found is None:
                 # An empty list or map may comply with rules about it.
                 may_be_empty = of_type in {"repeated", "map"} and not limits.keys() & {"min_items", "min_pairs"}
-                found = _UNJUDGED, None, None, not is_cel and may_be_empty
+                found = _UNCHECKED, None, None, not is_cel and may_be_empty
         else:
-            found = _UNJUDGED, None, None, False
+            found = _UNCHECKED, None, None, False
         kind, first, second, holds_at_zero = found
         is_free_unset = field.has_presence or of_field.ignore == validate_pb2.IGNORE_IF_ZERO_VALUE or holds_at_zero
         return kind, first, second, of_field.required or not is_free_unset

@@ -81,10 +81,10 @@ def test_hosts_are_vouched_for_by_the_client_cas_alone_and_ids_by_their_trust_do
 
 
 def test_a_proxy_that_is_known_by_its_digest_is_none_once_its_certificate_has_expired() -> None:
-    unknown_parties, now_s = Authority(), [time.time()]
+    other_authority, now_s = Authority(), [time.time()]
     trusted = {"example.org": Authority().pem}
     peers = Peers(lambda: trusted, lambda: now_s[0])
-    chain = (unknown_parties.sign("p", uris=(WORKLOAD,), lifetime_s=600).certificate,)
+    chain = (other_authority.sign("p", uris=(WORKLOAD,), lifetime_s=600).certificate,)
     known = Proxies([f"sha256:{peers.peer(chain).sha256}"])
     assert peers.peer(chain).problem, "its id does not count"
     assert known.has(peers.peer(chain))

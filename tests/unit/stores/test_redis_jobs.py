@@ -189,7 +189,7 @@ def _fact(info: bytes, name: str) -> str:
 async def test_redis_pages_equal_those_of_a_store_in_memory(
     link: RedisLink, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(redis_pages, "_JUDGED_AT_ONCE", 7)
+    monkeypatch.setattr(redis_pages, "_CHECKED_AT_ONCE", 7)
     chance = random.Random(seed)
     store, oracle = RedisJobs(link), MemoryJobs()
     jobs: dict[str, Job] = {}

@@ -28,7 +28,7 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.ports import Clock
 
 _WORD_MAX_CHARS: Final = 64
-_JUDGED_CHARS: Final = 4_000
+_CHECKED_CHARS: Final = 4_000
 _OK: Final = 200
 _DOWN_FIRST_S: Final = 2.0
 _DOWN_MAX_S: Final = 60.0
@@ -68,7 +68,7 @@ async def _kind_of(client: ComfyClient) -> ServerKind:
 
 def _word(holder: object, key: str, redact: Callable[[str], str]) -> str:
     value: Any = holder.get(key) if isinstance(holder, Mapping) else None
-    return one_line(redact(value[:_JUDGED_CHARS]), _WORD_MAX_CHARS) if isinstance(value, str) else ""
+    return one_line(redact(value[:_CHECKED_CHARS]), _WORD_MAX_CHARS) if isinstance(value, str) else ""
 
 
 class StopResult(Enum):

@@ -24,7 +24,7 @@ from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolFailure, Upstr
 from toolhub_service.guards.secrets import Redact
 
 WORDS_MAX_CHARS: Final = 500
-_JUDGED_CHARS: Final = 4_000
+_CHECKED_CHARS: Final = 4_000
 _WORD_MAX_CHARS: Final = 128
 _ERRORS_MAX: Final = 20
 _OUT_OF_MEMORY: Final = re.compile(
@@ -46,7 +46,7 @@ def quoted(text: Any, redact: Redact, max_chars: int = WORDS_MAX_CHARS) -> str:
     In this order: a secret that was cut would not be recognized.
     """
     words = text if isinstance(text, str) else ""
-    return one_line(without_paths(redact(words[:_JUDGED_CHARS])), max_chars)
+    return one_line(without_paths(redact(words[:_CHECKED_CHARS])), max_chars)
 
 
 def no_template(call: GrantedCall) -> ToolFailure:
@@ -123,7 +123,7 @@ def failed(call: GrantedCall, seen: PromptStatus, redact: Redact) -> ToolFailure
     words = quoted(full, redact)
     where = f"its node {node} ({class_type})" if node else "it"
     facts: dict[str, Any] = {"node": node, "node_class": class_type, "exception": kind}
-    if _OUT_OF_MEMORY.search(f"{kind} {full if isinstance(full, str) else ''}"[:_JUDGED_CHARS]):
+    if _OUT_OF_MEMORY.search(f"{kind} {full if isinstance(full, str) else ''}"[:_CHECKED_CHARS]):
         message = (
             f"{call.spec.name} did not finish: {where} ran out of memory on the server. Request something smaller, "
             f"or try again when the server is less busy. The server says: {words}"

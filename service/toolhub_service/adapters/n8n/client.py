@@ -22,7 +22,7 @@ from toolhub_service import __version__
 from toolhub_service.adapters import upstream
 from toolhub_service.adapters.n8n.kind import N8nSource
 from toolhub_service.adapters.source_config import ClientTls
-from toolhub_service.adapters.upstream import EXCERPT_MAX_CHARS, JUDGED_CHARS, client_context
+from toolhub_service.adapters.upstream import CHECKED_CHARS, EXCERPT_MAX_CHARS, client_context
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Resolver
@@ -49,18 +49,18 @@ _TAGS: Final = re.compile(r"<(script|style)\b.*?(?:</\1>|\Z)|<[^<>]*>", re.DOTAL
 
 def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
     """Return foreign text: redacted, printable, without stack traces and paths, at most so many characters."""
-    plain = _PLACE.sub("[path]", _STACK.sub("", text[:JUDGED_CHARS]))
+    plain = _PLACE.sub("[path]", _STACK.sub("", text[:CHECKED_CHARS]))
     return upstream.quoted(plain, redact, max_chars)
 
 
 def message_of(body: bytes) -> tuple[str, JsonValue]:
     """Return the message or the text of an error answer, not redacted, and its JSON value if it has one."""
-    text = body[:JUDGED_CHARS].decode("utf-8", "replace")
+    text = body[:CHECKED_CHARS].decode("utf-8", "replace")
     value: JsonValue = None
     if text.lstrip()[:1] in ("{", "["):
         try:
             # A truncated body does not parse, and is used as text.
-            value = json.loads(body[: 8 * JUDGED_CHARS])
+            value = json.loads(body[: 8 * CHECKED_CHARS])
         except (ValueError, RecursionError):
             value = None
     if isinstance(value, Mapping) and isinstance(value.get("message"), str):

@@ -207,13 +207,13 @@ class Exchange(httpx.AsyncByteStream):
 
 
 FIELDS_MAX = 256
-_JUDGED = "toolhub.judged_url"
+_CHECKED = "toolhub.checked_url"
 _ADDRESS = "toolhub.address"
 
 
 def checked_as(url: CheckedUrl) -> dict[str, Any]:
     """Return the extensions of a request that may go to this URL."""
-    return {_JUDGED: url}
+    return {_CHECKED: url}
 
 
 def address_of(response: httpx.Response) -> str:
@@ -256,7 +256,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         return RuledTransport(self, egress)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.extensions.get(_JUDGED)
+        url = request.extensions.get(_CHECKED)
         if not isinstance(url, CheckedUrl):
             raise TypeError("A request without a checked URL was sent through the egress guard")
         if self._tls is None:  # loading the trust store takes 30 ms, so only hubs that send requests do it
