@@ -1,4 +1,6 @@
-"""Fails when a source file has more than 400 lines or a function more than 50: a subject a file, a page a function."""
+"""Fails when a source file has more than 600 lines or a function more than 60.
+
+The wall is not the aim: a file is one subject, usually of 150 to 400 lines, and nothing is squeezed to fit."""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("service", "clients/python", "examples", ".ci")
 """Source; tests are told in one piece and may be longer."""
-FILE_LINES = 400
-FUNCTION_LINES = 50
+FILE_LINES = 600
+FUNCTION_LINES = 60
 
 
 def sources() -> Iterator[Path]:
