@@ -26,6 +26,7 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.explain import Explanation, explain
+from toolhub_service.policy.missing_arguments import find_missing_arguments
 from toolhub_service.policy.parsing import invalid, parse_policy, unmatched
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.runtime.route import resolve
@@ -233,12 +234,14 @@ def policy_of(file: Path | None) -> PolicySnapshot:
 
 
 def policy_warnings(settings: Settings, file: Path | None) -> list[str]:
-    """Return names in a valid policy that match no tool, capability or principal of this machine, with lines."""
+    """Return what a valid policy probably does not mean, with lines: names that match no tool, capability or principal
+    of this machine, and arguments that a rule's tools do not have."""
     if file is None:
         return []
     document, lines = parse_policy(file.read_text(encoding="utf-8"))
-    known = known_names(settings, asyncio.run(configured_tools(settings)))
-    return [str(invalid(problem, f"$.{path}", lines)) for path, problem in unmatched(document, known)]
+    tools = asyncio.run(configured_tools(settings))
+    problems = (*unmatched(document, known_names(settings, tools)), *find_missing_arguments(document, tools))
+    return [str(invalid(problem, f"$.{path}", lines)) for path, problem in problems]
 
 
 def policy_file_of(settings: Settings) -> Path | None:

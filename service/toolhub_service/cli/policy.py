@@ -60,8 +60,8 @@ extends: starter
 #rules:
 #  - id: no-secrets
 #    effect: DENY
-#    tools: ["core/fs.*"]
-#    when: has(args.path) && args.path.startsWith("secrets/")
+#    tools: ["core/*"]
+#    when: (call.reads + call.writes).exists(path, path.overlaps("secrets"))
 #    reason: The folder secrets/ is not for agents.
 
 # Hosts that tools may connect to. Without an entry: no network.
@@ -130,7 +130,8 @@ def check(file: Path | None, strict: bool, as_json: bool, **options: Any) -> Non
     """Check FILE: exit 0 when it is a valid policy, 1 with line and reason when not. Default: the hub's policy.
 
     It warns of names that are unknown here: tools of the hub and of the configuration, capabilities, sources of
-    sources.yaml, and principals without an API key. A misspelt name in a DENY rule forbids nothing.
+    sources.yaml, and principals without an API key; and of conditions that read an argument which some tools of
+    their rule lack. A misspelt name in a DENY rule forbids nothing.
 
     \b
     Examples:

@@ -7,20 +7,19 @@ per item.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
 
 import msgspec
 
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
-from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument
 from toolhub_service.domain.verdict import Constraints
 from toolhub_service.guards.commands import argv_of, check_command
 from toolhub_service.guards.paths import check_path
 from toolhub_service.guards.sql import check_sql, database_named, read_sql
 from toolhub_service.guards.sql_statement import Statement
-from toolhub_service.guards.urls import check_url, parse_url
+from toolhub_service.guards.urls import check_url
 
 PATH_GUARD = "guard:path"
 EGRESS_GUARD = "guard:egress"
@@ -139,43 +138,3 @@ def statement_of(planned: PlannedCall) -> Statement | None:
         return read_sql(value, database_named(planned.args.get("connection"), planned.spec.databases))
     except ToolFailure:
         return None
-
-
-# Arguments as conditions see them: guarded paths and URLs in normal form.
-#
-# A rule that says `args.path.startsWith("secret/")` must not be bypassed by `./secret/x` or `a/../secret/x`. What a
-# guard would refuse stays unchanged: the guard refuses it. Links are not followed; the workspace does that when it
-# opens a file.
-
-
-def spelled_arguments(planned: PlannedCall) -> JsonObject:
-    """Return the call's arguments, in a new object when the tool has guarded paths or URLs."""
-    if not planned.spec.guarded:
-        return planned.args
-    args = dict(planned.args)
-    for argument in planned.spec.guarded:
-        spell = _SPELLINGS.get(argument.role)
-        # An absent name stays absent: `has(args.path)` in a condition must not see a null.
-        if spell is not None and argument.name in args:
-            args[argument.name] = _spelled(args[argument.name], spell)
-    return args
-
-
-def _spelled(value: JsonValue, spell: Callable[[str], str]) -> JsonValue:
-    if isinstance(value, list | tuple):
-        return [_spelled(item, spell) for item in value]
-    if not isinstance(value, str):
-        return value
-    try:
-        return spell(value)
-    except ToolFailure:
-        return value
-
-
-_SPELLINGS: dict[ArgumentRole, Callable[[str], str]] = {
-    ArgumentRole.PATH_READ: check_path,
-    ArgumentRole.PATH_WRITE: check_path,
-    ArgumentRole.WORKING_DIRECTORY: check_path,
-    ArgumentRole.URL: lambda url: str(parse_url(url)),
-    ArgumentRole.METHOD: str.upper,
-}

@@ -25,10 +25,11 @@ _READ: Final = 8  # to pass a node to the interpreter
 _COPY: Final = 2
 _STEP: Final = 3
 _MATCH: Final = 32  # for 256 bytes: 2.5 ns per byte
+_OWN_FUNCTION: Final = 100  # a call back into Python
 _BYTES_PER_NODE: Final = 256
 _GROWTH_MAX: Final = 1 << 20
 _LOOPS: Final = frozenset({"all", "exists", "exists_one", "map", "filter"})
-_ROOTS: Final = frozenset({"args", "tool", "principal", "subject", "actor", "delegation", "context", "sql"})
+_ROOTS: Final = frozenset({"args", "tool", "principal", "subject", "actor", "delegation", "context", "sql", "call"})
 _TOKEN: Final = re.compile(
     r"""//[^\n]*|\s+
     |(?P<text>[bB]?[rR][bB]?(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"[^"\n]*"|'[^'\n]*')
@@ -206,7 +207,7 @@ def cost_of(text: str, roots: Collection[str] = _ROOTS) -> Cost:
             members[used] = None
     for place in range(len(read.tokens)):
         around = read.around(place)
-        terms[around[0].visits if around else ()] += _STEP
+        terms[around[0].visits if around else ()] += _OWN_FUNCTION if read.tokens[place] == "overlaps" else _STEP
         if read.is_call_of(place, frozenset({"matches"})) or _is_plain_matches(read, place):
             _count_match(read, place, around[0].visits if around else (), terms)
     for loop in read.loops:

@@ -1,8 +1,10 @@
 """`when:` of a rule, in CEL (cel-spec), compiled when the policy is loaded.
 
-An expression sees eight variables and no clock, randomness or I/O: the same call always gets the same answer.
+An expression sees nine variables and no clock, randomness or I/O: the same call always gets the same answer.
 
     args       the completed arguments, as JSON; guarded paths and URLs in normal form
+    call       reads, writes, urls, commands: what the call touches, whatever its tool calls the arguments
+               (call_facts.py)
     tool       name, version, kind, source, capabilities, tags, read_only, destructive, idempotent, open_world
     principal  id, roles, tenant, groups, issuer: the caller, by its credential
     subject    id of the one for whom the call is made: the user or agent named with `impersonate`, or the principal
@@ -12,10 +14,10 @@ An expression sees eight variables and no clock, randomness or I/O: the same cal
     sql        kind, tables, functions of a statement for a database; empty where a call has none, or one that cannot be
                read, which the guard refuses
 
-A syntax error, an unknown variable or an unknown function makes the document invalid. What can only be seen with a call
-in hand (a missing argument, a wrong type, an answer that is no bool) raises ConditionFault, which is a deny.
-`matches` is linear-time (Rust regex). What an expression may cost is estimated before it runs, and bounded
-(condition_cost.py).
+`path.overlaps(folder)` is the hub's own function (call_facts.py). A syntax error, an unknown variable or an unknown
+function makes the document invalid. What can only be seen with a call in hand (a missing argument, a wrong type, an
+answer that is no bool) raises ConditionFault, which is a deny. `matches` is linear-time (Rust regex). What a condition
+may cost is estimated before it runs, and bounded (condition_cost.py).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.tool import canonical_capabilities
-from toolhub_service.policy.arguments import spelled_arguments, statement_of
+from toolhub_service.policy.arguments import statement_of
+from toolhub_service.policy.call_facts import facts_of, overlaps, spelled_arguments
 from toolhub_service.policy.condition_cost import Cost, cost_of
 
 if TYPE_CHECKING:
@@ -40,6 +43,9 @@ FUNCTIONS = frozenset(
 )
 """Named functions of the language; operators have names that are not identifiers."""
 
+OWN_FUNCTIONS: dict[str, Callable[..., Any]] = {"overlaps": overlaps}
+"""Functions that the language lacks."""
+
 TYPES = frozenset("int uint double string bytes bool list map null_type type".split())
 
 _BOUND = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
@@ -52,7 +58,7 @@ class ConditionFault(Exception):
 class Expression:
     """One compiled expression over the variables of its user."""
 
-    __slots__ = ("_cost", "_program", "members", "names", "text")
+    __slots__ = ("_cost", "_own_functions", "_program", "members", "names", "text")
 
     def __init__(self, text: str, known: Collection[str]) -> None:
         """`known` are the names of all variables. Raises ValueError, with a sentence for the author, when the
@@ -66,6 +72,8 @@ class Expression:
             raise ValueError(f"not a CEL expression: {_first_line(str(error))}") from None
         self.names = _names(self._program, text, known)
         """Variables that the expression reads."""
+        called = set(self._program.functions())
+        self._own_functions = {name: function for name, function in OWN_FUNCTIONS.items() if name in called}
         self._cost = cost_of(text, frozenset(known))
         self.members = {name: _members(self._cost, name) for name in self.names}
         """Members that it reads of each; None: all."""
@@ -80,7 +88,7 @@ class Expression:
         if not self._cost.is_within(read):
             raise ConditionFault("the arguments that it reads are larger than its cost limit allows")
         try:
-            answer = self._program.execute(read)
+            answer = self._program.execute(self._with_functions(read) if self._own_functions else read)
         except KeyError as error:
             raise ConditionFault(f"it reads {self._name_of(error)}, which the call does not have") from None
         # A panic of the Rust interpreter is a BaseException; it must be a deny, not end the process.
@@ -92,6 +100,13 @@ class Expression:
         if answer is True or answer is False:
             return answer
         raise ConditionFault("its value is neither true nor false")
+
+    def _with_functions(self, variables: dict[str, Any]) -> cel.Context:
+        import cel
+
+        context = cel.Context()
+        context.update({**variables, **self._own_functions})
+        return context
 
     def _name_of(self, error: KeyError) -> str:
         key = str(error.args[0]) if error.args else ""
@@ -124,7 +139,7 @@ def _names(program: cel.Program, text: str, known: Collection[str]) -> tuple[str
         raise ValueError(f"unknown variable `{unknown[0]}`; known: {', '.join(known)}")
     # Names with a leading underscore are CEL's own, to which its macros expand.
     used = (name for name in program.functions() if name.isidentifier() and not name.startswith("_"))
-    if foreign := sorted(set(used) - set(FUNCTIONS)):
+    if foreign := sorted(set(used) - FUNCTIONS - OWN_FUNCTIONS.keys()):
         raise ValueError(f"unknown function `{foreign[0]}`")
     return tuple(name for name in names if name in known)
 
@@ -197,8 +212,13 @@ def _sql(planned: PlannedCall) -> dict[str, Any]:
     return {"kind": statement.kind, "tables": list(statement.tables), "functions": list(statement.functions)}
 
 
+def _call(planned: PlannedCall) -> dict[str, Any]:
+    return facts_of(planned)._asdict()
+
+
 VARIABLES: dict[str, Callable[[PlannedCall], Any]] = {
     "args": spelled_arguments,
+    "call": _call,
     "tool": _tool,
     "principal": _principal,
     "subject": _subject,

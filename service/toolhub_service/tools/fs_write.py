@@ -172,6 +172,7 @@ class Move(Tool["Move.In", "Move.Out"]):
     capabilities = frozenset({READ_FS, WRITE_FS})
     annotations = Annotations(destructive=True, supports_progress=True)
     guarded = (
+        GuardedArgument("source", ArgumentRole.PATH_READ),
         GuardedArgument("source", ArgumentRole.PATH_WRITE),
         GuardedArgument("destination", ArgumentRole.PATH_WRITE),
     )
@@ -232,7 +233,11 @@ class EditText(Tool["EditText.In", "EditText.Out"]):
     tags = ("files", "write", "edit", "text")
     capabilities = frozenset({WRITE_FS})
     annotations = Annotations(destructive=True)
-    guarded = (GuardedArgument("path", ArgumentRole.PATH_WRITE),)
+    guarded = (
+        # Whether a text occurs, how often and in which lines, is part of the answer.
+        GuardedArgument("path", ArgumentRole.PATH_READ),
+        GuardedArgument("path", ArgumentRole.PATH_WRITE),
+    )
     examples = (
         Example("Change one place", {"path": "app.py", "oldText": "retries = 3", "newText": "retries = 5"}),
         Example("Change both places", {"path": "a.md", "oldText": "teh", "newText": "the", "expectedCount": 2}),

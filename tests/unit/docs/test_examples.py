@@ -45,7 +45,7 @@ DECISIONS = [
     ("ops-commands.yaml", a_call(RUN, {"argv": ["ls"]}, principal="ops"), Effect.ALLOW),
     ("ops-commands.yaml", a_call(RUN, {"argv": ["rm", "a"]}, principal="ops"), Effect.DENY),
     ("ops-commands.yaml", a_call(RUN, {"argv": ["ls"]}), Effect.DENY),
-    ("approvals.yaml", a_write(), Effect.ALLOW),
+    ("approvals.yaml", a_write(overwrite=False), Effect.ALLOW),
     ("approvals.yaml", a_write(overwrite=True), Effect.REQUIRE_APPROVAL),
     ("approvals.yaml", a_call(DELETE_PATH, {"path": "a"}), Effect.REQUIRE_PLAN),
     ("limits.yaml", a_request(GITHUB), Effect.ALLOW),

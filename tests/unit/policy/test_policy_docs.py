@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, REQUEST, RUN, WRITE_TEXT, a_call, a_tool
 from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.tool import ArgumentRole
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.policy.document import PolicyDocument
 from toolhub_service.policy.snapshot import PolicySnapshot
@@ -53,7 +54,15 @@ POST = a_call(REQUEST, {"url": "https://api.github.com/x", "method": "POST"})
 DELETE = a_call(DELETE_PATH, {"path": "old"})
 SEND = a_call(a_tool("core/media.send", "send:message"), {"channel": "all-hands"})
 QUIET = a_call(a_tool("core/media.send", "send:message"), {"channel": "me"})
-WRITE = a_call(WRITE_TEXT, {"path": "plan.txt", "text": "new"})
+WRITE = a_call(WRITE_TEXT, {"path": "plan.txt", "text": "new", "overwrite": False})
+COPY = a_tool(
+    "core/fs.copy",
+    "read:fs",
+    "write:fs",
+    guarded=(("source", ArgumentRole.PATH_READ), ("destination", ArgumentRole.PATH_WRITE)),
+)
+COPY_OVER = a_call(COPY, {"source": "a", "destination": "b", "overwrite": True})
+COPY_OUT = a_call(COPY, {"source": "secrets/a", "destination": "a", "overwrite": False})
 REPORT = a_call(a_tool("docs/write_file", "mcp:docs"), {"path": "/srv/docs/reports/a.md"})
 OUTSIDE = a_call(a_tool("docs/write_file", "mcp:docs"), {"path": "/srv/docs/reports/../a.md"})
 CUSTOMER = a_call(a_tool("crm/update", "mcp:crm"), {})
@@ -68,6 +77,10 @@ DECISIONS = [
     ("Overwriting needs a person", call("bot", WRITE), Effect.ALLOW),
     ("Overwriting needs a person", call("bot", OVERWRITE), Effect.REQUIRE_APPROVAL),
     ("Overwriting needs a person", call("bob", WRITE), Effect.DENY),
+    ("Overwriting needs a person", call("bot", COPY_OVER), Effect.REQUIRE_APPROVAL),
+    ("A folder that no tool may touch", call("local", COPY_OUT), Effect.DENY),
+    ("A folder that no tool may touch", call("local", a_call(READ_TEXT, {"path": "secrets/a"})), Effect.DENY),
+    ("A folder that no tool may touch", call("local", a_call(READ_TEXT, {"path": "notes/secrets"})), Effect.ALLOW),
     ("Tools of a source", call("local", REPORT), Effect.ALLOW),
     ("Tools of a source", call("local", OUTSIDE), Effect.DENY),
     ("Tools of a source", call("local", CUSTOMER), Effect.REQUIRE_APPROVAL),
