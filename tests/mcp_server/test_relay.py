@@ -24,6 +24,7 @@ from pydantic import FileUrl
 
 from tests.conformance.everything import served
 from tests.mcp_server.mcp_hub import ERAS, McpHub, mcp_hub
+from tests.mcp_server.wire import ALSO_ASKS, KNOWS_TASKS, NEWER, OLDER, wire
 from tests.rpc.real_servers import WITHIN_S, write_sources
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import reload_keys
@@ -41,13 +42,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpHub]:
-    """Sources `old` and `new`, by the era that is spoken to them, and `mute`, which may ask nothing."""
+    """Sources `old` and `new`, by the era that is spoken to them, and `mute`, which may ask nothing; and the same whose
+    calls may last longer than clients wait."""
     home = tmp_path_factory.mktemp("hub")
     async with served() as url:
         sources: dict[str, Any] = {
             "old": {"url": url, "protocol": ERAS[0], "relay": RELAY},
             "new": {"url": url, "protocol": ERAS[1], "relay": RELAY},
             "mute": {"url": url, "protocol": ERAS[1]},
+            "longold": {"url": url, "protocol": ERAS[0], "relay": ["elicitation"], "timeout_s": 300},
+            "longnew": {"url": url, "protocol": ERAS[1], "relay": ["elicitation"], "timeout_s": 300},
+            "longmute": {"url": url, "protocol": ERAS[1], "timeout_s": 300},
         }
         write_sources(home, sources)
         async with mcp_hub(home, policy=POLICY, settings={"auth": {"modes": ["api-key"]}}) as opened:
@@ -197,3 +202,52 @@ async def test_a_request_of_an_older_server_is_put_to_nobody_while_several_calls
         )
     answered = [each for each in both if not getattr(each, "is_error", True)]
     assert len(answered) == len(person.asked) + len(other.asked) < 4
+
+
+QUESTION = "test_input_required_result_elicitation"
+
+
+@pytest.mark.parametrize("source", ["longold", "longnew"])
+async def test_a_client_that_declares_tasks_and_elicitation_is_asked_in_a_call_that_may_last_long(
+    hub: McpHub, keys: dict[str, str], source: str
+) -> None:
+    """Fails at 513ce725: the call became a task, and its server got "decline"."""
+    async with wire(hub.url, NEWER, keys["alice"], ALSO_ASKS) as client:
+        for tool, arguments in ((f"{source}__{QUESTION}", {}), ("call_tool", {"name": f"{source}__{QUESTION}"})):
+            asks = await client.call(tool, arguments)
+            assert asks["resultType"] == "input_required"
+            ((key, request),) = asks["inputRequests"].items()
+            assert request["method"] == "elicitation/create"
+            answer = {key: {"action": "accept", "content": {"name": "Alice"}}}
+            given = await client.call(tool, arguments, inputResponses=answer, requestState=asks["requestState"])
+            assert "Alice" in given["content"][0]["text"]
+
+
+async def test_a_call_is_a_task_where_its_source_may_not_ask_or_its_client_cannot_be_asked(
+    hub: McpHub, keys: dict[str, str]
+) -> None:
+    submitted = frozenset({EventType.JOB_SUBMITTED})
+    for source, capabilities in (("longmute", ALSO_ASKS), ("longnew", KNOWS_TASKS)):
+        async with wire(hub.url, NEWER, keys["alice"], capabilities) as client:
+            before = await hub.grpc.events(types=submitted)
+            await client.call(f"{source}__test_simple_text")
+            assert len(await hub.grpc.events(types=submitted)) == len(before) + 1
+
+
+@pytest.mark.parametrize("source", ["old", "new", "longold", "longnew"])
+async def test_a_question_that_nobody_can_be_asked_is_never_declined_for_the_user(
+    hub: McpHub, keys: dict[str, str], source: str
+) -> None:
+    name = f"{source}__{QUESTION}"
+    answers = []
+    async with wire(hub.url, NEWER, keys["alice"], ALSO_ASKS) as newer, wire(hub.url, OLDER, keys["alice"]) as older:
+        job = await newer.call("job_start", {"name": name})
+        answers.append(await newer.call("job_result", {"job_id": job["structuredContent"]["job_id"], "wait_s": 30}))
+        task = (await older.call(name, task={}))["task"]
+        answers.append(await older.result("tasks/result", {"taskId": task["taskId"]}))
+        answers.append(await older.call(name))  # this client declares nothing
+    for answer in answers:
+        text = answer["content"][0]["text"]
+        assert answer["isError"], text
+        assert "ask" in text
+        assert "decline" not in text

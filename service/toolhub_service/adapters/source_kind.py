@@ -7,7 +7,7 @@ imports no library of an extra; the functions that open and preview do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -196,6 +196,8 @@ class SourceKind(Generic[Config]):
     """Whether `trust` is a key of `config`."""
     trust: Callable[[Config], Trust] | None = None
     """Returns the trust in an entry, where that depends on more than its key `trust`."""
+    relays: Callable[[Config], Iterable[str]] = _nothing
+    """Returns which requests of its server go to the client that makes a call: names of MCP's client capabilities."""
     registering: str = ""
     """Where to configure tools of the kind if they cannot be registered over the wire; empty: they can."""
 

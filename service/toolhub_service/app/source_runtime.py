@@ -130,6 +130,11 @@ class SourceRuntime:
             await self.sources.close()
         await self.vault.close()
 
+    def relays(self, name: str) -> frozenset[str]:
+        """Return which requests of the source's server go to the client of a call; empty where there is no source."""
+        entry = self._entries.get(name)
+        return frozenset() if entry is None else frozenset(kind_of(entry).relays(entry))
+
     async def _apply(self, document: SourcesDocument) -> None:
         """Close the sources that are gone or changed, then open the new ones; the others are left alone."""
         wanted = document.sources
@@ -260,6 +265,9 @@ class ConfiguredSources(msgspec.Struct, frozen=True):
 
     def statuses(self) -> Sequence[SourceStatus]:
         return self.sourcing.sources.statuses()
+
+    def relays(self, source: str) -> frozenset[str]:
+        return self.sourcing.relays(source)
 
     async def refresh(self, sources: Sequence[str]) -> Sequence[SourceStatus]:
         """Refresh sources.

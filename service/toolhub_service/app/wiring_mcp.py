@@ -17,12 +17,12 @@ from toolhub_service import __version__
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.files import read_key, read_or_make_key
 from toolhub_service.app.listening import check_mcp, is_local
+from toolhub_service.app.source_runtime import ConfiguredSources
 from toolhub_service.app.wiring_calls import LongWork
 from toolhub_service.app.wiring_tools import Searching, Toolbox
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.ports import AccessObserver, Invoker
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import SourceService
 from toolhub_service.identity.tokens import KeysNeeded
 from toolhub_service.mcp_server.admission import CLIENT_CHAIN, AccessRefused, AdmissionTerms
 from toolhub_service.mcp_server.engine import Engine
@@ -136,7 +136,7 @@ class McpAccess:
 def make_engine(
     deps: Deps,
     toolbox: Toolbox,
-    sources: SourceService,
+    sources: ConfiguredSources,
     searching: Searching,
     policy: LivePolicy,
     invoker: Invoker,
@@ -152,6 +152,7 @@ def make_engine(
         search=searching.search,
         meanings=searching.meanings,
         sources=sources.statuses,
+        relays=sources.relays,
         submission=long_work.submission(invoker, toolbox.catalog),
         jobs=long_work.job_service,
         watch=long_work.watch,

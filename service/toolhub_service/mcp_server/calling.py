@@ -111,7 +111,7 @@ class Calling:
         # The id is from the state sealed for this call: a client cannot put another approval there.
         if came_back is not None and came_back.is_accepted:
             call = call._replace(approval_id=came_back.approval_id)
-        if declares_tasks(context) and self._lasts(call.tool):
+        if declares_tasks(context) and self._lasts(call.tool) and not self._may_be_asked(call):
             return await self._made_as_job(context, call)
         answer = await self._invoke(context, call)
         approval = awaited(answer.error)
@@ -162,7 +162,7 @@ class Calling:
                 return _input_required(prompt.request(context), approval_id)
             if await prompt.ask_user(context):
                 answer = await self._invoke(context, self._again(call, approval_id))
-        elif declares_tasks(context) and (came_back is None or came_back.is_accepted):
+        elif declares_tasks(context) and not self._may_be_asked(call) and (came_back is None or came_back.is_accepted):
             job = await self.submit(self._again(call, ""))
             if not job.state.is_final:
                 # The job has asked anew, for an approval that only it can use: one question is enough.
@@ -174,6 +174,14 @@ class Calling:
         """Like `offer.lasts`, without calls that become jobs by themselves."""
         spec = self._engine.catalog.get(tool)
         return spec is not None and lasts(spec) and not spec.cost.is_async
+
+    def _may_be_asked(self, call: Call) -> bool:
+        """Return whether the tool's server may ask the client of this call: a job has no client, so nobody could
+        answer."""
+        spec = self._engine.catalog.get(call.tool)
+        if spec is None or call.client is None:
+            return False
+        return any(kind in call.client.capabilities for kind in self._engine.relays(spec.source))
 
     async def _made_as_job(self, context: Context, call: Call) -> dict[str, Any]:
         """Return the result if it is there soon, else a task.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
@@ -28,6 +28,8 @@ class Engine(msgspec.Struct, frozen=True):
     search: ToolSearch
     meanings: ToolMeanings | None
     sources: Callable[[], Sequence[SourceStatus]]
+    relays: Callable[[str], Collection[str]]
+    """(source) -> which requests its server may make of the client of a call."""
     submission: Submission
     jobs: JobService
     watch: JobWatching

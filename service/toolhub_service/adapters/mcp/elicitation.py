@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mcp_types import INVALID_PARAMS, ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 
@@ -67,7 +67,15 @@ REQUESTS_MAX: Final = 16
 SCHEMA_MAX_BYTES: Final = 16 * 1024
 STATE_MAX_CHARS: Final = 256 * 1024
 
+Answering = Elicitation | Literal["refuse"]
+"""What happens to a question. `refuse` ends the call: its source relays questions to the user of the client that makes
+the call, for whom the hub must not decline, and this call has no client that can be asked."""
+
 _STATE: Final = "requeststate"
+_NO_CLIENT: Final = (
+    "it asks the user of the MCP client that makes the call, and this call has no client that declares elicitation (a "
+    "job has none at all)"
+)
 _DECLINE: Final[Mapping[str, JsonValue]] = {"action": "decline"}
 _PLAIN_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
 # Allowed keywords of a form's property (2025-11-25 and 2026-07-28); others are left out.
@@ -80,7 +88,7 @@ _KEYWORDS: Final = (
 class Questions:
     """The server's questions in one call and their answers, between one `tools/call` and the next."""
 
-    def __init__(self, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
+    def __init__(self, call: GrantedCall, elicitation: Answering, redact: Redact) -> None:
         """Continue with the reply where a person was asked. Raises QuestionAsked when another question is next."""
         self._call = call
         self._elicitation = elicitation
@@ -172,6 +180,8 @@ class Questions:
             raise failures.cannot_be_asked(self._call, what)
         params = as_object(request.get("params")) or {}
         form = form_of(params)
+        if self._elicitation == "refuse":
+            raise failures.cannot_be_asked(self._call, _NO_CLIENT)
         if form is None or self._elicitation == "decline":
             self.answers[key] = _DECLINE
         elif self._elicitation == "defaults":
@@ -260,7 +270,7 @@ class TaskQuestions(Questions):
     """The questions of one run that follows a task. Each run makes a new one; people's earlier answers come with the
     call."""
 
-    def __init__(self, call: GrantedCall, elicitation: Elicitation, redact: Redact) -> None:
+    def __init__(self, call: GrantedCall, elicitation: Answering, redact: Redact) -> None:
         super().__init__(call, elicitation, redact)
         # The run after a person's answer gets the task's questions again, and answers them from here.
         self.earlier_answers = dict(self.given_answers)
@@ -286,7 +296,7 @@ class TaskQuestions(Questions):
 
     def may_be_asked(self) -> bool:
         """Return whether a server of 2025-11-25 may ask; where it may not, the capability was not declared."""
-        return self._elicitation != "decline" and not self._is_too_often()
+        return self._elicitation not in ("decline", "refuse") and not self._is_too_often()
 
     def mark_answered(self, answers: dict[str, JsonValue]) -> None:
         self._answered.update(answers)

@@ -270,4 +270,5 @@ MCP = SourceKind(
     files={McpSource: ("cwd",)},
     missing=_missing,
     entry_of=lambda _given: {},
+    relays=lambda entry: entry.relay,
 )

@@ -23,9 +23,10 @@ from mcp_types import ServerCapabilities
 from toolhub_service.adapters.definitions import Overrides
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection, Deps, Watched, server_of
+from toolhub_service.adapters.mcp.elicitation import Answering
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.http import HttpTransport
-from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms
+from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms
 from toolhub_service.adapters.mcp.relay import Running
 from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
 from toolhub_service.adapters.mcp.user_sessions import Holder, UserSessions
@@ -348,8 +349,10 @@ class McpServer:
         self.link.on_resource_change = changed
 
     @property
-    def elicitation(self) -> Elicitation:
-        return self.link.terms.elicitation
+    def elicitation(self) -> Answering:
+        """What happens to a question that is not put to the client of its call."""
+        terms = self.link.terms
+        return "refuse" if terms.elicitation == "decline" and "elicitation" in terms.relay else terms.elicitation
 
     def runs_as_task(self, spec: ToolSpec) -> bool:
         """Return whether a job of this tool runs as a task of the server."""

@@ -31,6 +31,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ValidationError
 
+from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.kind import Relay
 from toolhub_service.adapters.upstream import as_object, as_string, quoted
 from toolhub_service.domain.call import CallingClient, GrantedCall
@@ -53,8 +54,11 @@ _KINDS: Final[Mapping[str, Relay]] = {
     "roots/list": "roots",
 }
 Reply = TypeVar("Reply", bound=BaseModel)
-_DECLINE: Final[Mapping[str, JsonValue]] = {"action": "decline"}
-_NOBODY: Final = "The hub cannot tell for whom this is, or its client cannot be asked."
+_NOT_ASKED: Final = ErrorData(
+    code=INVALID_REQUEST,
+    message="The user was not asked: this call runs as a job, its client declares no such capability, the form is not "
+    "one of plain values, or several calls run on this server, which does not say for which of them it asks.",
+)
 
 
 class Relayed:
@@ -82,18 +86,14 @@ class Relayed:
         return bool(kinds) and kinds <= self.capabilities.keys()
 
     async def answers(self, requests: JsonObject, form_of: Callable[[JsonObject], JsonObject | None]) -> JsonObject:
-        """Return the client's answers, by key. Raises ToolFailure."""
-        answers: dict[str, JsonValue] = {}
+        """Return the client's answers, by key. Raises ToolFailure, also for a form that no person can be shown."""
         asked: dict[str, JsonObject] = {}
         for key, request in requests.items():
             shown = self._shown(as_object(request) or {}, form_of)
             if shown is None:
-                answers[key] = _DECLINE
-            else:
-                asked[key] = shown
-        if asked:
-            answers |= await self._client.ask(asked)
-        return answers
+                raise failures.cannot_be_asked(self._call, "it asks its user by a page or a form of nested values")
+            asked[key] = shown
+        return await self._client.ask(asked)
 
     def missing(self, data: object) -> None:
         """Note that the server requires the client to declare something (-32021) that it could declare."""
@@ -113,7 +113,7 @@ class Relayed:
         self._client.log(level, f"{self._call.spec.source}/{logger}" if logger else self._call.spec.source, data)
 
     def _shown(self, request: JsonObject, form_of: Callable[[JsonObject], JsonObject | None]) -> JsonObject | None:
-        """Return the request as the client gets it; None: it is declined."""
+        """Return the request as the client gets it; None: it cannot be shown."""
         params = dict(as_object(request.get("params")) or {})
         params["_meta"] = {SOURCE_META: self._call.spec.source}
         if request.get("method") == "elicitation/create":
@@ -184,7 +184,8 @@ class Callbacks:
                 reply = await self._asked("elicitation/create", params)
                 if reply is not None:
                     return _read(ElicitResult, reply)
-            return ElicitResult(action="decline") if otherwise is None else await otherwise(context, params)
+            # Never "decline": the server would take it for the user's own answer.
+            return _NOT_ASKED if otherwise is None else await otherwise(context, params)
 
         return answer
 
@@ -226,7 +227,7 @@ class Callbacks:
 
 def _read(model: type[Reply], reply: JsonValue) -> Reply | ErrorData:
     if reply is None:
-        return ErrorData(code=INVALID_REQUEST, message=_NOBODY)
+        return _NOT_ASKED
     try:
         return model.model_validate(reply)
     except ValidationError:
