@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -13,6 +14,7 @@ from mcp.client.client import Client
 from tests.hub import running_hub
 from tests.mcp_server.mcp_hub import ERAS, HeldTool, McpHub, mcp_hub
 from tests.processes import served
+from tests.security.mcp_attackers import connected, head, session
 from toolhub_service.app.doctor.configuration import settings_checks
 from toolhub_service.domain.event import EventType
 from toolhub_service.mcp_server import listener
@@ -134,3 +136,15 @@ async def test_without_the_extra_the_hub_serves_grpc_and_names_what_to_install(
         assert (await hub.value("core/util.time.now"))["iso"]
         findings = {finding.name: finding for finding in await settings_checks(hub.hub.settings)}
         assert findings["mcp port"].text == "the MCP SDK is not installed: no MCP client can connect"
+
+
+@pytest.mark.parametrize("named", ["5", "never-seen", "5, 6"])
+async def test_a_stream_that_names_a_last_event_begins_anew(hub: McpHub, named: str) -> None:
+    """Fails at 513ce725 with 500: the SDK resumes streams from a store that there is none of."""
+    port = urlsplit(hub.url).port
+    assert port is not None
+    async with session(port, "") as lines, connected(port) as (reader, writer):
+        writer.write(head("", "127.0.0.1", *lines, f"Last-Event-ID: {named}", verb="GET"))
+        answered = await reader.readuntil(b"\r\n\r\n")
+        assert answered.startswith(b"HTTP/1.1 200 ")
+        assert b"content-type: text/event-stream" in answered

@@ -41,6 +41,7 @@ REQUEST: Final = "toolhub.request"
 LISTEN_METHOD: Final = b"subscriptions/listen"
 _IDENTIFY: Final = "toolhub.identify"
 _SESSION_HEADER: Final = b"mcp-session-id"
+_RESUME_HEADER: Final = b"last-event-id"
 _METHODS: Final = frozenset({"POST", "GET", "DELETE"})
 _LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _AT_ONCE_BYTES: Final = 32 * 1024
@@ -160,6 +161,8 @@ class Admission:
         CALLER.set(principal)
         if not self._has_session(scope):
             scope["headers"] = [each for each in scope["headers"] if each[0] != _SESSION_HEADER]
+        if scope["method"] == "GET":  # events have no ids here: a stream that is asked for again begins anew
+            scope["headers"] = [each for each in scope["headers"] if each[0] != _RESUME_HEADER]
         self._invite(scope, principal)
         await self._admit(scope, receive, send, principal)
 
@@ -381,8 +384,7 @@ async def _answer(
     retry_after_s: float | None = None,
     closes: bool = False,
 ) -> None:
-    """Send a JSON-RPC error without an id; `ok` when there is no message."""
-    error: JsonValue = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+    """Send a refusal; `ok` when there is no message."""
     headers = [_JSON if message else (b"content-type", b"text/plain"), *extra]
     if status == 405:
         headers.append((b"allow", b"POST, GET, DELETE"))
@@ -390,7 +392,12 @@ async def _answer(
         headers.append((b"retry-after", str(max(1, round(retry_after_s or _RETRY_S))).encode()))
     if closes:
         headers.append((b"connection", b"close"))
-    await _reply(send, status, canonical_json.dumps(error) if message else b"ok\n", headers)
+    await _reply(send, status, refusal_body(message, code) if message else b"ok\n", headers)
+
+
+def refusal_body(message: str, code: int = _INVALID_REQUEST) -> bytes:
+    """Return a JSON-RPC error without an id."""
+    return canonical_json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}})
 
 
 async def _reply(send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from heapq import nsmallest
+from http import HTTPStatus
 from typing import Any, Final
 
 import uvicorn
@@ -21,15 +21,23 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.mcp_server.admission import CLIENT_CHAIN, PRINCIPAL, Admission, AdmissionTerms, Identify, Scope
+from toolhub_service.guards.accepting import Accepted, Acceptor
+from toolhub_service.guards.http_framing import HEAD_MAX_BYTES, RequestFraming, RequestRefused
+from toolhub_service.mcp_server.admission import (
+    CLIENT_CHAIN,
+    PRINCIPAL,
+    Admission,
+    AdmissionTerms,
+    Identify,
+    Scope,
+    refusal_body,
+)
 from toolhub_service.mcp_server.endpoint import Endpoint
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.exchange import Exchange
 
 _VERSION_HEADER: Final = b"mcp-protocol-version"
-_HEAD_BYTES: Final = 32 * 1024
 _KEEP_ALIVE_S: Final = 60
-_PLACES: Final = 8
 # All log text of the SDK and the web server could be chosen by a client.
 for _name in ("mcp", "uvicorn", "uvicorn.error", "uvicorn.access", "sse_starlette"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
@@ -85,15 +93,42 @@ class HttpServer:
         self._endpoint = endpoint
         self._sessions = sessions
         self._admission = admission
-        self._server = _Uvicorn(_config(admission, terms))
+        self._terms = terms
+        self._server = _Uvicorn(_config(admission))
+        self._acceptor: Acceptor | None = None
         self._running: asyncio.Task[None] | None = None
 
     async def start(self, bound: socket.socket) -> None:
-        self._running = asyncio.create_task(self._run(bound), name="MCP over HTTP")
+        self._acceptor = Acceptor(
+            [bound], self._connect, max_connections=self._terms.max_connections, first_byte_s=self._terms.head_s
+        )
+        self._running = asyncio.create_task(self._run(self._acceptor), name="MCP over HTTP")
 
-    async def _run(self, bound: socket.socket) -> None:
+    async def _run(self, acceptor: Acceptor) -> None:
         async with self._sessions.run():
-            await self._server.serve([bound])
+            acceptor.start()
+            try:
+                await self._server.serve([])  # it gets connections, not a socket to accept them from
+            finally:
+                acceptor.close()
+
+    async def _connect(self, accepted: Accepted) -> None:
+        """Give a connection to the web server; it is closed when its handshake fails."""
+        tls, timeout_s = self._terms.tls, self._terms.head_s
+
+        def protocol() -> BoundedProtocol:
+            config, state = self._server.config, self._server.server_state
+            return BoundedProtocol(config, state, {}, accepted=accepted, head_s=timeout_s)
+
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                protocol, accepted.socket, ssl=tls, ssl_handshake_timeout=None if tls is None else timeout_s
+            )
+        except OSError:
+            accepted.end()
+        except asyncio.CancelledError:  # another connection has its place, or the hub closes
+            accepted.end()
+            raise
 
     def open_now(self) -> tuple[int, int]:
         """(sessions of the older protocol, streams that only listen)."""
@@ -104,6 +139,8 @@ class HttpServer:
         """Accept no more, let requests end for `grace_s`, then abort them."""
         self._admission.leave()
         self._endpoint.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         # uvicorn wants a whole number, and with 0 would abort requests before they can end.
         self._server.config.timeout_graceful_shutdown = max(1, round(grace_s))
         self._server.should_exit = True
@@ -120,16 +157,10 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def _config(app: Any, terms: HttpTerms) -> uvicorn.Config:
-    tls = terms.tls
-
-    class Bounded(BoundedProtocol):
-        max_connections = terms.max_connections
-        head_s = terms.head_s
-
+def _config(app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=Bounded,
+        http=BoundedProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -137,77 +168,89 @@ def _config(app: Any, terms: HttpTerms) -> uvicorn.Config:
         # With `x-forwarded-for` anyone could choose the address under which refusals are counted.
         proxy_headers=False,
         server_header=False,
-        h11_max_incomplete_event_size=_HEAD_BYTES,
+        h11_max_incomplete_event_size=2 * HEAD_MAX_BYTES,  # RequestFraming has the limit
         timeout_keep_alive=_KEEP_ALIVE_S,
-        ssl_context_factory=None if tls is None else lambda _, __: tls,
     )
 
 
 class BoundedProtocol(H11Protocol):
-    """Adds a bound on connections, and a timeout for the head of a request.
+    """One connection: its requests are framed before the parser sees them, one at a time; it tells the acceptor whether
+    it is idle, and is closed when the head of a request takes too long."""
 
-    A connection beyond the bound replaces an idle one: first an unauthenticated one, then the one that has been idle
-    longest. When all are busy the new one is closed.
-    """
-
-    max_connections = 1_000
-    head_s = 10.0
-    _late: asyncio.TimerHandle | None = None
-    last_used_s = 0.0
+    def __init__(self, *server: Any, accepted: Accepted, head_s: float) -> None:
+        super().__init__(*server)
+        self._accepted = accepted
+        self._head_s = head_s
+        self._framing = RequestFraming()
+        self._late: asyncio.TimerHandle | None = None
+        self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._accepted.abort = transport.abort
         encrypted = transport.get_extra_info("ssl_object")
         if encrypted is not None and (chain := _shown_chain(encrypted)):
             self.app = _with_chain(self.app, chain)
-        self.last_used_s = self.loop.time()
-        if len(self.connections) > self.max_connections and not self._evict_idle():
-            transport.abort()
-            return
         self._wait_for_head()
 
-    def _evict_idle(self) -> bool:
-        """Several at a time, so that in a flood few connections search for one."""
-        others = [each for each in self.connections if isinstance(each, BoundedProtocol) and each is not self]
-        idle = [each for each in others if each.is_idle]
-        for each in nsmallest(_PLACES, idle, key=lambda each: (each.is_known, each.last_used_s)):
-            each.transport.abort()
-        return bool(idle)
-
-    @property
-    def is_idle(self) -> bool:
-        cycle: Any = self.cycle  # None before the first request
-        return cycle is None or bool(cycle.response_complete)
-
-    @property
-    def is_known(self) -> bool:
-        """Return whether its last request was of an admitted caller."""
-        cycle: Any = self.cycle
-        return cycle is not None and PRINCIPAL in cycle.scope
-
     def data_received(self, data: bytes) -> None:
-        self.last_used_s = self.loop.time()
-        super().data_received(data)
-        if not self.is_idle:
+        if not self._is_refused:
+            self._pass_on(self._framing.take, data)
+
+    def on_response_complete(self) -> None:
+        cycle: Any = self.cycle
+        self._accepted.rest(is_known=PRINCIPAL in cycle.scope)
+        super().on_response_complete()
+        if self._framing.is_whole and not self.transport.is_closing():
+            # Not at once: this connection's next request takes its turn after what others have sent.
+            self.loop.call_soon(self._next_request)
+
+    def _next_request(self) -> None:
+        if not self.transport.is_closing():
+            self._pass_on(self._framing.go_on)
+            if not self._framing.is_whole:
+                self.transport.resume_reading()
+
+    def _pass_on(self, framed: Callable[..., bytes], *data: bytes) -> None:
+        try:
+            passed = framed(*data)
+        except RequestRefused as refused:
+            self._refuse(refused)
+            return
+        if passed:
+            super().data_received(passed)
+        if self._framing.is_whole and self._framing.held_bytes:
+            self.transport.pause_reading()  # what follows waits in the kernel
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            self._accepted.begin()
             self._stop_waiting()
-        elif self._late is None:
-            self._wait_for_head()
+        elif self._late is None and not self._framing.is_between:
+            self._wait_for_head()  # also for the rest of a request that was answered before its end
+
+    def _refuse(self, refused: RequestRefused) -> None:
+        """Answer, unless the answer to an earlier request is on its way, and close: what follows cannot be read."""
+        self._is_refused = True
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete or not cycle.response_started:
+            body = refusal_body(refused.message)
+            head = f"HTTP/1.1 {refused.status} {HTTPStatus(refused.status).phrase}\r\nconnection: close\r\n"
+            head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            self.transport.write(head.encode() + body)
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._accepted.end()
         self._stop_waiting()
         super().connection_lost(exc)
 
     def _wait_for_head(self) -> None:
-        self._late = self.loop.call_later(self.head_s, self._give_up)
+        self._late = self.loop.call_later(self._head_s, self.transport.abort)
 
     def _stop_waiting(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None
-
-    def _give_up(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.abort()
 
 
 def _shown_chain(encrypted: ssl.SSLObject) -> tuple[bytes, ...]:

@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.result import StepTime
+from toolhub_service.guards.accepting import BACKLOG, Accepted, Acceptor
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.counters import (
     Count,
@@ -293,7 +294,8 @@ _PLAIN: Final = (("Content-Type", "text/plain; charset=utf-8"),)
 
 
 class MetricsEndpoint:
-    """One request a connection; slow, large and excess requests are cut off.
+    """One request a connection; slow and large requests are cut off, and a new connection takes the place of one that
+    has asked for nothing yet.
 
     A web page can reach loopback by its own name that resolves there (DNS rebinding), and then sends that name as Host:
     only addresses and known names are answered.
@@ -305,33 +307,39 @@ class MetricsEndpoint:
         """Whether gRPC health reports SERVING; set by the server."""
         self._app = make_wsgi_app(registry)
         self._hosts = frozenset(hosts)
-        self._open = 0
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port; 0 lets the system choose one. Raises OSError when the port is taken."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=_HEAD_BYTES)
-        return int(self._server.sockets[0].getsockname()[1])
+        server = await asyncio.start_server(_unused, host, port, start_serving=False)
+        bound = [each.dup() for each in server.sockets]
+        server.close()
+        for each in bound:
+            each.listen(BACKLOG)
+        self._acceptor = Acceptor(bound, self._serve, max_connections=_CONNECTIONS, first_byte_s=_TIMEOUT_S)
+        self._acceptor.start()
+        return int(bound[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Stop listening."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
-            self._server = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+    async def _serve(self, accepted: Accepted) -> None:
+        reader, writer = await asyncio.open_connection(sock=accepted.socket, limit=_HEAD_BYTES)
+        accepted.abort = writer.transport.abort
         try:
-            if self._open <= _CONNECTIONS:
-                async with asyncio.timeout(_TIMEOUT_S):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(await self._answer(head))
-                    await writer.drain()
+            async with asyncio.timeout(_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                accepted.begin()
+                writer.write(await self._answer(head))
+                accepted.rest(is_known=False)  # it may never read what it gets
+                await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
             pass  # The client disconnected, or sent something other than a short GET.
         finally:
-            self._open -= 1
+            accepted.end()
             writer.close()
 
     async def _answer(self, head: bytes) -> bytes:
@@ -373,6 +381,10 @@ class MetricsEndpoint:
         except ValueError:
             return host in self._hosts or "*" in self._hosts
         return True
+
+
+def _unused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """asyncio finds and binds the addresses of a host; connections are accepted by the Acceptor."""
 
 
 def _fields_of(head: bytes, wanted: str) -> list[str]:

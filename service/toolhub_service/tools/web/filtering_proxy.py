@@ -12,6 +12,7 @@ import asyncio
 import base64
 import hmac
 import secrets
+import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -19,6 +20,7 @@ from typing import Final
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.guards.accepting import BACKLOG, Accepted, Acceptor
 from toolhub_service.guards.urls import CheckedUrl, check_url
 from toolhub_service.tools.egress.backend import checked_addresses
 from toolhub_service.tools.egress.wire import Breakage, Repeat, WireError, failure_of
@@ -28,7 +30,8 @@ _HEAD_MAX_BYTES: Final = 64 * 1024
 _HEAD_S: Final = 30.0
 _CONNECT_S: Final = 10.0
 _PIECE_BYTES: Final = 64 * 1024
-_CONNECTIONS_MAX: Final = 64
+_CONNECTIONS_MAX: Final = 256
+_CARRIED_MAX: Final = 64
 _REFUSALS_MAX: Final = 100
 _NO_AUTHORITY: Final = frozenset("/?#@\\")
 _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -57,40 +60,34 @@ class FilteringProxy:
         self._left_bytes = max_bytes
         self._credentials = base64.b64encode(f"{USER}:{self.password}".encode())
         # A page may open any number of connections; more than these wait.
-        self._places = asyncio.Semaphore(_CONNECTIONS_MAX)
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(_CARRIED_MAX)
+        self._acceptor: Acceptor | None = None
 
     async def start(self) -> str:
         """Start to listen and return the proxy's URL. Raises OSError."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD_MAX_BYTES)
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        bound = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        self._acceptor = Acceptor([bound], self._serve, max_connections=_CONNECTIONS_MAX, first_byte_s=_HEAD_S)
+        self._acceptor.start()
+        return f"http://127.0.0.1:{bound.getsockname()[1]}"
 
     async def close(self) -> None:
         """End every connection."""
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks))
+        if self._acceptor is not None:
+            self._acceptor.close()
+            await self._acceptor.wait()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, accepted: Accepted) -> None:
+        reader, writer = await asyncio.open_connection(sock=accepted.socket, limit=_HEAD_MAX_BYTES)
         try:
-            async with self._places:
-                await self._answer(reader, writer)
+            await self._answer(accepted, reader, writer)
         # The browser sees the end of its connection; the hub's refusal is already in `failures`.
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             pass
         finally:
+            accepted.end()
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, accepted: Accepted, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request, which ends the connection."""
         async with asyncio.timeout(_HEAD_S):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -101,7 +98,19 @@ class FilteringProxy:
             await _respond(writer, 400)
         elif not self._knows_password(fields):
             await _respond(writer, 407, 'Proxy-Authenticate: Basic realm="hub"\r\n')
-        elif words[0] == "CONNECT" and _NO_AUTHORITY.isdisjoint(words[1]):
+        else:
+            accepted.begin()  # from here on it is the browser's, and keeps its place
+            async with self._places:
+                await self._carry_out(words, fields, reader, writer)
+
+    async def _carry_out(
+        self,
+        words: Sequence[str],
+        fields: Sequence[tuple[str, str]],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        if words[0] == "CONNECT" and _NO_AUTHORITY.isdisjoint(words[1]):
             await self._tunnel(words[1], reader, writer)
         elif words[0] in _METHODS:
             await self._forward(words[0], words[1], fields, reader, writer)
