@@ -13,6 +13,7 @@ from tests.hub import RunningHub, request
 from tests.rpc.skill_runs import OBJECT, POLICY, running_with, script_skill, skill_hub, text_of
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.event import EventType
+from toolhub_service.sandbox.ladder import Ladder
 
 COUNT = """
 import csv, json, os, sys
@@ -74,7 +75,7 @@ async def test_a_script_is_run_on_its_arguments_and_what_it_made_is_proven_by_th
         assert proofs["skill"].sha256 == skill["digest"]
         assert proofs["artifact"].sha256 == artifact.sha256
         ran = dict(proofs["script"].attributes)
-        assert (ran["exit_code"], ran["argv"], ran["confinement"]) == ("0", "{python} run.py", "bubblewrap")
+        assert (ran["exit_code"], ran["argv"], ran["confinement"]) == ("0", "{python} run.py", await Ladder().level())
         assert int(ran["cpu_ms"]) > 0
         assert int(ran["memory_max_bytes"]) > 1_000_000
         assert ran["interpreter"].startswith("CPython 3.")

@@ -6,8 +6,9 @@ checked by the kernel, no network, but all processes of the machine are visible.
 the hub is root, forbid new privileges, filter system calls and set limits of resources (confinement.py).
 
 When the hub is root, root makes the mounts, so that nothing on the way to a folder need be open to others; the program
-is another user's from its first instruction, so that the limit of processes holds and its files are not root's. A root
-that may make no mounts becomes that user before bubblewrap starts.
+is another user's from its first instruction, so that the limit of processes holds and its files are not root's. Under
+Landlock, too, root shows by mounts what lies below closed folders (opened_ways.py). A root that may make no mounts
+becomes that user before bubblewrap starts, and refuses a program that needs what this user cannot reach.
 
 The hub's own folders and files are never shown: a request that names them is refused, on both levels.
 """
@@ -21,7 +22,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import AsyncIterator, Container, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,7 @@ from toolhub_service.sandbox.kernel_walls import (
     landlock_abi,
 )
 from toolhub_service.sandbox.landlock_start import landlock_argv
+from toolhub_service.sandbox.opened_ways import closed_folders, may
 from toolhub_service.sandbox.process import Program
 from toolhub_service.sandbox.request import LEVELS, Level, SandboxRequest, too_weak
 
@@ -75,6 +77,10 @@ class Confined:
     def evidence(self) -> dict[str, str]:
         """Return attributes for the evidence of a call."""
         return {"confinement": self.level, "user": str(self.user)}
+
+
+class Unreachable(Exception):
+    """Cause of a refusal: what the program's user cannot reach, and what an operator does about it."""
 
 
 class Ladder:
@@ -108,6 +114,8 @@ class Ladder:
         self._landlock = landlock
         self._system = system_folders()
         self._method: _Method | None = None
+        self._opens_ways: bool | None = None
+        """Whether root may make mounts for Landlock's programs; None: not tried yet."""
         self._namespaces: tuple[str, ...] = NO_NAMESPACES_BELOW
         self._level: Level | None = None
         self._trying = asyncio.Lock()
@@ -147,13 +155,14 @@ class Ladder:
             raise refusal
         assert level is not None
         self._check(request)
+        closed: tuple[str, ...] = ()
         if level == "landlock" or self._method == "user before":
-            self._check_reach(request)
+            closed = await self._closed_to(request, level)
         if level == "bubblewrap":
             with readable(call_filter()) as calls:
                 yield Confined(level, self._in_bubblewrap(request, calls), self.user)
         else:
-            yield Confined(level, self._in_landlock(request), self.user)
+            yield Confined(level, self._in_landlock(request, closed), self.user)
 
     @contextmanager
     def run_folder(self) -> Iterator[str]:
@@ -250,7 +259,7 @@ class Ladder:
                 yield from ("--perms", "0755", "--dir", str(above))
             yield from (how, os.path.realpath(path), path)
 
-    def _in_landlock(self, request: SandboxRequest) -> Program:
+    def _in_landlock(self, request: SandboxRequest, closed: Sequence[str]) -> Program:
         tied = self._as_user("--no-new-privs", "--pdeathsig", "KILL")
         argv = (*tied, *self._limits(request, tasks_now() + request.bounds.processes), *request.argv)
         network = _FOR_NETWORK if request.has_network else ()
@@ -265,6 +274,8 @@ class Ladder:
                 alone=True, sockets="any" if request.has_network else "unix" if request.sockets else "none"
             ),
             environment=request.environment,
+            closed=closed,
+            shown=_outermost(path for path in _resolved(request) if any(lies_in(path, folder) for folder in closed)),
         )
         return Program(started, request.environment, request.folder, has_input=request.has_input)
 
@@ -295,36 +306,60 @@ class Ladder:
                         "a path that it is to be shown contains, or lies in, the hub's own data folder or settings"
                     )
 
-    def _check_reach(self, request: SandboxRequest) -> None:
-        """Check that, without mounts, the user can reach each path. Raises ToolFailure."""
+    async def _closed_to(self, request: SandboxRequest, level: Level) -> tuple[str, ...]:
+        """Return the folders above the request's paths that the user cannot enter, and that root opens by mounts.
+
+        Raises ToolFailure when the user cannot reach a path and root may make no mounts, or they would not help.
+        """
         if not self._drops:
-            return
-        for path in (*map(os.path.realpath, _named(request)), request.folder):
-            if not _reaches(self.user, path):
-                raise _refusal(
-                    f"user {self.user} cannot reach a path that it needs; only root's mounts in bubblewrap show it"
-                )
+            return ()
+        paths = _resolved(request)
+        if unreadable := [path for path in paths if not may(self.user, path, stat.S_IROTH)]:
+            raise _unreachable(self.user, unreadable[0], "its own mode forbids it")
+        closed = closed_folders(self.user, paths)
+        if closed and (level != "landlock" or not await self._may_open(request, closed)):
+            raise _unreachable(self.user, closed[0], "its mode forbids it, and the hub may make no mounts")
+        return closed
+
+    async def _may_open(self, request: SandboxRequest, closed: Sequence[str]) -> bool:
+        async with self._trying:
+            if self._opens_ways is None:
+                probe = SandboxRequest((self._prlimit, "--version"), {}, "/", request.reads)
+                self._opens_ways = await succeeds(self._in_landlock(probe, closed))
+        return self._opens_ways
 
 
 def _named(request: SandboxRequest) -> tuple[str, ...]:
     return (*request.reads, *request.writes, *request.sockets, request.argv[0])
 
 
+def _resolved(request: SandboxRequest) -> list[str]:
+    """Return the paths of the request, its working folder among them, without links."""
+    return [os.path.realpath(path) for path in (*_named(request), request.folder)]
+
+
+def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return those that lie in no other."""
+    found: list[str] = []
+    for path in sorted(set(paths)):
+        if not any(lies_in(path, other) for other in found):
+            found.append(path)
+    return tuple(found)
+
+
+def _unreachable(user: int, path: str, why: str) -> ToolFailure:
+    """Return the refusal; its cause, for operators alone, names the path."""
+    failure = _refusal(f"user {user} cannot reach a path that it needs")
+    failure.__cause__ = Unreachable(
+        f"user {user} cannot reach {path}: {why}. Install bubblewrap, open it by `chmod o+rx`, or run the hub as a "
+        "user of its own"
+    )
+    return failure
+
+
 def _refusal(why: str) -> ToolFailure:
     advice = "Operators see by `toolhub doctor` what this machine lacks. Use another tool."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, f"The program was not started: {why}. {advice}", retryable=False)
-
-
-def _reaches(user: int, path: str) -> bool:
-    """Return whether a user without a group can read it by its mode and the modes of its parents."""
-    above = [str(each) for each in Path(path).parents]
-    return all(_may(user, each, stat.S_IXOTH) for each in above) and _may(user, path, stat.S_IROTH)
-
-
-def _may(user: int, path: str, bit: int) -> bool:
-    status = os.stat(path)  # noqa: PTH116 - one call, as the kernel checks it
-    place = 6 if status.st_uid == user else 3 if status.st_gid == user else 0
-    return bool(status.st_mode >> place & bit)
 
 
 def _sweep(place: str, users: Container[int], older_than_s: float) -> None:

@@ -16,6 +16,7 @@ import os
 import sys
 
 from toolhub_service.sandbox.kernel_walls import filter_calls, restrict_files
+from toolhub_service.sandbox.opened_ways import open_ways
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,10 +39,13 @@ def landlock_argv(
     has_network: bool,
     calls: bytes,
     environment: Mapping[str, str],
+    closed: Sequence[str] = (),
+    shown: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The command that starts `argv` with these files alone. `named`: paths and rights of Landlock; `calls`: a filter.
 
-    It must be started with `environment` itself, which others could read in the words of a command.
+    It must be started with `environment` itself, which others could read in the words of a command. `closed`: folders
+    that its user cannot enter, in which only the paths `shown` appear to it (opened_ways.py).
     """
     terms = {
         "named": list(named),
@@ -50,6 +54,8 @@ def landlock_argv(
         "calls": calls,
         "has_ctype": "LC_CTYPE" in environment,
         "hub": os.getpid(),
+        "closed": list(closed),
+        "shown": list(shown),
     }
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120 - pathlib costs as much as the rest
     return (sys.executable, "-I", "-S", "-c", _BOOTSTRAP, root, marshal.dumps(terms).hex(), *argv)
@@ -91,6 +97,10 @@ def _exec(argv: Sequence[str], terms: Mapping[str, Any]) -> None:
     try:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGPIPE, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
+        if terms["closed"]:
+            folder = os.getcwd()  # noqa: PTH109 - pathlib is not imported here
+            open_ways(terms["closed"], terms["shown"])
+            os.chdir(folder)
         restrict_files([(path, rights) for path, rights in terms["named"]], terms["writes"], tcp=terms["tcp"])
         filter_calls(terms["calls"])
         if not terms["has_ctype"]:

@@ -87,9 +87,7 @@ async def test_a_named_socket_is_reached_and_the_hubs_python_runs(level: Level, 
         listener.settimeout(60)
         answering = threading.Thread(target=answer, args=(listener,), daemon=True)
         answering.start()
-        # Without bubblewrap another user reaches no Python in root's home.
-        python = sys.executable if level == "bubblewrap" else "/usr/bin/python3"
-        reads = interpreter_reads() if level == "bubblewrap" else ()
+        python, reads = sys.executable, interpreter_reads()
         request = SandboxRequest((python, "-I", "-c", code, place), {}, "/", reads=reads, sockets=(place,))
         finished = await ran(ladder, request)
         answering.join(60)
