@@ -20,6 +20,7 @@ from toolhub.v1 import error_pb2, pin_pb2, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as registry_pb
 from toolhub_service.adapters.skill.checkout import Checkouts
 from toolhub_service.adapters.skill.kind import SkillEntry, SkillSource
+from toolhub_service.adapters.skill.manifest import Manifest
 from toolhub_service.adapters.skill.source import SkillToolSource
 from toolhub_service.adapters.skill.tree import TreeChanged, TreeRefused, copy_tree, read_file, read_tree
 from toolhub_service.domain.errors import ToolFailure
@@ -139,9 +140,7 @@ async def test_a_sidecar_that_cannot_be_used_quarantines_the_tool_and_leaves_the
     for name, sidecar in sidecars.items():
         write_skill(tmp_path / "s", name, files={"toolhub.json": sidecar})
     entry = SkillSource(skills=(SkillEntry(path=str(tmp_path / "s")),))
-    source = SkillToolSource(
-        "skill", entry, Checkouts(tmp_path / "none", str), redact=str, unavailable=lambda _manifest: ""
-    )
+    source = SkillToolSource("skill", entry, Checkouts(tmp_path / "none", str), redact=str, runner=RunsEverything())
     found = {definition.spec.name: definition for definition in (await source.discover()).definitions}
     for name in sidecars:
         assert not found[f"skill/{name}.read"].problem, name
@@ -149,6 +148,14 @@ async def test_a_sidecar_that_cannot_be_used_quarantines_the_tool_and_leaves_the
         assert problem.startswith("Its `toolhub.json` cannot be used") or "toolhub.json` cannot be used" in problem, (
             name
         )
+
+
+class RunsEverything:
+    async def examine(self) -> str:
+        return ""
+
+    def unavailable(self, manifest: Manifest) -> str:
+        return ""
 
 
 @pytest.mark.promise("skills.read-as-pinned")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from toolhub_service.guards.secrets import Redactor
     from toolhub_service.sandbox.hidden import HiddenPaths
     from toolhub_service.sandbox.ladder import Ladder
+    from toolhub_service.sandbox.script_python import ScriptPython
     from toolhub_service.tools.programs.interpreter import Interpreter
 
 
@@ -63,8 +64,7 @@ class SourceDeps(msgspec.Struct, frozen=True):
     inner_calls: Callable[[GrantedCall], InnerCalls]
     """Returns what a running call may call itself."""
     programs: Interpreter
-    skills_python: str
-    """Path of the interpreter for skills' scripts; empty: the hub's own."""
+    script_python: ScriptPython
     data_dir: Path
     """The hub's data folder, in which a kind may store what it fetches in a folder of its own."""
     hides: Callable[[], HiddenPaths | None]

@@ -21,6 +21,7 @@ from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.source import ResourceNews
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.sandbox.ladder import Ladder
+from toolhub_service.sandbox.script_python import ScriptPython
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import known_secrets
 from toolhub_service.telemetry import names
@@ -53,6 +54,7 @@ class Deps(msgspec.Struct, frozen=True):
     redactor: Redactor
     observing: Observing
     ladder: Ladder
+    script_python: ScriptPython
     certificates: LiveCertificates = msgspec.field(default_factory=LiveCertificates)
     svids: Svids | None = None
     """The Workload API's follower; None: certificates come from files only."""
@@ -80,7 +82,19 @@ def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
     endpoint = settings.auth.spiffe.workload_api
     svids = Svids(endpoint, certificates, observing, clock, randomness) if endpoint else None
     turns = Turns(settings.server.max_in_flight, observing.metrics.family(names.TURN_WAIT).observe)
-    return Deps(settings, paths, clock, randomness, redactor, observing, ladder, certificates, svids=svids, turns=turns)
+    return Deps(
+        settings,
+        paths,
+        clock,
+        randomness,
+        redactor,
+        observing,
+        ladder,
+        ScriptPython(ladder, settings.skills.python),
+        certificates,
+        svids=svids,
+        turns=turns,
+    )
 
 
 def make_ladder(settings: Settings) -> Ladder:

@@ -214,7 +214,7 @@ class SourceRuntime:
             trusted_namespaces=deps.settings.tools.trusted_namespaces,
             inner_calls=self.inner_calls,
             programs=self.programs,
-            skills_python=deps.settings.skills.python,
+            script_python=deps.script_python,
             data_dir=deps.paths.data_dir.absolute(),
             hides=self._hidden_paths,
             ladder=deps.ladder,

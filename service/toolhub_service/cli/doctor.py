@@ -168,11 +168,14 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
 async def _examine(settings: Settings, config_file: Path | None) -> list[Finding]:
     from toolhub_service.app.deps import make_ladder
     from toolhub_service.app.doctor.configuration import settings_checks
-    from toolhub_service.app.doctor.machine import machine_checks, sandbox_check
+    from toolhub_service.app.doctor.machine import machine_checks, sandbox_check, scripts_check
     from toolhub_service.app.paths import Paths
+    from toolhub_service.sandbox.script_python import ScriptPython
 
     paths = Paths(settings)
-    machine = [*machine_checks(paths.data_dir, paths.bubblewrap), await sandbox_check(make_ladder(settings))]
+    ladder = make_ladder(settings)
+    machine = [*machine_checks(paths.data_dir, paths.bubblewrap), await sandbox_check(ladder)]
+    machine.append(await scripts_check(ScriptPython(ladder, settings.skills.python)))
     return [*machine, *await settings_checks(settings, config_file)]
 
 

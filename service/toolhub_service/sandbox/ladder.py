@@ -50,7 +50,7 @@ from toolhub_service.sandbox.kernel_walls import (
 )
 from toolhub_service.sandbox.landlock_start import landlock_argv
 from toolhub_service.sandbox.opened_ways import closed_folders, may
-from toolhub_service.sandbox.process import Program
+from toolhub_service.sandbox.process import Program, run_process
 from toolhub_service.sandbox.request import LEVELS, Level, SandboxRequest, too_weak
 
 _Method = Literal["mounts by root", "user before", "own user"]
@@ -61,6 +61,8 @@ _INHERITS_NOTHING = "--inh-caps=" + ",".join(f"-{name}" for name in _CAPABILITIE
 _FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl")
 _NEVER_SHOWN = ("/proc", "/sys", "/dev")
 _FOLDER_PREFIX = "toolhub-run-"
+_TRIAL_S = 30.0
+_TRIAL_BYTES = 2_000
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -163,6 +165,27 @@ class Ladder:
                 yield Confined(level, self._in_bubblewrap(request, calls), self.user)
         else:
             yield Confined(level, self._in_landlock(request, closed), self.user)
+
+    async def why_not_started(self, request: SandboxRequest) -> str:
+        """Return why the program does not start here and end successfully, for operators; empty: it does."""
+        if await self.level() is None:
+            why = self.reasons["landlock"]
+            return f"nothing here can confine it ({why}). Install bubblewrap, or use Linux 5.13 or newer with Landlock."
+        deadline_s = asyncio.get_running_loop().time() + _TRIAL_S
+        try:
+            async with self.confined(request) as confined:
+                ended = await run_process(
+                    confined.program, deadline_s=deadline_s, keep_bytes=_TRIAL_BYTES, on_output=lambda *_: None
+                )
+        except ToolFailure as failure:
+            return f"{failure.__cause__ or failure.error.message}"
+        except OSError as failed:
+            return f"{failed.strerror}."
+        if ended.exit_code == 0:
+            return ""
+        lines = ended.stderr.text(_TRIAL_BYTES)[0].strip().splitlines()
+        late = f"it was not over after {_TRIAL_S:g} s" if ended.timed_out else f"exit code {ended.exit_code}"
+        return f"{late}{f', {lines[-1]}' if lines else ''}."
 
     @contextmanager
     def run_folder(self) -> Iterator[str]:
@@ -351,8 +374,8 @@ def _unreachable(user: int, path: str, why: str) -> ToolFailure:
     """Return the refusal; its cause, for operators alone, names the path."""
     failure = _refusal(f"user {user} cannot reach a path that it needs")
     failure.__cause__ = Unreachable(
-        f"user {user} cannot reach {path}: {why}. Install bubblewrap, open it by `chmod o+rx`, or run the hub as a "
-        "user of its own"
+        f"user {user} cannot reach {path}: {why}. Install bubblewrap, open the path by `chmod o+rx`, or run the hub "
+        "as a user of its own."
     )
     return failure
 

@@ -332,6 +332,11 @@ LOG_UNCONFINED: Final = _event(
     "warning",
     "Commands are allowed, and neither bubblewrap nor Landlock works here: they see the hub's disk and network.",
 )
+LOG_SCRIPTS_LACKING: Final = _event(
+    "scripts_cannot_start",
+    "warning",
+    "There are sources of skills, and no script of theirs can start here; `reason` says why and what to do.",
+)
 LOG_SEARCH_TROUBLE: Final = _event(
     "search_trouble", "warning", "What search learns cannot be stored, or the embedder fails; it is tried again."
 )

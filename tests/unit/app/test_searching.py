@@ -18,6 +18,7 @@ from toolhub_service.app.wiring_tools import Searching, make_searching
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import ToolCatalog
+from toolhub_service.sandbox.script_python import ScriptPython
 from toolhub_service.schema.compiled import compile_schema
 
 
@@ -42,7 +43,8 @@ def searching(folder: Path, embedder: str = "", trusted: tuple[str, ...] = ("acm
         folder, {"stores": {"kind": "memory"}, "search": search, "tools": {"trusted_namespaces": trusted}}
     )
     paths, observing = Paths(settings), open_observing(settings, Redactor(), is_worker=True)
-    deps = Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing, make_ladder(settings))
+    ladder = make_ladder(settings)
+    deps = Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing, ladder, ScriptPython(ladder))
     return make_searching(deps, ToolCatalog(check_schema=compile_schema), make_stores(deps))
 
 

@@ -16,6 +16,7 @@ from toolhub_service.app.wiring_stores import Stores, make_stores
 from toolhub_service.app.wiring_telemetry import open_observing
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.sandbox.script_python import ScriptPython
 from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
 from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
 from toolhub_service.stores.memory import (
@@ -35,7 +36,8 @@ def _deps(folder: Path, **sections: Any) -> Deps:
     paths = Paths(settings)
     paths.make()
     observing = open_observing(settings, Redactor(), is_worker=True)
-    return Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing, make_ladder(settings))
+    ladder = make_ladder(settings)
+    return Deps(settings, paths, SystemClock(), SystemRandomness(), Redactor(), observing, ladder, ScriptPython(ladder))
 
 
 def _kinds(stores: Stores) -> list[str]:

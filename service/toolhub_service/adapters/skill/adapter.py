@@ -15,7 +15,7 @@ from toolhub_service.adapters.skill.runner import SkillRuns
 from toolhub_service.adapters.skill.script import ScriptParts
 from toolhub_service.adapters.skill.skill import Skill
 from toolhub_service.adapters.skill.skill_file import FILE_MAX_BYTES, FILE_NAMES, read_skill_file
-from toolhub_service.adapters.skill.source import SkillToolSource
+from toolhub_service.adapters.skill.source import RunnableHere, SkillToolSource
 from toolhub_service.adapters.skill.tree import LIMITS, TreeChanged, TreeFile, read_file, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import kept_bytes
@@ -28,11 +28,8 @@ from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
 
-class SkillRunner(Protocol):
+class SkillRunner(RunnableHere, Protocol):
     """Runs skills in the modes of their sidecars."""
-
-    def unavailable(self, manifest: Manifest) -> str:
-        """Return why skills of its mode cannot be run on this machine, with what to do; empty: they can."""
 
     async def run(self, call: GrantedCall, sink: EventSink, skill: Skill, manifest: Manifest) -> Outcome:
         """Run the skill. Raises ToolFailure, and TreeChanged for files that do not match the skill's digest."""
@@ -52,7 +49,7 @@ class SkillOpener:
         self._checkouts = Checkouts(deps.data_dir / "skills", deps.redactor.text)
         programs = ProgramParts(deps.programs, deps.artifacts, deps.clock)
         parts = ScriptParts(deps.ladder, deps.artifacts, deps.redactor.text)
-        self.adapter = SkillAdapter(deps.artifacts, SkillRuns(parts, programs, deps.inner_calls, deps.skills_python))
+        self.adapter = SkillAdapter(deps.artifacts, SkillRuns(parts, programs, deps.inner_calls, deps.script_python))
 
     def endpoint(self, name: str, entry: SkillSource) -> str:
         return endpoint_of(entry)
@@ -64,7 +61,7 @@ class SkillOpener:
             entry,
             self._checkouts,
             redact=self._deps.redactor.text,
-            unavailable=None if runner is None else runner.unavailable,
+            runner=runner,
         )
         self.adapter.put(source)
         return OpenedSource(source)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from toolhub_service.adapters.skill.inner_socket import MadeCall
-from toolhub_service.adapters.skill.interpreter import Interpreter, found_interpreter
-from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid
+from toolhub_service.adapters.skill.manifest import PYTHON, Manifest, ManifestInvalid
 from toolhub_service.adapters.skill.plan import PlanCall, PlanEngine
 from toolhub_service.adapters.skill.plan_steps import Absent, CheckedPlan, PlanStep, filled, look_up
 from toolhub_service.adapters.skill.program import ProgramParts, run_skill_program
@@ -18,13 +16,18 @@ from toolhub_service.adapters.skill.skill import Skill
 from toolhub_service.adapters.upstream import not_loaded
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, Plan
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.policy.conditions import ConditionFault
+from toolhub_service.sandbox.script_python import ScriptPython
 
 _KNOWN_MAX: Final = 256
+_NOT_STARTED: Final = (126, 127)
+"""Exit codes of prlimit(1) and shells where a program cannot be executed, or is not found; a script may end so, too."""
+_NO_SCRIPTS: Final = "scripts of skills cannot start on the hub's machine; operators see why by `toolhub doctor`"
 
 
 class SkillRuns:
@@ -35,18 +38,23 @@ class SkillRuns:
         parts: ScriptParts,
         programs: ProgramParts,
         calls: Callable[[GrantedCall], InnerCalls],
-        python: str = "",
+        python: ScriptPython,
     ) -> None:
-        """`python`: path of the interpreter of scripts; empty: the hub's own."""
         self._parts = parts
         self._programs = programs
         self._calls = calls
         self._python = python
-        self._interpreter: asyncio.Task[Interpreter] | None = None
+        self._lacking = ""
         self._known: dict[str, Runnable] = {}
 
+    async def examine(self) -> str:
+        self._lacking = await self._python.problem()
+        return self._lacking
+
     def unavailable(self, manifest: Manifest) -> str:
-        return self._programs.interpreter.unavailable_reason() if manifest.mode == "program" else ""
+        if manifest.mode == "program":
+            return self._programs.interpreter.unavailable_reason()
+        return _NO_SCRIPTS if manifest.mode == "script" and self._lacking else ""
 
     async def run(self, call: GrantedCall, sink: EventSink, skill: Skill, manifest: Manifest) -> Outcome:
         made = self._runnable(call, skill)
@@ -95,9 +103,23 @@ class SkillRuns:
 
     async def _script(self, call: GrantedCall, sink: EventSink, made: Runnable) -> Outcome:
         calls = await self._narrowed(call, made) if made.makes_calls else None
-        run = await Script(self._parts, made, call, sink, await self._python_of(), calls).run()
+        script = Script(self._parts, made, call, sink, await self._python.found(), calls)
+        try:
+            run = await script.run()
+        except ToolFailure as failure:
+            await self._check_python(made, failure)
+            raise
         evidence = (of_skill(made), *of_script(made, run))
         return Outcome(value=run.value, evidence=evidence, artifacts=run.artifacts)
+
+    async def _check_python(self, made: Runnable, failure: ToolFailure) -> None:
+        """Raise ToolFailure TOOL_UNAVAILABLE when not the script has failed, but the start of its interpreter."""
+        entry, upstream = made.manifest.entry, failure.error.upstream
+        if upstream is None or upstream.status not in _NOT_STARTED or entry is None or entry.argv[0] != PYTHON:
+            return
+        if await self._python.problem(again=True):
+            message = f"The skill {made.skill.name} was not started: {_NO_SCRIPTS}. Use another tool."
+            raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False) from failure
 
     async def _plan(self, call: GrantedCall, sink: EventSink, made: Runnable) -> Outcome:
         assert made.plan is not None
@@ -124,11 +146,6 @@ class SkillRuns:
         calls = self._calls(call)
         offered = await calls.offered(lambda spec: made.may_call(spec.name))
         return calls.narrowed([spec.name for spec in offered], made.manifest.limits.calls)
-
-    async def _python_of(self) -> Interpreter:
-        if self._interpreter is None or (self._interpreter.done() and self._interpreter.exception() is not None):
-            self._interpreter = asyncio.create_task(found_interpreter(self._python), name="skills:python")
-        return await asyncio.shield(self._interpreter)
 
 
 # Evidence of a skill's run: what the hub observed and counted, never what the skill reports about itself.

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Final
 
 from toolhub_service.adapters.skill.inner_socket import MadeCall, SocketCarrier
-from toolhub_service.adapters.skill.interpreter import Interpreter
 from toolhub_service.adapters.skill.manifest import PYTHON, SHELL
 from toolhub_service.adapters.skill.runnable import Runnable
 from toolhub_service.adapters.skill.script_files import Kept, keep_output, put_artifacts
@@ -41,6 +40,7 @@ from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.process import Finished, run_process
 from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest, too_weak, wanted_level
+from toolhub_service.sandbox.script_python import Interpreter
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import loads
 

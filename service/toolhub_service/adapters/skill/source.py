@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from toolhub_service.adapters.definitions import Overrides, SourceTerms, Unnamed, limited
 from toolhub_service.adapters.skill.checkout import Checkouts
@@ -39,6 +39,19 @@ class Loaded(NamedTuple):
     """Why folders are no skills, a sentence each."""
 
 
+class RunnableHere(Protocol):
+    """What of skills can be run on this machine."""
+
+    async def examine(self) -> str:
+        """Return why scripts cannot start on this machine, with what to do, for operators; empty: they can.
+
+        `unavailable` knows it from then on.
+        """
+
+    def unavailable(self, manifest: Manifest) -> str:
+        """Return why skills of its mode cannot be run on this machine, for callers; empty: they can."""
+
+
 class SkillToolSource:
     """Implements `ToolSource`."""
 
@@ -51,19 +64,18 @@ class SkillToolSource:
         checkouts: Checkouts,
         *,
         redact: Redact,
-        unavailable: Callable[[Manifest], str] | None = None,
+        runner: RunnableHere | None = None,
         limits: TreeLimits = LIMITS,
         poll_s: float = POLL_S,
     ) -> None:
-        """`unavailable`: why a sidecar cannot be run on this machine, empty: it can; None: skills are only read.
-        `poll_s`: between two checks whether a folder has changed. Raises ValueError when an `error_pattern` is no
-        regular expression."""
+        """`runner`: what can be run on this machine; None: skills are only read. `poll_s`: between two checks whether a
+        folder has changed. Raises ValueError when an `error_pattern` is no regular expression."""
         self.name = name
         self.trust = trust_of(entry)
         self._entry = entry
         self._checkouts = checkouts
         self._redact = redact
-        self._unavailable = unavailable
+        self._runner = runner
         self._limits = limits
         self._poll_s = poll_s
         self._terms = SourceTerms.of(self.kind, name, endpoint_of(entry), entry)
@@ -90,8 +102,12 @@ class SkillToolSource:
             problems += loaded.problems
             if problems and not loaded.skills:
                 raise refuse(ErrorKind.TOOL_UNAVAILABLE, self._redact(" ".join(problems)[:500]))
+            why = await self._examined(loaded.skills)
             definitions = self._definitions(loaded.skills, problems)
-            self._remarks = tuple(remarks_of(loaded.skills))
+            self._remarks = (
+                *([f"Scripts of skills cannot run here: {why}"] if why else []),
+                *remarks_of(loaded.skills),
+            )
             return Discovery(definitions, limited([self._redact(problem) for problem in problems]))
 
     def listen(self, changed: Callable[[], None]) -> None:
@@ -118,6 +134,12 @@ class SkillToolSource:
         """Have the source read again, because a call has found bytes that do not match their digest."""
         self._known.clear()
         self._changed()
+
+    async def _examined(self, skills: Sequence[Skill]) -> str:
+        """Return why their scripts cannot run here; empty: they can, or none has a sidecar."""
+        if self._runner is None or not any(skill.sidecar is not None for skill in skills):
+            return ""
+        return await self._runner.examine()
 
     async def _places(self) -> tuple[list[tuple[SkillEntry, Path]], list[str]]:
         """Return folders of this machine, and why others are missing."""
@@ -194,7 +216,7 @@ class SkillToolSource:
         return tuple(unique.values())
 
     def _of(self, skill: Skill) -> Iterator[tuple[Definition, SkillTool]]:
-        running = None if self._unavailable is None else self._maker.running(skill, self._unavailable)
+        running = None if self._runner is None else self._maker.running(skill, self._runner.unavailable)
         runs_as = ""
         if running is not None:
             definition, manifest = running

@@ -20,6 +20,7 @@ from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.sandbox.ladder import Ladder
+from toolhub_service.sandbox.script_python import ScriptPython
 from toolhub_service.tools.entries import best_opening, open_beneath
 
 _PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")
@@ -131,6 +132,15 @@ def _commands(confinement: Confinement, *, is_wanted: bool) -> Finding:
         return warn("bubblewrap", text, advice) if is_wanted else ok("bubblewrap", text)
     text = f"{problem}, and this kernel has no Landlock: COMMANDS SEE THE HUB'S OWN DISK AND NETWORK"
     return warn("bubblewrap", text, f"{advice} Until then set `sandbox: {{require_bubblewrap: true}}` in the policy.")
+
+
+async def scripts_check(python: ScriptPython) -> Finding:
+    """Try whether scripts of skills start in the sandbox."""
+    if why := await python.problem():
+        text, _, advice = why.partition(". ")
+        advice = advice or "Mend it, or set `skills.python` to another Python."
+        return warn("scripts", text, advice, "scripts of skills")
+    return ok("scripts", f"{(await python.found()).path} runs scripts of skills in the sandbox")
 
 
 async def sandbox_check(ladder: Ladder) -> Finding:
