@@ -90,7 +90,7 @@ def make_deps(settings: Settings, *, is_worker: bool) -> Deps:
         redactor,
         observing,
         ladder,
-        ScriptPython(ladder, settings.skills.python),
+        ScriptPython(ladder, settings.skills.python, on_problem=observing.scripts_cannot_start),
         certificates,
         svids=svids,
         turns=turns,

@@ -23,7 +23,6 @@ from toolhub_service.app.policy_files import ShadowFile, known_names
 from toolhub_service.budget.breaker import BreakerState
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.tool import ToolKind
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.policy.parsing import unmatched
 from toolhub_service.policy.snapshot import Change
@@ -209,14 +208,13 @@ async def _serve(hub: Hub, ready: Callable[[Hub], None], *, is_worker: bool) -> 
     await hub.start()
     await hub.audit_event(EventType.HUB_STARTED, policy_revision=change.revision)
     ready(hub)
-    beside = {asyncio.create_task(follow(hub, reload)), asyncio.create_task(warn_of_scripts(hub))}
+    follower = asyncio.create_task(follow(hub, reload))
     try:
         await stop.wait()
     finally:
         # Before the hub is closed, because a reload under way would open what is just being closed.
-        for task in beside:
-            task.cancel()
-        await asyncio.wait(beside)
+        follower.cancel()
+        await asyncio.wait({follower})
         with suppress(ToolFailure):  # the audit log reports its own failure, and the hub stops anyway
             await hub.audit_event(EventType.HUB_STOPPED, policy_revision=hub.policy.revision)
 
@@ -231,14 +229,6 @@ async def warn_of_commands(hub: Hub) -> None:
     if level == "rlimits":
         advice = "Install bubblewrap, or set `sandbox: {require_bubblewrap: true}` in the policy."
         hub.observing.log.warning(names.LOG_UNCONFINED, advice=advice)
-
-
-async def warn_of_scripts(hub: Hub) -> None:
-    """Warn when there are sources of skills, and no script can start in the sandbox."""
-    if not any(status.kind is ToolKind.SKILL for status in hub.sourcing.sources.statuses()):
-        return
-    if why := await hub.deps.script_python.problem():
-        hub.observing.log.warning(names.LOG_SCRIPTS_LACKING, reason=why)
 
 
 def _set_process_limits() -> None:

@@ -109,6 +109,10 @@ class Observing:
         for command in commands:
             self.log.warning(names.LOG_FILES_LOOSE, repair=command)
 
+    def scripts_cannot_start(self, reason: str) -> None:
+        """Log that no script of a skill can start on this machine."""
+        self.log.warning(names.LOG_SCRIPTS_LACKING, reason=reason)
+
     def certificates_in_force(self, validities: Mapping[str, Validity]) -> None:
         for file, validity in validities.items():
             self.metrics.family(names.CERTIFICATE_END).labels(file).set(validity.end_s)

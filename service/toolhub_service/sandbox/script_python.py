@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,10 +37,12 @@ class Interpreter:
 class ScriptPython:
     """The interpreter that the operator chose. It is asked once for what it is, and tried until it starts."""
 
-    def __init__(self, ladder: Ladder, path: str = "") -> None:
-        """`path`: of the interpreter; empty: the hub's own."""
+    def __init__(self, ladder: Ladder, path: str = "", *, on_problem: Callable[[str], None] = lambda _: None) -> None:
+        """`path`: of the interpreter; empty: the hub's own. `on_problem`: called with each new reason of `problem`."""
         self._ladder = ladder
         self._path = path
+        self._on_problem = on_problem
+        self._reason = ""
         self._asking: asyncio.Task[Interpreter] | None = None
         self._starts = False
 
@@ -56,13 +59,20 @@ class ScriptPython:
         """
         if self._starts and not again:
             return ""
+        reason = await self._tried()
+        self._starts = not reason
+        if reason and reason != self._reason:
+            self._on_problem(reason)
+        self._reason = reason
+        return reason
+
+    async def _tried(self) -> str:
         try:
             python = await self.found()
         except ToolFailure:
             return f"{self._path} does not run. Set `skills.python` to a Python, or leave it empty for the hub's own."
         request = SandboxRequest((python.path, "-I", "-c", "import json"), {}, "/", reads=python.reads)
         why = await self._ladder.why_not_started(request)
-        self._starts = not why
         return f"{python.path} does not start in the sandbox: {why}" if why else ""
 
 
