@@ -13,14 +13,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from toolhub.v1 import approval_pb2
-from toolhub_service.cli.approval_view import is_pending, line, row
+from toolhub_service.cli.approval_view import is_pending, line, request_text, row
 from toolhub_service.cli.client import outage_text
-from toolhub_service.cli.output import columns, legible
+from toolhub_service.cli.output import columns, quoted_lines
+from toolhub_service.guards.foreign_text import on_one_line
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
     from rich.table import Table
+    from rich.text import Text
 
 _ROWS_MAX = 20
 # An id is shown in full. Below this width the tool gets the remaining columns, and only the selected approval's
@@ -29,7 +31,8 @@ _WIDE_COLUMNS = 120
 _LEFT_COLUMNS = 6
 _WHO_COLUMNS = (12, 16)
 _TOOL_COLUMNS = 28
-_SELECTED_LINES_MAX = 6
+_PURPOSE_LINES_MAX = 2
+_REQUEST_LINES_MAX = 6
 
 
 class LiveTable:
@@ -109,13 +112,23 @@ class LiveTable:
         shown, selected = self._shown(), self.selected if self._has_keys else ""
         parts: list[Table | Text] = [self._table(shown, selected)] if shown else []
         if selected:
-            lines = Text(row(shown[selected])[-1], overflow="fold").wrap(self._live.console, max(columns() - 2, 1))
-            parts += [Text(f"  {each.plain}") for each in lines[:_SELECTED_LINES_MAX]]
-            if len(lines) > _SELECTED_LINES_MAX:
-                parts.append(Text("  …", style="dim"))
+            parts += self._request(shown[selected])
         keys = "↑↓ select · a approve · d deny · q quit" if self._has_keys else "Ctrl-C to stop"
         parts.append(Text(self._outage or f"{len(self._pending)} pending · {keys}", style="dim italic"))
         return Group(*parts)
+
+    def _request(self, approval: approval_pb2.Approval) -> list[Text]:
+        """Return what is asked for, as far as there is room; the arguments, which are decided, come last."""
+        from rich.text import Text
+
+        parts: list[Text] = []
+        purposed = f"purpose: {on_one_line(approval.purpose) or '–'}"
+        for text, lines_max in ((purposed, _PURPOSE_LINES_MAX), (request_text(approval), _REQUEST_LINES_MAX)):
+            lines = list(quoted_lines(text, columns()))
+            parts += map(Text, lines[:lines_max])
+            if len(lines) > lines_max:
+                parts.append(Text("  …", style="dim"))
+        return parts
 
     def _shown(self) -> dict[str, approval_pb2.Approval]:
         # The newest: they must fit the screen, or redrawing would leave lines behind.
@@ -134,10 +147,10 @@ class LiveTable:
             table.add_column("TOOL", no_wrap=True, width=_TOOL_COLUMNS)
         table.add_column("ARGUMENTS" if is_wide else "TOOL", no_wrap=True, ratio=1)
         for approval in shown.values():
-            id, _, *cells = (legible(cell) for cell in row(approval))
+            id, _, left, who, tool, _, args = map(on_one_line, row(approval))
             mark = "" if not selected else "› " if id == selected else "  "
             # A narrow table has one column less.
-            words = [mark + id, *cells][: len(table.columns)]
+            words = [mark + id, left, who, tool, args][: len(table.columns)]
             table.add_row(*map(Text, words), style="bold" if id == selected else "")
         return table
 

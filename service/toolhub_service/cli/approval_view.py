@@ -1,4 +1,8 @@
-"""How approvals are shown and watched. Arguments, purpose and comment are untrusted: marked as such, and escaped."""
+"""How approvals are shown and watched.
+
+Purpose, question and arguments are untrusted: each of their lines has a mark, and the arguments, which are what is
+decided, come last.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any
 
-import click
 import grpc
 from google.protobuf import timestamp_pb2
 
@@ -15,23 +18,29 @@ from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub_service.cli.client import Connection, reopened, status_of
 from toolhub_service.cli.output import (
+    Escaped,
     enum_name,
+    is_wide,
+    joined,
     note,
+    print_line,
     print_pairs,
-    print_prose,
+    print_quoted,
     print_table,
-    revealed,
     seconds_since,
     span,
+    styled,
     utc,
 )
+from toolhub_service.guards.foreign_text import on_one_line
 
 Approval = approval_pb2.Approval
 
 _COLOURS = {"PENDING": "yellow", "APPROVED": "green", "REJECTED": "red", "EXPIRED": "red", "USED": "blue"}
 _OPEN = ("PENDING", "APPROVED")
 _ARGUMENT_LINES_MAX = 200
-HEADINGS = ("APPROVAL", "STATE", "LEFT", "WHO", "TOOL", "ARGUMENTS")
+HEADINGS = ("APPROVAL", "STATE", "LEFT", "WHO", "TOOL", "PURPOSE", "ARGUMENTS")
+_PURPOSE_CHARS = 40
 
 
 def state_of(approval: Approval) -> str:
@@ -56,12 +65,25 @@ def time_left(approval: Approval) -> str:
 
 
 def row(approval: Approval) -> tuple[str, ...]:
-    """Return cells under `HEADINGS`; a question of the tool comes before the arguments."""
-    args = " ".join(approval.args_summary_json.decode().split())
-    if approval.HasField("question"):
-        args = f"asks {' '.join(approval.question.message.split())!r} for {args}"
-    id, who, tool = approval.approval_id, revealed(approval.principal), revealed(approval.tool)
-    return id, state_of(approval), time_left(approval), who, tool, revealed(args)
+    """Return cells under `HEADINGS`."""
+    purpose = on_one_line(approval.purpose)
+    if len(purpose) > _PURPOSE_CHARS and not is_wide():
+        purpose = purpose[: _PURPOSE_CHARS - 1] + "…"
+    return (
+        approval.approval_id,
+        state_of(approval),
+        time_left(approval),
+        approval.principal,
+        approval.tool,
+        purpose,
+        request_text(approval),
+    )
+
+
+def request_text(approval: Approval) -> str:
+    """Return the arguments as one line; a question of the tool comes before them."""
+    args = on_one_line(approval.args_summary_json.decode())
+    return f"asks {on_one_line(approval.question.message)!r} for {args}" if approval.HasField("question") else args
 
 
 def print_approvals(approvals: Iterable[Approval]) -> None:
@@ -71,48 +93,48 @@ def print_approvals(approvals: Iterable[Approval]) -> None:
 def print_approval(approval: Approval, revealed_args_json: bytes = b"") -> None:
     """Print one approval; with the unredacted arguments if these were revealed."""
     state = state_of(approval)
-    click.secho(f"{approval.approval_id}  ", bold=True, nl=False)
-    click.secho(state, fg=_COLOURS.get(state), bold=True)
+    print_line(styled(approval.approval_id, bold=True), "  ", styled(state, fg=_COLOURS.get(state), bold=True))
     print_pairs(_facts(approval))
-    if revealed_args_json:
-        note("\narguments as sent by the caller (known secrets are replaced by their length):")
-        click.echo("\n".join(_lines(revealed_args_json)))
-    else:
-        note("\narguments sent by the caller (secrets are replaced by their length):")
-        click.echo(_arguments(approval))
     if approval.purpose:
         note("\npurpose (untrusted text of the caller):")
-        print_prose(revealed(approval.purpose))
+        print_quoted(approval.purpose)
     if approval.HasField("question"):
         _print_question(approval)
+    if revealed_args_json:
+        note("\narguments as sent by the caller (known secrets are replaced by their length):")
+        print_quoted("\n".join(_lines(revealed_args_json)))
+    else:
+        note("\narguments sent by the caller (secrets are replaced by their length):")
+        print_quoted(_arguments(approval))
 
 
-def line(approval: Approval) -> str:
+def line(approval: Approval) -> Escaped:
     """Return one change of one approval as a line."""
     state = state_of(approval)
-    by = f"  by {approval.decided_by}" if approval.decided_by and state in ("APPROVED", "REJECTED") else ""
-    comment = f"  {approval.comment!r}" if approval.comment and (by or state == "EXPIRED") else ""
-    mark = click.style(state.ljust(8), fg=_COLOURS.get(state))
-    what = revealed(f"{approval.approval_id}  {approval.principal}  {approval.tool}{by}{comment}")
-    return f"{_latest(approval).ToDatetime():%H:%M:%S}  {mark}  {what}"
+    by = f"  by {on_one_line(approval.decided_by)}" if approval.decided_by and state in ("APPROVED", "REJECTED") else ""
+    comment = f"  {on_one_line(approval.comment)!r}" if approval.comment and (by or state == "EXPIRED") else ""
+    what = f"{approval.approval_id}  {on_one_line(approval.principal)}  {on_one_line(approval.tool)}{by}{comment}"
+    mark = styled(state.ljust(8), fg=_COLOURS.get(state))
+    return joined(f"{_latest(approval).ToDatetime():%H:%M:%S}  ", mark, "  ", what)
 
 
 def _print_question(approval: Approval) -> None:
     note("\nquestion (untrusted text of the tool):")
-    print_prose(revealed(approval.question.message))
     schema = schema_of(approval)
     required = schema.get("required", ())
-    for name, declared in fields_of(schema).items():
-        click.echo("  " + describe_field(name, declared, is_required=name in required))
+    fields = (
+        describe_field(name, declared, is_required=name in required) for name, declared in fields_of(schema).items()
+    )
+    print_quoted("\n".join((approval.question.message, *fields)))
     if is_pending(approval):
         note(f"To answer: `toolhub approvals approve {approval.approval_id} --answer NAME=VALUE`; to decline: `deny`.")
 
 
 def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
-    yield "caller", revealed(approval.principal)
+    yield "caller", approval.principal
     for name, whom in (("for agent", approval.agent_id), ("for user", approval.user_id)):
         if whom:
-            yield name, revealed(whom)
+            yield name, whom
     yield "tool", f"{approval.tool} {approval.tool_version}"
     yield "rule", f"{approval.rule_id}: {approval.reason}"
     if approval.covers_rule_id:
@@ -123,12 +145,12 @@ def _facts(approval: Approval) -> Iterator[tuple[str, str]]:
     if approval.decided_by:
         yield "decided by", f"{approval.decided_by} at {utc(approval.decided_at)}"
     if approval.comment:
-        yield "comment" if approval.decided_by else "withdrawn", revealed(approval.comment)
+        yield "comment" if approval.decided_by else "withdrawn", approval.comment
     if approval.HasField("used_at"):
         yield "used at", utc(approval.used_at)
     if approval.job_id:
         yield "job", f"{approval.job_id}, waiting for this approval" if is_open(approval) else approval.job_id
-    yield "call", revealed(f"{approval.call_id} of request {approval.request_id}")
+    yield "call", f"{approval.call_id} of request {approval.request_id}"
     yield "arguments", f"SHA-256 {approval.args_digest}"
 
 
@@ -141,7 +163,7 @@ def _arguments(approval: Approval) -> str:
 
 
 def _lines(args_json: bytes) -> list[str]:
-    return revealed(json.dumps(json.loads(args_json), ensure_ascii=False, indent=2)).splitlines()
+    return json.dumps(json.loads(args_json), ensure_ascii=False, indent=2).split("\n")
 
 
 def _latest(approval: Approval) -> timestamp_pb2.Timestamp:
@@ -174,7 +196,7 @@ def describe_field(name: str, declared: Mapping[str, Any], *, is_required: bool)
         terms.append(f"default {json.dumps(declared['default'], ensure_ascii=False)}")
     choices = " | ".join(field_choices(declared))
     about = " – ".join(str(part) for part in (declared.get("description"), choices) if part)
-    return revealed(f"{name} ({', '.join(terms)})" + (f": {about}" if about else ""))
+    return on_one_line(f"{name} ({', '.join(terms)})" + (f": {about}" if about else ""))
 
 
 def field_kind(declared: Mapping[str, Any]) -> str:

@@ -42,12 +42,15 @@ from toolhub_service.cli.output import (
     message_as_json,
     note,
     print_answer,
+    print_failure,
     print_json,
+    print_json_line,
+    print_line,
     print_next,
-    revealed,
     text_option,
     wants_json,
 )
+from toolhub_service.cli.questions import ask, confirm
 from toolhub_service.cli.root import SuggestingGroup
 
 # Answers to a question that a tool asks during a call. The hub validates the answer; here its fields only get their
@@ -83,11 +86,11 @@ def _ask(name: str, declared: Mapping[str, Any], *, is_required: bool) -> str:
     label = describe_field(name, declared, is_required=is_required)
     is_hidden = declared.get("format") == "password"
     while True:
-        typed: str = click.prompt(label, default=_NOTHING, show_default=False, hide_input=is_hidden, err=True)
+        typed: str = ask(label, is_hidden=is_hidden)
         if typed == _NOTHING and not may_be_left_out:
-            click.echo("This field is required.", err=True)
+            print_line("This field is required.", err=True)
         elif typed != _NOTHING and choices and typed not in choices:
-            click.echo(f"Choose one of: {revealed(', '.join(choices))}", err=True)
+            print_line(f"Choose one of: {', '.join(choices)}", err=True)
         else:
             return typed
 
@@ -104,7 +107,7 @@ def _typed(typed: str, declared: Mapping[str, Any]) -> Any:
 _STATES = ("pending", "approved", "rejected", "expired", "used")
 _DECISIONS = {"a": approval_pb2.DECISION_APPROVE, "d": approval_pb2.DECISION_REJECT}
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1}
-_WHY = "Deny this call. Reason for the caller (Enter: none, Ctrl-C: go back)"
+_WHY = "Deny this call. Reason for the caller (Enter: none, Esc: go back)"
 _EVERY = "all"
 
 
@@ -177,7 +180,7 @@ def show(approval_id: str, reveal: bool, as_json: bool, **options: Any) -> None:
     if not wants_json(as_json):
         print_approval(answer.approval, answer.revealed_args_json)
     elif reveal:
-        click.echo(revealed(json.dumps(message_as_json(answer), ensure_ascii=False)))
+        print_json_line(message_as_json(answer))
     else:
         print_json(message_as_json(answer.approval))
 
@@ -251,8 +254,9 @@ def deny(approval_id: str, comment: str, as_json: bool, **options: Any) -> None:
 def watch(tool: str, as_json: bool, **options: Any) -> None:
     """Show pending approvals, then every change, until interrupted.
 
-    It reconnects after a restart of the hub. On a terminal it shows a live table with the time left, in which the keys
-    a and d decide the selected approval as `approve` and `deny` do; without one it prints a line for each change, and
+    It reconnects after a restart of the hub. On a terminal it shows a live table with the time left, and purpose and
+    arguments of the selected approval, which the keys a and d decide as `approve` and `deny` do (Escape goes back);
+    without one it prints a line for each change, and
     with -o json a line of JSON.
 
     \b
@@ -267,7 +271,7 @@ def watch(tool: str, as_json: bool, **options: Any) -> None:
             return
         if not can_redraw():
             for approval in ApprovalWatch(connection, tool, disconnected=note_outage):
-                click.echo(line(approval))
+                print_line(line(approval))
         else:
             _run_board(connection, tool)
 
@@ -322,15 +326,15 @@ def _decide_selected(connection: Connection, approval_id: str, decision: approva
             answer = _confirm(asked, False, b"")
         else:
             print_approval(asked)
-            click.echo()
-            comment = click.prompt(_WHY, default="", show_default=False, err=True)
+            print_line()
+            comment = ask(_WHY)
         _decide(connection, asked, decision, comment, answer)
     except click.ClickException as refused:
-        refused.show()
+        print_failure(refused)
     except click.Abort:
         note("Nothing was decided.", err=True)
     except grpc.RpcError as error:
-        explained(connection.hub, error).show()
+        print_failure(explained(connection.hub, error))
 
 
 def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:
@@ -369,13 +373,13 @@ def _confirm(asked: approval_pb2.Approval, as_json: bool, answer: bytes) -> byte
     """Show the call and ask for confirmation, and for the answer if none was given; return the answer. Answering no
     decides nothing: the approval stays pending."""
     if wants_json(as_json):
-        click.echo(line(asked), err=True)
+        print_line(line(asked), err=True)
     else:
         print_approval(asked)
-        click.echo()
+        print_line()
     if asked.HasField("question") and not answer:
         answer = asked_answer(schema_of(asked))
-    if not click.confirm("Approve this call, once?", default=False, err=True):
+    if not confirm("Approve this call, once?"):
         raise click.ClickException(
             f"Nothing was decided. To deny the call: `toolhub approvals deny {asked.approval_id}`."
         )
@@ -383,6 +387,6 @@ def _confirm(asked: approval_pb2.Approval, as_json: bool, answer: bytes) -> byte
 
 
 def _show_decision(approval: approval_pb2.Approval) -> None:
-    click.echo(line(approval))
+    print_line(line(approval))
     if state_of(approval) == "APPROVED":
         note("The job continues." if approval.job_id else "The caller can now call again with this approval ID.")

@@ -24,6 +24,7 @@ import grpc
 from toolhub.v1 import artifact_pb2, progress_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub_service.cli.client import Connection, HubRefused, HubUnreachable, status_of
+from toolhub_service.cli.output import BinaryOutput
 from toolhub_service.cli.progress import ProgressBar
 
 # Both resume by offset after a broken connection, with pauses that grow with full jitter. A download is written to a
@@ -210,7 +211,7 @@ def download_to_file(
             except BlockingIOError as held:
                 raise click.ClickException(f"Another download of {file} is running.") from held
             try:
-                _Download(connection, artifact, target).run()
+                _Download(connection, artifact, target, file=target).run()
             except BaseException:
                 if not target.tell():
                     part.unlink()  # nothing to resume
@@ -222,9 +223,9 @@ def download_to_file(
         raise click.ClickException(f"{file}: {error.strerror}") from error
 
 
-def download(connection: Connection, artifact: artifact_pb2.Artifact, target: BinaryIO) -> None:
+def download(connection: Connection, artifact: artifact_pb2.Artifact, target: BinaryOutput) -> None:
     """Download to a target that cannot be read again, such as a pipe. Raises as `download_to_file`."""
-    _Download(connection, artifact, target, is_file=False).run()
+    _Download(connection, artifact, target).run()
     target.flush()
 
 
@@ -254,20 +255,26 @@ class _Download:
     """Downloads into a target that may hold the first bytes already."""
 
     def __init__(
-        self, connection: Connection, artifact: artifact_pb2.Artifact, target: BinaryIO, *, is_file: bool = True
+        self,
+        connection: Connection,
+        artifact: artifact_pb2.Artifact,
+        target: BinaryOutput,
+        *,
+        file: BinaryIO | None = None,
     ) -> None:
+        """`file`: the target, if it can be read again."""
         self._connection = connection
         self._stub: Any = connection.artifacts
         self._artifact = artifact
         self._target = target
-        self._is_file = is_file
+        self._file = file
         self._sha256 = hashlib.sha256()
         self._have_bytes = 0
 
     def run(self) -> None:
         """Download and verify. The target is left empty when the SHA-256 does not match."""
-        if self._is_file:
-            self._resume()
+        if self._file is not None:
+            self._resume(self._file)
         with ProgressBar(self._artifact.name or self._artifact.artifact_id) as bar:
             failed = 0
             while self._have_bytes < self._artifact.size_bytes:
@@ -289,8 +296,8 @@ class _Download:
                 "The downloaded bytes do not match the artifact's SHA-256. Do not use them; run the command again."
             )
 
-    def _resume(self) -> None:
-        while data := self._target.read(_READ_BYTES):
+    def _resume(self, file: BinaryIO) -> None:
+        while data := file.read(_READ_BYTES):
             self._sha256.update(data)
             self._have_bytes += len(data)
         if self._have_bytes > self._artifact.size_bytes:
@@ -298,10 +305,10 @@ class _Download:
             self._sha256, self._have_bytes = hashlib.sha256(), 0
 
     def _discard(self) -> None:
-        if self._is_file:
-            self._target.seek(0)
+        if self._file is not None:
+            self._file.seek(0)
             # Bytes that do not match the digest cannot be resumed.
-            self._target.truncate()
+            self._file.truncate()
 
     def _attempt(self, bar: ProgressBar) -> grpc.RpcError | None:
         """Read from the current offset; return the error of a broken connection. Raises RpcError on a refusal."""

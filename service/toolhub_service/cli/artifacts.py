@@ -17,6 +17,7 @@ from toolhub_service.cli.artifact_transfers import download, download_to_file, u
 from toolhub_service.cli.client import PAGE_MAX, Connection, connected_by, connection_options, status_of
 from toolhub_service.cli.completion import complete_artifact
 from toolhub_service.cli.output import (
+    binary_output,
     counted,
     footnote,
     json_option,
@@ -24,12 +25,14 @@ from toolhub_service.cli.output import (
     message_as_json,
     print_answer,
     print_json,
+    print_line,
     print_pairs,
     print_table,
     text_option,
     utc,
     wants_json,
 )
+from toolhub_service.cli.questions import confirm
 from toolhub_service.cli.root import SuggestingGroup
 
 # File names that are neither hidden nor look like an option.
@@ -91,7 +94,7 @@ def get(artifact_id: str, output: str | None, force: bool, as_json: bool, **opti
     with connected_by(options) as connection:
         artifact = _described(connection, artifact_id)
         if output == "-":
-            download(connection, artifact, sys.stdout.buffer)
+            download(connection, artifact, binary_output())
             return
         file = Path(output) if output else Path(_own_name(artifact))
         download_to_file(connection, artifact, file, force=force)
@@ -182,12 +185,13 @@ def delete(artifact_ids: tuple[str, ...], is_sure: bool, as_json: bool, **option
                 raise click.UsageError("Cannot ask for confirmation without a terminal. Pass --yes to delete.")
             for artifact in found:
                 print_pairs(_pairs(artifact))
-            click.confirm(f"Delete {counted(len(found), 'artifact')}?", abort=True)
+            if not confirm(f"Delete {counted(len(found), 'artifact')}?"):
+                raise click.Abort
         for artifact in found:
             request = pb.DeleteArtifactRequest(artifact_id=artifact.artifact_id)
             connection.call(connection.artifacts.DeleteArtifact, request)
             if not wants_json(as_json):
-                click.echo(f"{artifact.artifact_id} is deleted")
+                print_line(f"{artifact.artifact_id} is deleted")
     if wants_json(as_json):
         print_json({"deleted": [artifact.artifact_id for artifact in found]})
 

@@ -25,20 +25,26 @@ from toolhub_service.cli.audit_verify import verify
 from toolhub_service.cli.client import connected_by, connection_options, note_outage
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
+    Escaped,
+    binary_output,
     enum_name,
     explaining,
     footnote,
     is_whole,
-    legible,
+    joined,
     message_as_json,
     print_json_line,
+    print_line,
     print_next,
+    styled,
     text_option,
     wants_json,
 )
 from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.guards.foreign_text import on_one_line
 
 _SUMMARY_CHARS = 80
+_GAP = "  "
 _FACTS_CHARS = 300
 _OF_CALLS = frozenset(
     {
@@ -169,9 +175,10 @@ def _print_lines(data_dir: Path | None, where: event_pb2.EventFilter) -> None:
 
     if data_dir is None:
         raise click.UsageError("--as lines reads the files of a hub: name its folder with --data-dir.")
+    output = binary_output()
     with explaining(OfflineRefused):
         for each in audit_events(data_dir, to_filter(where)):
-            click.echo(export_line(each), nl=False)
+            output.write(export_line(each))
 
 
 def _records(found: Iterable[event_pb2.Event], form: str | None) -> Iterator[dict[str, Any]]:
@@ -242,7 +249,7 @@ def rotate_key(**options: Any) -> None:
 
     with explaining(OfflineRefused):
         key_id = rotate_audit_key(read_settings(**options))
-    click.echo(f"Added key {key_id}. Restart the hub to sign new events with it.")
+    print_line(f"Added key {key_id}. Restart the hub to sign new events with it.")
 
 
 @audit.command()
@@ -261,7 +268,7 @@ def begin(reason: str, **options: Any) -> None:
 
     with explaining(OfflineRefused):
         asyncio.run(begin_audit(read_settings(**options), reason))
-    click.echo("Started a new audit log. Its first event records the reason.")
+    print_line("Started a new audit log. Its first event records the reason.")
 
 
 def _print_events(found: Iterable[event_pb2.Event], as_json: bool) -> None:
@@ -269,25 +276,25 @@ def _print_events(found: Iterable[event_pb2.Event], as_json: bool) -> None:
         if wants_json(as_json):
             print_next(message_as_json(event))
         else:
-            click.echo(_line(event))
+            print_line(_line(event))
 
 
-def _line(event: event_pb2.Event) -> str:
+def _line(event: event_pb2.Event) -> Escaped:
     refused = event.error_kind != error_pb2.ERROR_KIND_UNSPECIFIED
-    outcome = click.style(event.outcome, fg="red" if refused else "green") if event.outcome else ""
+    outcome = styled(event.outcome, fg="red" if refused else "green") if event.outcome else ""
     took = f" {event.duration.ToMicroseconds() / 1_000:.1f} ms" if event.outcome and event.call_id else ""
-    rule = f" [{event.rule_id}]" if event.rule_id else ""
-    who, tool, summary = legible(event.principal), legible(event.tool), legible(_summary(event))
-    parts = (
+    rule = f" [{on_one_line(event.rule_id)}]" if event.rule_id else ""
+    cells = (
         _time(event) if is_whole() else f"{event.at.ToDatetime():%H:%M:%S}",
         enum_name(event, "type").ljust(13),
-        legible(event.tenant),
-        who,
-        tool,
-        (outcome + took + rule).strip(),
-        summary,
+        on_one_line(event.tenant),
+        on_one_line(event.principal),
+        on_one_line(event.tool),
+        joined(outcome, took, rule) if outcome or rule else "",
+        on_one_line(_summary(event)),
     )
-    return "  ".join(part for part in parts if part)
+    shown = [cell for cell in cells if cell]
+    return joined(shown[0], *(part for cell in shown[1:] for part in (_GAP, cell)))
 
 
 def _time(event: event_pb2.Event) -> str:

@@ -14,7 +14,6 @@ import click
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
 from toolhub_service.cli.client import PAGE_MAX, Connection, reopened
-from toolhub_service.cli.output import legible
 
 # Reading a hub's audit events: all of them from the oldest, or the newest few without reading what is before them.
 #
@@ -119,7 +118,7 @@ class Moment(click.ParamType[datetime]):
             found = datetime.fromisoformat(str(value))
             return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
         except (ValueError, OverflowError):
-            self.fail(f"{legible(str(value))!r} is no time: write 30m, 24h or 7d, or 2026-01-31T12:00:00Z.")
+            self.fail(f"{str(value)!r} is no time: write 30m, 24h or 7d, or 2026-01-31T12:00:00Z.")
 
 
 def filter_options(command: Any) -> Any:

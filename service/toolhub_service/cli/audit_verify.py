@@ -15,9 +15,10 @@ from toolhub_service.cli.output import (
     counted,
     explaining,
     footnote,
-    legible,
     message_as_json,
     print_json,
+    print_line,
+    styled,
     text_option,
     wants_json,
 )
@@ -123,7 +124,7 @@ def _verify_lines(
     else:
         _show_verification(answer)
         if found.repeated:
-            click.echo(
+            print_line(
                 f"{counted(found.repeated, 'line')} occurred twice: exports and archives repeat lines after a crash."
             )
         if answer.ok and data_dir is None and checkpoints is None:
@@ -134,14 +135,16 @@ def _verify_lines(
 
 def _show_verification(answer: pb.VerifyAuditResponse) -> None:
     if answer.ok:
-        click.secho(
-            f"✓ {counted(answer.events_checked, 'event')} in {counted(answer.writers_checked, 'chain')}: "
-            "none changed, removed or moved",
-            fg="green",
+        print_line(
+            styled(
+                f"✓ {counted(answer.events_checked, 'event')} in {counted(answer.writers_checked, 'chain')}: "
+                "none changed, removed or moved",
+                fg="green",
+            )
         )
         return
     for fault in answer.faults:  # the lines of a file may be anybody's
         where = f"writer {fault.writer}, sequence {fault.sequence}: " if fault.writer else ""
-        click.secho(legible(f"✗ {where}{fault.reason}"), fg="red")
+        print_line(styled(f"✗ {where}{fault.reason}", fg="red"))
     checked = counted(answer.events_checked, "event")
-    click.echo(f"{checked} checked. Do not trust events that follow a fault of the same writer.")
+    print_line(f"{checked} checked. Do not trust events that follow a fault of the same writer.")

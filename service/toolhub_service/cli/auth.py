@@ -11,7 +11,7 @@ import click
 from toolhub_service.cli.chosen_context import ContextKey
 from toolhub_service.cli.client import connected_by, connection_options
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import explaining, legible, note, print_json, print_table, text_option, wants_json
+from toolhub_service.cli.output import explaining, note, print_json, print_line, print_table, text_option, wants_json
 from toolhub_service.cli.root import SuggestingGroup
 
 _TOKEN_MAX_CHARS = 64 * 1024
@@ -44,11 +44,11 @@ def whoami(as_json: bool, **options: Any) -> None:
         belongs = {"tenant": answer.tenant, "groups": list(answer.groups)}
         print_json({"principal": answer.principal, "roles": list(answer.roles), **belongs, **known, **login})
         return
-    click.echo(f"{legible(answer.principal)} ({', '.join(answer.roles)})")
+    print_line(f"{answer.principal} ({', '.join(answer.roles)})")
     if answer.tenant:
-        click.echo("tenant: none" if answer.tenant == "-" else f"tenant: {legible(answer.tenant)}")
+        print_line("tenant: none" if answer.tenant == "-" else f"tenant: {answer.tenant}")
     if answer.groups:
-        click.echo(f"groups: {legible(', '.join(answer.groups))}")
+        print_line(f"groups: {', '.join(answer.groups)}")
     if options["context_name"]:
         # An option or a variable of the environment goes before the context's own.
         credential = used.context.credential if used is not None else "not that of the context"
@@ -81,7 +81,7 @@ def print_token(for_mcp: bool, **options: Any) -> None:
     key = options["api_key"]
     if not isinstance(key, ContextKey) or key.context.login is None:
         raise click.UsageError("No login is in use: choose a context that has one, with --context NAME.")
-    click.echo(access_token(key.name, key.context.login, for_mcp=for_mcp))
+    print_line(access_token(key.name, key.context.login, for_mcp=for_mcp))
 
 
 @auth.command()
@@ -119,7 +119,7 @@ def check(token: str, as_json: bool, **options: Any) -> None:
     if wants_json(as_json):
         print_json([{"check": each.check, "passed": each.is_passed, "text": each.text} for each in found])
     else:
-        rows = (("ok" if each.is_passed else "REFUSED", each.check, legible(each.text)) for each in found)
+        rows = (("ok" if each.is_passed else "REFUSED", each.check, each.text) for each in found)
         print_table(("RESULT", "CHECK", "WHY"), rows)
     if not all(each.is_passed for each in found):
         raise SystemExit(1)

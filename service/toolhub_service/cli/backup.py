@@ -9,7 +9,16 @@ import click
 import msgspec
 
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import counted, explaining, footnote, legible, print_json, text_option, wants_json
+from toolhub_service.cli.output import (
+    counted,
+    explaining,
+    footnote,
+    print_json,
+    print_line,
+    styled,
+    text_option,
+    wants_json,
+)
 
 if TYPE_CHECKING:
     from toolhub_service.app.backup.checking import Checked
@@ -131,9 +140,9 @@ def restore(
     if wants_json(as_json):
         return
     if found.moved_to is not None:
-        click.echo(f"What was there before is in {found.moved_to}.")
+        print_line(f"What was there before is in {found.moved_to}.")
     if found.unrecorded:
-        click.echo(f"The audit log does not say that it was restored: {found.unrecorded}.")
+        print_line(f"The audit log does not say that it was restored: {found.unrecorded}.")
     if not dry_run:
         footnote("What happened after the backup is forgotten, and keys and approvals used since can be used again.")
 
@@ -151,20 +160,20 @@ def _show(place: Path, manifest: Manifest, checked: Checked | None, signed_by: s
         print_json({**facts, **size, "signed_by": signed_by, "checked": checks})
         return
     # A backup may come from anywhere: its own statements are neither trusted nor interpreted by the terminal.
-    click.secho(legible(f"✓ {place} {what}: as of {made_at}, tool-hub {manifest.version}"), fg="green")
+    print_line(styled(f"✓ {place} {what}: as of {made_at}, tool-hub {manifest.version}", fg="green"))
     megabytes = size_bytes(manifest) / 1_000_000
-    click.echo(
-        f"{legible(', '.join(manifest.parts))}: {counted(len(manifest.entries), 'file')}, {megabytes:.1f} MB, "
+    print_line(
+        f"{', '.join(manifest.parts)}: {counted(len(manifest.entries), 'file')}, {megabytes:.1f} MB, "
         f"{counted(manifest.events, 'event')}, {counted(manifest.artifacts, 'artifact')}"
     )
     if not signed_by:
-        click.secho("not signed by anybody known: nothing says who wrote it", fg="yellow")
+        print_line(styled("not signed by anybody known: nothing says who wrote it", fg="yellow"))
     for name, reason in manifest.left_out.items():
-        click.echo(legible(f"not in it: {name} ({reason})"))
+        print_line(f"not in it: {name} ({reason})")
     if checked is not None and checked.unverified:
-        click.echo(f"The audit log was not verified: {checked.unverified}.")
+        print_line(f"The audit log was not verified: {checked.unverified}.")
     if checked is not None and checked.missing_artifacts:
-        click.echo(f"{counted(checked.missing_artifacts, 'artifact')} had lost their bytes before.")
+        print_line(f"{counted(checked.missing_artifacts, 'artifact')} had lost their bytes before.")
 
 
 def _utc(unix_ms: int) -> str:

@@ -25,11 +25,13 @@ from toolhub_service.cli.output import (
     Command,
     enum_name,
     json_option,
-    legible,
     note,
     print_answer,
+    print_line,
     print_pairs,
     print_prose,
+    print_text,
+    styled,
 )
 from toolhub_service.cli.progress import ProgressBar
 
@@ -50,7 +52,7 @@ def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | Non
     elif result.ok:
         _show_value(_without(json.loads(result.result_json or b"null"), streamed or {}))
         for evidence in result.evidence:
-            note(legible(f"  {enum_name(evidence, 'type').lower()}: {evidence.ref} — {evidence.summary}"))
+            note(f"  {enum_name(evidence, 'type').lower()}: {evidence.ref} — {evidence.summary}")
     else:
         show_error(result.error, again)
     note("  " + " · ".join(_facts(result)))
@@ -58,9 +60,9 @@ def show_result(result: result_pb2.ToolResult, streamed: Mapping[str, str] | Non
 
 def show_error(error: error_pb2.ToolError, again: str = "") -> None:
     """Print what went wrong and what to do; `again`: the command that makes the same call."""
-    click.secho(f"✗ {enum_name(error, 'kind')}", fg="red", bold=True)
+    print_line(styled(f"✗ {enum_name(error, 'kind')}", fg="red", bold=True))
     if error.violations:
-        click.echo(legible(error.message.partition(": ")[0]) + ":")
+        print_line(error.message.partition(": ")[0] + ":")
     else:
         print_prose(error.message)
     for violation in error.violations:
@@ -77,10 +79,11 @@ def show_error(error: error_pb2.ToolError, again: str = "") -> None:
     approval_id = details.get("approval_id")
     if again and error.kind == error_pb2.ERROR_KIND_APPROVAL_REQUIRED and approval_id:
         note("Next, an approver runs the first command, then you run the second:")
-        click.echo(f"toolhub approvals approve {approval_id}\n{again} --approval {approval_id}")
+        print_line(f"toolhub approvals approve {approval_id}")
+        print_line(f"{again} --approval {approval_id}")
     if error.retryable:
         wait = f" after {error.retry_after.ToMilliseconds() / 1_000:.1f} s" if error.HasField("retry_after") else ""
-        click.echo(f"  Retry{wait}; the failure may be temporary.")
+        print_line(f"  Retry{wait}; the failure may be temporary.")
 
 
 def _is_in(message: str, value: Any) -> bool:
@@ -101,14 +104,14 @@ def show_plan(plan: plan_pb2.Plan, again: str) -> None:
         print_prose(effect, "  ", "→")
     if plan.plan_digest:
         note(f"Nothing was changed. To run exactly this plan, until {plan.expires_at.ToDatetime():%H:%M:%S} UTC:")
-        click.echo(f"{again} --plan {plan.plan_digest}")
+        print_line(f"{again} --plan {plan.plan_digest}")
 
 
 def _show_job(job: job_state_pb2.JobRef) -> None:
     """Print that the call continues as a job."""
-    click.echo(f"{legible(job.job_id)}  {enum_name(job, 'state')}")
+    print_line(f"{job.job_id}  {enum_name(job, 'state')}")
     note("Running in the background. Follow with:")
-    click.echo(legible(f"toolhub jobs watch {job.job_id}"))
+    print_line(f"toolhub jobs watch {job.job_id}")
 
 
 def _facts(result: result_pb2.ToolResult) -> Iterator[str]:
@@ -125,13 +128,13 @@ def _facts(result: result_pb2.ToolResult) -> Iterator[str]:
 def _show_value(value: Any) -> None:
     """Print an object as name and value lines, long text as it is, everything else as JSON."""
     if not isinstance(value, dict):
-        click.echo(legible(json.dumps(value, ensure_ascii=False, indent=2)))
+        print_text(json.dumps(value, ensure_ascii=False, indent=2))
         return
     print_pairs((key, _short(item)) for key, item in value.items() if not _is_block(item))
     for key, item in value.items():
         if _is_block(item):
-            note(f"{legible(key)}:")
-            click.echo(_block(item))
+            note(f"{key}:")
+            print_text(_block(item))
 
 
 def _without(value: Any, streamed: Mapping[str, str]) -> Any:
@@ -156,7 +159,7 @@ def _is_block(value: Any) -> bool:
 
 
 def _block(value: Any) -> str:
-    text = legible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)).rstrip("\n")
+    text = (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)).rstrip("\n")
     lines = text.splitlines()
     if len(lines) <= _TEXT_LINES_MAX:
         return text
@@ -296,12 +299,14 @@ def _streamed(
     except KeyboardInterrupt:
         # Ctrl-C ends the call at the hub, too, not only this command's wait for it.
         running.cancel()
+        print_line(err=True)
         where = f"--call-id {call_id}" if call_id else f"--task-id {request.context.task_id}"
-        click.echo(
-            f"\nInterrupted. The hub cancels {call_id or 'the call'}; what it has done is not undone. "
-            f"To see what that is (needs the role auditor):\ntoolhub audit tail {where}",
+        print_line(
+            f"Interrupted. The hub cancels {call_id or 'the call'}; what it has done is not undone. "
+            "To see what that is (needs the role auditor):",
             err=True,
         )
+        print_line(f"toolhub audit tail {where}", err=True)
         sys.exit(EXIT_INTERRUPTED)
 
 
@@ -316,7 +321,7 @@ def _answer(events: Iterable[pb.InvokeStreamResponse], tool: str, shown: dict[st
             elif is_watched:
                 text = event.chunk.data.decode(errors="replace")
                 shown[event.chunk.stream] = shown.get(event.chunk.stream, "") + text
-                click.echo(legible(text), nl=False, err=True)
+                print_text(text, nl=False, err=True)
     raise click.ClickException(
         "The hub ended the stream without an answer. `toolhub audit tail` shows whether the call ran."
     )

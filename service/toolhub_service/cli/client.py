@@ -26,7 +26,8 @@ from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.cli.channel import Endpoint, endpoint, tls_options, unreachable_text
 from toolhub_service.cli.hub_options import BY_DEFAULT, BY_ENVIRONMENT, DEFAULT_ADDRESS, OPTIONS, TYPED, Given, plain
-from toolhub_service.cli.output import EXIT_REFUSED, legible, note
+from toolhub_service.cli.output import EXIT_REFUSED, note
+from toolhub_service.guards.foreign_text import on_one_line
 
 _EXIT_UNREACHABLE = 3
 
@@ -361,6 +362,7 @@ def note_outage(pause_s: float) -> None:
 def explained(hub: Endpoint, error: grpc.RpcError) -> click.ClickException:
     """Return the failed RPC as one message that says what to do next."""
     code, details, reason = status_of(error)
+    details = on_one_line(details)
     if code is grpc.StatusCode.UNAVAILABLE and not reason:
         text = unreachable_text(hub, details)
     elif code is grpc.StatusCode.DEADLINE_EXCEEDED and not reason:
@@ -381,7 +383,7 @@ def explained(hub: Endpoint, error: grpc.RpcError) -> click.ClickException:
     else:
         text = f"{details} [{reason or code.name}]" if details else code.name
     kind = HubRefused if code in _REFUSALS else HubUnreachable
-    return kind(legible(text))
+    return kind(text)
 
 
 def _read_detail(error: grpc.RpcError, into: Message) -> bool:

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from toolhub_service.cli.output import print_text
+from toolhub_service.guards.foreign_text import on_one_line
+
 if TYPE_CHECKING:
     from toolhub_service.cli.client import Connection
 
@@ -47,7 +50,7 @@ def completion(context: click.Context, shell: str) -> None:
     script = get_completion_class(shell)
     if script is None:
         raise click.ClickException(f"click has no completion for {shell}")
-    click.echo(script(context.find_root().command, {}, "toolhub", "_TOOLHUB_COMPLETE").source())
+    print_text(script(context.find_root().command, {}, "toolhub", "_TOOLHUB_COMPLETE").source())
 
 
 def _completing(
@@ -90,7 +93,12 @@ def _timeout_s() -> float:
 
 
 def _fitting(found: Items, incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(value, help=about) for value, about in found if value.startswith(incomplete)]
+    # A shell reads one completion a line: a name that is no line of text cannot be completed.
+    return [
+        CompletionItem(value, help=on_one_line(about))
+        for value, about in found
+        if value.startswith(incomplete) and on_one_line(value) == value
+    ]
 
 
 @_completing
@@ -175,11 +183,10 @@ def complete_job(connection: Connection) -> Items:
 def complete_artifact(connection: Connection) -> Items:
     """The newest artifacts, each with its name."""
     from toolhub.v1 import artifact_service_pb2 as pb
-    from toolhub_service.cli.output import legible
 
     request = pb.ListArtifactsRequest(page_size=_ITEMS_MAX)
     for artifact in connection.call(connection.artifacts.ListArtifacts, request).artifacts:
-        yield artifact.artifact_id, legible(artifact.name)
+        yield artifact.artifact_id, artifact.name
 
 
 @_completing

@@ -18,7 +18,9 @@ from toolhub_service.cli.output import (
     json_option,
     note,
     print_json,
+    print_line,
     print_table,
+    print_yaml,
     text_option,
     wants_json,
 )
@@ -93,7 +95,7 @@ def check(file: Path | None, as_json: bool, **options: Any) -> None:
         return
     checked = options["config_file"]
     where = f"{checked} and the environment are" if checked else "No configuration file is given; the environment is"
-    click.echo(f"{where} valid")
+    print_line(f"{where} valid")
 
 
 @config.command()
@@ -107,13 +109,12 @@ def show(as_json: bool, **options: Any) -> None:
       toolhub config show
       toolhub config show --config toolhub.yaml -o json
     """
-    import yaml
 
     settings = _without_secrets(read_settings(**options))
     if wants_json(as_json):
         print_json(settings)
     else:
-        click.echo(yaml.safe_dump(settings, sort_keys=False), nl=False)
+        print_yaml(settings)
 
 
 @config.command()

@@ -18,7 +18,16 @@ from toolhub_service.cli.contexts import (
     read_contexts,
 )
 from toolhub_service.cli.hub_options import contexts_file
-from toolhub_service.cli.output import footnote, note, print_json, print_pairs, print_table, text_option, wants_json
+from toolhub_service.cli.output import (
+    footnote,
+    note,
+    print_json,
+    print_line,
+    print_pairs,
+    print_table,
+    text_option,
+    wants_json,
+)
 from toolhub_service.cli.root import SuggestingGroup
 
 _file = click.Path(path_type=Path, resolve_path=True)
@@ -73,7 +82,7 @@ def add(name: str, replaces: bool, use: bool | None, **options: Any) -> None:
         forget(name)
         keep(Contexts(name if is_used else former.current, {**former.by_name, name: added}))
     tls = "TLS" if added.tls else "plaintext"
-    click.echo(f"Added {name}: {added.address}, {tls}, credential: {added.credential}")
+    print_line(f"Added {name}: {added.address}, {tls}, credential: {added.credential}")
     if added.login is not None:
         note(f"Next: toolhub --context {name} login", err=True)
     elif not is_used:
@@ -117,7 +126,7 @@ def use(name: str | None, is_none: bool) -> None:
         contexts = read_contexts()
         chosen = contexts.named(name) if name else None
         keep(replace(contexts, current=name or ""))
-    click.echo(f"{name}: {chosen.address}" if chosen else "No context is in use.")
+    print_line(f"{name}: {chosen.address}" if chosen else "No context is in use.")
 
 
 @context.command("list")
@@ -193,4 +202,4 @@ def remove(name: str) -> None:
         contexts = read_contexts()
         others = {each: known for each, known in contexts.by_name.items() if each != name}
         keep(Contexts("" if contexts.current == name else contexts.current, others))
-    click.echo(f"Removed {name}.")
+    print_line(f"Removed {name}.")

@@ -18,15 +18,16 @@ from toolhub_service.cli.client import Connection, connected_by, connection_opti
 from toolhub_service.cli.output import (
     enum_name,
     footnote,
-    legible,
     message_as_json,
     note,
     print_json,
+    print_line,
     print_table,
     text_option,
     utc,
     wants_json,
 )
+from toolhub_service.cli.questions import ask
 from toolhub_service.cli.root import SuggestingGroup
 
 _VALUE_MAX_CHARS = 16 * 1024
@@ -50,11 +51,8 @@ def set_credential(source: str, **options: Any) -> None:
       toolhub credentials set shop
       pass show shop/token | toolhub credentials set shop
     """
-    if sys.stdin.isatty():
-        value = click.prompt("Value", hide_input=True, err=True)
-    else:
-        # Never from an argument: other users of the machine can see those, and shells store them.
-        value = sys.stdin.read(_VALUE_MAX_CHARS + 1)
+    # Never from an argument: other users of the machine can see those, and shells store them.
+    value = ask("Value", is_hidden=True) if sys.stdin.isatty() else sys.stdin.read(_VALUE_MAX_CHARS + 1)
     value = value.strip()
     if not value or len(value) > _VALUE_MAX_CHARS:
         raise click.UsageError(f"Standard input must hold the value, 1 to {_VALUE_MAX_CHARS:,} characters.")
@@ -81,17 +79,17 @@ def login(source: str, no_browser: bool, paste: bool, **options: Any) -> None:
         begun = hub.call(hub.credentials.BeginLogin, pb.BeginLoginRequest(source=source, redirect_uri=back.uri))
         page = _page(begun.authorization_url)
         note("Open this page and log in:", err=True)
-        click.echo(page, err=True)
+        print_line(page, err=True)
         if not (no_browser or paste):
             webbrowser.open(page)
-        pasted = click.prompt("URL that the browser ended at", err=True) if paste else ""
+        pasted = ask("URL that the browser ended at") if paste else ""
         answer = query_of(pasted) if paste else back.answer(LOGIN_S)
         if "code" not in answer:
             words = answer.get("error_description") or answer.get("error") or "nothing came back within ten minutes"
-            raise click.ClickException(f"The login did not come about: {legible(words)}")
+            raise click.ClickException(f"The login did not come about: {words}")
         given = {"code": answer["code"], "state": answer.get("state", ""), "issuer": answer.get("iss", "")}
         kept = hub.call(hub.credentials.CompleteLogin, pb.CompleteLoginRequest(login=begun.login, **given)).credential
-    scopes = f" with {', '.join(map(legible, kept.scopes))}" if kept.scopes else ""
+    scopes = f" with {', '.join(kept.scopes)}" if kept.scopes else ""
     note(f"Logged in{scopes}. Calls to {source} carry your token from now on.")
 
 
@@ -161,7 +159,7 @@ def _page(url: str) -> str:
     """Return the URL if it is a web page's: a hub must not open files or start programs here. Raises ClickException."""
     # The URL is passed to a browser and to the terminal, and comes from another server.
     if urlsplit(url).scheme not in ("http", "https") or not url.isascii() or not url.isprintable():
-        raise click.ClickException(f"The hub names no page to log in at: {legible(url)}")
+        raise click.ClickException(f"The hub names no page to log in at: {url}")
     return url
 
 

@@ -26,9 +26,10 @@ from toolhub_service.cli.output import (
     counted,
     enum_name,
     print_json,
+    print_line,
     print_prose,
-    revealed,
     span,
+    styled,
     text_option,
     wants_json,
 )
@@ -121,9 +122,9 @@ def _of(status: source_pb2.SourceStatus) -> Iterator[Finding]:
             yield ok(name, tools)
         return
     state = enum_name(status, "state")
-    shown = f"{state}: {revealed(status.message)}" if status.message else state
+    shown = f"{state}: {status.message}" if status.message else state
     wrote = [line.removeprefix(_STDERR) for line in status.diagnostics if line.startswith(_STDERR)]
-    output = "; ".join(revealed(line) for line in wrote[-_LINES_MAX:])
+    output = "; ".join(line for line in wrote[-_LINES_MAX:])
     yield warn(
         name, shown, f"Its last output: {output}" if output else f"`toolhub sources show {status.source}` shows more."
     )
@@ -191,12 +192,13 @@ def _show(finding: Finding) -> None:
 
 def _summarize(findings: list[Finding], failed: int) -> None:
     warned = sum(finding.state.value == "warn" for finding in findings)
+    print_line()
     if failed:
-        click.secho(f"\n{counted(failed, 'error')}: fix before start.", fg="red")
+        print_line(styled(f"{counted(failed, 'error')}: fix before start.", fg="red"))
     elif warned:
-        click.secho(f"\n{counted(warned, 'warning')}; the hub can start.", fg="yellow")
+        print_line(styled(f"{counted(warned, 'warning')}; the hub can start.", fg="yellow"))
     else:
-        click.secho("\nNo problem found.", fg="green")
+        print_line(styled("No problem found.", fg="green"))
 
 
 def _plain(finding: Finding) -> dict[str, object]:

@@ -23,7 +23,16 @@ from toolhub_service.cli.client import (
     status_of,
 )
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import EXIT_REFUSED, explaining, note, print_json, print_pairs, text_option, wants_json
+from toolhub_service.cli.output import (
+    EXIT_REFUSED,
+    explaining,
+    note,
+    print_json,
+    print_line,
+    print_pairs,
+    text_option,
+    wants_json,
+)
 
 if TYPE_CHECKING:
     from toolhub.v1 import tool_service_pb2 as pb
@@ -89,7 +98,7 @@ def health(
     if wants_json(as_json):
         print_json({"status": name} | ({} if info is None else MessageToDict(info)))
     else:
-        click.echo(name)
+        print_line(name)
         if info is not None:
             _show_server(info)
     if name != "SERVING":

@@ -19,16 +19,19 @@ from toolhub_service.cli.client import Connection, is_transient, outage_text, re
 from toolhub_service.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
+    Escaped,
     can_redraw,
     enum_name,
-    legible,
+    joined,
     message_as_json,
     note,
+    print_line,
     print_next,
     print_pairs,
     print_table,
     seconds_since,
     span,
+    styled,
     utc,
 )
 from toolhub_service.cli.progress import Pace, ProgressBar, done, percent, progress_text
@@ -51,15 +54,15 @@ def state_of(status: job_pb2.JobStatus) -> str:
     return enum_name(status, "state")
 
 
-def styled_state(status: job_pb2.JobStatus, width: int = 0) -> str:
+def styled_state(status: job_pb2.JobStatus, width: int = 0) -> Escaped:
     state = state_of(status)
-    return click.style(state.ljust(width), fg=_COLOURS.get(state), bold=True)
+    return styled(state.ljust(width), fg=_COLOURS.get(state), bold=True)
 
 
-def line(status: job_pb2.JobStatus, progress: str = "") -> str:
+def line(status: job_pb2.JobStatus, progress: str = "") -> Escaped:
     """Return one status of a job as a line."""
-    begin = f"{status.at.ToDatetime():%H:%M:%S}  {styled_state(status, _STATE_COLUMNS if progress else 0)}"
-    return f"{begin}  {legible(progress)}" if progress else begin
+    begin = joined(f"{status.at.ToDatetime():%H:%M:%S}  ", styled_state(status, _STATE_COLUMNS if progress else 0))
+    return joined(begin, "  ", progress) if progress else begin
 
 
 def print_jobs(jobs: Iterable[job_pb2.Job]) -> None:
@@ -72,23 +75,23 @@ def print_jobs(jobs: Iterable[job_pb2.Job]) -> None:
 
 def print_job(job: job_pb2.Job) -> None:
     """Print one job, with its result when it has ended."""
-    click.secho(f"{job.job_id}  ", bold=True, nl=False)
-    click.echo(styled_state(job.status))
+    print_line(styled(f"{job.job_id}  ", bold=True), nl=False)
+    print_line(styled_state(job.status))
     print_pairs((name, value) for name, value in _facts(job) if value)
     if job.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
-        click.echo(how_to_approve(job.approval_id))
+        for words in how_to_approve(job.approval_id):
+            print_line(words)
     if job.status.HasField("result"):
         note("\nresult:")
         show_result(job.status.result)
 
 
-def how_to_approve(approval_id: str) -> str:
-    """Return what the job waits for, and below it the command that decides."""
+def how_to_approve(approval_id: str) -> tuple[str, str]:
+    """Return what the job waits for, and the command that decides."""
     if not approval_id:
-        return "The job waits for an approval. To list approvals:\ntoolhub approvals list"
-    return (
-        f"The job waits for an approval. Another principal approves it with:\ntoolhub approvals approve {approval_id}"
-    )
+        return "The job waits for an approval. To list approvals:", "toolhub approvals list"
+    how = "The job waits for an approval. Another principal approves it with:"
+    return how, f"toolhub approvals approve {approval_id}"
 
 
 def _row(job: job_pb2.Job, several: bool) -> tuple[str, ...]:
@@ -214,12 +217,15 @@ def follow(connection: Connection, job: job_pb2.Job, screen: JobScreen) -> job_p
             ):
                 screen.show(status)
                 if status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
-                    screen.say(how_to_approve(_approval_of(connection, job)))
+                    for words in how_to_approve(_approval_of(connection, job)):
+                        screen.say(words)
                 if status.state in FINAL_STATES:
                     return status
     except KeyboardInterrupt:
-        click.echo(f"\n{job.job_id} keeps running in the hub. To follow or cancel it:", err=True)
-        click.echo(f"toolhub jobs watch {job.job_id}\ntoolhub jobs cancel {job.job_id}", err=True)
+        print_line(err=True)
+        print_line(f"{job.job_id} keeps running in the hub. To follow or cancel it:", err=True)
+        print_line(f"toolhub jobs watch {job.job_id}", err=True)
+        print_line(f"toolhub jobs cancel {job.job_id}", err=True)
         # The terminal itself may have ended.
         with suppress(BrokenPipeError):
             sys.stderr.flush()
@@ -302,7 +308,7 @@ class PlainLines(JobScreen):
         if state == self._state and at_s - self._printed_at_s < _PLAIN_EVERY_S:
             return
         self._state, self._printed_at_s = state, at_s
-        click.echo(line(status, progress_text(status.progress, self._pace) if is_report else ""))
+        print_line(line(status, progress_text(status.progress, self._pace) if is_report else ""))
 
 
 class LiveBar(JobScreen):
@@ -338,7 +344,7 @@ class LiveBar(JobScreen):
 
     def reconnected(self) -> None:
         self._bar.rename(self._doing())
-        self._bar.above(click.style("the hub answers again", dim=True))
+        self._bar.above(styled("the hub answers again", dim=True))
 
     def _doing(self) -> str:
         return f"{self._title} {self._state.lower().replace('_', ' ')}".rstrip()

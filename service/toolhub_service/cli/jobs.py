@@ -36,6 +36,7 @@ from toolhub_service.cli.output import (
     note,
     print_answer,
     print_json,
+    print_line,
     text_option,
     wants_json,
 )
@@ -82,7 +83,7 @@ def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: boo
         job = connection.call(connection.jobs.SubmitJob, request).job
         if is_watched:
             # First, so that the ID is known when the watch is interrupted; standard output is for the result.
-            click.echo(job.job_id, err=True)
+            print_line(job.job_id, err=True)
             watch_to_the_end(connection, job, as_json=asks_for_data(as_json))
             return
     print_answer(job, as_json, _show_submitted)
@@ -92,16 +93,17 @@ def submit(tool: str, arguments: tuple[str, ...], is_watched: bool, as_json: boo
 
 def _show_submitted(job: job_pb2.Job) -> None:
     """Print the job and what the submitter can do next."""
-    click.echo(f"{job.job_id}  {styled_state(job.status)}")
+    print_line(job.job_id, "  ", styled_state(job.status))
     if job.status.HasField("error"):
         show_error(job.status.error)
         return
     if job.status.state == job_state_pb2.JOB_STATE_AWAITING_APPROVAL:
-        click.echo(how_to_approve(job.approval_id))
+        for words in how_to_approve(job.approval_id):
+            print_line(words)
         note("It then runs in the background. Follow with:")
     else:
         note("Running in the background. Follow with:")
-    click.echo(f"toolhub jobs watch {job.job_id}")
+    print_line(f"toolhub jobs watch {job.job_id}")
 
 
 _OPEN, _EVERY = "open", "all"
@@ -255,7 +257,7 @@ def cancel(job_id: str, reason: str, is_waiting: bool, as_json: bool, **options:
 
 
 def _show_cancelled(status: job_pb2.JobStatus) -> None:
-    click.echo(line(status, status.job_id))
+    print_line(line(status, status.job_id))
     if status.state not in FINAL_STATES:
         note(f"The job was asked to stop. `toolhub jobs watch {status.job_id}` shows when it has.")
     elif status.state != job_state_pb2.JOB_STATE_CANCELLED:

@@ -17,9 +17,9 @@ from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
     explaining,
     footnote,
-    legible,
     note,
     print_json,
+    print_line,
     print_table,
     span,
     text_option,
@@ -51,7 +51,7 @@ class _Span(click.ParamType[int]):
         found = re.fullmatch(r"([0-9]{1,6})([mhdw])", str(value))
         size_s = int(found[1]) * _UNITS_S[found[2]] if found else -1
         if not 0 <= size_s <= _LIFE_MAX_S:
-            self.fail(f"{legible(str(value))!r} is no span of time: write 30m, 24h, 90d or 52w, at most ten years.")
+            self.fail(f"{str(value)!r} is no span of time: write 30m, 24h, 90d or 52w, at most ten years.")
         if size_s < self._least_s:
             self.fail(f"{value}: it must be at least 1m.")
         return size_s
@@ -145,14 +145,12 @@ def _check_name(name: str) -> None:
     if not name or not name.isprintable() or any(map(str.isspace, name)):
         # str.isprintable accepts the space, and no other white space.
         raise click.UsageError(
-            f"{legible(name)!r} cannot be the name of a principal: it must have no spaces and no control characters. "
+            f"{name!r} cannot be the name of a principal: it must have no spaces and no control characters. "
             "Use letters, digits and signs such as - _ . @, as in research-agent."
         )
     # In the policy such a name would be a selector, and match others or nobody.
     if "*" in name or name.startswith(("group:", "issuer:", "actor:")):
-        raise click.UsageError(
-            f"{legible(name)!r} would mean others in policy.yaml: choose a name without * or group:."
-        )
+        raise click.UsageError(f"{name!r} would mean others in policy.yaml: choose a name without * or group:.")
 
 
 def _wanted(life_s: int | None, capabilities: tuple[str, ...], roles: tuple[str, ...], tenant: str) -> Wanted:
@@ -162,9 +160,9 @@ def _wanted(life_s: int | None, capabilities: tuple[str, ...], roles: tuple[str,
 
     for glob in capabilities:
         if not re.fullmatch(r"[\x21-\x7e]{1,255}", glob):
-            raise click.UsageError(f"--capabilities {legible(glob)!r}: write one such as read:fs, read:* or *.")
+            raise click.UsageError(f"--capabilities {glob!r}: write one such as read:fs, read:* or *.")
     if tenant and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", tenant):
-        raise click.UsageError(f"--tenant {legible(tenant)!r}: use up to 64 letters, digits and . _ -")
+        raise click.UsageError(f"--tenant {tenant!r}: use up to 64 letters, digits and . _ -")
     return Wanted(
         expires_s=None if life_s is None else int(time.time()) + life_s,
         roles=frozenset(map(Role, roles)) if roles else None,
@@ -209,10 +207,10 @@ def _answer(name: str, key: str, out: Path | None, *, as_json: bool, **more: str
         print_json({"name": name, **({"file": str(out)} if out else {"key": key}), **more})
         return
     if out is None:
-        click.echo(key)
+        print_line(key)
         note(f"API key of {name!r}. Save it now: only its hash is stored.", err=True)
     else:
-        click.echo(f"The API key of {legible(name)!r} is in {legible(str(out))}, for your user alone.")
+        print_line(f"The API key of {name!r} is in {out!s}, for your user alone.")
 
 
 @keys.command("list")
@@ -309,7 +307,7 @@ def rotate(key: str, overlap_s: int, life_s: int | None, out: Path | None, as_js
     with explaining(OSError, KeyFileInvalid, RotationRefused), _kept_in(out) as keep:
         rotated = file.rotate(key, overlap_s, expires_s)
         if rotated is None:
-            raise click.ClickException(f"There is no key {legible(key)}. `toolhub keys list` shows all keys.")
+            raise click.ClickException(f"There is no key {key}. `toolhub keys list` shows all keys.")
         keep(rotated.key)
     _answer(rotated.name, rotated.key, out, as_json=as_json, replaces=rotated.old_id)
     if overlap_s:
@@ -337,9 +335,9 @@ def revoke(key: str, **options: Any) -> None:
     with explaining(OSError, KeyFileInvalid):
         gone = file.revoke_all(_ids_of(file.read(), key))
     if not gone:
-        raise click.ClickException(f"There is no key {legible(key)}. `toolhub keys list` shows all keys.")
+        raise click.ClickException(f"There is no key {key}. `toolhub keys list` shows all keys.")
     refuses = "refuses it" if len(gone) == 1 else "refuses them"
-    click.echo(f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} revoked. {_noticed(settings, refuses)}")
+    print_line(f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} revoked. {_noticed(settings, refuses)}")
 
 
 def _ids_of(stored: Mapping[str, StoredKey], key: str) -> list[str]:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from toolhub_service.cli.contexts import Context, Login, complete_context, keep_login, read_contexts
-from toolhub_service.cli.output import legible, note
+from toolhub_service.cli.output import note, print_line
 
 if TYPE_CHECKING:
     import httpx
@@ -70,7 +70,7 @@ def login(context_name: str | None, by_code: bool, no_browser: bool, timeout_s: 
             # The next login shall not register another one.
             keep_login(name, replace(_wanted(name)[2], issuer=issuer.issuer, client_id=wanted.client_id))
         request = _request(wanted, issuer)
-        note(legible(f"Logging in to {name} at {issuer.issuer}{_asked(request)}"), err=True)
+        note(f"Logging in to {name} at {issuer.issuer}{_asked(request)}", err=True)
         tokens = _tokens(http, issuer, request, by_code=by_code, no_browser=no_browser, timeout_s=timeout_s)
     session = Session(
         issuer.issuer,
@@ -81,7 +81,7 @@ def login(context_name: str | None, by_code: bool, no_browser: bool, timeout_s: 
         wanted.mcp_resource,
     )
     keep(name, session.with_tokens(wanted.resource, tokens))
-    click.echo(f"Logged in to {name}: {state_text(name)}")
+    print_line(f"Logged in to {name}: {state_text(name)}")
 
 
 def _wanted(context_name: str | None) -> tuple[str, Context, Login]:
@@ -132,7 +132,8 @@ def _tokens(
     def visit(url: str) -> None:
         is_open = not no_browser and _has_browser() and webbrowser.open(url)
         words = "If no page opens, visit" if is_open else "Visit, in a browser of this machine"
-        click.echo(f"{words}:\n  {legible(url)}", err=True)
+        print_line(f"{words}:", err=True)
+        print_line(f"  {url}", err=True)
 
     return by_browser(http, issuer, request, visit, timeout_s)
 
@@ -155,9 +156,9 @@ def _has_browser() -> bool:
 
 
 def _show_code(url: str, code: str, complete: str) -> None:
-    click.echo(f"Visit {legible(url)} on any device and enter the code {legible(code)}", err=True)
+    print_line(f"Visit {url} on any device and enter the code {code}", err=True)
     if complete:
-        click.echo(f"or visit {legible(complete)}", err=True)
+        print_line(f"or visit {complete}", err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ def _found(context: Context, wanted: Login) -> Login:
         )
     if not wanted.issuer and len(metadata.issuers) != 1:
         known = ", ".join(metadata.issuers) or "none"
-        raise LoginFailed(legible(f"The hub names these issuers: {known}. Choose one with --issuer."))
+        raise LoginFailed(f"The hub names these issuers: {known}. Choose one with --issuer.")
     issuer = wanted.issuer or metadata.issuers[0]
     own = next((each for each in metadata.logins if each.get("issuer") == issuer), {})
     resource = str(own.get("resource", "")) or metadata.resource
@@ -196,8 +197,8 @@ def _found(context: Context, wanted: Login) -> Login:
         # The operator of one hub would get tokens of all users who log in there for any other (RFC 8707 §3, RFC 9728
         # §7.3).
         raise LoginFailed(
-            legible(f"The hub wants a token for {other}, which is another server's: nobody was asked for one. ")
-            + "If that is right, name it yourself: `toolhub context add … --replace --login --resource URL --scope …`."
+            f"The hub wants a token for {other}, which is another server's: nobody was asked for one. "
+            "If that is right, name it yourself: `toolhub context add … --replace --login --resource URL --scope …`."
         )
     return Login(
         issuer,
@@ -283,11 +284,11 @@ def logout(context_name: str | None) -> None:
 
     name = _wanted(context_name)[0]
     if session_of(name) is None:
-        click.echo(f"Nobody is logged in to {name}.")
+        print_line(f"Nobody is logged in to {name}.")
         return
     if problem := log_out(name):
         raise click.ClickException(
             f"{problem} The tokens were forgotten here; the access token holds until it expires, and whoever else has "
             "the refresh token can use it."
         )
-    click.echo(f"Logged out of {name}.")
+    print_line(f"Logged out of {name}.")

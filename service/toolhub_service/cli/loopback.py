@@ -16,7 +16,6 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx
 
 from toolhub_service.cli.oauth import Issuer, LoginFailed, Request, Tokens, granted
-from toolhub_service.cli.output import legible
 
 _PATH: Final = "/callback"
 _SILENT_S: Final = 10.0
@@ -68,12 +67,12 @@ def _check(issuer: Issuer, answer: Answer) -> None:
     named = answer.get("iss", "")
     if named != issuer.issuer and (named or issuer.names_itself):
         shown = repr(named[:_TEXT_MAX_CHARS]) if named else "nobody"
-        raise LoginFailed(legible(f"The answer comes from {shown} and not from {issuer.issuer}: it was not used."))
+        raise LoginFailed(f"The answer comes from {shown} and not from {issuer.issuer}: it was not used.")
     if answer.get("error") == "access_denied":
         raise LoginFailed(f"The login was denied at {issuer.issuer}.")
     if error := answer.get("error"):
         why = f"{error}: {answer.get('error_description', '')}"[:_TEXT_MAX_CHARS].rstrip(": .")
-        raise LoginFailed(legible(f"{issuer.issuer} refused: {why}."))
+        raise LoginFailed(f"{issuer.issuer} refused: {why}.")
     if not answer.get("code"):
         raise LoginFailed(f"{issuer.issuer} answered without a code. Run `toolhub login` again.")
 

@@ -20,6 +20,7 @@ from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.contexts import complete_context, read_contexts
 from toolhub_service.cli.hub_options import BY_DEFAULT, BY_ENVIRONMENT, OPTIONS, TYPED
 from toolhub_service.cli.mcp_clients import CLIENTS, entry_of, entry_of_context, merged, written
+from toolhub_service.cli.output import print_json_line, print_line, print_text
 from toolhub_service.cli.root import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _answer_all(problem: str) -> None:
             continue  # no request: no client waits for an answer to it
         if request_id is not None:
             error = {"code": _SERVER_ERROR, "message": problem}
-            click.echo(json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}))
+            print_json_line({"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
 def _target(url: str, settings: Settings) -> str:
@@ -291,8 +292,8 @@ def config_command(
         settings = read_settings(config_file, data_dir)
         entry = entry_of(form, settings, http=http, config_file=config_file, data_dir=data_dir)
     if not write:
-        click.echo(merged(form, "", name, entry), nl=False)
-        click.echo(f"# belongs into {file or form.path()}", err=True)
+        print_text(merged(form, "", name, entry), nl=False)
+        print_line(f"# belongs into {file or form.path()}", err=True)
         return
     if form.file is None and file is None:
         raise click.ClickException(f"{client} has no file of its own: name one with --file.")
@@ -300,4 +301,4 @@ def config_command(
         backup = written(form, file or form.path(), name, entry)
     except (OSError, ValueError) as failed:
         raise click.ClickException(f"{file or form.path()}: {failed}. Nothing was changed.") from failed
-    click.echo(f"Written: {file or form.path()}" + (f" (before: {backup})" if backup else ""))
+    print_line(f"Written: {file or form.path()}" + (f" (before: {backup})" if backup else ""))

@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 import click
 import httpx
 
-from toolhub_service.cli.output import legible
-
 _ANSWER_MAX_BYTES: Final = 256 * 1024
 _TIMEOUT_S: Final = 15.0
 _EXIT_UNREACHABLE: Final = 3
@@ -82,9 +80,9 @@ def _answering(where: str) -> Any:
     except httpx.HTTPError as failed:
         why = str(failed) or type(failed).__name__
         text = f"{where} does not answer ({why}). Check the address and your network, and try again."
-        raise IssuerUnreachable(legible(text)) from failed
+        raise IssuerUnreachable(text) from failed
     except (httpx.InvalidURL, UnicodeError) as broken:
-        raise LoginFailed(legible(f"{where} is no URL: {broken}.")) from broken
+        raise LoginFailed(f"{where} is no URL: {broken}.") from broken
 
 
 def opened(verify: Any = True) -> httpx.Client:
@@ -100,7 +98,7 @@ def checked_url(what: str, url: str) -> str:
         return url
     if parts.scheme == "http" and _is_loopback(parts.hostname or ""):
         return url
-    raise LoginFailed(legible(f"{what} is {url[:_TEXT_MAX_CHARS]!r}: it must be an https:// URL."))
+    raise LoginFailed(f"{what} is {url[:_TEXT_MAX_CHARS]!r}: it must be an https:// URL.")
 
 
 def _is_loopback(host: str) -> bool:
@@ -143,7 +141,7 @@ def _issuer_of(issuer: str, found: dict[str, Any]) -> Issuer:
     """Return the issuer. RFC 8414 §3.3: metadata of another issuer is not used."""
     if found.get("issuer") != issuer:
         named = str(found.get("issuer"))[:_TEXT_MAX_CHARS]
-        raise LoginFailed(legible(f"The metadata of {issuer} is that of {named!r}. Write the issuer to the letter."))
+        raise LoginFailed(f"The metadata of {issuer} is that of {named!r}. Write the issuer to the letter.")
     urls: dict[str, str] = {}
     for name in ("token", "authorization", "device_authorization", "revocation", "registration"):
         url = found.get(f"{name}_endpoint")
@@ -180,7 +178,7 @@ def registered(http: httpx.Client, issuer: Issuer) -> str:
     }
     status, made = asked(http, "POST", issuer.registration_endpoint, json=wanted)
     if status not in (200, 201) or not isinstance(made.get("client_id"), str):
-        raise LoginFailed(legible(f"{issuer.issuer} registers no client ({_why(status, made)}). {advice}"))
+        raise LoginFailed(f"{issuer.issuer} registers no client ({_why(status, made)}). {advice}")
     return str(made["client_id"])
 
 
@@ -189,13 +187,13 @@ def granted(http: httpx.Client, issuer: str, token_endpoint: str, form: dict[str
     status, answer = asked(http, "POST", token_endpoint, data=form)
     # These do not end a login: the refresh token is still valid.
     if status >= 500 or status == 429:
-        raise IssuerUnreachable(legible(f"{issuer} answers HTTP {status}. Try again later."))
+        raise IssuerUnreachable(f"{issuer} answers HTTP {status}. Try again later.")
     if status != 200:
-        raise GrantRefused(str(answer.get("error", "")), legible(f"{issuer} refused: {_why(status, answer)}."))
+        raise GrantRefused(str(answer.get("error", "")), f"{issuer} refused: {_why(status, answer)}.")
     token, kind = answer.get("access_token"), str(answer.get("token_type", ""))
     # A header can hold nothing else, and the hub would refuse a token of another kind (DPoP).
     if not isinstance(token, str) or not token.isascii() or not token.isprintable() or kind.lower() != "bearer":
-        raise GrantRefused("", f"{issuer} answered no Bearer token ({legible(kind)[:40] or 'no token_type'}).")
+        raise GrantRefused("", f"{issuer} answered no Bearer token ({kind[:40] or 'no token_type'}).")
     return Tokens(token, str(answer.get("refresh_token") or ""), _seconds(answer.get("expires_in"), 0.0))
 
 
@@ -256,7 +254,7 @@ def by_device(
     status, answer = asked(http, "POST", issuer.device_authorization_endpoint, data=request.asks)
     code, shown, url = (answer.get(name) for name in ("device_code", "user_code", "verification_uri"))
     if status != 200 or not (isinstance(code, str) and isinstance(shown, str) and isinstance(url, str)):
-        raise LoginFailed(legible(f"{issuer.issuer} gives out no device code: {_why(status, answer)}."))
+        raise LoginFailed(f"{issuer.issuer} gives out no device code: {_why(status, answer)}.")
     complete = str(answer.get("verification_uri_complete") or "")
     show(checked_url("The address to visit", url), shown, checked_url("It", complete) if complete else "")
     lifetime_s = min(_seconds(answer.get("expires_in"), _DEVICE_LIFETIME_MAX_S), _DEVICE_LIFETIME_MAX_S)

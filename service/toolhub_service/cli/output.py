@@ -1,11 +1,13 @@
 """Output: tables and text on a terminal. In a pipe lists and checks are plain text, single records JSON.
 
-Text from a hub is shown with its control characters made visible: a file or a web page that a tool has read must not be
-able to control the terminal.
+No other module of the command line prints. Whatever is printed here passes `guards/foreign_text.py`, because most of it
+was written by somebody else: a file or a web page that a tool has read must not be able to control the terminal. Only
+`Escaped` text is printed as it is, and only `styled` and `joined` make it.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -15,9 +17,11 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import click
+
+from toolhub_service.guards.foreign_text import escape_hidden
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -34,11 +38,12 @@ Answer = TypeVar("Answer", bound="Message")
 _GAP: Final = "  "
 _LAST_COLUMN_MIN: Final = 24
 _SECOND_LINE_INDENT: Final = 4
-_SPACES: Final = {ord("\n"): " ", ord("\t"): " "}
-_CONTROL_PICTURES: Final = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
-# Unpaired surrogates, which JSON may hold and UTF-8 output cannot.
-_SURROGATES: Final = re.compile("[\ud800-\udfff]")
-_CONTROLS: Final = {**_CONTROL_PICTURES, **dict.fromkeys(range(0x7F, 0xA0), "�")}
+# A line end of foreign text would begin a line that imitates one of the command itself.
+_LINE_ENDS: Final = {ord("\n"): " ", ord("\t"): " "}
+_REST_INDENT: Final = "  "
+_QUOTE: Final = "│ "
+_LONG_SPACES: Final = re.compile(r"[^\S\n]{17,}")
+_RUNS_OF_SPACE: Final = re.compile(r"(?<=\S)\s+")
 
 
 _META: Final = "toolhub.output"
@@ -114,24 +119,29 @@ def wants_json(as_json: bool) -> bool:
 def print_json(value: Any) -> None:
     """Print a value in the format of -o, which is JSON without it."""
     if (wanted := _format()) == "yaml":
-        import yaml
-
-        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+        print_yaml(value)
     elif wanted == "jsonl":
         for record in _records(value):
             print_json_line(record)
     elif wanted == "name":
         for record in _records(value):
-            click.echo(_name(record))
+            print_line(_name(record))
     else:
         _print_document(value)
 
 
 def _print_document(value: Any) -> None:
-    text = json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)
-    if not text.isascii() and _SURROGATES.search(text):
-        text = json.dumps(value, indent=2 if sys.stdout.isatty() else None)
-    click.echo(text)
+    # Hidden characters are inside strings only, where an escape means the same to every reader of JSON.
+    click.echo(escape_hidden(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)))
+
+
+def print_yaml(value: Any) -> None:
+    import yaml
+
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    if escape_hidden(text) != text:
+        text = yaml.safe_dump(value, sort_keys=False)  # quotes what it escapes, as plain scalars cannot be escaped
+    click.echo(text, nl=False)
 
 
 def _records(value: Any) -> list[Any]:
@@ -160,14 +170,14 @@ def print_answer(answer: Answer, as_json: bool, show: Callable[[Answer], object]
 
 
 def print_json_line(value: Any) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(escape_hidden(json.dumps(value, ensure_ascii=False)))
 
 
 def print_next(record: Any) -> None:
     """Print one record of a stream: as `print_json` would in a list, JSON as one line."""
     wanted = _format()
     if wanted == "yaml":
-        click.echo("---")
+        print_line("---")
     if wanted in ("yaml", "name"):
         print_json(record)
     else:
@@ -184,22 +194,72 @@ def columns() -> int:
     return shutil.get_terminal_size().columns
 
 
-def legible(text: str) -> str:
-    """Return the text with every control character except line ends and tabs made visible."""
-    return text.translate(_CONTROLS)
+class Escaped(str):
+    """Text that is printed as it is: its hidden characters are escaped, and escape sequences in it are ours.
+
+    In an f-string it becomes a plain `str`, whose colours would be escaped: use `joined`.
+    """
+
+    __slots__ = ()
 
 
-def revealed(text: str) -> str:
-    """Like `legible`, with invisible characters named, too: for text that an untrusted party wrote for a model to
-    read."""
-    from toolhub_service.guards.descriptions import escaped
+def styled(text: str, *, fg: str | None = None, bold: bool | None = None, dim: bool | None = None) -> Escaped:
+    """Return the text as one line, in a colour."""
+    return Escaped(click.style(_as_line(text), fg=fg, bold=bold, dim=dim))
 
-    return escaped(text)
+
+def joined(*parts: str) -> Escaped:
+    """Return the parts as one line; `Escaped` ones keep their colours."""
+    return Escaped("".join(map(_as_line, parts)))
+
+
+def print_line(*parts: str, err: bool = False, nl: bool = True) -> None:
+    """Print the parts as one line, whatever line ends they have; `Escaped` ones keep their colours."""
+    click.echo(joined(*parts), err=err, nl=nl)
+
+
+def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text that may have several lines."""
+    click.echo(escape_hidden(text), err=err, nl=nl)
+
+
+def print_failure(failed: click.ClickException) -> None:
+    """Print a failure that does not end the command, as one that does is printed."""
+    print_line("Error: ", failed.format_message(), err=True)
+
+
+class BinaryOutput(Protocol):
+    """What may be written of a file."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+
+def binary_output() -> BinaryOutput:
+    """Return where bytes of any kind go: standard output exactly, except that a terminal gets them as legible text."""
+    return _TerminalBytes() if sys.stdout.isatty() else sys.stdout.buffer
+
+
+class _TerminalBytes:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def write(self, data: bytes, /) -> int:
+        print_text(self._decoder.decode(data), nl=False)
+        return len(data)
+
+    def flush(self) -> None:
+        print_text(self._decoder.decode(b"", final=True), nl=False)
+
+
+def _as_line(text: str) -> str:
+    return text if isinstance(text, Escaped) else escape_hidden(text).translate(_LINE_ENDS)
 
 
 def first_line(text: str) -> str:
-    """Return the first sentence or the first line, whichever is shorter; a remote tool's text is untrusted."""
-    return revealed(text.partition(". ")[0].partition("\n")[0].rstrip("."))
+    """Return the first sentence or the first line, whichever is shorter, as a person may see it."""
+    return escape_hidden(text.partition(". ")[0].partition("\n")[0].rstrip("."))
 
 
 def counted(count: int, noun: str) -> str:
@@ -250,27 +310,75 @@ def explaining(*kinds: type[Exception], place: object = "") -> Iterator[None]:
         text = f"{place}: {reason}" if place else str(reason)
         if isinstance(reason, OSError) and reason.strerror:
             text = f"{reason.filename or place}: {reason.strerror}"
-        raise click.ClickException(legible(text)) from reason
+        raise click.ClickException(escape_hidden(text)) from reason
 
 
-def note(text: str, *, err: bool = False) -> None:
-    """Print a dim line beside the answer."""
-    click.secho(text, dim=True, err=err)
+def note(*lines: str, err: bool = False) -> None:
+    """Print dim lines beside the answer; empty lines before one stay."""
+    for text in lines:
+        line = text.lstrip("\n")
+        click.echo("\n" * (len(text) - len(line)) + styled(line, dim=True), err=err)
 
 
-def footnote(text: str) -> None:
-    """Print a dim line below a list; in a pipe on standard error, so that standard output has only rows."""
-    note(text, err=not sys.stdout.isatty())
+def footnote(*lines: str) -> None:
+    """Print dim lines below a list; in a pipe on standard error, so that standard output has only rows."""
+    note(*lines, err=not sys.stdout.isatty())
 
 
 def print_prose(text: str, indent: str = "", mark: str = "", colour: str | None = None, *, err: bool = False) -> None:
-    """Print sentences, wrapped, after a coloured mark; separate lines keep their ends, so that they can be pasted."""
-    first, _, rest = legible(text).partition("\n")
+    """Print sentences, wrapped, after a coloured mark; separate lines keep their ends, so that they can be pasted, and
+    are indented, so that none of them can pass for a line of the command."""
+    first, _, rest = escape_hidden(text).partition("\n")
     first = f"{mark} {first}" if mark else first
     lines = textwrap.wrap(first, columns(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     if mark:
         lines[0] = click.style(mark, fg=colour, bold=colour is None) + lines[0][len(mark) :]
-    click.echo("\n".join([*lines, rest] if rest else lines), err=err)
+    click.echo("\n".join([*lines, textwrap.indent(rest, indent or _REST_INDENT)] if rest else lines), err=err)
+
+
+def print_quoted(text: str) -> None:
+    """Print foreign text with a mark before each line, so that none of it can pass for a line of the command.
+
+    Runs of empty lines and of spaces are shown as their number: they would push what follows out of sight.
+    """
+    for line in quoted_lines(text, None if is_whole() else columns()):
+        print_line(line)
+
+
+def quoted_lines(text: str, width: int | None) -> Iterator[str]:
+    """Yield the lines of `print_quoted`, of at most `width` columns each."""
+    room = None if width is None else max(width - len(_QUOTE), _LAST_COLUMN_MIN)
+    shown = _LONG_SPACES.sub(lambda run: f" ⟨{len(run.group()):,} spaces⟩ ", escape_hidden(text.rstrip()))
+    empty = 0
+    for line in shown.replace("\t", "    ").split("\n"):
+        if not line.strip():
+            empty += 1
+            continue
+        if empty:
+            yield _QUOTE + (f"⟨{empty:,} empty lines⟩" if empty > 1 else "")
+        empty = 0
+        yield from (_QUOTE + piece for piece in ([line] if room is None else _wrapped(line, room)))
+
+
+def _wrapped(line: str, room: int) -> Iterator[str]:
+    """Yield pieces of at most so many columns, split at spaces where there are some."""
+    while _width(line) > room:
+        size = _fitting_chars(line, room)
+        at = line.rfind(" ", room // 2, size) + 1 or size
+        yield line[:at]
+        line = line[at:]
+    yield line
+
+
+def _fitting_chars(line: str, room: int) -> int:
+    if line.isascii():
+        return room
+    left = room
+    for at, char in enumerate(line):
+        left -= _width(char)
+        if left < 0:
+            return max(at, 1)
+    return len(line)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cut: bool = False) -> None:
@@ -296,20 +404,21 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, is_cu
             lines = [_cut(rest, room)] if is_cut else textwrap.wrap(rest, room, break_on_hyphens=False) or [""]
         begin = _line([*row[: len(fixed)], "" if is_narrow else lines.pop(0)], fixed)
         for line in (begin, *(" " * left + more for more in lines if more)):
-            click.secho(line, bold=True) if row is headings else click.echo(line)
+            click.echo(click.style(line, bold=True) if row is headings else line)
 
 
 def _cell(text: str, is_pipe: bool) -> str:
-    cell = legible(text).translate(_SPACES)
+    # Two spaces separate columns: a run of them in a cell would imitate another column.
+    cell = _RUNS_OF_SPACE.sub(" ", _as_line(text)).rstrip()
     return cell or ("–" if is_pipe else "")
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     """Print `name value` lines, the names dim."""
     shown = list(pairs)
-    width = max((len(name) for name, _ in shown), default=0)
+    width = max((len(_as_line(name)) for name, _ in shown), default=0)
     for name, value in shown:
-        click.echo(click.style(name.ljust(width), dim=True) + _GAP + legible(value))
+        print_line(styled(_as_line(name).ljust(width), dim=True), _GAP, value)
 
 
 def message_as_json(message: Message) -> dict[str, Any]:

@@ -22,14 +22,16 @@ from toolhub_service.cli.output import (
     note,
     print_answer,
     print_json,
+    print_line,
     print_pairs,
     print_prose,
     print_table,
-    revealed,
+    styled,
     text_option,
     utc,
     wants_json,
 )
+from toolhub_service.cli.questions import confirm
 from toolhub_service.cli.root import SuggestingGroup
 
 # A remote definition is untrusted text, written for a model to read: its invisible characters are named.
@@ -52,16 +54,16 @@ def change_of(pin: Pin) -> str:
     if pin.change == pin_pb2.PIN_CHANGE_UNSPECIFIED:
         return "–"
     change = enum_name(pin, "change").lower()
-    return f"{change} from {revealed(pin.renamed_from)}" if pin.renamed_from else change
+    return f"{change} from {pin.renamed_from}" if pin.renamed_from else change
 
 
 def print_pin(pin: Pin) -> None:
     """Print one pin: findings, facts, then the difference, or the definition when there is nothing to compare."""
     state = state_of(pin)
-    click.secho(f"{revealed(pin.tool)}  ", bold=True, nl=False)
-    click.secho(state, fg=_COLOURS.get(state), bold=True)
+    print_line(styled(f"{pin.tool}  ", bold=True), nl=False)
+    print_line(styled(state, fg=_COLOURS.get(state), bold=True))
     for finding in pin.findings:
-        print_prose(revealed(finding), "  ", "!", "red")
+        print_prose(finding, "  ", "!", "red")
     print_pairs(_facts(pin))
     if pin.diff:
         note("\nchanges (both sides are untrusted text of the source):")
@@ -76,12 +78,12 @@ def print_pin(pin: Pin) -> None:
 
 def _row(pin: Pin) -> tuple[str, ...]:
     seen = f"{pin.seen_at.ToDatetime():%Y-%m-%d %H:%M}"
-    findings = "; ".join(revealed(finding) for finding in pin.findings) or "–"
-    return revealed(pin.tool), state_of(pin), change_of(pin), pin.digest[:_DIGEST_CHARS], seen, findings
+    findings = "; ".join(finding for finding in pin.findings) or "–"
+    return pin.tool, state_of(pin), change_of(pin), pin.digest[:_DIGEST_CHARS], seen, findings
 
 
 def _facts(pin: Pin) -> Iterator[tuple[str, str]]:
-    yield "source", revealed(pin.source)
+    yield "source", pin.source
     if pin.change:
         yield "change", change_of(pin)
     yield "digest", pin.digest
@@ -89,23 +91,23 @@ def _facts(pin: Pin) -> Iterator[tuple[str, str]]:
         yield "approved", pin.previous_digest
     yield "first seen", utc(pin.seen_at)
     if pin.decided_by:
-        yield "decided by", f"{revealed(pin.decided_by)} at {utc(pin.decided_at)}"
+        yield "decided by", f"{pin.decided_by} at {utc(pin.decided_at)}"
     if pin.comment:
-        yield "comment", revealed(pin.comment)
+        yield "comment", pin.comment
 
 
 def _print_diff(diff: str) -> None:
-    for text in revealed(diff).split("\n"):
+    for text in diff.split("\n"):
         is_heading = text.startswith(("+++", "---"))
-        click.secho(_short(text), fg=None if is_heading else _LINE_COLOURS.get(text[:1]), bold=is_heading)
+        print_line(styled(_short(text), fg=None if is_heading else _LINE_COLOURS.get(text[:1]), bold=is_heading))
 
 
 def _print_definition(pin: Pin) -> None:
     text = json.dumps(json.loads(pin.definition_json), indent=2, sort_keys=True, ensure_ascii=False)
     # By every line break of Unicode: a definition must not imitate a line of the command itself.
-    lines = revealed(text).splitlines()
+    lines = text.splitlines()
     for shown in lines[:_DEFINITION_LINES_MAX]:
-        click.echo(_short(shown))
+        print_line(_short(shown))
     if len(lines) > _DEFINITION_LINES_MAX:
         note(f"… {len(lines) - _DEFINITION_LINES_MAX:,} more lines (use --json)")
 
@@ -302,9 +304,9 @@ def _confirm(found: Sequence[pin_pb2.Pin], *, can_ask: bool) -> None:
         )
     for pin in found:
         print_pin(pin)
-        click.echo()
+        print_line()
     asked = "Accept this definition?" if len(found) == 1 else f"Accept these {len(found)} definitions?"
-    if not click.confirm(asked, default=False, err=True):
+    if not confirm(asked):
         raise click.ClickException("Nothing was decided. To reject: `toolhub pins reject TOOL`.")
 
 
@@ -323,7 +325,7 @@ def _decide(
         )
         decided.append(connection.call(connection.registry.DecidePin, request).pin)
         if not wants_json(as_json):
-            click.echo(f"{revealed(pin.tool)}  {state_of(decided[-1])}  {pin.digest[:_DIGEST_CHARS]}")
+            print_line(f"{pin.tool}  {state_of(decided[-1])}  {pin.digest[:_DIGEST_CHARS]}")
     if wants_json(as_json):
         print_json({"pins": [message_as_json(pin) for pin in decided]})
     elif not decided:

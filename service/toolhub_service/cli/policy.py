@@ -19,7 +19,9 @@ from toolhub_service.cli.output import (
     json_option,
     note,
     print_json,
+    print_line,
     print_prose,
+    styled,
     text_option,
     wants_json,
 )
@@ -118,7 +120,7 @@ def init(**options: Any) -> None:
             ) from standing
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(STARTER_POLICY)
-    click.echo(f"Wrote {paths.policy}. Until you change it, it is equal to the built-in starter policy.")
+    print_line(f"Wrote {paths.policy}. Until you change it, it is equal to the built-in starter policy.")
 
 
 @policy.command()
@@ -162,7 +164,7 @@ def check(file: Path | None, strict: bool, as_json: bool, **options: Any) -> Non
 def _print_valid(chosen: Path | None, snapshot: PolicySnapshot, warnings: list[str]) -> None:
     for warning in warnings:
         print_prose(f"{chosen}, {warning}", "  ", "!", "yellow")
-    click.secho(f"✓ {chosen or 'The built-in starter policy'} is valid", fg="green")
+    print_line(styled(f"✓ {chosen or 'The built-in starter policy'} is valid", fg="green"))
     counts = ((part, len(getattr(snapshot.document, part))) for part in _PARTS)
     summary = ", ".join(f"{count} in {part}" for part, count in counts if count)
     note(f"  including what it extends: {summary or 'nothing is granted'}; revision {snapshot.revision[:12]}")
@@ -291,7 +293,10 @@ def _show(explanation: Explanation) -> None:
         mark, colour = ("●", None) if each.matched else ("·", "bright_black")
         print_prose(f"{each.id.ljust(width)}  {each.what}; {each.why}", " " * (width + 4), mark, colour)
     verdict = explanation.verdict
-    click.secho(f"\n{verdict.effect.value} by {verdict.rule_id}", fg="green" if verdict.allows else "red", bold=True)
+    print_line()
+    print_line(
+        styled(f"{verdict.effect.value} by {verdict.rule_id}", fg="green" if verdict.allows else "red", bold=True)
+    )
     print_prose(verdict.reason)
     if remedy := _remedy(verdict):
         print_prose(remedy)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import EXIT_REFUSED, explaining, print_prose
+from toolhub_service.cli.output import EXIT_REFUSED, explaining, print_prose, print_text
 from toolhub_service.cli.root import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _write(translate: Any, file: Path, output: Path | None, strict: bool, *more:
         # The translation is validated as a policy before anybody uses it.
         parse_policy(text)
     if output is None:
-        click.echo(text, nl=False)
+        print_text(text, nl=False)
     else:
         with explaining(OSError, place=output):
             # Mode 0600 and never over another file, like `toolhub policy init`.

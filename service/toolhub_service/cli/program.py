@@ -24,9 +24,12 @@ from toolhub_service.cli.output import (
     EXIT_REFUSED,
     asks_for_data,
     json_option,
-    legible,
     note,
     print_answer,
+    print_json_line,
+    print_line,
+    print_text,
+    styled,
 )
 from toolhub_service.cli.progress import ProgressBar
 from toolhub_service.cli.root import SuggestingGroup
@@ -73,11 +76,12 @@ def run(file: str, as_json: bool, **options: Any) -> None:
     with connected_by(options) as connection:
         if options["as_job"]:
             job = connection.call(connection.jobs.SubmitJob, job_pb.SubmitJobRequest(**fields)).job
-            click.echo(job.job_id, err=options["watch"])
+            print_line(job.job_id, err=options["watch"])
             if options["watch"]:
                 watch_to_the_end(connection, job, as_json=as_json)
             else:
-                note(f"Running in the background. Follow with:\ntoolhub jobs watch {job.job_id}", err=True)
+                note("Running in the background. Follow with:", err=True)
+                note(f"toolhub jobs watch {job.job_id}", err=True)
             return
         fields["mode"] = call_pb2.INVOKE_MODE_DRY_RUN if options["dry_run"] else call_pb2.INVOKE_MODE_EXECUTE
         running = connection.call(connection.tools.InvokeStream, pb.InvokeStreamRequest(**fields))
@@ -86,7 +90,8 @@ def run(file: str, as_json: bool, **options: Any) -> None:
         except KeyboardInterrupt:
             # Ending the stream cancels the program, which would otherwise run on without a caller.
             running.cancel()
-            click.echo("\nInterrupted. The hub cancels the program; what its calls have done is not undone.", err=True)
+            print_line(err=True)
+            print_line("Interrupted. The hub cancels the program; what its calls have done is not undone.", err=True)
             sys.exit(EXIT_INTERRUPTED)
     _print(answer, as_json, shlex.join(["toolhub", "program", "run", file]))
 
@@ -100,7 +105,7 @@ def _print(answer: pb.InvokeStreamResponse, as_json: bool, again: str) -> None:
     value = json.loads(answer.result.result_json) if answer.result.ok else {}
     # A pipe gets only the value, for `| jq`.
     if "value" in value and not sys.stdout.isatty() and not asks_for_data(as_json):
-        click.echo(json.dumps(value["value"], ensure_ascii=False))
+        print_json_line(value["value"])
     else:
         print_answer(answer.result, as_json, partial(show_result, again=again))
     if not answer.result.ok:
@@ -181,9 +186,9 @@ def _show_changes(details_json: bytes, shown: set[tuple[int, str]]) -> None:
             continue
         shown.add(key)
         state = change["state"]
-        mark = click.style(_MARKS.get(state, "?"), fg=_COLOURS.get(state))
+        mark = styled(_MARKS.get(state, "?"), fg=_COLOURS.get(state))
         about = " ".join(part for part in (change.get("kind", ""), change.get("callId", "")) if part)
-        click.echo(f"{mark} {change['call']:>3}  {legible(change['tool'])}  {legible(about)}".rstrip(), err=True)
+        print_line(mark, f" {change['call']:>3}  {change['tool']}  {about}".rstrip(), err=True)
 
 
 @program.command()
@@ -205,4 +210,4 @@ def stubs(form: str, sources: tuple[str, ...], tags: tuple[str, ...], **options:
     with connected_by(options) as connection:
         request = pb.ExportToolsRequest(format=_FORMATS[form], filter=where)
         for page in connection.pages(connection.tools.ExportTools, request):
-            click.echo(page.text, nl=False)
+            print_text(page.text, nl=False)

@@ -11,9 +11,8 @@ from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import click
-
-from toolhub_service.cli.output import can_redraw, legible
+from toolhub_service.cli.output import can_redraw, joined, print_line
+from toolhub_service.guards.foreign_text import on_one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -137,7 +136,7 @@ class ProgressBar:
         """Show a report made at `at_s`, by any one clock; default: now."""
         self._pace.add(report, time.monotonic() if at_s is None else at_s)
         total = report.total if report.HasField("total") else None
-        self._update(completed=report.step, total=total, text=legible(progress_text(report, self._pace)))
+        self._update(completed=report.step, total=total, text=on_one_line(progress_text(report, self._pace)))
 
     def reset(self) -> None:
         """Compute the rate from the next reports only."""
@@ -146,17 +145,17 @@ class ProgressBar:
     def rename(self, title: str) -> None:
         """Change the title."""
         self._title = title
-        self._update(description=legible(title))
+        self._update(description=on_one_line(title))
 
     def above(self, line: str) -> None:
         """Print a line above the bar; it may hold colours."""
         if self._bar is None:
-            click.echo(line, err=not self._on_stdout)
+            print_line(line, err=not self._on_stdout)
             return
         from rich.text import Text
 
         # Through the bar's console, which removes the bar first and redraws it below.
-        self._bar.console.print(Text.from_ansi(line), soft_wrap=True)
+        self._bar.console.print(Text.from_ansi(joined(line)), soft_wrap=True)
 
     def close(self) -> None:
         """Remove the bar; the next report draws another."""
@@ -176,6 +175,6 @@ class ProgressBar:
             title = TextColumn("{task.description}", markup=False)
             console = Console(stderr=not self._on_stdout)
             self._bar = Progress(title, BarColumn(_BAR_COLUMNS), text, console=console, transient=True)
-            self._task = self._bar.add_task(legible(self._title), total=None, text="")
+            self._task = self._bar.add_task(on_one_line(self._title), total=None, text="")
             self._bar.start()
         self._bar.update(self._task, **state)

@@ -21,8 +21,8 @@ from toolhub_service.cli.output import (
     enum_name,
     footnote,
     json_option,
-    legible,
     print_answer,
+    print_line,
     print_table,
     text_option,
     wants_json,
@@ -155,7 +155,7 @@ def register(file: IO[bytes], replace: bool, as_json: bool, **options: Any) -> N
     try:
         specs = specs_of(file.read())
     except NotATool as broken:
-        raise click.UsageError(legible(f"{file.name}: {broken}")) from broken
+        raise click.UsageError(f"{file.name}: {broken}") from broken
     with connected_by(options) as connection:
         request = pb.RegisterToolsRequest(tools=specs, upsert=replace)
         print_answer(connection.call(connection.registry.RegisterTools, request), as_json, _show_registered)
@@ -163,7 +163,7 @@ def register(file: IO[bytes], replace: bool, as_json: bool, **options: Any) -> N
 
 def _show_registered(answer: pb.RegisterToolsResponse) -> None:
     for tool in answer.tools:
-        click.echo(f"{tool.name} {tool.version} is registered: {tool.state_reason or state_name(tool)}")
+        print_line(f"{tool.name} {tool.version} is registered: {tool.state_reason or state_name(tool)}")
 
 
 @click.command()
@@ -180,7 +180,7 @@ def unregister(name: str, as_json: bool, **options: Any) -> None:
     with connected_by(options) as connection:
         request = pb.UnregisterToolRequest(name=name)
         answer = connection.call(connection.registry.UnregisterTool, request)
-    print_answer(answer, as_json, lambda _: click.echo(f"{name} is removed"))
+    print_answer(answer, as_json, lambda _: print_line(f"{name} is removed"))
 
 
 @click.command()

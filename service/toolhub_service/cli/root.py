@@ -6,10 +6,12 @@ import difflib
 import gc
 import importlib
 import os
+from typing import Any
 
 import click
 
 from toolhub_service import __version__
+from toolhub_service.guards.foreign_text import escape_hidden
 
 # By name, not imported: gRPC and the generated code take some 90 ms (python -X importtime), also at each completion.
 _COMMANDS = {
@@ -87,6 +89,13 @@ _EXIT_CODES = (
 )
 
 
+def _legible_failure(message: str, code: int) -> click.ClickException:
+    class LegibleFailure(click.ClickException):
+        exit_code = code
+
+    return LegibleFailure(message)
+
+
 class SuggestingGroup(click.Group):
     """Names the nearest command when the typed one does not exist; takes options of its commands before their name."""
 
@@ -114,6 +123,17 @@ class SuggestingGroup(click.Group):
             near = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
             advice = f"Did you mean `{near[0]}`?" if near else f"Commands: {', '.join(known)}."
             raise click.UsageError(f"There is no command `{args[0]}`. {advice}", ctx) from unknown
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a failure's message may quote text of others, and click prints it as it is."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as failed:
+            message = failed.format_message()
+            # A line of it must not pass for one of the command itself.
+            if (shown := escape_hidden(message).replace("\n", "\n  ")) == message:
+                raise
+            raise _legible_failure(shown, failed.exit_code) from failed
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the first sentence of each command uncut: click would cut it after some forty characters."""

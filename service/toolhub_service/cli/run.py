@@ -15,7 +15,7 @@ from toolhub.v1 import call_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.call import request_id_option, typed_context
 from toolhub_service.cli.client import Connection, address_options, connected_by, status_of
-from toolhub_service.cli.output import EXIT_INTERRUPTED, EXIT_REFUSED
+from toolhub_service.cli.output import EXIT_INTERRUPTED, EXIT_REFUSED, print_json_line
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.faces.countbot import NAME as COUNTBOT
@@ -31,8 +31,6 @@ _LINE_MAX_BYTES: Final = strict_json.MAX_BYTES
 _SKIPPED_BYTES: Final = 64 * 1024
 _MEMBERS: Final = ("tool", "args", "arguments")
 _TOOL_NAME_MAX: Final = 256
-# JSON may contain them unescaped; a terminal may interpret them as commands.
-_ESCAPES: Final = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 _KINDS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: ErrorKind.INVALID_INPUT,
     grpc.StatusCode.UNAUTHENTICATED: ErrorKind.PERMISSION_DENIED,
@@ -147,7 +145,7 @@ class _Runner:
                 "duration_ms": sum(step.duration_us for step in result.durations) // 1_000,
                 "result": value,
             }
-        click.echo(json.dumps(value, ensure_ascii=False).translate(_ESCAPES))
+        print_json_line(value)
 
 
 def _read(line: bytes | None) -> tuple[str, JsonValue]:

@@ -15,6 +15,7 @@ import click
 
 from toolhub_service import __version__
 from toolhub_service.cli.config import read_settings, settings_options
+from toolhub_service.cli.output import print_line
 
 if TYPE_CHECKING:
     from toolhub_service.domain.errors import ToolFailure
@@ -154,10 +155,11 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
             ports = hub.server.port, hub.observing.metrics_port, hub.mcp.listener.port
             greet(settings, *ports, hub.mcp.problem, hub.server.keys_port)
         else:
-            click.echo(READY, nl=False)
+            sys.stdout.buffer.write(READY)
+            sys.stdout.flush()
 
     if (agent := settings.auth.spiffe.workload_api) and sys.stderr.isatty():
-        click.echo(f"Asking the SPIFFE agent at {agent} for a certificate; it is waited for, for 30 seconds.", err=True)
+        print_line(f"Asking the SPIFFE agent at {agent} for a certificate; it is waited for, for 30 seconds.", err=True)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     asyncio.run(serve_hub(settings, worker=worker, ready=ready))
     if worker is None:
@@ -170,16 +172,16 @@ def greet(
     """Print where the hub serves. `keys_port` 0: as `server.tls.keys_listen` says."""
     listen = settings.server.listen
     address = listen if listen.startswith("unix") else f"{listen.rpartition(':')[0]}:{port}"
-    click.echo(f"tool-hub {__version__} is serving on {address}")
+    print_line(f"tool-hub {__version__} is serving on {address}")
     if keys := settings.server.tls.keys_listen:
         host, _, chosen = keys.rpartition(":")
-        click.echo(f"for API keys and tokens without a certificate: {host}:{keys_port or chosen}")
+        print_line(f"for API keys and tokens without a certificate: {host}:{keys_port or chosen}")
     if metrics_port:
         host = settings.metrics.listen.rpartition(":")[0]
-        click.echo(f"metrics: http://{host}:{metrics_port}/metrics")
+        print_line(f"metrics: http://{host}:{metrics_port}/metrics")
     if mcp_port or mcp_problem:
-        click.echo(f"MCP: {_mcp_words(settings, mcp_port, mcp_problem)}")
-    click.echo(f"Next, in another terminal:  {client_environment(settings, address)}{_program()} tools list")
+        print_line(f"MCP: {_mcp_words(settings, mcp_port, mcp_problem)}")
+    print_line(f"Next, in another terminal:  {client_environment(settings, address)}{_program()} tools list")
     sys.stdout.flush()
 
 
@@ -213,7 +215,7 @@ def _print_stopped(settings: Settings) -> None:
     stores = settings.stores
     are_here = stores.kind == "sqlite" and not (stores.postgres_url or stores.redis_url)
     kept = "Jobs, audit log and settings are" if are_here else "What the hub keeps in files is"
-    click.echo(f"Stopped. {kept} in {Paths(settings).data_dir.absolute()}", err=True)
+    print_line(f"Stopped. {kept} in {Paths(settings).data_dir.absolute()}", err=True)
 
 
 def client_environment(settings: Settings, address: str) -> str:

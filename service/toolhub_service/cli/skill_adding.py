@@ -9,7 +9,16 @@ from typing import Any, Final
 import click
 
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import explaining, json_option, legible, note, print_json, wants_json
+from toolhub_service.cli.output import (
+    explaining,
+    json_option,
+    note,
+    print_json,
+    print_line,
+    print_text,
+    styled,
+    wants_json,
+)
 from toolhub_service.cli.source_files import file_option, read_text
 
 _REPOSITORY: Final = re.compile(r"(?:https|ssh|file)://|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:")
@@ -125,15 +134,15 @@ def _report(
         )
         return
     done = "would be" if dry_run else "is"
-    click.secho(f"{name} {done} {'added to' if is_new else 'changed in'} {path}", bold=True)
-    click.echo(legible(as_yaml({name: source})), nl=False)
+    print_line(styled(f"{name} {done} {'added to' if is_new else 'changed in'} {path}", bold=True))
+    print_text(as_yaml({name: source}), nl=False)
     if trust == "approval":
         note(f"! its skills wait for a person: toolhub pins list --source {name}, then toolhub pins accept")
     note(
-        f"\nTo load it into a running hub: toolhub sources refresh {name}\n"
-        "To let a principal use its skills, add to policy.yaml (under `grants`, if that is already there):"
+        f"\nTo load it into a running hub: toolhub sources refresh {name}",
+        "To let a principal use its skills, add to policy.yaml (under `grants`, if that is already there):",
     )
-    click.echo(f"  {grant}")
+    print_line(f"  {grant}")
 
 
 def _trust(source: Any) -> str:

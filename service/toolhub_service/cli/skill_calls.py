@@ -18,7 +18,6 @@ from toolhub_service.cli.output import (
     json_option,
     print_json,
     print_table,
-    revealed,
     text_option,
     wants_json,
 )
@@ -60,7 +59,7 @@ def list_skills(as_json: bool, **options: Any) -> None:
     else:
         footnote(_none_found(denied))
     for remark in remarks:
-        footnote(f"! {revealed(remark)}")
+        footnote(f"! {remark}")
 
 
 @click.command()

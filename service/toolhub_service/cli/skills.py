@@ -16,9 +16,10 @@ from toolhub_service.cli.output import (
     json_option,
     note,
     print_json,
+    print_line,
     print_pairs,
     print_prose,
-    revealed,
+    styled,
     text_option,
     wants_json,
 )
@@ -69,12 +70,12 @@ def check(places: tuple[Path, ...], *, as_json: bool, sources_file: Path | None,
     for each in found:
         colour = "red" if each["problems"] else "yellow" if each["warnings"] else "green"
         mark = "✗" if each["problems"] else "!" if each["warnings"] else "✓"
-        click.secho(f"{mark} {revealed(each['name'])}", fg=colour, bold=True, nl=not each["mode"])
+        print_line(styled(f"{mark} {each['name']}", fg=colour, bold=True), nl=not each["mode"])
         if each["mode"]:
-            click.secho(f"  {each['mode']}  {each['digest'][:_DIGEST_CHARS]}", dim=True)
+            print_line(styled(f"  {each['mode']}  {each['digest'][:_DIGEST_CHARS]}", dim=True))
         for sign, sentences in (("✗", each["problems"]), ("!", each["warnings"])):
             for sentence in sentences:
-                print_prose(f"{_INDENT}{sign} {revealed(sentence)}", f"{_INDENT}  ")
+                print_prose(f"{_INDENT}{sign} {sentence}", f"{_INDENT}  ")
     wrong = sum(bool(each["problems"]) for each in found)
     if found:
         note(f"{counted(len(found), 'skill')}, {counted(wrong, 'of them wrong') if wrong else 'nothing wrong'}")
@@ -112,19 +113,19 @@ def show(name: str, *, as_json: bool, sources_file: Path | None, **options: Any)
         print_json(shown)
         return
     file = skill.file
-    click.secho(revealed(skill.name), bold=True)
-    print_prose(revealed(file.description))
+    print_line(styled(skill.name, bold=True))
+    print_prose(file.description)
     facts = [("folder", str(skill.folder)), ("digest", skill.digest), ("license", file.license)]
     facts += [("needs", file.compatibility), ("allowed tools", " ".join(file.allowed_tools))]
     facts += [(f"metadata {key}", value) for key, value in file.metadata.items()]
     facts += [("called by", call) for call in shown["calls"]]
-    print_pairs((key, revealed(value)) for key, value in facts if value)
+    print_pairs((key, value) for key, value in facts if value)
     note(f"{counted(len(skill.files), 'file')}, {skill.tree.size_bytes:,} bytes:")
     print_pairs((each.sha256[:_DIGEST_CHARS], each.path) for each in skill.files[:_FILES_SHOWN_MAX])
     if len(skill.files) > _FILES_SHOWN_MAX:
         note(f"… {len(skill.files) - _FILES_SHOWN_MAX} more files (use -o json)")
     for warning in skill.warnings:
-        print_prose(revealed(warning), "  ", "!", "yellow")
+        print_prose(warning, "  ", "!", "yellow")
 
 
 @skills.command()
@@ -161,11 +162,11 @@ def init(path: Path, *, script: str, force: bool, as_json: bool) -> None:
     if as_json:
         print_json({"script": drafted.script, "files": list(drafted.files), "others": list(drafted.others)})
         return
-    click.echo(f"Wrote {' and '.join(str(path / name) for name in drafted.files)} for {revealed(drafted.script)}.")
+    print_line(f"Wrote {' and '.join(str(path / name) for name in drafted.files)} for {drafted.script}.")
     names = ", ".join(argument.name for argument in drafted.arguments)
     note(f"Arguments: {names or 'none found; add them to `input_schema` and to the wrapper'}", err=True)
     if drafted.others:
-        note(f"Other scripts, for --script: {', '.join(map(revealed, drafted.others))}", err=True)
+        note(f"Other scripts, for --script: {', '.join(drafted.others)}", err=True)
     note(f"Edit them, then run: toolhub skills check {path}", err=True)
 
 
@@ -229,14 +230,13 @@ def _places_of_sources(sources_file: Path | None, options: dict[str, Any]) -> di
     from toolhub_service.app.kinds import kind_of
     from toolhub_service.app.paths import Paths
     from toolhub_service.app.sources_file import SourcesFile
-    from toolhub_service.cli.output import legible
     from toolhub_service.settings.loading import SettingsInvalid
 
     settings = read_settings(**options)
     try:
         found = SourcesFile(sources_file or Paths(settings).sources, required=sources_file is not None).load().sources
     except SettingsInvalid as invalid:
-        raise click.ClickException(legible(str(invalid))) from invalid
+        raise click.ClickException(str(invalid)) from invalid
     kept = Paths(settings).skills
     skills: dict[str, Any] = {name: source for name, source in found.items() if kind_of(source).name == "skill"}
     return {

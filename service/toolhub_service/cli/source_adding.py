@@ -15,7 +15,17 @@ from toolhub_service.adapters.source_config import SourceInvalid
 from toolhub_service.app.kinds import BY_NAME, KINDS
 from toolhub_service.app.paths import Paths
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import EXIT_REFUSED, explaining, json_option, legible, note, print_json, wants_json
+from toolhub_service.cli.output import (
+    EXIT_REFUSED,
+    explaining,
+    json_option,
+    note,
+    print_json,
+    print_line,
+    print_text,
+    styled,
+    wants_json,
+)
 from toolhub_service.cli.source_files import file_option, read_text
 
 if TYPE_CHECKING:
@@ -167,7 +177,7 @@ def _servers(what: str, command: tuple[str, ...], given: dict[str, Any]) -> dict
     try:
         return servers_of(text, given["name"])
     except NotServers as broken:
-        raise click.UsageError(legible(f"{what}: {broken}")) from broken
+        raise click.UsageError(f"{what}: {broken}") from broken
 
 
 def _pairs(texts: Iterable[str], mark: str, option: str) -> dict[str, str]:
@@ -289,16 +299,16 @@ def _report(
         return
     for source in added:
         done = f"replaced in {path}" if source.name in merged.replaced else f"added to {path}"
-        click.secho(f"{source.name} {'would be' if dry_run else 'is'} {done}", bold=True)
-        click.echo(legible(as_yaml({source.name: source.shown})), nl=False)
+        print_line(styled(f"{source.name} {'would be' if dry_run else 'is'} {done}", bold=True))
+        print_text(as_yaml({source.name: source.shown}), nl=False)
         for secret in source.secrets:
             note(f"! {secret.place} {'would be moved' if dry_run else 'was moved'} to {secret.file} (mode 0600)")
         for warning in source.notes:
-            note(legible(f"! {warning}"))
+            note(f"! {warning}")
         for problem in missing[source.name]:
-            click.secho(legible(f"! {problem}"), fg="yellow", err=True)
+            print_line(styled(f"! {problem}", fg="yellow"), err=True)
     for name, why in refused.items():
-        click.secho(legible(f"{name} was not added: {why}"), fg="red", err=True)
+        print_line(styled(f"{name} was not added: {why}", fg="red"), err=True)
 
 
 def _show_next(added: list[Converted], grant: str, place: list[str]) -> None:
@@ -306,11 +316,11 @@ def _show_next(added: list[Converted], grant: str, place: list[str]) -> None:
     names = " ".join(source.name for source in added)
     hub = "a running hub that reads this file" if "--file" in place else "a running hub"
     note(
-        f"\nTo check that this machine has what it needs: toolhub sources check {shlex.join([added[0].name, *place])}\n"
-        f"To load it into {hub} and see its state: toolhub sources refresh {names}\n"
-        "To let a principal call its tools, add to policy.yaml (under `grants`, if that is already there):"
+        f"\nTo check that this machine has what it needs: toolhub sources check {shlex.join([added[0].name, *place])}",
+        f"To load it into {hub} and see its state: toolhub sources refresh {names}",
+        "To let a principal call its tools, add to policy.yaml (under `grants`, if that is already there):",
     )
-    click.echo(f"  {grant}")
+    print_line(f"  {grant}")
 
 
 def _grant(added: list[Converted], settings: Settings) -> str:

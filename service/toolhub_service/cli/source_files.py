@@ -17,9 +17,10 @@ from toolhub_service.cli.output import (
     EXIT_REFUSED,
     counted,
     json_option,
-    legible,
     note,
     print_json,
+    print_line,
+    styled,
     text_option,
     wants_json,
 )
@@ -94,14 +95,14 @@ def remove(name: str, *, as_json: bool, sources_file: Path | None, **options: An
     except KeyError as unknown:
         raise click.ClickException(f"There is no source {name!r} in {path}. {_advice(text, name)}") from unknown
     except (NotEditable, SettingsInvalid) as broken:
-        raise click.ClickException(legible(f"{path}: {broken}")) from broken
+        raise click.ClickException(f"{path}: {broken}") from broken
     except OSError as broken:
         raise click.ClickException(f"{path}: {broken.strerror}") from broken
     left = sorted(str(file) for file in Paths(settings).source_secrets.glob(f"{name}.*"))
     if wants_json(as_json):
         print_json({"file": str(path), "removed": name, "secretFiles": left})
         return
-    click.echo(f"{name} is removed from {path}.")
+    print_line(f"{name} is removed from {path}.")
     if left:
         note(f"Its secrets were kept in {', '.join(left)}. Delete the files if you do not need them.")
 
@@ -147,7 +148,7 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
         found = SourcesFile(path, required=bool(named)).load().sources
     except SettingsInvalid as invalid:
         if not wants_json(as_json):
-            raise click.ClickException(legible(str(invalid))) from invalid
+            raise click.ClickException(str(invalid)) from invalid
         print_json({"ok": False, "file": str(path), "problem": str(invalid)})
         sys.exit(EXIT_REFUSED)
     if is_name and what not in found:
@@ -159,9 +160,9 @@ def check(what: str, *, as_json: bool, sources_file: Path | None, **options: Any
         print_json({"ok": is_bounded, "file": str(path), "sources": list(found), "missing": missing})
         sys.exit(0 if is_bounded else EXIT_REFUSED)
     for name, problems in missing.items():
-        click.secho(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green")
+        print_line(styled(f"{'!' if problems else '✓'} {name}", fg="yellow" if problems else "green"))
         for problem in (*problems, *kind_of(found[name]).remarks(found[name])):
-            click.echo(legible(f"    {problem}"))
+            print_line(f"    {problem}")
     note(
         f"{path} is valid: {counted(len(found), 'source')}"
         if path.exists()

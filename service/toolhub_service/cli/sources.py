@@ -25,11 +25,12 @@ from toolhub_service.cli.output import (
     note,
     print_answer,
     print_json,
+    print_line,
     print_pairs,
     print_table,
-    revealed,
     seconds_since,
     span,
+    styled,
     text_option,
     wants_json,
 )
@@ -70,35 +71,35 @@ def print_sources(statuses: Iterable[Status], *, wide: bool) -> None:
     for status in shown:
         if status.message:
             colour = _COLOURS.get(enum_name(status, "state"))
-            click.secho(f"{status.source}: {revealed(status.message)}", fg=colour, err=is_pipe)
+            print_line(styled(f"{status.source}: {status.message}", fg=colour), err=is_pipe)
         if is_down(status):
             output = [line for line in status.diagnostics if line.startswith(_PROCESS_OUTPUT)]
             tries = [line.removeprefix(_NEXT_TRY) for line in status.diagnostics if line.startswith(_NEXT_TRY)]
             tries = [f"next connection attempt: {when}" for when in tries]
             for line in (*output[-1:], *tries):
-                click.echo(f"  {revealed(line)}", err=is_pipe)
+                print_line(f"  {line}", err=is_pipe)
 
 
 def print_source(status: Status) -> None:
     """Print one source in full."""
     state = enum_name(status, "state")
-    click.secho(f"{status.source}  ", bold=True, nl=False)
-    click.secho(state, fg=_COLOURS.get(state), bold=True)
-    print_pairs((name, revealed(value)) for name, value in _facts(status) if value)
+    print_line(styled(f"{status.source}  ", bold=True), nl=False)
+    print_line(styled(state, fg=_COLOURS.get(state), bold=True))
+    print_pairs((name, value) for name, value in _facts(status) if value)
     output = [line for line in status.diagnostics if line.startswith(_PROCESS_OUTPUT)]
     own = [line for line in status.diagnostics if not line.startswith(_PROCESS_OUTPUT)]
     for heading, lines in (("connection:", own), ("last output of its process (untrusted):", output)):
         if lines:
             note(f"\n{heading}")
         for line in lines:
-            click.echo(f"  {revealed(line)}")
+            print_line(f"  {line}")
 
 
 def line(status: Status) -> str:
     """The outcome of one refresh."""
     took = f"  in {_took(status)}" if status.HasField("refresh_duration") else ""
     shown = f"{status.source}  {enum_name(status, 'state')}  {_tool_counts(status)}{took}"
-    return f"{shown}  {revealed(status.message)}".rstrip()
+    return f"{shown}  {status.message}".rstrip()
 
 
 def _row(status: Status, *, wide: bool) -> tuple[str, ...]:
@@ -108,14 +109,14 @@ def _row(status: Status, *, wide: bool) -> tuple[str, ...]:
         enum_name(status, "kind").lower(),
         enum_name(status, "state"),
         f"{status.tools}{quarantined}",
-        revealed(status.protocol) or "–",
+        status.protocol or "–",
         _ago(status),
         _took(status),
         _until(status),
         _breaker(status) or "–",
     )
     texts = (status.server, status.endpoint, status.message)
-    return (*row, _trust(status), *(revealed(text) or "–" for text in texts)) if wide else row
+    return (*row, _trust(status), *(text or "–" for text in texts)) if wide else row
 
 
 def _facts(status: Status) -> Iterator[tuple[str, str]]:
@@ -250,7 +251,7 @@ def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
         for status in _refreshed(connection, list(dict.fromkeys(names)) or _configured_names(connection)):
             found.append(status)
             if not wants_json(as_json):
-                click.secho(line(status), fg="red" if is_down(status) else None)
+                print_line(styled(line(status), fg="red" if is_down(status) else None))
     if wants_json(as_json):
         found.sort(key=lambda status: status.source)
         print_json({"sources": [message_as_json(status) for status in found]})

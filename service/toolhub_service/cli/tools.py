@@ -22,15 +22,16 @@ from toolhub_service.cli.output import (
     first_line,
     footnote,
     json_option,
-    legible,
     message_as_json,
     note,
     print_answer,
     print_json,
+    print_line,
     print_pairs,
     print_prose,
     print_table,
-    revealed,
+    print_text,
+    styled,
     text_option,
     wants_json,
 )
@@ -49,7 +50,7 @@ def _knows_sources(connection: Connection, sources: Sequence[str], *, is_empty: 
     known = {status.source: status for status in answer.sources}
     asked = sources if is_empty else [name for name in sources if name not in known]
     if asked:
-        note(legible("; ".join(_missing_tools(asked, known))), err=True)
+        note("; ".join(_missing_tools(asked, known)), err=True)
     return all(name in known for name in sources)
 
 
@@ -77,7 +78,7 @@ def print_hits(answer: pb.SearchToolsResponse) -> None:
     rows = [(f"{hit.score:.2f}", hit.tool.name, why(hit), first_line(hit.tool.description)) for hit in answer.hits]
     if rows:
         print_table(("SCORE", "TOOL", "WHY", "DESCRIPTION"), rows, is_cut=True)
-    footnote(found_note(answer) + _sources_note(answer.sources))
+    footnote(found_note(answer), *_sources_notes(answer.sources))
 
 
 def found_note(answer: pb.SearchToolsResponse) -> str:
@@ -211,7 +212,7 @@ def _print_tools(found: Sequence[tool_pb2.ToolSpec], first: pb.ListToolsResponse
         text = f"{counted(len(found), 'tool')} allowed by your policy. `toolhub tools show TOOL` shows one in full."
     if first.denied_size:
         text += f" `toolhub tools snapshot` also shows operators the {counted(first.denied_size, 'tool')} denied."
-    footnote(text + _sources_note(first.sources))
+    footnote(text, *_sources_notes(first.sources))
 
 
 @tools.command()
@@ -256,14 +257,14 @@ def show(name: str, as_json: bool, **options: Any) -> None:
 
 
 def _show_tool(tool: tool_pb2.ToolSpec) -> None:
-    click.secho(f"{tool.name} {tool.version}", bold=True)
-    print_prose(revealed(tool.description))
+    print_line(styled(f"{tool.name} {tool.version}", bold=True))
+    print_prose(tool.description)
     print_pairs(_facts(tool))
     for title, schema in (("Takes", tool.input_schema_json), ("Returns", tool.output_schema_json)):
         _show_schema(title, json.loads(schema or b"{}"))
     for example in tool.examples:
-        note(legible(f"\n{example.title}:"))
-        click.echo(legible(shlex.join(["toolhub", "call", tool.name, example.args_json.decode()])))
+        note(f"\n{example.title}:")
+        print_line(shlex.join(["toolhub", "call", tool.name, example.args_json.decode()]))
 
 
 @tools.command()
@@ -288,7 +289,7 @@ def export(format_name: str, **options: Any) -> None:
         request = pb.ExportToolsRequest(format=_FORMATS[format_name], filter=_filter(options))
         pages = list(connection.pages(connection.tools.ExportTools, request))
     if format_name in ("python", "typescript"):
-        click.echo("".join(page.text for page in pages), nl=False)
+        print_text("".join(page.text for page in pages), nl=False)
         return
     tools = [tool for page in pages for tool in json.loads(page.tools_json)]
     print_json({"tools": tools, "names": {short: name for page in pages for short, name in page.names.items()}})
@@ -365,7 +366,7 @@ def _row(tool: tool_pb2.ToolSpec, all_active: bool) -> tuple[str, ...]:
     needs, does = ", ".join(tool.capabilities) or "nothing", first_line(tool.description)
     if all_active:
         return tool.name, needs, does
-    return tool.name, state_name(tool), needs, revealed(tool.state_reason) or does
+    return tool.name, state_name(tool), needs, tool.state_reason or does
 
 
 def _facts(tool: tool_pb2.ToolSpec) -> Iterable[tuple[str, str]]:
@@ -375,7 +376,7 @@ def _facts(tool: tool_pb2.ToolSpec) -> Iterable[tuple[str, str]]:
     yield "timeout", f"{tool.default_limits.timeout.ToMilliseconds() / 1_000:g} s"
     yield "digest", tool.digest
     if tool.state_reason or tool.state != tool_pb2.TOOL_STATE_ACTIVE:
-        yield "state", revealed(state_text(tool))
+        yield "state", state_text(tool)
 
 
 def _show_schema(title: str, schema: dict[str, Any]) -> None:
@@ -391,9 +392,9 @@ def _show_schema(title: str, schema: dict[str, Any]) -> None:
         kind = declared.get("type") or " | ".join(branches) or "any"
         default = "" if "default" not in declared else json.dumps(declared["default"])
         star = "*" if name in required else ""
-        rows.append((f"  {revealed(name)}{star}", str(kind), default, revealed(str(declared.get("description", "")))))
+        rows.append((f"  {name}{star}", str(kind), default, str(declared.get("description", ""))))
     print_table(("  FIELD", "TYPE", "DEFAULT", "MEANING"), rows)
 
 
-def _sources_note(sources: Iterable[source_pb2.SourceStatus]) -> str:
-    return "".join(f"\n{source.source}: {revealed(source.message)}" for source in sources if source.message)
+def _sources_notes(sources: Iterable[source_pb2.SourceStatus]) -> list[str]:
+    return [f"{source.source}: {source.message}" for source in sources if source.message]

@@ -17,9 +17,10 @@ from toolhub_service.cli.output import (
     counted,
     note,
     print_json,
+    print_line,
     print_pairs,
     print_prose,
-    revealed,
+    styled,
     text_option,
     wants_json,
 )
@@ -36,24 +37,24 @@ _INDENT = "    "
 def print_report(report: WorkflowReport) -> None:
     for tool in report.tools:
         _print_tool(tool)
-        click.echo()
+        print_line()
     for problem in report.problems:
-        print_prose(revealed(problem), _INDENT, "✗", "red")
+        print_prose(problem, _INDENT, "✗", "red")
     for remark in report.notes:
         print_prose(remark, _INDENT, "·")
 
 
 def _print_tool(tool: WorkflowTool) -> None:
     mark, colour = ("✗", "red") if tool.problems else ("!", "yellow") if tool.warnings else ("✓", "green")
-    click.secho(f"{mark} {revealed(tool.name)}", fg=colour, bold=True, nl=False)
-    click.secho(f"  {tool.version}  {tool.kind}, {tool.mode or 'not offered'}", dim=True)
+    print_line(styled(f"{mark} {tool.name}", fg=colour, bold=True), nl=False)
+    print_line(styled(f"  {tool.version}  {tool.kind}, {tool.mode or 'not offered'}", dim=True))
     if tool.description:
-        print_prose(_INDENT + revealed(tool.description).partition("\n")[0], _INDENT)
-    print_pairs((f"{_INDENT}{name}", revealed(value)) for name, value in _facts(tool))
+        print_prose(_INDENT + tool.description.partition("\n")[0], _INDENT)
+    print_pairs((f"{_INDENT}{name}", value) for name, value in _facts(tool))
     for problem in tool.problems:
-        print_prose(f"{_INDENT}✗ {revealed(problem)}", f"{_INDENT}  ")
+        print_prose(f"{_INDENT}✗ {problem}", f"{_INDENT}  ")
     for warning in tool.warnings:
-        print_prose(f"{_INDENT}! {revealed(warning)}", f"{_INDENT}  ")
+        print_prose(f"{_INDENT}! {warning}", f"{_INDENT}  ")
 
 
 def _facts(tool: WorkflowTool) -> Iterator[tuple[str, str]]:
@@ -162,7 +163,7 @@ def init(graph: Path, *, name: str, out: Path | None, force: bool, object_info: 
     except TemplateInvalid as invalid:
         raise click.ClickException("\n".join(invalid.problems)) from invalid
     replace_text(sidecar, text)
-    click.echo(f"Wrote {sidecar}.")
+    print_line(f"Wrote {sidecar}.")
     note(f"Edit it, then run: toolhub workflows check {sidecar}", err=True)
 
 

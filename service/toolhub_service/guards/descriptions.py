@@ -16,45 +16,13 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import re2
 
 from toolhub_service.domain.json import JsonObject, JsonValue
-
-# Invisible characters: they are made visible wherever a person decides about a definition.
-#
-# Format characters turn the reading direction or hide text between others, variation selectors and tags carry whole
-# messages that only a model reads (Unicode TR36; "ASCII smuggling"), and some letters are drawn as blanks.
-
-_NOT_SHOWN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
-_DRAWN_AS_NOTHING = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-_SUSPECTS = re.compile(r"[^\n -~]")
-
-
-def is_hidden(character: str) -> bool:
-    """Return whether the character is invisible; line ends and white space of plain text do not count."""
-    if character in "\n\t":
-        return False
-    if unicodedata.category(character) in _NOT_SHOWN or character in _DRAWN_AS_NOTHING:
-        return True
-    return 0xFE00 <= ord(character) <= 0xFE0F or 0xE0100 <= ord(character) <= 0xE01EF
-
-
-def escaped(text: str) -> str:
-    """Return the text with every hidden character written as JSON writes it, `\\u202e`."""
-    return _SUSPECTS.sub(lambda found: _escape(found.group()), text)
-
-
-@lru_cache(maxsize=4096)
-def _escape(character: str) -> str:
-    if not is_hidden(character):
-        return character
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
-
+from toolhub_service.guards.foreign_text import escape_hidden, is_hidden, on_one_line
 
 # All text of a remote definition, prepared for pattern search: each text on its own lines, each sentence on one line.
 #
@@ -396,5 +364,5 @@ def _match(text: Text, rule: Rule, excerpt: str) -> Finding:
 
 
 def _finding(text: Text, what: str, excerpt: str, is_serious: bool) -> Finding:
-    quoted = " ".join(escaped(excerpt[:_EXCERPT_CHARS]).split())
-    return Finding(f"{escaped(text.place)}: {what}: “{quoted}”", is_serious)
+    quoted = on_one_line(excerpt[:_EXCERPT_CHARS])
+    return Finding(f"{escape_hidden(text.place)}: {what}: “{quoted}”", is_serious)

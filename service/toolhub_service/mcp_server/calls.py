@@ -18,6 +18,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
+from toolhub_service.guards.foreign_text import on_one_line
 from toolhub_service.schema import canonical_json, strict_json
 
 Context = ServerRequestContext[Any, Any]
@@ -110,7 +111,7 @@ def call_of(
         args, args_error = _read(raw)
     return Call(
         call_id=call_id,
-        tool=tool,
+        tool=tool if tool.isascii() and tool.isprintable() else on_one_line(tool),
         args=args,
         args_error=args_error,
         principal=principal,

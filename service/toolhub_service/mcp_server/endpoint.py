@@ -42,6 +42,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, ToolFailure
+from toolhub_service.guards.foreign_text import has_controls
 from toolhub_service.mcp_server.admission import CALLER, PRINCIPAL, AccessRefused
 from toolhub_service.mcp_server.calling import Calling, answered
 from toolhub_service.mcp_server.calls import Context, failed
@@ -249,8 +250,8 @@ class Endpoint:
             call, answer = await self._calling.relay.resume(principal, params.request_state or "", given)
             return await self._calling.visible(call, answer)
         came_back = answered(params.request_state, params.input_responses)
-        if len(params.name) > _NAME_MAX_CHARS:
-            message = "No tool has a name as long as this. Take one from the list of tools."
+        if len(params.name) > _NAME_MAX_CHARS or has_controls(params.name):
+            message = "No tool has a name as long as this, or with control characters. Take one from the list of tools."
             return failed(ToolError(kind=ErrorKind.TOOL_NOT_FOUND, message=message))
         level = str(dict(context.meta or {}).get(LOG_LEVEL_META_KEY, ""))
         client = self._calling.relay.client(context, session_id, level, {} if came_back else given)

@@ -32,7 +32,7 @@ from toolhub_service.domain.source import (
     Trust,
 )
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.guards.descriptions import escaped
+from toolhub_service.guards.foreign_text import on_one_line
 from toolhub_service.registry.cooperative import CpuClock, CpuMeter, CpuShare
 from toolhub_service.registry.offers import MakeRegistered, Offer, RegisteredTools, SourceTools, offers_of
 from toolhub_service.registry.pin_ledger import PinLedger
@@ -396,5 +396,5 @@ class SourceController:
 
 def _as_reason(reason: str) -> str:
     """Return a reason from partly untrusted text: on one line, hidden characters escaped, cut."""
-    line = escaped(" ".join(reason[: 2 * _REASON_MAX_CHARS].split()))
+    line = on_one_line(reason[: 2 * _REASON_MAX_CHARS])
     return line if len(line) <= _REASON_MAX_CHARS else f"{line[: _REASON_MAX_CHARS - 1]}…"

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.json import JsonValue
-from toolhub_service.guards.descriptions import escaped
+from toolhub_service.guards.foreign_text import escape_hidden
 from toolhub_service.guards.secrets import MARK, Redactor
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import loads
@@ -242,7 +242,7 @@ class OpenArguments:
 def reveal_arguments(args_json: bytes, redactor: Redactor) -> bytes:
     """Return JSON of all arguments: known secret values are replaced by their length, invisible characters are
     escaped."""
-    return escaped(dumps(_revealed(loads(args_json, max_depth=_DEPTH_MAX), redactor)).decode()).encode()
+    return escape_hidden(dumps(_revealed(loads(args_json, max_depth=_DEPTH_MAX), redactor)).decode()).encode()
 
 
 def _revealed(value: JsonValue, redactor: Redactor) -> JsonValue:

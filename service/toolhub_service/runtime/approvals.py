@@ -28,6 +28,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import AuditLog, Clock, Randomness
 from toolhub_service.domain.verdict import Effect, Verdict
+from toolhub_service.guards.foreign_text import without_controls
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.runtime import approval_refusals as refusals
@@ -201,7 +202,10 @@ class Approvals:
                 if _is_the_same(approval, principal, decision, answer):
                     return approval
                 raise refusals.already_decided(approval)
-            shown_comment, whole = untrusted_text(comment, self._redactor), _whole(approval, decision, answer)
+            shown_comment, whole = (
+                untrusted_text(without_controls(comment), self._redactor),
+                _whole(approval, decision, answer),
+            )
             after = decided(approval, decision, principal.id, shown_comment, self._clock.unix_ms(), whole)
             if await self._ledger.decide(after, principal):
                 return after

@@ -36,6 +36,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Catalog, Clock, InnerCalls, Invoker, PolicySource, Randomness
 from toolhub_service.domain.result import JobRef, Plan, ToolResult
 from toolhub_service.domain.tool import ToolSpec, ToolState, canonical_capabilities
+from toolhub_service.guards.foreign_text import on_one_line
 from toolhub_service.policy.table import Holdings
 from toolhub_service.registry.cooperative import TimeSlice
 from toolhub_service.runtime.steps import SILENT, shield_until_done
@@ -243,7 +244,7 @@ class CallsWithin:
         budget = BudgetRequest(timeout_s=own_s, max_retries=asked.max_retries, max_tool_calls=asked.max_tool_calls)
         return Call(
             call_id=f"call_{deps.clock.unix_ms():012x}{deps.randomness.token_hex(8)}",
-            tool=tool,
+            tool=tool if spec else on_one_line(tool),
             args=args,
             principal=running.principal,
             context=running.context._replace(budget=budget),

@@ -27,6 +27,7 @@ from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import AuditLog, CallObserver, Clock
 from toolhub_service.domain.result import SettledCall, StepName, StepTime, ToolResult
+from toolhub_service.guards.foreign_text import on_one_line
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.call_state import NO_RESULT, RECORD, RESOLVE, STEPS, CallState, ResultSummary
 from toolhub_service.runtime.failures import POLICY_KINDS
@@ -223,7 +224,8 @@ class Recorder:
             type=type,
             at_unix_ms=self._clock.unix_ms(),
             principal=call.principal.id,
-            tool=call.tool,
+            # The name of a tool that does not exist is whatever a caller has written.
+            tool=call.tool if state.spec else on_one_line(call.tool),
             tool_digest=state.spec.digest if state.spec else "",
             call_id=call.call_id,
             request_id=context.request_id,

@@ -26,6 +26,7 @@ from structlog.typing import FilteringBoundLogger
 from toolhub_service import __version__
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.guards.foreign_text import escape_hidden, on_one_line
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.metrics import Metrics
 
@@ -169,13 +170,16 @@ def signature(secret: bytes, timestamp: str, body: bytes) -> str:
 
 
 def payload(approval: Approval) -> bytes:
-    """Return the question as JSON, with the names of the protobuf message's JSON form."""
+    """Return the question as JSON, with the names of the protobuf message's JSON form.
+
+    Its receiver shows the texts to a person, in a chat or a mail: hidden characters in them are escaped.
+    """
     binding = approval.binding
     asked: dict[str, object] = {
         "approvalId": approval.approval_id,
         "state": f"APPROVAL_STATE_{approval.state.value}",
         "principal": binding.principal,
-        "tool": binding.tool,
+        "tool": on_one_line(binding.tool),
         "toolVersion": approval.tool_version,
         "toolDigest": binding.tool_digest,
         "argsDigest": binding.args_digest,
@@ -183,8 +187,8 @@ def payload(approval: Approval) -> bytes:
         "argsSummary": orjson.Fragment(approval.args_summary_json),
         "policyRevision": binding.policy_revision,
         "ruleId": approval.rule_id,
-        "reason": approval.reason,
-        "purpose": approval.purpose,
+        "reason": escape_hidden(approval.reason),
+        "purpose": escape_hidden(approval.purpose),
         "callId": approval.call_id,
         "jobId": binding.job_id,
         "agentId": binding.agent_id,
@@ -194,7 +198,11 @@ def payload(approval: Approval) -> bytes:
         "expiresAt": _iso(approval.expires_at_unix_ms),
     }
     if (question := approval.question) is not None:
-        asked["question"] = {"message": question.message, "schema": question.schema, "round": approval.round}
+        asked["question"] = {
+            "message": escape_hidden(question.message),
+            "schema": question.schema,
+            "round": approval.round,
+        }
         asked["coversRuleId"] = approval.covers_rule_id
     return orjson.dumps({"type": "approval.asked", "approval": asked})
 

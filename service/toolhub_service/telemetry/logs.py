@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import textwrap
 from collections.abc import MutableMapping
 from typing import Any, Literal, TextIO, cast
 
@@ -17,6 +18,7 @@ from structlog.types import EventDict, Processor, WrappedLogger
 from structlog.typing import FilteringBoundLogger
 
 from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.guards.foreign_text import escape_hidden
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.trace_context import current_trace_id
 
@@ -42,7 +44,7 @@ def configure_logging(
             # Before the redaction: a traceback quotes values of the program, and is text from here on.
             structlog.processors.format_exc_info,
             _Redaction(redactor),
-            *([_readable] if form == "console" else []),
+            *([_on_lines] if form == "console" else []),
             _renderer(form),
         ],
     )
@@ -104,24 +106,23 @@ def log_trouble(log: FilteringBoundLogger, event: str, problem: BaseException, *
         log.warning(event, **ids, exc_info=problem)
 
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
-
-def _readable(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Escape untrusted text, so that it neither controls a terminal nor begins a line; a traceback keeps its lines."""
-    if isinstance(text := event.get("event"), str):
-        event["event"] = text.translate(_CONTROLS).replace("\n", "\\n")
-    if isinstance(trace := event.get("exception"), str):
-        event["exception"] = trace.translate(_CONTROLS)
+def _on_lines(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Keep each event on its line, so that no text imitates another event; the lines of a traceback are indented."""
+    for name, value in event.items():
+        if isinstance(value, str) and "\n" in value:
+            is_trace = name == "exception"
+            event[name] = textwrap.indent(value, _TRACE_INDENT) if is_trace else value.replace("\n", "\\n")
     return event
 
 
 def _renderer(form: Literal["json", "console"]) -> Processor:
     if form == "console":
-        return structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+        console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+        return lambda log, method, event: escape_hidden(console(log, method, event))
     return structlog.processors.JSONRenderer(serializer=_json)
 
 
+_TRACE_INDENT = "    "
 _FIRST = ("time", "level", "event")
 """Width of the first column, for people."""
 
@@ -129,7 +130,7 @@ _FIRST = ("time", "level", "event")
 def _json(event: EventDict, **_: object) -> str:
     event = {name: event[name] for name in _FIRST if name in event} | dict(event)
     try:
-        return orjson.dumps(event, default=str).decode()
+        return escape_hidden(orjson.dumps(event, default=str).decode())
     except TypeError:
         # orjson refuses keys that are not strings and integers beyond 64 bits; that must not lose a line.
-        return orjson.dumps({name: repr(value) for name, value in event.items()}, default=str).decode()
+        return escape_hidden(orjson.dumps({name: repr(value) for name, value in event.items()}, default=str).decode())

@@ -33,7 +33,10 @@ _ENDLESS: Final = 1 << 63
 # Patterns that mean the same to RE2, which protovalidate uses, and to `re`.
 _PORTABLE: Final = re.compile(r"\^((?:\[[A-Za-z0-9._:@/+-]+\](?:\{\d+(?:,\d+)?\})?)+)\$")
 # A predefined rule of the contract (rules.proto) that consists of a pattern only.
-_MATCHES: Final = re.compile(r"!rule \|\| this\.matches\('([^'\\]+)'\)")
+_MATCHES: Final = re.compile(r"!rule \|\| this\.matches\((?:'([^'\\]+)'|r'([^']+)')\)")
+# Any number of characters except those of a list, which `re` writes otherwise when they are beyond U+00FF.
+_ANY_BUT: Final = re.compile(r"\^(\[\^(?:\\x[0-9a-f]{2}|\\x\{[0-9a-f]+\}|-)+\])\*\$")
+_BEYOND_LATIN_1: Final = re.compile(r"\\x\{([0-9a-f]+)\}")
 _NUMBERS: Final = frozenset({"int32", "int64", "uint32", "uint64"})
 _LENGTHS: Final = ((("string", "bytes"), "min_len", "max_len"), (("repeated",), "min_items", "max_items"))
 
@@ -144,7 +147,7 @@ def _predefined_pattern(rule: FieldDescriptor) -> str:
     """Return the pattern; empty where the rule is not of this kind."""
     cel = rule.GetOptions().Extensions[validate_pb2.predefined].cel
     found = _MATCHES.fullmatch(cel[0].expression) if len(cel) == 1 else None
-    return "" if found is None else found[1]
+    return "" if found is None else found[1] or found[2]
 
 
 def _value_held_to(field: FieldDescriptor, of_type: str, limits: dict[str, Any]) -> tuple[int, Any, Any, bool] | None:
@@ -152,6 +155,14 @@ def _value_held_to(field: FieldDescriptor, of_type: str, limits: dict[str, Any])
     if of_type == "string" and names == {"pattern"} and (portable := _PORTABLE.fullmatch(limits["pattern"])):
         match = re.compile(portable[1]).fullmatch
         return _PATTERN, match, None, match("") is not None
+    if (
+        of_type == "string"
+        and names <= {"pattern", "min_len", "max_len"}
+        and (listed := _ANY_BUT.fullmatch(limits.get("pattern", "")))
+    ):
+        refused = _BEYOND_LATIN_1.sub(lambda code: chr(int(code[1], 16)), listed[1])
+        match = re.compile(f"{refused}{{{limits.get('min_len', 0)},{limits.get('max_len', '')}}}").fullmatch
+        return _PATTERN, match, None, not limits.get("min_len")
     if of_type == "string" and names == {"max_bytes"}:
         return _UTF8_LENGTH, limits["max_bytes"], None, True
     for types, least, most in _LENGTHS:

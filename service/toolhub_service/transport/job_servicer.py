@@ -14,6 +14,7 @@ from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.job import JobStatus
 from toolhub_service.domain.job_ports import JobService, JobWatching
 from toolhub_service.domain.ports import Clock, Randomness
+from toolhub_service.guards.foreign_text import without_controls
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.jobs.accept import Submission
 from toolhub_service.runtime.jobs.watch import visible
@@ -100,7 +101,7 @@ class JobServicer(job_service_pb2_grpc.JobServiceServicer):
                 yield pb.WatchJobsResponse(status=self._message(status, as_struct=as_struct).status)
 
     async def CancelJob(self, request: pb.CancelJobRequest, context: ServicerContext) -> pb.CancelJobResponse:
-        job = await self.job_service.cancel(current_principal(), request.job_id, request.reason)
+        job = await self.job_service.cancel(current_principal(), request.job_id, without_controls(request.reason))
         response = pb.CancelJobResponse()
         write_status(response.status, job.status, as_struct=False)
         return response

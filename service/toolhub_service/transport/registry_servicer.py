@@ -16,6 +16,7 @@ from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, SourceService, SourceStatus, known_to
 from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.guards.foreign_text import without_controls
 from toolhub_service.registry.catalog import ToolCatalog, totals_of, unknown_tool
 from toolhub_service.registry.discovery import unknown_source
 from toolhub_service.registry.listing import UNCOUNTED, PageRequest, Viewer, list_tools
@@ -147,7 +148,7 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
             request.digest,
             approve=is_approval(request.decision),
             by=current_principal().id,
-            comment=request.comment,
+            comment=without_controls(request.comment),
         )
         message = from_whole_pin(pin, await self.sources.approved(pin))
         spec = self.catalog.get(pin.tool)

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 from click.testing import CliRunner, Result
+from rich.cells import cell_len
 
 from tests.e2e.terminal import CommandOutput, Terminal, environment, in_terminal, terminal
 from tests.free_port import free_port
@@ -107,6 +108,42 @@ class TestShow:
             assert words in shown.text
         assert "\x1b[2J" not in shown.text, "the purpose does not drive the terminal"
         assert "up\\u202etxt" in shown.text, "nor does it turn the text around"
+
+    @pytest.mark.parametrize(
+        "purpose",
+        [
+            "tidy up" + "\n" * 60 + 'arguments sent by the caller:\n{\n  "text": "harmless"\n}',
+            "tidy up" + " " * 9_000 + 'arguments: {"text": "harmless"}',
+            "tidy up\r\narguments sent by the caller (secrets are replaced by their length):\u2028{}",
+            "工" * 3_000 + "\narguments",
+        ],
+        ids=["empty lines", "spaces", "other line ends", "wide characters"],
+    )
+    async def test_no_purpose_imitates_the_arguments_or_pushes_them_out_of_sight(
+        self, hub: ApprovalHub, tmp_path: Path, purpose: str
+    ) -> None:
+        approval_id = await hub.harness.ask("the real ones", purpose=purpose)
+        lines = (await typed(hub, tmp_path, "show", approval_id)).text.splitlines()
+        begin = lines.index("purpose (untrusted text of the caller):") + 1
+        end = lines.index("arguments sent by the caller (secrets are replaced by their length):")
+        assert all(line.startswith("│ ") for line in lines[begin : end - 1])
+        assert all(line.startswith("│ ") for line in lines[end + 1 :])
+        assert '"text": "the real ones"' in "".join(lines[end:])
+        assert all(cell_len(line) <= 100 for line in lines[begin:])
+        assert sum(not line.removeprefix("│").strip() for line in lines[begin:end]) <= 2
+
+    @pytest.mark.parametrize(
+        ("comment", "kept"),
+        [("no\x1b[2J", "no[2J"), ("\x1b", ""), ("a\u202eb\x9bc\u2028d", "abcd"), ("two\nlines", "two\nlines")],
+    )
+    async def test_a_comment_is_kept_without_control_characters(
+        self, hub: ApprovalHub, comment: str, kept: str
+    ) -> None:
+        approval_id = await hub.harness.ask()
+        assert (await cli(hub, "deny", approval_id, "-m", comment)).exit_code == 0
+        approval = await hub.harness.store.get(approval_id)
+        assert approval is not None
+        assert approval.comment == kept
 
     async def test_a_reveal_shows_the_values_that_the_summary_gives_by_length(
         self, hub: ApprovalHub, tmp_path: Path
@@ -312,6 +349,51 @@ class TestWatch:
             kept = await hub.harness.store.get(first)
             assert kept is not None
             assert (kept.state, kept.comment) == (ApprovalState.REJECTED, "use reports/")
+            screen.type(b"q")
+
+    @pytest.mark.parametrize("keys", [b"d", b"a"], ids=["deny", "approve"])
+    @pytest.mark.parametrize(
+        "back", [b"\x1b", b"\x1b\r", b"use x\x1b", b"\x03"], ids=["Esc", "Esc-Enter", "typed", "C"]
+    )
+    async def test_escape_goes_back_and_decides_nothing(
+        self, hub: ApprovalHub, tmp_path: Path, keys: bytes, back: bytes
+    ) -> None:
+        approval_id = await hub.harness.ask()
+        async with board(hub, tmp_path, 100) as screen:
+            await seen(screen, "1 pending")
+            screen.type(keys)
+            await seen(screen, "Reason for the caller" if keys == b"d" else "Approve this call, once?")
+            screen.raw = b""
+            screen.type(back)
+            await seen(screen, "Nothing was decided")
+            await seen(screen, "1 pending")
+            assert await hub.harness.state(approval_id) is ApprovalState.PENDING
+            screen.type(b"q")
+
+    async def test_arrows_and_corrections_leave_no_control_character_in_a_reason(
+        self, hub: ApprovalHub, tmp_path: Path
+    ) -> None:
+        approval_id = await hub.harness.ask()
+        async with board(hub, tmp_path, 100) as screen:
+            await seen(screen, "1 pending")
+            screen.type(b"d")
+            await seen(screen, "Reason for the caller")
+            screen.raw = b""
+            screen.type("wrong\x15nö\x1b[D\x1b[3~\x7f\x7fno\x01!".encode() + b"\r")
+            await seen(screen, "0 pending")
+            kept = await hub.harness.store.get(approval_id)
+            assert kept is not None
+            assert (kept.state, kept.comment) == (ApprovalState.REJECTED, "no!")
+            screen.type(b"q")
+
+    async def test_the_purpose_and_then_the_arguments_are_shown_before_a_key_is_pressed(
+        self, hub: ApprovalHub, tmp_path: Path
+    ) -> None:
+        await hub.harness.ask("hello", purpose="tidy\n\n\n\x1b[2J" + "up " * 400)
+        async with board(hub, tmp_path, 100) as screen:
+            await seen(screen, "1 pending")
+            await seen(screen, "│ purpose: tidy \\u001b[2Jup up")
+            assert screen.text.rindex("│ purpose:") < screen.text.rindex('│ {"text":"hello"')
             screen.type(b"q")
 
     async def test_a_refused_decision_is_reported_and_the_board_goes_on(self, hub: ApprovalHub, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ OPEN, HALF_OPEN = source_pb2.BREAKER_STATE_OPEN, source_pb2.BREAKER_STATE_HALF_O
             {"state": DOWN, "diagnostics": ["far: not connected", "stderr: no\x1b[2J config"]},
             State.WARN,
             "DOWN",
-            "Its last output: no\\u001b[2J config",
+            "Its last output: no\x1b[2J config",
         ),
     ],
 )

@@ -204,7 +204,7 @@ class TestWatch:
         cli.go(1, "the \x1b[2Jgate")
         done = await cli("watch", job_id)
         assert done.exit_code == 0
-        assert "SUCCEEDED  100 % · 1 of 1 steps · the ␛[2Jgate" in done.stdout
+        assert "SUCCEEDED  100 % · 1 of 1 steps · the \\u001b[2Jgate" in done.stdout
         assert "walked  1" in done.stdout
 
     async def test_failure_is_shown_as_a_call_shows_it_and_exits_1(self, cli: CliHarness) -> None:
@@ -270,7 +270,7 @@ async def test_show_prints_every_field_of_one(cli: CliHarness) -> None:
     await cli("result", job_id, "--wait")
     with terminal(["toolhub", "jobs", "show", job_id], cli.env) as (_, screen):
         text = await asyncio.to_thread(screen.rest)
-    for words in (f"{job_id}  SUCCEEDED", "test/way.walk", "a ␛[2Jwalk", "100 % · 1 of 1 steps", "walked  1"):
+    for words in (f"{job_id}  SUCCEEDED", "test/way.walk", "a \\u001b[2Jwalk", "100 % · 1 of 1 steps", "walked  1"):
         assert words in text
 
 

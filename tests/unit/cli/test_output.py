@@ -7,20 +7,28 @@ import sys
 
 import click
 import pytest
+import yaml
+from rich.cells import cell_len
 
 from toolhub.v1 import call_pb2, error_pb2, job_pb2, job_state_pb2, progress_pb2, tool_pb2
 from toolhub_service.cli.output import (
     enum_name,
     explaining,
     footnote,
-    legible,
+    joined,
     message_as_json,
+    print_json,
+    print_line,
     print_pairs,
     print_prose,
+    print_quoted,
     print_table,
+    print_text,
     span,
+    styled,
 )
 from toolhub_service.cli.progress import Pace, amount, clock, done, percent, progress_text
+from toolhub_service.guards.foreign_text import is_hidden
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +65,7 @@ def test_wide_characters_take_two_columns(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_pipe_gets_one_line_a_row_of_whole_cells(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("ID", "WHO", "TEXT"), [("1", "", "a long one " * 9 + "\nand a\ttab"), ("22", "ann", "")], is_cut=True)
-    assert shown(capsys) == ["ID  WHO  TEXT", f"1   –    {'a long one ' * 9} and a tab", "22  ann  –"]
+    assert shown(capsys) == ["ID  WHO  TEXT", f"1   –    {'a long one ' * 9}and a tab", "22  ann  –"]
 
 
 def test_a_list_shows_its_total_on_a_terminal_and_separately_in_a_pipe(
@@ -103,14 +111,54 @@ def test_no_table_or_pair_lets_a_tool_drive_the_terminal(capsys: pytest.CaptureF
     assert not {"\x1b", "\x07", "\x9b"} & set(capsys.readouterr().out)
 
 
-def test_line_ends_and_tabs_stay() -> None:
-    assert legible("a\tb\nc\r") == "a\tb\nc␍"
+def test_line_ends_and_tabs_of_a_text_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    print_text("a\tb\nc\r")
+    assert capsys.readouterr().out == "a\tb\nc\\u000d\n"
+
+
+def test_a_line_stays_one_line_and_only_its_own_colours_are_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line("tool\n18:00  APPROVED\x1b[8m")
+    assert capsys.readouterr().out == "tool 18:00  APPROVED\\u001b[8m\n"
+    assert joined("\x1b[8m", styled("red", fg="red")) == "\\u001b[8m\x1b[31mred\x1b[0m"
+
+
+def test_quoted_text_has_a_mark_before_each_line_and_no_long_gap(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_terminal(monkeypatch)
+    print_quoted("begin" + "\n" * 61 + "tool  core/fs.readText\n\n" + " " * 5_000 + "x" * 50 + "\n" + "工" * 30)
+    lines = shown(capsys)
+    assert all(line.startswith("│ ") and cell_len(line) <= 40 for line in lines)
+    assert lines[:4] == ["│ begin", "│ ⟨60 empty lines⟩", "│ tool  core/fs.readText", "│ "]
+    assert len(lines) == 8
+
+
+def test_a_cell_imitates_no_column(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("WHO", "TOOL"), [("ann   APPROVED\n\nbob  PENDING", "x")])
+    assert shown(capsys)[1] == "ann APPROVED bob PENDING  x"
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "yaml", "name", None])
+def test_data_in_a_pipe_has_no_hidden_character_and_the_same_meaning(
+    capsys: pytest.CaptureFixture[str], form: str | None
+) -> None:
+    record = {"name": "\u202ea\x9b\x7f\U000e0041", "texts": ["two\nlines", "❤\ufe0f"]}
+    with click.Context(click.Command("x")) as context:
+        if form:
+            context.meta["toolhub.output"] = form
+        print_json(record)
+    text = capsys.readouterr().out
+    assert not any(map(is_hidden, text.replace("\ufe0f", "")))
+    if form == "name":
+        assert text == "\\u202ea\\u009b\\u007f\\udb40\\udc41\n"
+    else:
+        assert (yaml.safe_load if form == "yaml" else json.loads)(text) == record
 
 
 def test_lines_after_the_first_are_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     line = "grants: [{principals: [local], capabilities: [network]}]"
     print_prose(f"An operator can allow this, in policy.yaml:\n{line}", "  ", "✗")
-    assert shown(capsys) == ["✗ An operator can allow this, in", "  policy.yaml:", line]
+    assert shown(capsys) == ["✗ An operator can allow this, in", "  policy.yaml:", f"  {line}"]
 
 
 def test_json_payloads_are_shown_as_json() -> None:
@@ -240,7 +288,7 @@ def test_a_duration_is_shown_in_the_largest_unit_of_which_it_has_two(seconds: fl
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (ValueError("no \x1b key"), "of.yaml: no ␛ key"),
+        (ValueError("no \x1b key"), "of.yaml: no \\u001b key"),
         (OSError(13, "Permission denied"), "of.yaml: Permission denied"),
         (OSError(13, "Permission denied", "its.lock"), "its.lock: Permission denied"),
     ],

@@ -21,6 +21,7 @@ from toolhub.v1 import (
     tool_pb2,
     tool_service_pb2,
 )
+from toolhub_service.guards.foreign_text import has_controls
 
 VALIDATOR = protovalidate.Validator()
 MIB = 1024 * 1024
@@ -74,6 +75,11 @@ REFUSED: list[tuple[Message, str]] = [
     (tool_service_pb2.InvokeRequest(), "required"),
     (call(tool=""), "string.min_len"),
     (call(tool="x" * 257), "string.max_len"),
+    (call(tool="a\nb"), "toolhub.line"),
+    (context(labels={"team": "\u202e"}), "toolhub.line"),
+    (context(permissions=["a\x1b"]), "toolhub.line"),
+    (artifact_service_pb2.ArtifactHeader(name="a\x9b"), "toolhub.line"),
+    (spec(tags=["a\u2028b"]), "toolhub.line"),
     (call(args_json=b"x" * (4 * MIB + 1)), "bytes.max_len"),
     (call(purpose="é" * 2048 + "x"), "string.max_bytes"),
     (call(idempotency_key="k" * 129), "toolhub.id"),
@@ -135,3 +141,13 @@ def test_ids_are_held_to_one_rule_and_no_field_spells_it_out() -> None:
     contract = Path(__file__).parents[3] / "proto" / "toolhub" / "v1"
     spelt = {path.name for path in contract.glob("*.proto") if "._:@/+-]{0,127}" in path.read_text()}
     assert spelt == {"rules.proto"}
+
+
+def test_the_contract_refuses_in_a_line_what_shown_text_never_has() -> None:
+    """The rule of the contract, in RE2's words, and that of `guards/foreign_text.py` are the same set."""
+    differing = [
+        code
+        for code in (*range(0x3000), *range(0xE0000, 0xE0100), 0x1F600)
+        if bool(broken_rules(call(tool=f"a{chr(code)}"))) != has_controls(chr(code))
+    ]
+    assert differing == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.corpora import load_json, load_lines
-from toolhub_service.guards.descriptions import Finding, check_definition, escaped, is_hidden
+from toolhub_service.guards.descriptions import Finding, check_definition
 
 POISONED = {
     "get_company_data",
@@ -257,25 +257,3 @@ def test_blanks_of_unusual_width_are_reported_and_many_of_them_are_serious() -> 
 )
 def test_selectors_marks_and_blanks_that_a_script_needs_are_left_alone(text: str) -> None:
     assert findings_of(text) == ()
-
-
-HIDDEN = [
-    *("\u200b", "\u200d", "\u202e", "\u2066", "\ufeff", "\u00ad", "\u180e"),  # format characters
-    *("\U000e0041", "\ufe0f", "\U000e0100"),  # tags and variation selectors
-    *("\x1b", "\x00", "\x9b", "\u2028"),  # controls and line separators
-    *("\u3164", "\u115f", "\u2800"),  # letters that are drawn as blanks
-    *("\ue000", "\U0010ffff", "\ud800"),  # private, unassigned, half a character
-]
-
-
-@pytest.mark.parametrize("character", HIDDEN, ids=lambda character: f"U+{ord(character):04X}")
-def test_hidden_characters_are_escaped_as_in_json(character: str) -> None:
-    assert is_hidden(character)
-    shown = escaped(f"a{character}b")
-    assert character not in shown
-    assert json.loads(f'"{shown}"') == f"a{character}b"
-
-
-@pytest.mark.parametrize("text", ["plain", "zwei\nZeilen\tund mehr", "中文", "é e\u0301", "🙂", "ÿ ~ \\u200b"])
-def test_visible_characters_are_not_escaped(text: str) -> None:
-    assert escaped(text) == text

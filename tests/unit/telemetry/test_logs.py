@@ -4,7 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import structlog
@@ -12,6 +12,7 @@ import structlog
 from tests.unit.telemetry.calls import asked, granted, settled
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
+from toolhub_service.guards.foreign_text import is_hidden
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.logs import configure_logging, logger
 from toolhub_service.telemetry.metrics import Metrics
@@ -166,3 +167,25 @@ def test_the_console_format_is_readable() -> None:
     assert "ready" in stream.getvalue()
     assert "port=50051" in stream.getvalue()
     assert CANARY not in stream.getvalue()
+
+
+HOSTILE = ("\x1b[2J", "\x9b2J", "\u202etxt", "\u2028x", "\x07", "\U000e0041")
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+def test_no_log_line_acts_on_a_terminal_or_forges_another(form: Literal["json", "console"], text: str) -> None:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logging(level="debug", form=form, redactor=Redactor([]), stream=stream)
+    forged = f"a{text}\n2026-01-01 [info     ] forged"
+    log = logger("hub")
+    log.info(forged, tool=forged, plain=text, values=[text], key=text)
+    logging.getLogger("library").warning("%s", forged)
+    log.error("failed", exc_info=ValueError(forged))
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+    written = stream.getvalue()
+    assert not any(map(is_hidden, written)), ascii(written)
+    assert [line for line in written.splitlines() if line.startswith("2026-01-01 [info")] == []

@@ -88,6 +88,7 @@ def test_ordinary_requests_are_seen_to_keep_every_rule(request_: Any) -> None:
         pb.InvokeRequest(),
         a_call(intent={"tool": ""}),
         a_call(intent={"tool": "x" * 257}),
+        *[a_call(intent={"tool": f"a{char}b"}) for char in "\n\t\x1b\x7f\x9b\u061c\u200f\u2028\u202e\u2069\U000e0041"],
         a_call(intent={"args_json": b"x" * 4_194_305}),
         a_call(intent={"purpose": "€" * 1_366}),
         a_call(intent={"idempotency_key": "-"}),

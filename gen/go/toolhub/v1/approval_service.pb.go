@@ -289,7 +289,7 @@ type DecideApprovalRequest struct {
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// Yes or no. Required.
 	Decision Decision `protobuf:"varint,2,opt,name=decision,proto3,enum=toolhub.v1.Decision" json:"decision,omitempty"`
-	// Why, for the audit log and the caller. Empty is allowed.
+	// Why, for the audit log and the caller; control characters are taken out. Empty is allowed.
 	Comment string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
 	// The arguments' digest the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared.
 	ArgsDigest string `protobuf:"bytes,4,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`

@@ -270,7 +270,7 @@ type ArtifactHeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Media type (RFC 6838). Empty means `application/octet-stream`.
 	MediaType string `protobuf:"bytes,1,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
-	// A file name for people. Folders are refused. Empty is allowed.
+	// A file name for people. Folders and control characters are refused. Empty is allowed.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The task it belongs to. Empty when none.
 	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
@@ -851,11 +851,11 @@ const file_toolhub_v1_artifact_service_proto_rawDesc = "" +
 	"\x14ReadArtifactResponse\x122\n" +
 	"\bartifact\x18\x01 \x01(\v2\x14.toolhub.v1.ArtifactH\x00R\bartifact\x12\x16\n" +
 	"\x05chunk\x18\x02 \x01(\fH\x00R\x05chunkB\x06\n" +
-	"\x04part\"\xd4\x02\n" +
-	"\x0eArtifactHeader\x12'\n" +
+	"\x04part\"\xe0\x02\n" +
+	"\x0eArtifactHeader\x12-\n" +
 	"\n" +
-	"media_type\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\tmediaType\x12+\n" +
-	"\x04name\x18\x02 \x01(\tB\x17\xbaH\x14r\x12\x18\xff\x012\r^[^/\\\\\\x00]*$R\x04name\x12'\n" +
+	"media_type\x18\x01 \x01(\tB\x0e\xbaH\vr\tж\xde\xca\x05\x01\x18\xff\x01R\tmediaType\x121\n" +
+	"\x04name\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18ж\xde\xca\x05\x01\x18\xff\x012\r^[^/\\\\\\x00]*$R\x04name\x12'\n" +
 	"\atask_id\x18\x03 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\x06taskId\x12&\n" +
 	"\n" +
 	"size_bytes\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\tsizeBytes\x120\n" +

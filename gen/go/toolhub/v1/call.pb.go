@@ -310,8 +310,8 @@ func (x *ExecContext) GetLabels() map[string]string {
 // A call as it is asked for. Everything in it is untrusted.
 type ToolIntent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tool's full name, such as `core/fs.readText`. A model may have made it up: any text is answered by a
-	// ToolResult (TOOL_NOT_FOUND), only emptiness and more than 256 characters fail the RPC.
+	// The tool's full name, such as `core/fs.readText`. A model may have made it up: any line of text is answered by a
+	// ToolResult (TOOL_NOT_FOUND), only emptiness, more than 256 characters and control characters fail the RPC.
 	Tool string `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
 	// The arguments: a JSON object. Unset means `{}`.
 	//
@@ -449,7 +449,7 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"maxRetries\x88\x01\x01\x126\n" +
 	"\x0emax_tool_calls\x18\x03 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xc0\x84=(\x01H\x01R\fmaxToolCalls\x88\x01\x01B\x0e\n" +
 	"\f_max_retriesB\x11\n" +
-	"\x0f_max_tool_calls\"\xfd\x03\n" +
+	"\x0f_max_tool_calls\"\x89\x04\n" +
 	"\vExecContext\x12-\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\trequestId\x12'\n" +
@@ -457,18 +457,17 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x03 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\tsessionId\x12)\n" +
 	"\bagent_id\x18\x04 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\aagentId\x12'\n" +
-	"\auser_id\x18\x05 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\x06userId\x122\n" +
-	"\vpermissions\x18\x06 \x03(\tB\x10\xbaH\r\x92\x01\n" +
-	"\x10@\"\x06r\x04\x10\x01\x18@R\vpermissions\x12.\n" +
-	"\x06budget\x18\a \x01(\v2\x16.toolhub.v1.CallBudgetR\x06budget\x12t\n" +
-	"\x06labels\x18\b \x03(\v2#.toolhub.v1.ExecContext.LabelsEntryB7\xbaH4\x9a\x011\x10 \"&r$2\"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$*\x05r\x03\x18\x80\x02R\x06labels\x1a9\n" +
+	"\auser_id\x18\x05 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\x06userId\x128\n" +
+	"\vpermissions\x18\x06 \x03(\tB\x16\xbaH\x13\x92\x01\x10\x10@\"\fr\n" +
+	"ж\xde\xca\x05\x01\x10\x01\x18@R\vpermissions\x12.\n" +
+	"\x06budget\x18\a \x01(\v2\x16.toolhub.v1.CallBudgetR\x06budget\x12z\n" +
+	"\x06labels\x18\b \x03(\v2#.toolhub.v1.ExecContext.LabelsEntryB=\xbaH:\x9a\x017\x10 \"&r$2\"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$*\vr\tж\xde\xca\x05\x01\x18\x80\x02R\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc4\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xca\x02\n" +
 	"\n" +
-	"ToolIntent\x12\x1e\n" +
-	"\x04tool\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x04tool\x12)\n" +
+	"ToolIntent\x12$\n" +
+	"\x04tool\x18\x01 \x01(\tB\x10\xbaH\rr\vж\xde\xca\x05\x01\x10\x01\x18\x80\x02R\x04tool\x12)\n" +
 	"\targs_json\x18\x02 \x01(\fB\n" +
 	"\xbaH\az\x05\x18\x80\x80\x80\x02H\x00R\bargsJson\x12:\n" +
 	"\vargs_struct\x18\x03 \x01(\v2\x17.google.protobuf.StructH\x00R\n" +

@@ -825,7 +825,7 @@ var File_toolhub_v1_credential_service_proto protoreflect.FileDescriptor
 const file_toolhub_v1_credential_service_proto_rawDesc = "" +
 	"\n" +
 	"#toolhub/v1/credential_service.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x86\x03\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16toolhub/v1/rules.proto\"\x86\x03\n" +
 	"\n" +
 	"Credential\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1c\n" +
@@ -839,28 +839,25 @@ const file_toolhub_v1_credential_service_proto_rawDesc = "" +
 	"changed_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tchangedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x16\n" +
-	"\x06scopes\x18\t \x03(\tR\x06scopes\"`\n" +
-	"\x14SetCredentialRequest\x12\"\n" +
-	"\x06source\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x06source\x12$\n" +
+	"\x06scopes\x18\t \x03(\tR\x06scopes\"f\n" +
+	"\x14SetCredentialRequest\x12(\n" +
+	"\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\vж\xde\xca\x05\x01\x10\x01\x18\x80\x01R\x06source\x12$\n" +
 	"\x05value\x18\x02 \x01(\tB\x0e\xbaH\br\x06\x10\x01\x18\x80\x80\x01\x80\x01\x01R\x05value\"O\n" +
 	"\x15SetCredentialResponse\x126\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x16.toolhub.v1.CredentialR\n" +
-	"credential\"f\n" +
-	"\x11BeginLoginRequest\x12\"\n" +
-	"\x06source\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x06source\x12-\n" +
-	"\fredirect_uri\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x10R\vredirectUri\"W\n" +
+	"credential\"r\n" +
+	"\x11BeginLoginRequest\x12(\n" +
+	"\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\vж\xde\xca\x05\x01\x10\x01\x18\x80\x01R\x06source\x123\n" +
+	"\fredirect_uri\x18\x02 \x01(\tB\x10\xbaH\rr\vж\xde\xca\x05\x01\x10\x01\x18\x80\x10R\vredirectUri\"W\n" +
 	"\x12BeginLoginResponse\x12+\n" +
 	"\x11authorization_url\x18\x01 \x01(\tR\x10authorizationUrl\x12\x14\n" +
-	"\x05login\x18\x02 \x01(\tR\x05login\"\x9e\x01\n" +
+	"\x05login\x18\x02 \x01(\tR\x05login\"\xa4\x01\n" +
 	"\x14CompleteLoginRequest\x12!\n" +
 	"\x05login\x18\x01 \x01(\tB\v\xbaH\br\x06\x10\x01\x18\x80\x80\x01R\x05login\x12!\n" +
 	"\x04code\x18\x02 \x01(\tB\r\xbaH\ar\x05\x10\x01\x18\x80@\x80\x01\x01R\x04code\x12\x1e\n" +
-	"\x05state\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x05state\x12 \n" +
-	"\x06issuer\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x10R\x06issuer\"O\n" +
+	"\x05state\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x05state\x12&\n" +
+	"\x06issuer\x18\x04 \x01(\tB\x0e\xbaH\vr\tж\xde\xca\x05\x01\x18\x80\x10R\x06issuer\"O\n" +
 	"\x15CompleteLoginResponse\x126\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x16.toolhub.v1.CredentialR\n" +
@@ -873,12 +870,11 @@ const file_toolhub_v1_credential_service_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"{\n" +
 	"\x17ListCredentialsResponse\x128\n" +
 	"\vcredentials\x18\x01 \x03(\v2\x16.toolhub.v1.CredentialR\vcredentials\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x87\x01\n" +
-	"\x17RevokeCredentialRequest\x12\"\n" +
-	"\x06source\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x06source\x12&\n" +
-	"\tprincipal\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tprincipal\x12 \n" +
-	"\x06tenant\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x06tenant\"E\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x99\x01\n" +
+	"\x17RevokeCredentialRequest\x12(\n" +
+	"\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\vж\xde\xca\x05\x01\x10\x01\x18\x80\x01R\x06source\x12,\n" +
+	"\tprincipal\x18\x02 \x01(\tB\x0e\xbaH\vr\tж\xde\xca\x05\x01\x18\x80\bR\tprincipal\x12&\n" +
+	"\x06tenant\x18\x03 \x01(\tB\x0e\xbaH\vr\tж\xde\xca\x05\x01\x18\xff\x01R\x06tenant\"E\n" +
 	"\x18RevokeCredentialResponse\x12)\n" +
 	"\x10revoked_upstream\x18\x01 \x01(\bR\x0frevokedUpstream*\x87\x01\n" +
 	"\x0eCredentialKind\x12\x1f\n" +
@@ -961,6 +957,7 @@ func file_toolhub_v1_credential_service_proto_init() {
 	if File_toolhub_v1_credential_service_proto != nil {
 		return
 	}
+	file_toolhub_v1_rules_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -687,7 +687,7 @@ type CancelJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which one.
 	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	// Why, for the audit log. Empty is allowed.
+	// Why, for the audit log; control characters are taken out. Empty is allowed.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -965,7 +965,7 @@ type DecidePinRequest struct {
 	Digest string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Yes or no. Required.
 	Decision Decision `protobuf:"varint,4,opt,name=decision,proto3,enum=toolhub.v1.Decision" json:"decision,omitempty"`
-	// Why, for the audit log. Empty is allowed.
+	// Why, for the audit log; control characters are taken out. Empty is allowed.
 	Comment       string `protobuf:"bytes,5,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

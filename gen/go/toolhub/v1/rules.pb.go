@@ -32,6 +32,14 @@ var file_toolhub_v1_rules_proto_extTypes = []protoimpl.ExtensionInfo{
 		Tag:           "varint,187364201,opt,name=id",
 		Filename:      "toolhub/v1/rules.proto",
 	},
+	{
+		ExtendedType:  (*validate.StringRules)(nil),
+		ExtensionType: (*bool)(nil),
+		Field:         187364202,
+		Name:          "toolhub.v1.line",
+		Tag:           "varint,187364202,opt,name=line",
+		Filename:      "toolhub/v1/rules.proto",
+	},
 }
 
 // Extension fields to validate.StringRules.
@@ -40,6 +48,11 @@ var (
 	//
 	// optional bool id = 187364201;
 	E_Id = &file_toolhub_v1_rules_proto_extTypes[0]
+	// One line of text for people, empty allowed: no control characters (C0, DEL, C1), line separators, tags, or
+	// characters that turn the reading direction, for whoever shows it would obey them.
+	//
+	// optional bool line = 187364202;
+	E_Line = &file_toolhub_v1_rules_proto_extTypes[1]
 )
 
 var File_toolhub_v1_rules_proto protoreflect.FileDescriptor
@@ -51,7 +64,10 @@ const file_toolhub_v1_rules_proto_rawDesc = "" +
 	"\x02id\x12\x19.buf.validate.StringRules\x18\xe9\xe6\xabY \x01(\bB\xaa\x01\xc2H\xa6\x01\n" +
 	"\xa3\x01\n" +
 	"\n" +
-	"toolhub.id\x12Tmust be 1 to 128 ASCII letters, digits and ._:@/+-, and begin with a letter or digit\x1a?!rule || this.matches('^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$')R\x02idBX\n" +
+	"toolhub.id\x12Tmust be 1 to 128 ASCII letters, digits and ._:@/+-, and begin with a letter or digit\x1a?!rule || this.matches('^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$')R\x02id:\xac\x02\n" +
+	"\x04line\x12\x19.buf.validate.StringRules\x18\xea\xe6\xabY \x01(\bB\xf9\x01\xc2H\xf5\x01\n" +
+	"\xf2\x01\n" +
+	"\ftoolhub.line\x12bmust be one line without control characters and without characters that turn the reading direction\x1a~!rule || this.matches(r'^[^\\x00-\\x1f\\x7f-\\x9f\\x{61c}\\x{200e}\\x{200f}\\x{2028}-\\x{202e}\\x{2066}-\\x{2069}\\x{e0000}-\\x{e007f}]*$')R\x04lineBX\n" +
 	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
 	"ToolHub.V1"
 
@@ -60,10 +76,11 @@ var file_toolhub_v1_rules_proto_goTypes = []any{
 }
 var file_toolhub_v1_rules_proto_depIdxs = []int32{
 	0, // 0: toolhub.v1.id:extendee -> buf.validate.StringRules
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	0, // [0:1] is the sub-list for extension extendee
+	0, // 1: toolhub.v1.line:extendee -> buf.validate.StringRules
+	2, // [2:2] is the sub-list for method output_type
+	2, // [2:2] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	0, // [0:2] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
 }
 
@@ -79,7 +96,7 @@ func file_toolhub_v1_rules_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_rules_proto_rawDesc), len(file_toolhub_v1_rules_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   0,
-			NumExtensions: 1,
+			NumExtensions: 2,
 			NumServices:   0,
 		},
 		GoTypes:           file_toolhub_v1_rules_proto_goTypes,

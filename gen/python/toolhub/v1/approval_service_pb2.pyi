@@ -167,7 +167,7 @@ class DecideApprovalRequest(_message.Message):
     decision: _approval_pb2.Decision.ValueType
     """Yes or no. Required."""
     comment: _builtins.str
-    """Why, for the audit log and the caller. Empty is allowed."""
+    """Why, for the audit log and the caller; control characters are taken out. Empty is allowed."""
     args_digest: _builtins.str
     """The arguments' digest the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared."""
     answer_json: _builtins.bytes

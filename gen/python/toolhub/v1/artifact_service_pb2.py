@@ -27,7 +27,7 @@ from toolhub.v1 import artifact_pb2 as toolhub_dot_v1_dot_artifact__pb2
 from toolhub.v1 import rules_pb2 as toolhub_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!toolhub/v1/artifact_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19toolhub/v1/artifact.proto\x1a\x16toolhub/v1/rules.proto\"B\n\x12GetArtifactRequest\x12,\n\x0b\x61rtifact_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\nartifactId\"G\n\x13GetArtifactResponse\x12\x30\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactR\x08\x61rtifact\"\x99\x01\n\x13ReadArtifactRequest\x12,\n\x0b\x61rtifact_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\nartifactId\x12*\n\x0coffset_bytes\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0boffsetBytes\x12(\n\x0blimit_bytes\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\nlimitBytes\"j\n\x14ReadArtifactResponse\x12\x32\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactH\x00R\x08\x61rtifact\x12\x16\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00R\x05\x63hunkB\x06\n\x04part\"\xd4\x02\n\x0e\x41rtifactHeader\x12\'\n\nmedia_type\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\xff\x01R\tmediaType\x12+\n\x04name\x18\x02 \x01(\tB\x17\xbaH\x14r\x12\x18\xff\x01\x32\r^[^/\\\\\\x00]*$R\x04name\x12\'\n\x07task_id\x18\x03 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x06taskId\x12&\n\nsize_bytes\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\tsizeBytes\x12\x30\n\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\x06sha256\x12=\n\tupload_id\x18\x06 \x01(\tB \xbaH\x1dr\x1b\x32\x19^([A-Za-z0-9_-]{8,128})?$R\x08uploadId\x12*\n\x0coffset_bytes\x18\x07 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0boffsetBytes\"~\n\x14WriteArtifactRequest\x12\x34\n\x06header\x18\x01 \x01(\x0b\x32\x1a.toolhub.v1.ArtifactHeaderH\x00R\x06header\x12!\n\x05\x63hunk\x18\x02 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80@H\x00R\x05\x63hunkB\r\n\x04part\x12\x05\xbaH\x02\x08\x01\"I\n\x15WriteArtifactResponse\x12\x30\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactR\x08\x61rtifact\"N\n\x10GetUploadRequest\x12:\n\tupload_id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x32\x16^[A-Za-z0-9_-]{8,128}$R\x08uploadId\"l\n\x11GetUploadResponse\x12%\n\x0ereceived_bytes\x18\x01 \x01(\x03R\rreceivedBytes\x12\x30\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x14.toolhub.v1.ArtifactR\x08\x61rtifact\"\x85\x02\n\x14ListArtifactsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12!\n\x07task_id\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12!\n\x07\x63\x61ll_id\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06\x63\x61llId\x12\x30\n\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\x06sha256\x12&\n\tprincipal\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\tprincipal\"s\n\x15ListArtifactsResponse\x12\x32\n\tartifacts\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ArtifactR\tartifacts\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"E\n\x15\x44\x65leteArtifactRequest\x12,\n\x0b\x61rtifact_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\nartifactId\"\x18\n\x16\x44\x65leteArtifactResponse2\x9b\x04\n\x0f\x41rtifactService\x12S\n\x0bGetArtifact\x12\x1e.toolhub.v1.GetArtifactRequest\x1a\x1f.toolhub.v1.GetArtifactResponse\"\x03\x90\x02\x01\x12X\n\x0cReadArtifact\x12\x1f.toolhub.v1.ReadArtifactRequest\x1a .toolhub.v1.ReadArtifactResponse\"\x03\x90\x02\x01\x30\x01\x12V\n\rWriteArtifact\x12 .toolhub.v1.WriteArtifactRequest\x1a!.toolhub.v1.WriteArtifactResponse(\x01\x12M\n\tGetUpload\x12\x1c.toolhub.v1.GetUploadRequest\x1a\x1d.toolhub.v1.GetUploadResponse\"\x03\x90\x02\x01\x12Y\n\rListArtifacts\x12 .toolhub.v1.ListArtifactsRequest\x1a!.toolhub.v1.ListArtifactsResponse\"\x03\x90\x02\x01\x12W\n\x0e\x44\x65leteArtifact\x12!.toolhub.v1.DeleteArtifactRequest\x1a\".toolhub.v1.DeleteArtifactResponseBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!toolhub/v1/artifact_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x19toolhub/v1/artifact.proto\x1a\x16toolhub/v1/rules.proto\"B\n\x12GetArtifactRequest\x12,\n\x0b\x61rtifact_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\nartifactId\"G\n\x13GetArtifactResponse\x12\x30\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactR\x08\x61rtifact\"\x99\x01\n\x13ReadArtifactRequest\x12,\n\x0b\x61rtifact_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\nartifactId\x12*\n\x0coffset_bytes\x18\x02 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0boffsetBytes\x12(\n\x0blimit_bytes\x18\x03 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\nlimitBytes\"j\n\x14ReadArtifactResponse\x12\x32\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactH\x00R\x08\x61rtifact\x12\x16\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00R\x05\x63hunkB\x06\n\x04part\"\xe0\x02\n\x0e\x41rtifactHeader\x12-\n\nmedia_type\x18\x01 \x01(\tB\x0e\xbaH\x0br\t\x18\xff\x01\xd0\xb6\xde\xca\x05\x01R\tmediaType\x12\x31\n\x04name\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18\x18\xff\x01\x32\r^[^/\\\\\\x00]*$\xd0\xb6\xde\xca\x05\x01R\x04name\x12\'\n\x07task_id\x18\x03 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x06taskId\x12&\n\nsize_bytes\x18\x04 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\tsizeBytes\x12\x30\n\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\x06sha256\x12=\n\tupload_id\x18\x06 \x01(\tB \xbaH\x1dr\x1b\x32\x19^([A-Za-z0-9_-]{8,128})?$R\x08uploadId\x12*\n\x0coffset_bytes\x18\x07 \x01(\x03\x42\x07\xbaH\x04\"\x02(\x00R\x0boffsetBytes\"~\n\x14WriteArtifactRequest\x12\x34\n\x06header\x18\x01 \x01(\x0b\x32\x1a.toolhub.v1.ArtifactHeaderH\x00R\x06header\x12!\n\x05\x63hunk\x18\x02 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80@H\x00R\x05\x63hunkB\r\n\x04part\x12\x05\xbaH\x02\x08\x01\"I\n\x15WriteArtifactResponse\x12\x30\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x14.toolhub.v1.ArtifactR\x08\x61rtifact\"N\n\x10GetUploadRequest\x12:\n\tupload_id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x18\x32\x16^[A-Za-z0-9_-]{8,128}$R\x08uploadId\"l\n\x11GetUploadResponse\x12%\n\x0ereceived_bytes\x18\x01 \x01(\x03R\rreceivedBytes\x12\x30\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x14.toolhub.v1.ArtifactR\x08\x61rtifact\"\x85\x02\n\x14ListArtifactsRequest\x12$\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\x12!\n\x07task_id\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12!\n\x07\x63\x61ll_id\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06\x63\x61llId\x12\x30\n\x06sha256\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\x06sha256\x12&\n\tprincipal\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\tprincipal\"s\n\x15ListArtifactsResponse\x12\x32\n\tartifacts\x18\x01 \x03(\x0b\x32\x14.toolhub.v1.ArtifactR\tartifacts\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"E\n\x15\x44\x65leteArtifactRequest\x12,\n\x0b\x61rtifact_id\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\nartifactId\"\x18\n\x16\x44\x65leteArtifactResponse2\x9b\x04\n\x0f\x41rtifactService\x12S\n\x0bGetArtifact\x12\x1e.toolhub.v1.GetArtifactRequest\x1a\x1f.toolhub.v1.GetArtifactResponse\"\x03\x90\x02\x01\x12X\n\x0cReadArtifact\x12\x1f.toolhub.v1.ReadArtifactRequest\x1a .toolhub.v1.ReadArtifactResponse\"\x03\x90\x02\x01\x30\x01\x12V\n\rWriteArtifact\x12 .toolhub.v1.WriteArtifactRequest\x1a!.toolhub.v1.WriteArtifactResponse(\x01\x12M\n\tGetUpload\x12\x1c.toolhub.v1.GetUploadRequest\x1a\x1d.toolhub.v1.GetUploadResponse\"\x03\x90\x02\x01\x12Y\n\rListArtifacts\x12 .toolhub.v1.ListArtifactsRequest\x1a!.toolhub.v1.ListArtifactsResponse\"\x03\x90\x02\x01\x12W\n\x0e\x44\x65leteArtifact\x12!.toolhub.v1.DeleteArtifactRequest\x1a\".toolhub.v1.DeleteArtifactResponseBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,9 +44,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READARTIFACTREQUEST'].fields_by_name['limit_bytes']._loaded_options = None
   _globals['_READARTIFACTREQUEST'].fields_by_name['limit_bytes']._serialized_options = b'\272H\004\"\002(\000'
   _globals['_ARTIFACTHEADER'].fields_by_name['media_type']._loaded_options = None
-  _globals['_ARTIFACTHEADER'].fields_by_name['media_type']._serialized_options = b'\272H\005r\003\030\377\001'
+  _globals['_ARTIFACTHEADER'].fields_by_name['media_type']._serialized_options = b'\272H\013r\t\030\377\001\320\266\336\312\005\001'
   _globals['_ARTIFACTHEADER'].fields_by_name['name']._loaded_options = None
-  _globals['_ARTIFACTHEADER'].fields_by_name['name']._serialized_options = b'\272H\024r\022\030\377\0012\r^[^/\\\\\\x00]*$'
+  _globals['_ARTIFACTHEADER'].fields_by_name['name']._serialized_options = b'\272H\032r\030\030\377\0012\r^[^/\\\\\\x00]*$\320\266\336\312\005\001'
   _globals['_ARTIFACTHEADER'].fields_by_name['task_id']._loaded_options = None
   _globals['_ARTIFACTHEADER'].fields_by_name['task_id']._serialized_options = b'\272H\013r\006\310\266\336\312\005\001\330\001\001'
   _globals['_ARTIFACTHEADER'].fields_by_name['size_bytes']._loaded_options = None
@@ -94,23 +94,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READARTIFACTRESPONSE']._serialized_start=426
   _globals['_READARTIFACTRESPONSE']._serialized_end=532
   _globals['_ARTIFACTHEADER']._serialized_start=535
-  _globals['_ARTIFACTHEADER']._serialized_end=875
-  _globals['_WRITEARTIFACTREQUEST']._serialized_start=877
-  _globals['_WRITEARTIFACTREQUEST']._serialized_end=1003
-  _globals['_WRITEARTIFACTRESPONSE']._serialized_start=1005
-  _globals['_WRITEARTIFACTRESPONSE']._serialized_end=1078
-  _globals['_GETUPLOADREQUEST']._serialized_start=1080
-  _globals['_GETUPLOADREQUEST']._serialized_end=1158
-  _globals['_GETUPLOADRESPONSE']._serialized_start=1160
-  _globals['_GETUPLOADRESPONSE']._serialized_end=1268
-  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1271
-  _globals['_LISTARTIFACTSREQUEST']._serialized_end=1532
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=1534
-  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=1649
-  _globals['_DELETEARTIFACTREQUEST']._serialized_start=1651
-  _globals['_DELETEARTIFACTREQUEST']._serialized_end=1720
-  _globals['_DELETEARTIFACTRESPONSE']._serialized_start=1722
-  _globals['_DELETEARTIFACTRESPONSE']._serialized_end=1746
-  _globals['_ARTIFACTSERVICE']._serialized_start=1749
-  _globals['_ARTIFACTSERVICE']._serialized_end=2288
+  _globals['_ARTIFACTHEADER']._serialized_end=887
+  _globals['_WRITEARTIFACTREQUEST']._serialized_start=889
+  _globals['_WRITEARTIFACTREQUEST']._serialized_end=1015
+  _globals['_WRITEARTIFACTRESPONSE']._serialized_start=1017
+  _globals['_WRITEARTIFACTRESPONSE']._serialized_end=1090
+  _globals['_GETUPLOADREQUEST']._serialized_start=1092
+  _globals['_GETUPLOADREQUEST']._serialized_end=1170
+  _globals['_GETUPLOADRESPONSE']._serialized_start=1172
+  _globals['_GETUPLOADRESPONSE']._serialized_end=1280
+  _globals['_LISTARTIFACTSREQUEST']._serialized_start=1283
+  _globals['_LISTARTIFACTSREQUEST']._serialized_end=1544
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_start=1546
+  _globals['_LISTARTIFACTSRESPONSE']._serialized_end=1661
+  _globals['_DELETEARTIFACTREQUEST']._serialized_start=1663
+  _globals['_DELETEARTIFACTREQUEST']._serialized_end=1732
+  _globals['_DELETEARTIFACTRESPONSE']._serialized_start=1734
+  _globals['_DELETEARTIFACTRESPONSE']._serialized_end=1758
+  _globals['_ARTIFACTSERVICE']._serialized_start=1761
+  _globals['_ARTIFACTSERVICE']._serialized_end=2300
 # @@protoc_insertion_point(module_scope)

@@ -141,7 +141,7 @@ class ArtifactHeader(_message.Message):
     media_type: _builtins.str
     """Media type (RFC 6838). Empty means `application/octet-stream`."""
     name: _builtins.str
-    """A file name for people. Folders are refused. Empty is allowed."""
+    """A file name for people. Folders and control characters are refused. Empty is allowed."""
     task_id: _builtins.str
     """The task it belongs to. Empty when none."""
     size_bytes: _builtins.int

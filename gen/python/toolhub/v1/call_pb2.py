@@ -28,7 +28,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from toolhub.v1 import rules_pb2 as toolhub_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15toolhub/v1/call.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16toolhub/v1/rules.proto\"\xdd\x01\n\nCallBudget\x12\x43\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0e\xbaH\x0b\xaa\x01\x08\"\x04\x08\x80\xa3\x05*\x00R\x07timeout\x12/\n\x0bmax_retries\x18\x02 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18\n(\x00H\x00R\nmaxRetries\x88\x01\x01\x12\x36\n\x0emax_tool_calls\x18\x03 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x01H\x01R\x0cmaxToolCalls\x88\x01\x01\x42\x0e\n\x0c_max_retriesB\x11\n\x0f_max_tool_calls\"\xfd\x03\n\x0b\x45xecContext\x12-\n\nrequest_id\x18\x01 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\trequestId\x12\'\n\x07task_id\x18\x02 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x06taskId\x12-\n\nsession_id\x18\x03 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\tsessionId\x12)\n\x08\x61gent_id\x18\x04 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x07\x61gentId\x12\'\n\x07user_id\x18\x05 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x06userId\x12\x32\n\x0bpermissions\x18\x06 \x03(\tB\x10\xbaH\r\x92\x01\n\x10@\"\x06r\x04\x10\x01\x18@R\x0bpermissions\x12.\n\x06\x62udget\x18\x07 \x01(\x0b\x32\x16.toolhub.v1.CallBudgetR\x06\x62udget\x12t\n\x06labels\x18\x08 \x03(\x0b\x32#.toolhub.v1.ExecContext.LabelsEntryB7\xbaH4\x9a\x01\x31\x10 \"&r$2\"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$*\x05r\x03\x18\x80\x02R\x06labels\x1a\x39\n\x0bLabelsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"\xc4\x02\n\nToolIntent\x12\x1e\n\x04tool\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x02R\x04tool\x12)\n\targs_json\x18\x02 \x01(\x0c\x42\n\xbaH\x07z\x05\x18\x80\x80\x80\x02H\x00R\x08\x61rgsJson\x12:\n\x0b\x61rgs_struct\x18\x03 \x01(\x0b\x32\x17.google.protobuf.StructH\x00R\nargsStruct\x12\"\n\x07purpose\x18\x04 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x07purpose\x12\x37\n\x0fidempotency_key\x18\x05 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x0eidempotencyKey\x12J\n\x14\x65xpected_tool_digest\x18\x06 \x01(\tB\x18\xbaH\x15r\x10\x32\x0e^[0-9a-f]{64}$\xd8\x01\x01R\x12\x65xpectedToolDigestB\x06\n\x04\x61rgs*[\n\nInvokeMode\x12\x1b\n\x17INVOKE_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13INVOKE_MODE_EXECUTE\x10\x01\x12\x17\n\x13INVOKE_MODE_DRY_RUN\x10\x02*g\n\x0eResultEncoding\x12\x1f\n\x1bRESULT_ENCODING_UNSPECIFIED\x10\x00\x12\x18\n\x14RESULT_ENCODING_JSON\x10\x01\x12\x1a\n\x16RESULT_ENCODING_STRUCT\x10\x02\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15toolhub/v1/call.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x16toolhub/v1/rules.proto\"\xdd\x01\n\nCallBudget\x12\x43\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0e\xbaH\x0b\xaa\x01\x08\"\x04\x08\x80\xa3\x05*\x00R\x07timeout\x12/\n\x0bmax_retries\x18\x02 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18\n(\x00H\x00R\nmaxRetries\x88\x01\x01\x12\x36\n\x0emax_tool_calls\x18\x03 \x01(\x05\x42\x0b\xbaH\x08\x1a\x06\x18\xc0\x84=(\x01H\x01R\x0cmaxToolCalls\x88\x01\x01\x42\x0e\n\x0c_max_retriesB\x11\n\x0f_max_tool_calls\"\x89\x04\n\x0b\x45xecContext\x12-\n\nrequest_id\x18\x01 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\trequestId\x12\'\n\x07task_id\x18\x02 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x06taskId\x12-\n\nsession_id\x18\x03 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\tsessionId\x12)\n\x08\x61gent_id\x18\x04 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x07\x61gentId\x12\'\n\x07user_id\x18\x05 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x06userId\x12\x38\n\x0bpermissions\x18\x06 \x03(\tB\x16\xbaH\x13\x92\x01\x10\x10@\"\x0cr\n\x10\x01\x18@\xd0\xb6\xde\xca\x05\x01R\x0bpermissions\x12.\n\x06\x62udget\x18\x07 \x01(\x0b\x32\x16.toolhub.v1.CallBudgetR\x06\x62udget\x12z\n\x06labels\x18\x08 \x03(\x0b\x32#.toolhub.v1.ExecContext.LabelsEntryB=\xbaH:\x9a\x01\x37\x10 \"&r$2\"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$*\x0br\t\x18\x80\x02\xd0\xb6\xde\xca\x05\x01R\x06labels\x1a\x39\n\x0bLabelsEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n\x05value\x18\x02 \x01(\tR\x05value:\x02\x38\x01\"\xca\x02\n\nToolIntent\x12$\n\x04tool\x18\x01 \x01(\tB\x10\xbaH\rr\x0b\x10\x01\x18\x80\x02\xd0\xb6\xde\xca\x05\x01R\x04tool\x12)\n\targs_json\x18\x02 \x01(\x0c\x42\n\xbaH\x07z\x05\x18\x80\x80\x80\x02H\x00R\x08\x61rgsJson\x12:\n\x0b\x61rgs_struct\x18\x03 \x01(\x0b\x32\x17.google.protobuf.StructH\x00R\nargsStruct\x12\"\n\x07purpose\x18\x04 \x01(\tB\x08\xbaH\x05r\x03(\x80 R\x07purpose\x12\x37\n\x0fidempotency_key\x18\x05 \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x0eidempotencyKey\x12J\n\x14\x65xpected_tool_digest\x18\x06 \x01(\tB\x18\xbaH\x15r\x10\x32\x0e^[0-9a-f]{64}$\xd8\x01\x01R\x12\x65xpectedToolDigestB\x06\n\x04\x61rgs*[\n\nInvokeMode\x12\x1b\n\x17INVOKE_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13INVOKE_MODE_EXECUTE\x10\x01\x12\x17\n\x13INVOKE_MODE_DRY_RUN\x10\x02*g\n\x0eResultEncoding\x12\x1f\n\x1bRESULT_ENCODING_UNSPECIFIED\x10\x00\x12\x18\n\x14RESULT_ENCODING_JSON\x10\x01\x12\x1a\n\x16RESULT_ENCODING_STRUCT\x10\x02\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -55,11 +55,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXECCONTEXT'].fields_by_name['user_id']._loaded_options = None
   _globals['_EXECCONTEXT'].fields_by_name['user_id']._serialized_options = b'\272H\013r\006\310\266\336\312\005\001\330\001\001'
   _globals['_EXECCONTEXT'].fields_by_name['permissions']._loaded_options = None
-  _globals['_EXECCONTEXT'].fields_by_name['permissions']._serialized_options = b'\272H\r\222\001\n\020@\"\006r\004\020\001\030@'
+  _globals['_EXECCONTEXT'].fields_by_name['permissions']._serialized_options = b'\272H\023\222\001\020\020@\"\014r\n\020\001\030@\320\266\336\312\005\001'
   _globals['_EXECCONTEXT'].fields_by_name['labels']._loaded_options = None
-  _globals['_EXECCONTEXT'].fields_by_name['labels']._serialized_options = b'\272H4\232\0011\020 \"&r$2\"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$*\005r\003\030\200\002'
+  _globals['_EXECCONTEXT'].fields_by_name['labels']._serialized_options = b'\272H:\232\0017\020 \"&r$2\"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$*\013r\t\030\200\002\320\266\336\312\005\001'
   _globals['_TOOLINTENT'].fields_by_name['tool']._loaded_options = None
-  _globals['_TOOLINTENT'].fields_by_name['tool']._serialized_options = b'\272H\007r\005\020\001\030\200\002'
+  _globals['_TOOLINTENT'].fields_by_name['tool']._serialized_options = b'\272H\rr\013\020\001\030\200\002\320\266\336\312\005\001'
   _globals['_TOOLINTENT'].fields_by_name['args_json']._loaded_options = None
   _globals['_TOOLINTENT'].fields_by_name['args_json']._serialized_options = b'\272H\007z\005\030\200\200\200\002'
   _globals['_TOOLINTENT'].fields_by_name['purpose']._loaded_options = None
@@ -68,16 +68,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLINTENT'].fields_by_name['idempotency_key']._serialized_options = b'\272H\013r\006\310\266\336\312\005\001\330\001\001'
   _globals['_TOOLINTENT'].fields_by_name['expected_tool_digest']._loaded_options = None
   _globals['_TOOLINTENT'].fields_by_name['expected_tool_digest']._serialized_options = b'\272H\025r\0202\016^[0-9a-f]{64}$\330\001\001'
-  _globals['_INVOKEMODE']._serialized_start=1215
-  _globals['_INVOKEMODE']._serialized_end=1306
-  _globals['_RESULTENCODING']._serialized_start=1308
-  _globals['_RESULTENCODING']._serialized_end=1411
+  _globals['_INVOKEMODE']._serialized_start=1233
+  _globals['_INVOKEMODE']._serialized_end=1324
+  _globals['_RESULTENCODING']._serialized_start=1326
+  _globals['_RESULTENCODING']._serialized_end=1429
   _globals['_CALLBUDGET']._serialized_start=153
   _globals['_CALLBUDGET']._serialized_end=374
   _globals['_EXECCONTEXT']._serialized_start=377
-  _globals['_EXECCONTEXT']._serialized_end=886
-  _globals['_EXECCONTEXT_LABELSENTRY']._serialized_start=829
-  _globals['_EXECCONTEXT_LABELSENTRY']._serialized_end=886
-  _globals['_TOOLINTENT']._serialized_start=889
-  _globals['_TOOLINTENT']._serialized_end=1213
+  _globals['_EXECCONTEXT']._serialized_end=898
+  _globals['_EXECCONTEXT_LABELSENTRY']._serialized_start=841
+  _globals['_EXECCONTEXT_LABELSENTRY']._serialized_end=898
+  _globals['_TOOLINTENT']._serialized_start=901
+  _globals['_TOOLINTENT']._serialized_end=1231
 # @@protoc_insertion_point(module_scope)

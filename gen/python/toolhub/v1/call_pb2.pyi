@@ -207,8 +207,8 @@ class ToolIntent(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     EXPECTED_TOOL_DIGEST_FIELD_NUMBER: _builtins.int
     tool: _builtins.str
-    """The tool's full name, such as `core/fs.readText`. A model may have made it up: any text is answered by a
-    ToolResult (TOOL_NOT_FOUND), only emptiness and more than 256 characters fail the RPC.
+    """The tool's full name, such as `core/fs.readText`. A model may have made it up: any line of text is answered by a
+    ToolResult (TOOL_NOT_FOUND), only emptiness, more than 256 characters and control characters fail the RPC.
     """
     args_json: _builtins.bytes
     """Canonical: strict JSON (no NaN, no duplicate keys, depth at most 64), UTF-8, at most 4 MiB. Empty means `{}`."""

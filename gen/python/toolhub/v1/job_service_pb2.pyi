@@ -384,7 +384,7 @@ class CancelJobRequest(_message.Message):
     job_id: _builtins.str
     """Which one."""
     reason: _builtins.str
-    """Why, for the audit log. Empty is allowed."""
+    """Why, for the audit log; control characters are taken out. Empty is allowed."""
     def __init__(
         self,
         *,

@@ -578,7 +578,7 @@ class DecidePinRequest(_message.Message):
     decision: _approval_pb2.Decision.ValueType
     """Yes or no. Required."""
     comment: _builtins.str
-    """Why, for the audit log. Empty is allowed."""
+    """Why, for the audit log; control characters are taken out. Empty is allowed."""
     def __init__(
         self,
         *,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16toolhub/v1/rules.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto:\xd9\x01\n\x02id\x12\x19.buf.validate.StringRules\x18\xe9\xe6\xabY \x01(\x08\x42\xaa\x01\xc2H\xa6\x01\n\xa3\x01\n\ntoolhub.id\x12Tmust be 1 to 128 ASCII letters, digits and ._:@/+-, and begin with a letter or digit\x1a?!rule || this.matches(\'^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\')R\x02idBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16toolhub/v1/rules.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto:\xd9\x01\n\x02id\x12\x19.buf.validate.StringRules\x18\xe9\xe6\xabY \x01(\x08\x42\xaa\x01\xc2H\xa6\x01\n\xa3\x01\n\ntoolhub.id\x12Tmust be 1 to 128 ASCII letters, digits and ._:@/+-, and begin with a letter or digit\x1a?!rule || this.matches(\'^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\')R\x02id:\xac\x02\n\x04line\x12\x19.buf.validate.StringRules\x18\xea\xe6\xabY \x01(\x08\x42\xf9\x01\xc2H\xf5\x01\n\xf2\x01\n\x0ctoolhub.line\x12\x62must be one line without control characters and without characters that turn the reading direction\x1a~!rule || this.matches(r\'^[^\\x00-\\x1f\\x7f-\\x9f\\x{61c}\\x{200e}\\x{200f}\\x{2028}-\\x{202e}\\x{2066}-\\x{2069}\\x{e0000}-\\x{e007f}]*$\')R\x04lineBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,4 +35,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\rio.toolhub.v1P\001Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\252\002\nToolHub.V1'
   _globals['id']._loaded_options = None
   _globals['id']._serialized_options = b'\302H\246\001\n\243\001\n\ntoolhub.id\022Tmust be 1 to 128 ASCII letters, digits and ._:@/+-, and begin with a letter or digit\032?!rule || this.matches(\'^[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}$\')'
+  _globals['line']._loaded_options = None
+  _globals['line']._serialized_options = b'\302H\365\001\n\362\001\n\014toolhub.line\022bmust be one line without control characters and without characters that turn the reading direction\032~!rule || this.matches(r\'^[^\\x00-\\x1f\\x7f-\\x9f\\x{61c}\\x{200e}\\x{200f}\\x{2028}-\\x{202e}\\x{2066}-\\x{2069}\\x{e0000}-\\x{e007f}]*$\')'
 # @@protoc_insertion_point(module_scope)

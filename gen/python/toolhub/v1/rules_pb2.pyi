@@ -11,5 +11,10 @@ import builtins as _builtins
 DESCRIPTOR: _descriptor.FileDescriptor
 
 ID_FIELD_NUMBER: _builtins.int
+LINE_FIELD_NUMBER: _builtins.int
 id: _extension_dict._ExtensionFieldDescriptor[_validate_pb2.StringRules, _builtins.bool]
 """An id or a name: 1 to 128 characters, ASCII letters, digits and `._:@/+-`, the first a letter or digit."""
+line: _extension_dict._ExtensionFieldDescriptor[_validate_pb2.StringRules, _builtins.bool]
+"""One line of text for people, empty allowed: no control characters (C0, DEL, C1), line separators, tags, or
+characters that turn the reading direction, for whoever shows it would obey them.
+"""

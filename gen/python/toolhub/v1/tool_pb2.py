@@ -27,7 +27,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from toolhub.v1 import rules_pb2 as toolhub_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15toolhub/v1/tool.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16toolhub/v1/rules.proto\"\x9e\x01\n\tCostHints\x12:\n\x0blatency_p50\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationR\nlatencyP50\x12:\n\x0blatency_p95\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\nlatencyP95\x12\x19\n\x08is_async\x18\x03 \x01(\x08R\x07isAsync\"\xeb\x01\n\x0fToolAnnotations\x12\x1b\n\tread_only\x18\x01 \x01(\x08R\x08readOnly\x12 \n\x0b\x64\x65structive\x18\x02 \x01(\x08R\x0b\x64\x65structive\x12\x1e\n\nidempotent\x18\x03 \x01(\x08R\nidempotent\x12\x1d\n\nopen_world\x18\x04 \x01(\x08R\topenWorld\x12+\n\x11supports_progress\x18\x05 \x01(\x08R\x10supportsProgress\x12-\n\x12supports_streaming\x18\x06 \x01(\x08R\x11supportsStreaming\"\xff\x01\n\nToolLimits\x12\x43\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0e\xbaH\x0b\xaa\x01\x08\"\x04\x08\x80\xa3\x05*\x00R\x07timeout\x12/\n\x0bmax_retries\x18\x02 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18\n(\x00H\x00R\nmaxRetries\x88\x01\x01\x12\x36\n\x10max_result_bytes\x18\x03 \x01(\x03\x42\x0c\xbaH\t\"\x07\x18\x80\x80\x80\x02(\x00R\x0emaxResultBytes\x12\x33\n\x0fmax_concurrency\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\x90N(\x00R\x0emaxConcurrencyB\x0e\n\x0c_max_retries\"U\n\x0bToolExample\x12\x1e\n\x05title\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02R\x05title\x12&\n\targs_json\x18\x02 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80\x04R\x08\x61rgsJson\"k\n\x0fGuardedArgument\x12\x1e\n\x04name\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01R\x04name\x12\x38\n\x04role\x18\x02 \x01(\x0e\x32\x18.toolhub.v1.ArgumentRoleB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x04role\"\x88\t\n\x08ToolSpec\x12\x1f\n\x04name\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x04name\x12T\n\x07version\x18\x02 \x01(\tB:\xbaH7r523^[0-9]+\\.[0-9]+\\.[0-9]+([+-][0-9A-Za-z.+-]{1,64})?$R\x07version\x12\x34\n\x04kind\x18\x03 \x01(\x0e\x32\x14.toolhub.v1.ToolKindB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x04kind\x12+\n\x0b\x64\x65scription\x18\x04 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x01R\x0b\x64\x65scription\x12&\n\x04tags\x18\x05 \x03(\tB\x12\xbaH\x0f\x92\x01\x0c\x10 \x18\x01\"\x06r\x04\x10\x01\x18@R\x04tags\x12\x35\n\x11input_schema_json\x18\x06 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80\x10R\x0finputSchemaJson\x12\x37\n\x12output_schema_json\x18\x07 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80\x10R\x10outputSchemaJson\x12X\n\x0c\x63\x61pabilities\x18\x08 \x03(\tB4\xbaH1\x92\x01.\x10 \x18\x01\"(r&2$^[a-z][a-z0-9_]*(:[a-z][a-z0-9_]*)?$R\x0c\x63\x61pabilities\x12\x34\n\ncost_hints\x18\t \x01(\x0b\x32\x15.toolhub.v1.CostHintsR\tcostHints\x12=\n\x0b\x61nnotations\x18\n \x01(\x0b\x32\x1b.toolhub.v1.ToolAnnotationsR\x0b\x61nnotations\x12G\n\x0bidempotency\x18\x0b \x01(\x0e\x32\x1b.toolhub.v1.IdempotencyModeB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0bidempotency\x12=\n\x0e\x64\x65\x66\x61ult_limits\x18\x0c \x01(\x0b\x32\x16.toolhub.v1.ToolLimitsR\rdefaultLimits\x12&\n\x06source\x18\r \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x06source\x12$\n\x08\x65ndpoint\x18\x0e \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x10R\x08\x65ndpoint\x12)\n\x0bresource_id\x18\x0f \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04R\nresourceId\x12\x35\n\x05state\x18\x10 \x01(\x0e\x32\x15.toolhub.v1.ToolStateB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x05state\x12+\n\x0cstate_reason\x18\x11 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\x0bstateReason\x12\x30\n\x06\x64igest\x18\x12 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\x06\x64igest\x12=\n\x08\x65xamples\x18\x13 \x03(\x0b\x32\x17.toolhub.v1.ToolExampleB\x08\xbaH\x05\x92\x01\x02\x10\x10R\x08\x65xamples\x12?\n\x07guarded\x18\x14 \x03(\x0b\x32\x1b.toolhub.v1.GuardedArgumentB\x08\xbaH\x05\x92\x01\x02\x10@R\x07guarded\x12$\n\x08upstream\x18\x15 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x02R\x08upstream\"\xbc\x02\n\nToolFilter\x12(\n\x05names\x18\x01 \x03(\tB\x12\xbaH\x0f\x92\x01\x0c\x10\x80\x02\"\x07r\x05\x10\x01\x18\x80\x01R\x05names\x12;\n\x05kinds\x18\x02 \x03(\x0e\x32\x14.toolhub.v1.ToolKindB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x05kinds\x12\x34\n\x0c\x63\x61pabilities\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n\x10 \"\x06r\x04\x10\x01\x18@R\x0c\x63\x61pabilities\x12$\n\x04tags\x18\x04 \x03(\tB\x10\xbaH\r\x92\x01\n\x10 \"\x06r\x04\x10\x01\x18@R\x04tags\x12+\n\x07sources\x18\x05 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10@\"\x07r\x05\x10\x01\x18\x80\x01R\x07sources\x12>\n\x06states\x18\x06 \x03(\x0e\x32\x15.toolhub.v1.ToolStateB\x0f\xbaH\x0c\x92\x01\t\x10\x08\"\x05\x82\x01\x02\x10\x01R\x06states*\xa4\x01\n\x08ToolKind\x12\x19\n\x15TOOL_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_KIND_CORE\x10\x01\x12\x11\n\rTOOL_KIND_MCP\x10\x02\x12\x17\n\x13TOOL_KIND_LANGCHAIN\x10\x03\x12\x11\n\rTOOL_KIND_N8N\x10\x04\x12\x15\n\x11TOOL_KIND_COMFYUI\x10\x05\x12\x13\n\x0fTOOL_KIND_SKILL\x10\x06*\x8f\x01\n\tToolState\x12\x1a\n\x16TOOL_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11TOOL_STATE_ACTIVE\x10\x01\x12\x1a\n\x16TOOL_STATE_QUARANTINED\x10\x02\x12\x1a\n\x16TOOL_STATE_UNAVAILABLE\x10\x03\x12\x17\n\x13TOOL_STATE_DISABLED\x10\x04*m\n\x0fIdempotencyMode\x12 \n\x1cIDEMPOTENCY_MODE_UNSPECIFIED\x10\x00\x12\x1a\n\x16IDEMPOTENCY_MODE_KEYED\x10\x01\x12\x1c\n\x18IDEMPOTENCY_MODE_DERIVED\x10\x02*\xf0\x01\n\x0c\x41rgumentRole\x12\x1d\n\x19\x41RGUMENT_ROLE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41RGUMENT_ROLE_PATH_READ\x10\x01\x12\x1c\n\x18\x41RGUMENT_ROLE_PATH_WRITE\x10\x02\x12\x15\n\x11\x41RGUMENT_ROLE_URL\x10\x03\x12\x18\n\x14\x41RGUMENT_ROLE_METHOD\x10\x04\x12\x19\n\x15\x41RGUMENT_ROLE_COMMAND\x10\x05\x12#\n\x1f\x41RGUMENT_ROLE_WORKING_DIRECTORY\x10\x06\x12\x15\n\x11\x41RGUMENT_ROLE_SQL\x10\x07*N\n\x08ToolView\x12\x19\n\x15TOOL_VIEW_UNSPECIFIED\x10\x00\x12\x13\n\x0fTOOL_VIEW_BASIC\x10\x01\x12\x12\n\x0eTOOL_VIEW_FULL\x10\x02\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15toolhub/v1/tool.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16toolhub/v1/rules.proto\"\x9e\x01\n\tCostHints\x12:\n\x0blatency_p50\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationR\nlatencyP50\x12:\n\x0blatency_p95\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationR\nlatencyP95\x12\x19\n\x08is_async\x18\x03 \x01(\x08R\x07isAsync\"\xeb\x01\n\x0fToolAnnotations\x12\x1b\n\tread_only\x18\x01 \x01(\x08R\x08readOnly\x12 \n\x0b\x64\x65structive\x18\x02 \x01(\x08R\x0b\x64\x65structive\x12\x1e\n\nidempotent\x18\x03 \x01(\x08R\nidempotent\x12\x1d\n\nopen_world\x18\x04 \x01(\x08R\topenWorld\x12+\n\x11supports_progress\x18\x05 \x01(\x08R\x10supportsProgress\x12-\n\x12supports_streaming\x18\x06 \x01(\x08R\x11supportsStreaming\"\xff\x01\n\nToolLimits\x12\x43\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0e\xbaH\x0b\xaa\x01\x08\"\x04\x08\x80\xa3\x05*\x00R\x07timeout\x12/\n\x0bmax_retries\x18\x02 \x01(\x05\x42\t\xbaH\x06\x1a\x04\x18\n(\x00H\x00R\nmaxRetries\x88\x01\x01\x12\x36\n\x10max_result_bytes\x18\x03 \x01(\x03\x42\x0c\xbaH\t\"\x07\x18\x80\x80\x80\x02(\x00R\x0emaxResultBytes\x12\x33\n\x0fmax_concurrency\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\x90N(\x00R\x0emaxConcurrencyB\x0e\n\x0c_max_retries\"[\n\x0bToolExample\x12$\n\x05title\x18\x01 \x01(\tB\x0e\xbaH\x0br\t\x18\x80\x02\xd0\xb6\xde\xca\x05\x01R\x05title\x12&\n\targs_json\x18\x02 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80\x04R\x08\x61rgsJson\"q\n\x0fGuardedArgument\x12$\n\x04name\x18\x01 \x01(\tB\x10\xbaH\rr\x0b\x10\x01\x18\x80\x01\xd0\xb6\xde\xca\x05\x01R\x04name\x12\x38\n\x04role\x18\x02 \x01(\x0e\x32\x18.toolhub.v1.ArgumentRoleB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x04role\"\xa6\t\n\x08ToolSpec\x12\x1f\n\x04name\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\xc8\xb6\xde\xca\x05\x01R\x04name\x12T\n\x07version\x18\x02 \x01(\tB:\xbaH7r523^[0-9]+\\.[0-9]+\\.[0-9]+([+-][0-9A-Za-z.+-]{1,64})?$R\x07version\x12\x34\n\x04kind\x18\x03 \x01(\x0e\x32\x14.toolhub.v1.ToolKindB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00R\x04kind\x12+\n\x0b\x64\x65scription\x18\x04 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x01R\x0b\x64\x65scription\x12,\n\x04tags\x18\x05 \x03(\tB\x18\xbaH\x15\x92\x01\x12\x10 \x18\x01\"\x0cr\n\x10\x01\x18@\xd0\xb6\xde\xca\x05\x01R\x04tags\x12\x35\n\x11input_schema_json\x18\x06 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80\x10R\x0finputSchemaJson\x12\x37\n\x12output_schema_json\x18\x07 \x01(\x0c\x42\t\xbaH\x06z\x04\x18\x80\x80\x10R\x10outputSchemaJson\x12X\n\x0c\x63\x61pabilities\x18\x08 \x03(\tB4\xbaH1\x92\x01.\x10 \x18\x01\"(r&2$^[a-z][a-z0-9_]*(:[a-z][a-z0-9_]*)?$R\x0c\x63\x61pabilities\x12\x34\n\ncost_hints\x18\t \x01(\x0b\x32\x15.toolhub.v1.CostHintsR\tcostHints\x12=\n\x0b\x61nnotations\x18\n \x01(\x0b\x32\x1b.toolhub.v1.ToolAnnotationsR\x0b\x61nnotations\x12G\n\x0bidempotency\x18\x0b \x01(\x0e\x32\x1b.toolhub.v1.IdempotencyModeB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x0bidempotency\x12=\n\x0e\x64\x65\x66\x61ult_limits\x18\x0c \x01(\x0b\x32\x16.toolhub.v1.ToolLimitsR\rdefaultLimits\x12&\n\x06source\x18\r \x01(\tB\x0e\xbaH\x0br\x06\xc8\xb6\xde\xca\x05\x01\xd8\x01\x01R\x06source\x12*\n\x08\x65ndpoint\x18\x0e \x01(\tB\x0e\xbaH\x0br\t\x18\x80\x10\xd0\xb6\xde\xca\x05\x01R\x08\x65ndpoint\x12/\n\x0bresource_id\x18\x0f \x01(\tB\x0e\xbaH\x0br\t\x18\x80\x04\xd0\xb6\xde\xca\x05\x01R\nresourceId\x12\x35\n\x05state\x18\x10 \x01(\x0e\x32\x15.toolhub.v1.ToolStateB\x08\xbaH\x05\x82\x01\x02\x10\x01R\x05state\x12\x31\n\x0cstate_reason\x18\x11 \x01(\tB\x0e\xbaH\x0br\t\x18\x80\x08\xd0\xb6\xde\xca\x05\x01R\x0bstateReason\x12\x30\n\x06\x64igest\x18\x12 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^([0-9a-f]{64})?$R\x06\x64igest\x12=\n\x08\x65xamples\x18\x13 \x03(\x0b\x32\x17.toolhub.v1.ToolExampleB\x08\xbaH\x05\x92\x01\x02\x10\x10R\x08\x65xamples\x12?\n\x07guarded\x18\x14 \x03(\x0b\x32\x1b.toolhub.v1.GuardedArgumentB\x08\xbaH\x05\x92\x01\x02\x10@R\x07guarded\x12*\n\x08upstream\x18\x15 \x01(\tB\x0e\xbaH\x0br\t\x18\x80\x02\xd0\xb6\xde\xca\x05\x01R\x08upstream\"\xc8\x02\n\nToolFilter\x12(\n\x05names\x18\x01 \x03(\tB\x12\xbaH\x0f\x92\x01\x0c\x10\x80\x02\"\x07r\x05\x10\x01\x18\x80\x01R\x05names\x12;\n\x05kinds\x18\x02 \x03(\x0e\x32\x14.toolhub.v1.ToolKindB\x0f\xbaH\x0c\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x05kinds\x12:\n\x0c\x63\x61pabilities\x18\x03 \x03(\tB\x16\xbaH\x13\x92\x01\x10\x10 \"\x0cr\n\x10\x01\x18@\xd0\xb6\xde\xca\x05\x01R\x0c\x63\x61pabilities\x12*\n\x04tags\x18\x04 \x03(\tB\x16\xbaH\x13\x92\x01\x10\x10 \"\x0cr\n\x10\x01\x18@\xd0\xb6\xde\xca\x05\x01R\x04tags\x12+\n\x07sources\x18\x05 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10@\"\x07r\x05\x10\x01\x18\x80\x01R\x07sources\x12>\n\x06states\x18\x06 \x03(\x0e\x32\x15.toolhub.v1.ToolStateB\x0f\xbaH\x0c\x92\x01\t\x10\x08\"\x05\x82\x01\x02\x10\x01R\x06states*\xa4\x01\n\x08ToolKind\x12\x19\n\x15TOOL_KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_KIND_CORE\x10\x01\x12\x11\n\rTOOL_KIND_MCP\x10\x02\x12\x17\n\x13TOOL_KIND_LANGCHAIN\x10\x03\x12\x11\n\rTOOL_KIND_N8N\x10\x04\x12\x15\n\x11TOOL_KIND_COMFYUI\x10\x05\x12\x13\n\x0fTOOL_KIND_SKILL\x10\x06*\x8f\x01\n\tToolState\x12\x1a\n\x16TOOL_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11TOOL_STATE_ACTIVE\x10\x01\x12\x1a\n\x16TOOL_STATE_QUARANTINED\x10\x02\x12\x1a\n\x16TOOL_STATE_UNAVAILABLE\x10\x03\x12\x17\n\x13TOOL_STATE_DISABLED\x10\x04*m\n\x0fIdempotencyMode\x12 \n\x1cIDEMPOTENCY_MODE_UNSPECIFIED\x10\x00\x12\x1a\n\x16IDEMPOTENCY_MODE_KEYED\x10\x01\x12\x1c\n\x18IDEMPOTENCY_MODE_DERIVED\x10\x02*\xf0\x01\n\x0c\x41rgumentRole\x12\x1d\n\x19\x41RGUMENT_ROLE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41RGUMENT_ROLE_PATH_READ\x10\x01\x12\x1c\n\x18\x41RGUMENT_ROLE_PATH_WRITE\x10\x02\x12\x15\n\x11\x41RGUMENT_ROLE_URL\x10\x03\x12\x18\n\x14\x41RGUMENT_ROLE_METHOD\x10\x04\x12\x19\n\x15\x41RGUMENT_ROLE_COMMAND\x10\x05\x12#\n\x1f\x41RGUMENT_ROLE_WORKING_DIRECTORY\x10\x06\x12\x15\n\x11\x41RGUMENT_ROLE_SQL\x10\x07*N\n\x08ToolView\x12\x19\n\x15TOOL_VIEW_UNSPECIFIED\x10\x00\x12\x13\n\x0fTOOL_VIEW_BASIC\x10\x01\x12\x12\n\x0eTOOL_VIEW_FULL\x10\x02\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,11 +44,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLLIMITS'].fields_by_name['max_concurrency']._loaded_options = None
   _globals['_TOOLLIMITS'].fields_by_name['max_concurrency']._serialized_options = b'\272H\007\032\005\030\220N(\000'
   _globals['_TOOLEXAMPLE'].fields_by_name['title']._loaded_options = None
-  _globals['_TOOLEXAMPLE'].fields_by_name['title']._serialized_options = b'\272H\005r\003\030\200\002'
+  _globals['_TOOLEXAMPLE'].fields_by_name['title']._serialized_options = b'\272H\013r\t\030\200\002\320\266\336\312\005\001'
   _globals['_TOOLEXAMPLE'].fields_by_name['args_json']._loaded_options = None
   _globals['_TOOLEXAMPLE'].fields_by_name['args_json']._serialized_options = b'\272H\006z\004\030\200\200\004'
   _globals['_GUARDEDARGUMENT'].fields_by_name['name']._loaded_options = None
-  _globals['_GUARDEDARGUMENT'].fields_by_name['name']._serialized_options = b'\272H\007r\005\020\001\030\200\001'
+  _globals['_GUARDEDARGUMENT'].fields_by_name['name']._serialized_options = b'\272H\rr\013\020\001\030\200\001\320\266\336\312\005\001'
   _globals['_GUARDEDARGUMENT'].fields_by_name['role']._loaded_options = None
   _globals['_GUARDEDARGUMENT'].fields_by_name['role']._serialized_options = b'\272H\007\202\001\004\020\001 \000'
   _globals['_TOOLSPEC'].fields_by_name['name']._loaded_options = None
@@ -60,7 +60,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLSPEC'].fields_by_name['description']._loaded_options = None
   _globals['_TOOLSPEC'].fields_by_name['description']._serialized_options = b'\272H\006r\004(\200\200\001'
   _globals['_TOOLSPEC'].fields_by_name['tags']._loaded_options = None
-  _globals['_TOOLSPEC'].fields_by_name['tags']._serialized_options = b'\272H\017\222\001\014\020 \030\001\"\006r\004\020\001\030@'
+  _globals['_TOOLSPEC'].fields_by_name['tags']._serialized_options = b'\272H\025\222\001\022\020 \030\001\"\014r\n\020\001\030@\320\266\336\312\005\001'
   _globals['_TOOLSPEC'].fields_by_name['input_schema_json']._loaded_options = None
   _globals['_TOOLSPEC'].fields_by_name['input_schema_json']._serialized_options = b'\272H\006z\004\030\200\200\020'
   _globals['_TOOLSPEC'].fields_by_name['output_schema_json']._loaded_options = None
@@ -72,13 +72,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLSPEC'].fields_by_name['source']._loaded_options = None
   _globals['_TOOLSPEC'].fields_by_name['source']._serialized_options = b'\272H\013r\006\310\266\336\312\005\001\330\001\001'
   _globals['_TOOLSPEC'].fields_by_name['endpoint']._loaded_options = None
-  _globals['_TOOLSPEC'].fields_by_name['endpoint']._serialized_options = b'\272H\005r\003\030\200\020'
+  _globals['_TOOLSPEC'].fields_by_name['endpoint']._serialized_options = b'\272H\013r\t\030\200\020\320\266\336\312\005\001'
   _globals['_TOOLSPEC'].fields_by_name['resource_id']._loaded_options = None
-  _globals['_TOOLSPEC'].fields_by_name['resource_id']._serialized_options = b'\272H\005r\003\030\200\004'
+  _globals['_TOOLSPEC'].fields_by_name['resource_id']._serialized_options = b'\272H\013r\t\030\200\004\320\266\336\312\005\001'
   _globals['_TOOLSPEC'].fields_by_name['state']._loaded_options = None
   _globals['_TOOLSPEC'].fields_by_name['state']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_TOOLSPEC'].fields_by_name['state_reason']._loaded_options = None
-  _globals['_TOOLSPEC'].fields_by_name['state_reason']._serialized_options = b'\272H\005r\003\030\200\010'
+  _globals['_TOOLSPEC'].fields_by_name['state_reason']._serialized_options = b'\272H\013r\t\030\200\010\320\266\336\312\005\001'
   _globals['_TOOLSPEC'].fields_by_name['digest']._loaded_options = None
   _globals['_TOOLSPEC'].fields_by_name['digest']._serialized_options = b'\272H\025r\0232\021^([0-9a-f]{64})?$'
   _globals['_TOOLSPEC'].fields_by_name['examples']._loaded_options = None
@@ -86,29 +86,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLSPEC'].fields_by_name['guarded']._loaded_options = None
   _globals['_TOOLSPEC'].fields_by_name['guarded']._serialized_options = b'\272H\005\222\001\002\020@'
   _globals['_TOOLSPEC'].fields_by_name['upstream']._loaded_options = None
-  _globals['_TOOLSPEC'].fields_by_name['upstream']._serialized_options = b'\272H\005r\003\030\200\002'
+  _globals['_TOOLSPEC'].fields_by_name['upstream']._serialized_options = b'\272H\013r\t\030\200\002\320\266\336\312\005\001'
   _globals['_TOOLFILTER'].fields_by_name['names']._loaded_options = None
   _globals['_TOOLFILTER'].fields_by_name['names']._serialized_options = b'\272H\017\222\001\014\020\200\002\"\007r\005\020\001\030\200\001'
   _globals['_TOOLFILTER'].fields_by_name['kinds']._loaded_options = None
   _globals['_TOOLFILTER'].fields_by_name['kinds']._serialized_options = b'\272H\014\222\001\t\020\020\"\005\202\001\002\020\001'
   _globals['_TOOLFILTER'].fields_by_name['capabilities']._loaded_options = None
-  _globals['_TOOLFILTER'].fields_by_name['capabilities']._serialized_options = b'\272H\r\222\001\n\020 \"\006r\004\020\001\030@'
+  _globals['_TOOLFILTER'].fields_by_name['capabilities']._serialized_options = b'\272H\023\222\001\020\020 \"\014r\n\020\001\030@\320\266\336\312\005\001'
   _globals['_TOOLFILTER'].fields_by_name['tags']._loaded_options = None
-  _globals['_TOOLFILTER'].fields_by_name['tags']._serialized_options = b'\272H\r\222\001\n\020 \"\006r\004\020\001\030@'
+  _globals['_TOOLFILTER'].fields_by_name['tags']._serialized_options = b'\272H\023\222\001\020\020 \"\014r\n\020\001\030@\320\266\336\312\005\001'
   _globals['_TOOLFILTER'].fields_by_name['sources']._loaded_options = None
   _globals['_TOOLFILTER'].fields_by_name['sources']._serialized_options = b'\272H\016\222\001\013\020@\"\007r\005\020\001\030\200\001'
   _globals['_TOOLFILTER'].fields_by_name['states']._loaded_options = None
   _globals['_TOOLFILTER'].fields_by_name['states']._serialized_options = b'\272H\014\222\001\t\020\010\"\005\202\001\002\020\001'
-  _globals['_TOOLKIND']._serialized_start=2458
-  _globals['_TOOLKIND']._serialized_end=2622
-  _globals['_TOOLSTATE']._serialized_start=2625
-  _globals['_TOOLSTATE']._serialized_end=2768
-  _globals['_IDEMPOTENCYMODE']._serialized_start=2770
-  _globals['_IDEMPOTENCYMODE']._serialized_end=2879
-  _globals['_ARGUMENTROLE']._serialized_start=2882
-  _globals['_ARGUMENTROLE']._serialized_end=3122
-  _globals['_TOOLVIEW']._serialized_start=3124
-  _globals['_TOOLVIEW']._serialized_end=3202
+  _globals['_TOOLKIND']._serialized_start=2512
+  _globals['_TOOLKIND']._serialized_end=2676
+  _globals['_TOOLSTATE']._serialized_start=2679
+  _globals['_TOOLSTATE']._serialized_end=2822
+  _globals['_IDEMPOTENCYMODE']._serialized_start=2824
+  _globals['_IDEMPOTENCYMODE']._serialized_end=2933
+  _globals['_ARGUMENTROLE']._serialized_start=2936
+  _globals['_ARGUMENTROLE']._serialized_end=3176
+  _globals['_TOOLVIEW']._serialized_start=3178
+  _globals['_TOOLVIEW']._serialized_end=3256
   _globals['_COSTHINTS']._serialized_start=123
   _globals['_COSTHINTS']._serialized_end=281
   _globals['_TOOLANNOTATIONS']._serialized_start=284
@@ -116,11 +116,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLLIMITS']._serialized_start=522
   _globals['_TOOLLIMITS']._serialized_end=777
   _globals['_TOOLEXAMPLE']._serialized_start=779
-  _globals['_TOOLEXAMPLE']._serialized_end=864
-  _globals['_GUARDEDARGUMENT']._serialized_start=866
-  _globals['_GUARDEDARGUMENT']._serialized_end=973
-  _globals['_TOOLSPEC']._serialized_start=976
-  _globals['_TOOLSPEC']._serialized_end=2136
-  _globals['_TOOLFILTER']._serialized_start=2139
-  _globals['_TOOLFILTER']._serialized_end=2455
+  _globals['_TOOLEXAMPLE']._serialized_end=870
+  _globals['_GUARDEDARGUMENT']._serialized_start=872
+  _globals['_GUARDEDARGUMENT']._serialized_end=985
+  _globals['_TOOLSPEC']._serialized_start=988
+  _globals['_TOOLSPEC']._serialized_end=2178
+  _globals['_TOOLFILTER']._serialized_start=2181
+  _globals['_TOOLFILTER']._serialized_end=2509
 # @@protoc_insertion_point(module_scope)

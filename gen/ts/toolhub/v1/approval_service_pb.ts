@@ -181,7 +181,7 @@ export type DecideApprovalRequest = Message<"toolhub.v1.DecideApprovalRequest"> 
   decision: Decision;
 
   /**
-   * Why, for the audit log and the caller. Empty is allowed.
+   * Why, for the audit log and the caller; control characters are taken out. Empty is allowed.
    *
    * @generated from field: string comment = 3;
    */

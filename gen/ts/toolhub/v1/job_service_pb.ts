@@ -400,7 +400,7 @@ export type CancelJobRequest = Message<"toolhub.v1.CancelJobRequest"> & {
   jobId: string;
 
   /**
-   * Why, for the audit log. Empty is allowed.
+   * Why, for the audit log; control characters are taken out. Empty is allowed.
    *
    * @generated from field: string reason = 2;
    */

@@ -518,7 +518,7 @@ export type DecidePinRequest = Message<"toolhub.v1.DecidePinRequest"> & {
   decision: Decision;
 
   /**
-   * Why, for the audit log. Empty is allowed.
+   * Why, for the audit log; control characters are taken out. Empty is allowed.
    *
    * @generated from field: string comment = 5;
    */

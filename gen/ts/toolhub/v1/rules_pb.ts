@@ -13,7 +13,7 @@ import { file_buf_validate_validate } from "../../buf/validate/validate_pb.js";
  * Describes the file toolhub/v1/rules.proto.
  */
 export const file_toolhub_v1_rules: GenFile = /*@__PURE__*/
-  fileDesc("ChZ0b29saHViL3YxL3J1bGVzLnByb3RvEgp0b29saHViLnYxOtkBCgJpZBIZLmJ1Zi52YWxpZGF0ZS5TdHJpbmdSdWxlcxjp5qtZIAEoCEKqAcJIpgEKowEKCnRvb2xodWIuaWQSVG11c3QgYmUgMSB0byAxMjggQVNDSUkgbGV0dGVycywgZGlnaXRzIGFuZCAuXzpALystLCBhbmQgYmVnaW4gd2l0aCBhIGxldHRlciBvciBkaWdpdBo/IXJ1bGUgfHwgdGhpcy5tYXRjaGVzKCdeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JCcpUgJpZEJYCg1pby50b29saHViLnYxUAFaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxqgIKVG9vbEh1Yi5WMQ", [file_buf_validate_validate]);
+  fileDesc("ChZ0b29saHViL3YxL3J1bGVzLnByb3RvEgp0b29saHViLnYxOtkBCgJpZBIZLmJ1Zi52YWxpZGF0ZS5TdHJpbmdSdWxlcxjp5qtZIAEoCEKqAcJIpgEKowEKCnRvb2xodWIuaWQSVG11c3QgYmUgMSB0byAxMjggQVNDSUkgbGV0dGVycywgZGlnaXRzIGFuZCAuXzpALystLCBhbmQgYmVnaW4gd2l0aCBhIGxldHRlciBvciBkaWdpdBo/IXJ1bGUgfHwgdGhpcy5tYXRjaGVzKCdeW0EtWmEtejAtOV1bQS1aYS16MC05Ll86QC8rLV17MCwxMjd9JCcpUgJpZDqsAgoEbGluZRIZLmJ1Zi52YWxpZGF0ZS5TdHJpbmdSdWxlcxjq5qtZIAEoCEL5AcJI9QEK8gEKDHRvb2xodWIubGluZRJibXVzdCBiZSBvbmUgbGluZSB3aXRob3V0IGNvbnRyb2wgY2hhcmFjdGVycyBhbmQgd2l0aG91dCBjaGFyYWN0ZXJzIHRoYXQgdHVybiB0aGUgcmVhZGluZyBkaXJlY3Rpb24afiFydWxlIHx8IHRoaXMubWF0Y2hlcyhyJ15bXlx4MDAtXHgxZlx4N2YtXHg5Zlx4ezYxY31ceHsyMDBlfVx4ezIwMGZ9XHh7MjAyOH0tXHh7MjAyZX1ceHsyMDY2fS1ceHsyMDY5fVx4e2UwMDAwfS1ceHtlMDA3Zn1dKiQnKVIEbGluZUJYCg1pby50b29saHViLnYxUAFaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxqgIKVG9vbEh1Yi5WMQ", [file_buf_validate_validate]);
 
 /**
  * An id or a name: 1 to 128 characters, ASCII letters, digits and `._:@/+-`, the first a letter or digit.
@@ -22,4 +22,13 @@ export const file_toolhub_v1_rules: GenFile = /*@__PURE__*/
  */
 export const id: GenExtension<StringRules, boolean> = /*@__PURE__*/
   extDesc(file_toolhub_v1_rules, 0);
+
+/**
+ * One line of text for people, empty allowed: no control characters (C0, DEL, C1), line separators, tags, or
+ * characters that turn the reading direction, for whoever shows it would obey them.
+ *
+ * @generated from extension: optional bool line = 187364202;
+ */
+export const line: GenExtension<StringRules, boolean> = /*@__PURE__*/
+  extDesc(file_toolhub_v1_rules, 1);
 

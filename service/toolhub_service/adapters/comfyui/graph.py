@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.guards.descriptions import is_hidden
+from toolhub_service.guards.foreign_text import is_hidden
 from toolhub_service.guards.secret_patterns import is_secret_name
 
 NODES_MAX: Final = 2_000

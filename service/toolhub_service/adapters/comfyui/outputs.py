@@ -27,7 +27,7 @@ from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
-from toolhub_service.guards.descriptions import is_hidden
+from toolhub_service.guards.foreign_text import is_hidden
 from toolhub_service.guards.secrets import Redact
 
 # Media types by the first bytes (WHATWG MIME Sniffing, and the signatures of what ComfyUI writes besides).

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from toolhub_service.guards.descriptions import escaped, is_hidden
+from toolhub_service.guards.foreign_text import escape_hidden, is_hidden
 
 LEFT_OUT: Final = frozenset({".git", ".DS_Store", "__pycache__"})
 """Names that are not part of a skill, at any depth: neither digested nor read nor copied."""
@@ -166,7 +166,7 @@ def stamp_of(folder: Path, limits: TreeLimits = LIMITS) -> str:
 
 def shown(path: str) -> str:
     """Return a foreign path for a sentence: hidden characters escaped, truncated."""
-    text = escaped(path.encode("utf-8", "backslashreplace").decode())
+    text = escape_hidden(path.encode("utf-8", "backslashreplace").decode())
     return f"`{text}`" if len(text) <= _SHOWN_CHARS else f"`{text[: _SHOWN_CHARS - 1]}…`"
 
 

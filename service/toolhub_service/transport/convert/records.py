@@ -30,7 +30,7 @@ from toolhub_service.domain.job import Job, JobFilter, JobStatus
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, PinChange, PinFilter, PinState
-from toolhub_service.guards.descriptions import escaped
+from toolhub_service.guards.foreign_text import escape_hidden
 from toolhub_service.runtime.approval_record import Decision
 from toolhub_service.runtime.artifact_uploads import ArtifactHeader
 from toolhub_service.schema import canonical_json, strict_json
@@ -221,7 +221,7 @@ def pin_diff(before: JsonObject, after: JsonObject, *, approved: str, seen: str)
 
 def _lines(definition: JsonObject) -> list[str]:
     text = json.dumps(definition, indent=2, sort_keys=True, ensure_ascii=False)
-    shown = escaped(text[:_COMPARED_MAX_CHARS])[:_COMPARED_MAX_CHARS]
+    shown = escape_hidden(text[:_COMPARED_MAX_CHARS])[:_COMPARED_MAX_CHARS]
     lines = _ESCAPE.sub(lambda found: found.group() + ("\n" if found.group(1) == "n" else ""), shown).splitlines()
     if len(text) > _COMPARED_MAX_CHARS or len(lines) > _COMPARED_MAX_LINES:
         return [*lines[:_COMPARED_MAX_LINES], f"… cut; the whole definition has {len(text):,} characters"]

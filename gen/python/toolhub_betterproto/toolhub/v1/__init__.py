@@ -2553,7 +2553,7 @@ class ArtifactHeader(betterproto2.Message):
 
     name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    A file name for people. Folders are refused. Empty is allowed.
+    A file name for people. Folders and control characters are refused. Empty is allowed.
     """
 
     task_id: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
@@ -2670,7 +2670,7 @@ class CancelJobRequest(betterproto2.Message):
 
     reason: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Why, for the audit log. Empty is allowed.
+    Why, for the audit log; control characters are taken out. Empty is allowed.
     """
 
 
@@ -2891,7 +2891,7 @@ class DecideApprovalRequest(betterproto2.Message):
 
     comment: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    Why, for the audit log and the caller. Empty is allowed.
+    Why, for the audit log and the caller; control characters are taken out. Empty is allowed.
     """
 
     args_digest: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
@@ -2953,7 +2953,7 @@ class DecidePinRequest(betterproto2.Message):
 
     comment: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    Why, for the audit log. Empty is allowed.
+    Why, for the audit log; control characters are taken out. Empty is allowed.
     """
 
 
@@ -5905,8 +5905,8 @@ class ToolIntent(betterproto2.Message):
 
     tool: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    The tool's full name, such as `core/fs.readText`. A model may have made it up: any text is answered by a
-    ToolResult (TOOL_NOT_FOUND), only emptiness and more than 256 characters fail the RPC.
+    The tool's full name, such as `core/fs.readText`. A model may have made it up: any line of text is answered by a
+    ToolResult (TOOL_NOT_FOUND), only emptiness, more than 256 characters and control characters fail the RPC.
     """
 
     args_json: "bytes | None" = betterproto2.field(2, betterproto2.TYPE_BYTES, optional=True, group="args")
