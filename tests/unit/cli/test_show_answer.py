@@ -103,7 +103,7 @@ def test_a_failed_plan_names_its_step_and_offers_no_commit(capsys: pytest.Captur
     plan = plan_pb2.Plan(tool="a/b")
     plan.steps.add(step=step_pb2.STEP_NAME_CHECK_POLICY, ok=False, rule_id="r", reason="No.", remedy="Ask.\nline: 1")
     show_plan(plan, "toolhub call a/b")
-    assert capsys.readouterr().out.splitlines() == ["✗ check_policy    No. [r]", "  Ask.", "line: 1"]
+    assert capsys.readouterr().out.splitlines() == ["✗ check_policy    No. [r]", "  Ask.", "  line: 1"]
 
 
 @pytest.mark.promise("cli.next-step")
