@@ -20,6 +20,7 @@ from toolhub_service.adapters.source_config import ClientTls
 from toolhub_service.domain.artifact import OCTETS, ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, GrantedCall, Suspended
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.tools.hiding import masked_bytes
@@ -166,7 +167,7 @@ def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str
     """Return foreign text for handing on: redacted, without control characters, truncated."""
     clean = redact(text[:CHECKED_CHARS])
     shown = "".join(char if char.isprintable() or char in "\n\t" else " " for char in clean).strip()
-    return shown if len(shown) <= max_chars else f"{shown[: max_chars - 1]}…"
+    return excerpt(shown, max_chars)
 
 
 _PATH: Final = re.compile(r"""(?:[A-Za-z]:\\|\\\\|(?<![\w:/])/)[^\s'",:;()<>|]{2,}""")

@@ -21,6 +21,7 @@ import grpc.aio
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.identity.spiffe import trust_domain_of
 
 METHOD: Final = "/SpiffeWorkloadAPI/FetchX509SVID"
@@ -157,7 +158,7 @@ def _unavailable(failed: grpc.RpcError) -> AgentUnavailable:
     code, details = failed.code(), failed.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
         details = details.rpartition("error: ")[2]  # gRPC repeats the path three times before the error
-    return AgentUnavailable(f"{code.name}: {details[:_DETAILS_MAX]}".rstrip(": "))
+    return AgentUnavailable(f"{code.name}: {excerpt(details, _DETAILS_MAX)}".rstrip(": "))
 
 
 def _domain_named(name: str) -> str:

@@ -27,6 +27,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
 from toolhub_service.mcp_server.calls import Context, is_id
@@ -211,7 +212,7 @@ class Tasks:
         prompt = self._prompt(job)
         message = prompt.message if prompt is not None else _message(job)
         if message:
-            task["statusMessage"] = message[:_MESSAGE_MAX_CHARS]
+            task["statusMessage"] = excerpt(message, _MESSAGE_MAX_CHARS)
         return task
 
     def _older(self, job: Job) -> dict[str, Any]:
@@ -284,7 +285,7 @@ def _key(prompt: Prompt) -> str:
 
 
 def _first_text(answer: Mapping[str, Any]) -> str:
-    return str(answer["content"][0]["text"])[:_MESSAGE_MAX_CHARS]
+    return excerpt(str(answer["content"][0]["text"]), _MESSAGE_MAX_CHARS)
 
 
 def _cursor(cursor: str | None) -> tuple[int, str] | None:

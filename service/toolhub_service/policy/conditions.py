@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.tool import canonical_capabilities
 from toolhub_service.policy.arguments import statement_of
 from toolhub_service.policy.call_facts import facts_of, overlaps, spelled_arguments
@@ -231,4 +232,4 @@ VARIABLES: dict[str, Callable[[PlannedCall], Any]] = {
 
 def _first_line(text: str) -> str:
     found = re.search(r"<input>:(\d+):(\d+): (.*)", text)
-    return f"column {found.group(2)}: {found.group(3)[:160]}" if found else "it cannot be parsed"
+    return f"column {found.group(2)}: {excerpt(found.group(3), 160)}" if found else "it cannot be parsed"

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.source import (
@@ -396,5 +397,4 @@ class SourceController:
 
 def _as_reason(reason: str) -> str:
     """Return a reason from partly untrusted text: on one line, hidden characters escaped, cut."""
-    line = on_one_line(reason[: 2 * _REASON_MAX_CHARS])
-    return line if len(line) <= _REASON_MAX_CHARS else f"{line[: _REASON_MAX_CHARS - 1]}…"
+    return excerpt(on_one_line(excerpt(reason, 2 * _REASON_MAX_CHARS)), _REASON_MAX_CHARS)

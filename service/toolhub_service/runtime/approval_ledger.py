@@ -11,6 +11,7 @@ from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalSt
 from toolhub_service.domain.call import Call, ExecContext, PlannedCall, Principal
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.runtime.approval_record import OPEN_STATES, expired, is_over, is_rerun, used, withdrawn
@@ -145,7 +146,7 @@ class ApprovalLedger:
                 context=planned.call.context,
                 args_summary=summarise(planned.args, self._redactor),
                 purpose=approval.purpose,
-                facts={"question": approval.question.message[:_MESSAGE_MAX], "round": str(approval.round)}
+                facts={"question": excerpt(approval.question.message, _MESSAGE_MAX), "round": str(approval.round)}
                 if approval.question is not None
                 else {},
             )

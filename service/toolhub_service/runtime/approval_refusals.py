@@ -10,6 +10,7 @@ from msgspec import structs
 from toolhub_service.domain.approval import Approval, ApprovalState
 from toolhub_service.domain.call import PlannedCall, Principal, Role
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, ToolFailure
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.verdict import Verdict
@@ -69,7 +70,7 @@ def used_up(approval: Approval) -> str:
 
 def rejected(approval: Approval) -> ToolFailure:
     """A person has rejected the approval. The comment is the person's and is shown as a quotation."""
-    comment = approval.comment[:_COMMENT_MAX]
+    comment = excerpt(approval.comment, _COMMENT_MAX)
     quoted = f" The comment was: {comment!r}." if comment else ""
     text = (
         f"a person denied approval {approval.approval_id}.{quoted} Do not send the same call again. Do without it, "

@@ -75,6 +75,7 @@ from toolhub_service.runtime.failures import (
     redact_plan,
 )
 from toolhub_service.runtime.idempotency import Idempotency
+from toolhub_service.runtime.inner_refusals import can_wait, verdict_within, what_to_do
 from toolhub_service.runtime.large_work import LargeWork
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
@@ -217,6 +218,8 @@ class Pipeline:
         """Return the call with its preconditions, and the verdict once its plan or a person has agreed. Raises the
         refusals of step 4."""
         call = planned.call
+        if call.lineage is not None:
+            state.verdict = verdict = verdict_within(call, verdict, self.catalog)
         if is_bound(call, verdict):
             state.planned = planned = planned._replace(preconditions=await route.adapter.preconditions(planned))
             if call.mode is not Mode.DRY_RUN and call.plan_digest:
@@ -323,6 +326,9 @@ class Pipeline:
     async def _wait(self, state: CallState, granted: GrantedCall, asked: QuestionAsked | Suspended) -> NoReturn:
         """End a call whose step 6 waits for a person. Raises APPROVAL_REQUIRED."""
         if isinstance(asked, QuestionAsked):
+            if not can_wait(state.call) and state.call.lineage is not None:
+                message = f"{state.call.tool} asks a person. {what_to_do(state.call.lineage, self.catalog)}"
+                raise refuse(ErrorKind.APPROVAL_REQUIRED, message)
             await self._ask_person(state, granted, asked.question)
         state.asks = True
         self.running.suspends(state.call.job_id, asked.approval_id)

@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import Job, JobCounts
 from toolhub_service.domain.ports import AuditLog, Clock
 from toolhub_service.domain.result import FINAL_STATES, JobState, SettledCall
@@ -141,7 +142,9 @@ class AuditTelemetry:
 
     def upkeep_failed(self, task: str, problem: Exception) -> None:
         self._failures.labels(task).inc()
-        self._log.warning(names.LOG_UPKEEP_FAILED, task=task, problem=f"{type(problem).__name__}: {problem}"[:500])
+        self._log.warning(
+            names.LOG_UPKEEP_FAILED, task=task, problem=excerpt(f"{type(problem).__name__}: {problem}", 500)
+        )
 
     def exported(self, sink: str, events: int, refused: int) -> None:
         self._exported.labels(sink).inc(events)

@@ -19,6 +19,7 @@ from toolhub_service.adapters.comfyui.node_classes import problems_with
 from toolhub_service.adapters.comfyui.template import RunnableTemplate, Template, TemplateCache, resource_id
 from toolhub_service.adapters.definitions import Overrides, full_name, refusal
 from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolLimits, ToolSpec
@@ -112,7 +113,7 @@ class ComfyToolSource:
             "outputSchema": template.output_schema,
             "templateSha256": template.sha256,
         }
-        return Definition(self._spec(template), remote, problem[:_PROBLEM_MAX_CHARS], is_operators=True)
+        return Definition(self._spec(template), remote, excerpt(problem, _PROBLEM_MAX_CHARS), is_operators=True)
 
     def _spec(self, template: Template) -> ToolSpec:
         terms, entry, override = self._terms, self._terms.entry, self._overrides.of(template.name)

@@ -22,6 +22,7 @@ from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, So
 from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed, without_paths
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
@@ -114,18 +115,18 @@ class WorkerTrace(Exception):
 
 def reported_failure(tool: str, text: str, redact: Redact) -> ToolFailure:
     """The tool itself reports that it failed."""
-    excerpt = redact(text[: 2 * EXCERPT_CHARS])[:EXCERPT_CHARS].strip() or "it does not say why"
+    said = excerpt(redact(text), EXCERPT_CHARS).strip() or "it does not say why"
     return refuse(
         ErrorKind.EXECUTION_ERROR,
-        f"{tool} failed and says: {excerpt}\nChange the arguments, or use another tool.",
+        f"{tool} failed and says: {said}\nChange the arguments, or use another tool.",
     )
 
 
 def tool_raised(call: GrantedCall, kind: str, text: str, redact: Redact) -> ToolFailure:
     """The tool raised an exception after it had begun; its effects up to then remain."""
-    excerpt = without_paths(redact(text[: 2 * EXCERPT_CHARS]))[:EXCERPT_CHARS].strip().rstrip(".")
+    said = excerpt(without_paths(redact(text)), EXCERPT_CHARS).strip().rstrip(".")
     partly = "" if call.safe_to_repeat else " It may have had a part of its effect: check that first."
-    message = f"{call.spec.name} failed with {kind}{f': {excerpt}' if excerpt else ''}.{partly}"
+    message = f"{call.spec.name} failed with {kind}{f': {said}' if said else ''}.{partly}"
     advice = "Change the arguments, or use another tool. Operators find the error in the log."
     return refuse(ErrorKind.EXECUTION_ERROR, f"{message}\n{advice}", exception=kind)
 

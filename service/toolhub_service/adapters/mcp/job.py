@@ -30,6 +30,7 @@ from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, U
 from toolhub_service.adapters.upstream import as_number, as_object, as_string, one_line
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure, refuse
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock
@@ -159,7 +160,7 @@ class McpTasks:
         message = f"{status.replace('_', ' ')}{f': {words}' if words else ''}"
         is_over = status in _OVER
         return Answer(
-            Progress(step=float(is_over), total=1.0, unit="task", message=message[:MESSAGE_MAX_CHARS]),
+            Progress(step=float(is_over), total=1.0, unit="task", message=excerpt(message, MESSAGE_MAX_CHARS)),
             is_over=is_over,
             retry_after_s=_poll_interval_s(task),
         )

@@ -25,6 +25,7 @@ from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid
 from toolhub_service.adapters.skill.runnable import runnable
 from toolhub_service.adapters.skill.skill import Skill
 from toolhub_service.adapters.source_config import ToolTerms
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints, SkillListing, ToolSpec, ToolState
@@ -144,7 +145,7 @@ class DefinitionMaker:
                 output_schema={},
                 annotations=Annotations(),
             )
-            return Definition(spec, remote, problem[:PROBLEM_MAX_CHARS]), None
+            return Definition(spec, remote, excerpt(problem, PROBLEM_MAX_CHARS)), None
         if made is None:
             return None
         manifest, problem = made.manifest, ""

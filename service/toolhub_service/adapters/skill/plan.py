@@ -19,6 +19,7 @@ from msgspec import structs
 from toolhub_service.adapters.skill.plan_steps import Absent, CheckedPlan, PlanStep, filled, look_up
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import InnerCalls
 from toolhub_service.domain.result import Progress, ToolResult
@@ -223,7 +224,7 @@ class PlanEngine:
         """Undo what is declared, and return the failure of the run."""
         step, error = stops[0].planned.step, stops[0].error
         assert error is not None
-        message = f"The step `{step.id}` ({step.tool}) failed: {error.message[:_SHOWN_CHARS]}"
+        message = f"The step `{step.id}` ({step.tool}) failed: {excerpt(error.message, _SHOWN_CHARS)}"
         if any(stop.planned.on_failure == "compensate" for stop in stops):
             message = f"{message} {await self._undone()}"
         elif self._done:

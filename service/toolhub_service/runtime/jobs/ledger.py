@@ -14,6 +14,7 @@ import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import Job, JobNews
 from toolhub_service.domain.job_ports import JobObserver, JobStore
 from toolhub_service.domain.ports import AuditLog, Clock
@@ -50,7 +51,7 @@ def attributes_of(before: Job | None, job: Job, attributes: Mapping[str, str]) -
     result = job.status.result
     if result is not None and result.error is not None:
         facts |= {"cause": cause_of(result.error), "message": result.error.message}
-    return {name: value[:_TEXT_MAX] for name, value in (facts | dict(attributes)).items() if value}
+    return {name: excerpt(value, _TEXT_MAX) for name, value in (facts | dict(attributes)).items() if value}
 
 
 def was_taken_over(before: Job, job: Job) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import Job, amended, moved
 from toolhub_service.domain.ports import Sleep
 from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, JobState, Progress, ToolResult
@@ -94,7 +95,7 @@ class JobSink:
 
     def _cleaned(self, progress: Progress) -> Progress:
         """Return the report redacted and cut for storage: a remote side may send any text."""
-        message = redact_text(progress.message, self._redactor)[:_MESSAGE_CHARS]
+        message = excerpt(redact_text(progress.message, self._redactor), _MESSAGE_CHARS)
         unit = redact_text(progress.unit, self._redactor)[:_UNIT_CHARS]
         details = progress.details_json.decode(errors="replace")
         # A part of a JSON object is useless, so details that would need redaction are omitted whole.

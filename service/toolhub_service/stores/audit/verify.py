@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toolhub_service.domain.event import ChainFault, Verification
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.stores.audit.chain import GENESIS, Keyring, parse, sealed
 from toolhub_service.stores.audit.checkpoint import (
     ADOPT,
@@ -80,7 +81,7 @@ def _walk(events: EventStore, checkpoints: Path, claims: Claims, chains: _Chains
         for row in log.rows():
             chains.check(row)
         for problem in log.problems():
-            claims.faults.append(ChainFault("", 0, f"the database is damaged: {problem[:200]}"))
+            claims.faults.append(ChainFault("", 0, f"the database is damaged: {excerpt(problem, 200)}"))
 
 
 def fault_of(row: tuple[Any, ...], expected: int, head: str, keyring: Keyring) -> str:
@@ -237,7 +238,7 @@ class _Chains:
     def unreadable(self, reason: str) -> None:
         """Record that SQLite cannot continue, or found its structure damaged."""
         writer = next(reversed(self.seen), "")
-        self._blame(writer, self.seen.get(writer, 0) + 1, f"the database is damaged: {reason[:200]}")
+        self._blame(writer, self.seen.get(writer, 0) + 1, f"the database is damaged: {excerpt(reason, 200)}")
 
     def finish(self) -> None:
         """Compare the ends of all chains with what was attested."""

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql_statement import Statement
@@ -124,7 +125,7 @@ def statement_deadline_s(timeout_s: float, call_deadline_s: float) -> float:
 
 def refused_by_database(what: str, code: str = "") -> ToolFailure:
     """`what`: the database's own message about the statement."""
-    text = " ".join(what.split())[:EXCERPT_CHARS].rstrip(".")
+    text = excerpt(" ".join(what.split()), EXCERPT_CHARS).rstrip(".")
     shown = f" ({code})" if code else ""
     return refuse(
         ErrorKind.INVALID_INPUT,

@@ -11,9 +11,12 @@ from typing import Any, Final
 import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.domain.excerpts import excerpt
 
 _VIOLATIONS_SHOWN: Final = 10
 _EXCERPT_CHARS: Final = 200
+_ERROR_CHARS: Final = 4_000
+"""Of an exception: the text of a failed tool says what to do, and is whole."""
 # Beyond what is kept, output is only counted; a program that prints this much counts as endless.
 _PRINT_LIMIT_FACTOR: Final = 64
 """A program is ended when its output exceeds the kept size by this factor."""
@@ -87,13 +90,13 @@ def raised(name: str, text: str, line: int, code: str, printed: Printed, limits:
         message = f"The program needs more memory than {at_most:,} bytes. Keep less at once."
         return refuse(ErrorKind.EXECUTION_ERROR, message, exception=name, limit_bytes=at_most, stdout=written)
     where, source = f" in line {line}" if line else "", _line_of(code, line)
-    message = f"The program raised {name}{where}: {text[:_EXCERPT_CHARS]}"
+    message = f"The program raised {name}{where}: {excerpt(text, _ERROR_CHARS)}"
     kind = ErrorKind.EXECUTION_ERROR
     return refuse(kind, message, exception=name, line=line, source=source, stdout=written)
 
 
 def no_syntax(text: str, line: int, column: int) -> ToolFailure:
-    message = f"The program cannot be read: {text[:_EXCERPT_CHARS]} (line {line}). Correct it."
+    message = f"The program cannot be read: {excerpt(text, _EXCERPT_CHARS)} (line {line}). Correct it."
     return refuse(ErrorKind.INVALID_INPUT, message, field="code", line=line, column=column)
 
 
@@ -107,12 +110,13 @@ def ill_typed(diagnostics: str, near: Callable[[str], str]) -> ToolFailure:
         Violation(
             path=f"/code:{_row(each)}",
             keyword=str(each.get("code", "")),
-            message=str(each.get("message", ""))[:_EXCERPT_CHARS],
+            message=excerpt(str(each.get("message", "")), _EXCERPT_CHARS),
             hint=_suggestion(str(each.get("message", "")), near),
         )
         for each in found[:_VIOLATIONS_SHOWN]
     )
-    first = f"line {_row(found[0])}: {found[0].get('message', '')}"[:_EXCERPT_CHARS] if found else "its types"
+    said = excerpt(str(found[0].get("message", "")), _EXCERPT_CHARS) if found else ""
+    first = f"line {_row(found[0])}: {said}" if found else "its types"
     hint = f" {violations[0].hint}" if violations and violations[0].hint else ""
     unfit = f"The program does not fit the tools that it calls, {first}.{hint}"
     message = f"{unfit} `toolhub program stubs` shows what they take."
