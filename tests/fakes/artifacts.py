@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.clock import ManualClock
+from tests.fakes.storage import with_quota
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.call import Call, ExecContext, Principal
@@ -71,12 +72,12 @@ class ArtifactsHarness:
         )
 
 
-def kept_in(folder: Path, *, settle_s: float = 0.0, **terms: Any) -> ArtifactsHarness:
+def kept_in(folder: Path, *, settle_s: float = 0.0, quota_bytes: int = QUOTA_BYTES, **terms: Any) -> ArtifactsHarness:
     records, blobs, clock = FakeArtifactRecords(), DiskBlobs(str(folder), settle_s=settle_s), ManualClock()
     chosen = {
         "ttl_s": TTL_S,
         "max_bytes": MAX_BYTES,
-        "quota_bytes": QUOTA_BYTES,
+        "directory": with_quota(artifact=quota_bytes),
         "argument_max_bytes": ARGUMENT_MAX_BYTES,
         "linger_s": 0.0,
         **terms,

@@ -219,7 +219,7 @@ class MemoryStoreSuite:
         done = await asyncio.gather(
             *((store, another)[n % 2].write(an_item(f"n {n}"), two) for n in range(6)), return_exceptions=True
         )
-        refused = [each for each in done if each is not None]
+        refused = [each for each in done if not isinstance(each, int)]
         assert len(refused) == 4
         assert all(isinstance(each, ToolFailure) and each.error.kind is ErrorKind.BUDGET_EXCEEDED for each in refused)
         await store.write(an_item("his own", owner="bob"), two)
@@ -229,3 +229,15 @@ class MemoryStoreSuite:
             await store.write(an_item("x" * 5_000), MemoryQuota(100, 4_000))
         assert full.value.error.details["quota_bytes"] == 4_000
         assert len(await listed(store)) == 2
+
+    async def test_usage_counts_the_bytes_of_one_owner_and_of_several_together(self, store: MemoryStore) -> None:
+        assert await store.usage("alice") == 0
+        assert await store.usage_of(lambda _: True) == 0
+        written = await store.write(an_item("hers"), AMPLE)
+        his = await store.write(an_item("his own", owner="bob"), AMPLE)
+        assert await store.usage("alice") == written > 0
+        assert await store.usage("nobody") == 0
+        assert await store.usage_of(lambda owner: owner == "bob") == his
+        assert await store.usage_of(lambda _: True) == written + his
+        await store.forget(ALICE, (await listed(store))[0])
+        assert await store.usage("alice") == 0

@@ -55,7 +55,7 @@ async def hub(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
         ("core/exec.run", {"command": "ls | wc"}, ["one command per call"]),
         ("core/exec.run", {"command": "rm -rf x"}, ["allowed_commands"]),
         ("core/util.json.select", {"json": {}, "path": "a"}, ["no-select", "Do without this call"]),
-        ("core/util.time.now", {}, ["Wait 120 minutes"]),
+        ("core/util.time.now", {}, ["again in 2 hours", "Do not wait for that"]),
         ("core/job.status", {"jobId": "job_none"}, ["not yours"]),
         ("core/util.hash.sha256Text", {"text": {"$artifact": "art_none"}}, ["upload it again"]),
     ],

@@ -61,16 +61,18 @@ const (
 	// The name does not resolve, the connection was refused or broke, or TLS failed. Retryable when a repeat cannot
 	// cause a second effect.
 	KindNetworkError = "NETWORK_ERROR"
-	// The file system failed: access denied, full, busy, too many open files, or the workspace root cannot be
-	// opened. With component `audit` the audit log cannot be written, and no call with an effect runs until it can
-	// (retryable, after 1 s). Bytes of an artifact are damaged, or the hub cannot access the artifact store.
+	// The file system failed: access denied, busy, too many open files, or the workspace root cannot be opened. With
+	// component `audit` the audit log cannot be written, and no call runs until it can (retryable, after 1 s). Bytes
+	// of an artifact are damaged, or the hub cannot access the artifact store.
 	KindIOError = "IO_ERROR"
 	// A command could not be started, or was killed because it wrote too much output (a non-zero exit code is a
 	// result, not an error). Or a LangChain tool failed, reported a failure, or returned too much. Or a workflow of
 	// n8n or a graph of ComfyUI ran and failed.
 	KindExecutionError = "EXECUTION_ERROR"
-	// The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or artifacts would
-	// exceed `artifacts.quota_bytes` or their tenant's bounds. Or a ComfyUI server ran out of memory (retryable).
+	// The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero. Or nothing more may be
+	// stored: files, artifacts or remembered items would exceed a bound of the caller or its tenant, or take the
+	// reserve of the hub's disk (cause `DISK_FULL`); reading and deleting still work. Or a ComfyUI server ran out of
+	// memory (retryable).
 	KindBudgetExceeded = "BUDGET_EXCEEDED"
 	// A rate or quota is used up, too many calls are in flight, or this one would wait longer than its deadline. Or
 	// a limit of the hub is reached: open jobs (`jobs.max_open`, half of them for one caller), idempotency keys,
@@ -224,7 +226,7 @@ const (
 	ReasonSizeMismatch = "SIZE_MISMATCH"
 	// The upload is larger than `artifacts.max_bytes`. Nothing was stored.
 	ReasonArtifactTooLarge = "ARTIFACT_TOO_LARGE"
-	// Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was stored.
+	// Artifacts would exceed what `limit` names: a bound, or the reserve of the disk. Nothing was stored.
 	ReasonQuotaExceeded = "QUOTA_EXCEEDED"
 	// This hub process does not have the upload: another process has it, it expired, or it never existed.
 	ReasonUploadNotFound = "UPLOAD_NOT_FOUND"
@@ -295,9 +297,9 @@ func Advice(kind string) string {
 	case KindExecutionError:
 		return "Request less of the command or tool, or follow its message."
 	case KindBudgetExceeded:
-		return "Answer with what you have."
+		return "Answer with what you have. To store more, first delete what the message names."
 	case KindRateLimited:
-		return "Wait for retry_after, then send the same call. Send fewer calls at once."
+		return "If the error is retryable, wait for retry_after, then send the same call; send fewer at once. Otherwise (more than five minutes) continue without the call, or tell the user when it will be possible."
 	case KindCircuitOpen:
 		return "Use another tool, or wait."
 	case KindTimeout:

@@ -68,18 +68,18 @@ class ErrorKind(StrEnum):
     """The name does not resolve, the connection was refused or broke, or TLS failed. Retryable when a repeat
     cannot cause a second effect."""
     IO_ERROR = "IO_ERROR"
-    """The file system failed: access denied, full, busy, too many open files, or the workspace root cannot be
-    opened. With component `audit` the audit log cannot be written, and no call with an effect runs until
-    it can (retryable, after 1 s). Bytes of an artifact are damaged, or the hub cannot access the artifact
-    store."""
+    """The file system failed: access denied, busy, too many open files, or the workspace root cannot be
+    opened. With component `audit` the audit log cannot be written, and no call runs until it can
+    (retryable, after 1 s). Bytes of an artifact are damaged, or the hub cannot access the artifact store."""
     EXECUTION_ERROR = "EXECUTION_ERROR"
     """A command could not be started, or was killed because it wrote too much output (a non-zero exit code is
     a result, not an error). Or a LangChain tool failed, reported a failure, or returned too much. Or a
     workflow of n8n or a graph of ComfyUI ran and failed."""
     BUDGET_EXCEEDED = "BUDGET_EXCEEDED"
-    """The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or artifacts
-    would exceed `artifacts.quota_bytes` or their tenant's bounds. Or a ComfyUI server ran out of memory
-    (retryable)."""
+    """The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero. Or nothing more
+    may be stored: files, artifacts or remembered items would exceed a bound of the caller or its tenant,
+    or take the reserve of the hub's disk (cause `DISK_FULL`); reading and deleting still work. Or a
+    ComfyUI server ran out of memory (retryable)."""
     RATE_LIMITED = "RATE_LIMITED"
     """A rate or quota is used up, too many calls are in flight, or this one would wait longer than its
     deadline. Or a limit of the hub is reached: open jobs (`jobs.max_open`, half of them for one caller),
@@ -236,7 +236,7 @@ class Reason(StrEnum):
     ARTIFACT_TOO_LARGE = "ARTIFACT_TOO_LARGE"
     """The upload is larger than `artifacts.max_bytes`. Nothing was stored."""
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
-    """Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was stored."""
+    """Artifacts would exceed what `limit` names: a bound, or the reserve of the disk. Nothing was stored."""
     UPLOAD_NOT_FOUND = "UPLOAD_NOT_FOUND"
     """This hub process does not have the upload: another process has it, it expired, or it never existed."""
     UPLOAD_OFFSET_WRONG = "UPLOAD_OFFSET_WRONG"
@@ -305,8 +305,12 @@ ADVICE: dict[str, str] = {
     ErrorKind.NETWORK_ERROR: "Check the host. Try again if the error is retryable.",
     ErrorKind.IO_ERROR: "Try another path, or try again if the error is retryable. An operator must check the disk.",
     ErrorKind.EXECUTION_ERROR: "Request less of the command or tool, or follow its message.",
-    ErrorKind.BUDGET_EXCEEDED: "Answer with what you have.",
-    ErrorKind.RATE_LIMITED: "Wait for retry_after, then send the same call. Send fewer calls at once.",
+    ErrorKind.BUDGET_EXCEEDED: "Answer with what you have. To store more, first delete what the message names.",
+    ErrorKind.RATE_LIMITED: (
+        "If the error is retryable, wait for retry_after, then send the same call; send fewer at once. "
+        "Otherwise (more than five minutes) continue without the call, or tell the user when it will be "
+        "possible."
+    ),
     ErrorKind.CIRCUIT_OPEN: "Use another tool, or wait.",
     ErrorKind.TIMEOUT: "Request less, or allow more time.",
     ErrorKind.CANCELLED: "Nothing.",

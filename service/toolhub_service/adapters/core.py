@@ -42,6 +42,7 @@ from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.hiding import masked_failure, masked_outcome
+from toolhub_service.tools.storage.workspace_usage import WorkspaceAccount, WorkspaceUsage
 from toolhub_service.tools.threads import to_thread
 from toolhub_service.tools.tool import Tool, ToolInput, spec_of
 from toolhub_service.tools.workspace import Workspace
@@ -71,6 +72,8 @@ class Workspaces(msgspec.Struct, frozen=True):
     sharing: WorkspaceSharing = WorkspaceSharing.REQUEST
     keep_s: float = 0.0
     """Seconds between the last change in a folder of a request or session and its removal; 0: never remove it."""
+    usage: WorkspaceUsage | None = None
+    """Counts and bounds what the callers have there; None: nothing does."""
 
     async def sweep(self, now_unix_ms: int) -> int:
         """Remove the folders of requests and sessions that have not changed for `keep_s`. Return how many."""
@@ -99,9 +102,12 @@ class Workspaces(msgspec.Struct, frozen=True):
         return "/".join((self.sharing.value, *folders))
 
     def open(self, call: Call, expected: Mapping[str, str] = _NOTHING) -> Workspace:
-        """Open the call's folder, created when missing; `expected`: see `Workspace`. Raises ToolFailure IO_ERROR when
-        that fails."""
-        return Workspace(self.root, *self.folders(call), expected=expected)
+        """Open the call's folder, created when missing; `expected`: see `Workspace`. Raises ToolFailure as it does."""
+        folders = self.folders(call)
+        return Workspace(self.root, *folders, expected=expected, account=self._account(call.principal.id, folders))
+
+    def _account(self, principal: str, folders: tuple[str, ...]) -> WorkspaceAccount | None:
+        return None if self.usage is None else self.usage.account(principal, folders[0] if folders else "")
 
     def _sweep(self, before_s: float, stop: threading.Event) -> int:
         swept = 0
@@ -110,7 +116,9 @@ class Workspaces(msgspec.Struct, frozen=True):
                 if _changed_at_s(folder.path, before_s) >= before_s:
                     continue
                 # Other processes remove the same folders.
-                with closing(Workspace(self.root, principal.name)) as workspace, suppress(ToolFailure):
+                account = self._account("", (principal.name,))
+                opened = Workspace(self.root, principal.name, account=account)
+                with closing(opened) as workspace, suppress(ToolFailure):
                     workspace.remove(folder.name, recursive=True, stop=stop)
                     swept += 1
         return swept
@@ -214,6 +222,8 @@ class CoreAdapter:
         context = self._context(call, sink)
         try:
             output = await tool.run(args, context)
+            if context.opened is not None:
+                context.note_storage()
             value = await in_thread(msgspec.to_builtins, output) if context.is_large else msgspec.to_builtins(output)
             outcome = Outcome(
                 value,

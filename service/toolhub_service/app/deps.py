@@ -105,6 +105,7 @@ def make_ladder(settings: Settings) -> Ladder:
         shown=[str(paths.workspaces)],
         user=settings.sandbox.user,
         bubblewrap=paths.bubblewrap,
+        reserve_bytes=settings.storage.reserve_bytes,
     )
 
 

@@ -25,9 +25,10 @@ from toolhub_service.app.wiring_server import (
     make_server,
     make_sourcing,
 )
+from toolhub_service.app.wiring_storage import Storage, make_storage, storage_terms
 from toolhub_service.app.wiring_stores import Stores, make_artifacts, make_blobs, make_stores
 from toolhub_service.app.wiring_telemetry import Observing
-from toolhub_service.app.wiring_tools import Searching, Toolbox, make_searching, make_toolbox
+from toolhub_service.app.wiring_tools import Searching, Toolbox, make_searching, make_toolbox, make_workspaces
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
@@ -58,6 +59,7 @@ class Hub:
     budgets: Budgets
     stores: Stores
     artifacts: Artifacts
+    storage: Storage
     long_work: LongWork
     webhook: ApprovalWebhook | None
     sourcing: SourceRuntime
@@ -103,6 +105,7 @@ class Hub:
         await self.toolbox.start()
         await self.sourcing.start()  # before jobs run that need a tool of theirs
         await self.searching.start()
+        self.storage.watch.start()
         await self.long_work.start()  # before there are calls, because they enqueue jobs
         await self.server.start()
         self.mcp.listener.start()
@@ -122,6 +125,7 @@ class Hub:
             last_first.push_async_callback(self.stores.close)
             last_first.push_async_callback(self.artifacts.close)
             last_first.push_async_callback(self.toolbox.close)
+            last_first.push_async_callback(self.storage.watch.close)
             last_first.push_async_callback(self.searching.close)
             last_first.push_async_callback(self.sourcing.close)
             last_first.push_async_callback(self.credentials.tokens.close)
@@ -141,18 +145,21 @@ class Hub:
 async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
     """Build all and bind ports. Raises OSError, ListenRefused, FilesLoose, KeyFileInvalid, HubFailure, ToolFailure."""
     deps = make_deps(settings, is_worker=worker is not None)
-    policy = LivePolicy(on_difference=deps.observing.shadow_differs)
+    policy = LivePolicy(on_difference=deps.observing.shadow_differs, storage=storage_terms(settings))
     policy_file = make_policy_file(deps, policy)
     async with AsyncExitStack() as on_refusal:
         on_refusal.push_async_callback(deps.observing.close)
         audit = await open_audit(deps, worker or 0)
         on_refusal.push_async_callback(audit.close)
         stores = make_stores(deps)
-        artifacts, vault = make_artifacts(deps, stores, make_blobs(deps), policy), make_vault(deps, stores)
+        storage = make_storage(deps, stores, policy)
+        artifacts = make_artifacts(deps, stores, make_blobs(deps), policy, storage.rooms.artifacts)
+        vault = make_vault(deps, stores)
         webhook, access = make_webhook(deps), make_access(deps, audit)
         approvals = make_approvals(deps, stores, audit, webhook)
-        long_work = make_long_work(deps, stores, audit, approvals, policy, artifacts.sweep)
-        toolbox, runs = make_toolbox(deps, stores, long_work.job_service, artifacts, vault), long_work.runs
+        sweeps = artifacts.sweep, make_workspaces(settings, storage.usage).sweep
+        long_work = make_long_work(deps, stores, audit, approvals, policy, *sweeps, storage.rooms.jobs)
+        toolbox, runs = make_toolbox(deps, stores, storage, long_work.job_service, artifacts, vault), long_work.runs
         on_refusal.push_async_callback(toolbox.close)
         budgets, credentials = make_budgets(deps, stores), make_credentials(deps, policy, access)
         adapters: dict[ToolKind, Adapter] = {ToolKind.CORE: toolbox.adapter}
@@ -160,9 +167,8 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         searching = make_searching(deps, toolbox.catalog, stores)
         sources, unread, auth = ConfiguredSources(sourcing), sourcing.sources.unread, credentials.grpc
         pipeline = make_pipeline(deps, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
-        server = make_server(
-            deps, toolbox, sources, searching, policy, auth, audit, access, pipeline, long_work, artifacts, vault
-        )
+        kept = artifacts, vault, storage.report
+        server = make_server(deps, toolbox, sources, searching, policy, auth, audit, access, pipeline, long_work, *kept)
         engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts)
         mcp = make_mcp(deps, engine, McpAccess(credentials.mcp, access))
         on_refusal.push_async_callback(mcp.listener.close, 0.0)
@@ -180,6 +186,7 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         budgets,
         stores,
         artifacts,
+        storage,
         long_work,
         webhook,
         sourcing,

@@ -13,7 +13,7 @@ from toolhub_service.app.files import RunnerLocks, read_or_make_key
 from toolhub_service.app.wiring_audit import make_upkeep
 from toolhub_service.app.wiring_stores import Stores, not_installed
 from toolhub_service.app.wiring_telemetry import Observing
-from toolhub_service.app.wiring_tools import Toolbox, make_workspaces
+from toolhub_service.app.wiring_tools import Toolbox
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.call import GrantedCall
@@ -22,6 +22,7 @@ from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.job import JobNews
 from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.ports import Adapter, AuditLog, Catalog, InnerCalls, Invoker, PolicySource
+from toolhub_service.domain.storage import Room
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.engines.inprocess import InprocessEngine
 from toolhub_service.policy.snapshot import LivePolicy
@@ -109,8 +110,10 @@ def make_long_work(
     approvals: Approvals,
     policy: LivePolicy,
     sweep_artifacts: Sweep,
+    sweep_workspaces: Sweep,
+    room: Room | None,
 ) -> LongWork:
-    """`sweep_artifacts` removes expired ones.
+    """The sweeps remove what has expired. `room`: the disk of the jobs; None: another server has them.
 
     Raises HubFailure when an export place of the audit log cannot be opened.
     """
@@ -133,7 +136,7 @@ def make_long_work(
     approval_news = ApprovalNews(stores.approvals)
     approval_news.listen(decisions.on_event)
     approval_news.listen(approvals.on_event)
-    acceptance = Acceptance(ledger, engine, deps.randomness, deps.redactor, trace_parent=current_traceparent)
+    acceptance = Acceptance(ledger, engine, deps.randomness, deps.redactor, trace_parent=current_traceparent, room=room)
     job_service = PrincipalJobs(ledger, engine)
     logs = JobLogs(stores.inner_log, stores.jobs, job_service)
     # Set afterwards for the same reason: the logs ask the job service, which writes the ledger.
@@ -145,7 +148,7 @@ def make_long_work(
         awaiting=decisions.check,
         give_up=runs.give_up,
         each_time=[approvals.sweep],
-        tidy=_sweeps(deps, stores, ledger, logs, sweep_artifacts),
+        tidy=_sweeps(deps, stores, ledger, logs, sweep_artifacts, sweep_workspaces),
         forgotten=partial(observing.swept, "jobs"),
     )
     upkeep = make_upkeep(deps, audit, policy.tenant_of)
@@ -154,7 +157,9 @@ def make_long_work(
     return LongWork(*works, *asked, reconciler, heartbeat, locks, stores, logs, upkeep)
 
 
-def _sweeps(deps: Deps, stores: Stores, ledger: JobLedger, logs: JobLogs, sweep_artifacts: Sweep) -> list[Sweep]:
+def _sweeps(
+    deps: Deps, stores: Stores, ledger: JobLedger, logs: JobLogs, sweep_artifacts: Sweep, sweep_workspaces: Sweep
+) -> list[Sweep]:
     """Return the sweeps for what expires besides jobs and approvals; each is counted, and bounded on its own."""
     observing = deps.observing
     return [
@@ -162,7 +167,7 @@ def _sweeps(deps: Deps, stores: Stores, ledger: JobLedger, logs: JobLogs, sweep_
         _counted("memory", stores.memory.sweep, observing),
         _counted("logs of calls", logs.sweep, observing),
         OrphanedApprovals(stores.approvals, ledger).withdraw,
-        _counted("workspaces", make_workspaces(deps.settings).sweep, observing),
+        _counted("workspaces", sweep_workspaces, observing),
     ]
 
 

@@ -31,6 +31,7 @@ from toolhub_service.registry.discovery import Sources
 from toolhub_service.registry.export import Exporter
 from toolhub_service.registry.listing import PAGE_SIZE_MAX
 from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.storage_use import StorageReport
 from toolhub_service.schema.strict_json import MAX_DEPTH
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog
@@ -115,6 +116,7 @@ def make_server(
     long_work: LongWork,
     artifacts: Artifacts,
     vault: Vault,
+    storage: StorageReport,
 ) -> Server:
     """Return the server with its port bound; nothing is accepted yet. Raises ListenRefused or OSError."""
     catalog, alone = toolbox.catalog, deps.settings.server.workers == 1
@@ -142,6 +144,7 @@ def make_server(
             server=_server_info(deps.settings, listening),
             turns=deps.turns,
             faces=Faces(invoker, _faces(deps.settings)),
+            storage=storage,
         ),
         jobs=JobServicer(
             long_work.submission(invoker, catalog), long_work.job_service, long_work.watch, deps.clock, deps.randomness

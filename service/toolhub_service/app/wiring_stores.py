@@ -15,7 +15,6 @@ import msgspec
 from toolhub_service.app.deps import Deps
 from toolhub_service.domain.approval import ApprovalStore
 from toolhub_service.domain.artifact import ArtifactRecords, Blobs
-from toolhub_service.domain.call import TenantDirectory
 from toolhub_service.domain.credential import CredentialStore
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
@@ -24,6 +23,7 @@ from toolhub_service.domain.job_ports import JobStore
 from toolhub_service.domain.memory import MemoryStore
 from toolhub_service.domain.ports import KeyStore
 from toolhub_service.domain.source import PinStore
+from toolhub_service.domain.storage import Room, StorageDirectory
 from toolhub_service.domain.tool import UsageStore
 from toolhub_service.domain.verdict import SharedCounts
 from toolhub_service.registry.usage_index import KEEP
@@ -267,7 +267,10 @@ def make_blobs(deps: Deps) -> Blobs:
         raise HubFailure(StartReason.BUCKET_URL_INVALID, f"artifacts.bucket_url: {wrong}.") from wrong
 
 
-def make_artifacts(deps: Deps, stores: Stores, blobs: Blobs, tenants: TenantDirectory) -> Artifacts:
+def make_artifacts(
+    deps: Deps, stores: Stores, blobs: Blobs, directory: StorageDirectory, room: Room | None
+) -> Artifacts:
+    """`room`: the disk of the blobs; None: they lie in a bucket."""
     settings = deps.settings.artifacts
     return Artifacts(
         stores.artifacts,
@@ -276,7 +279,7 @@ def make_artifacts(deps: Deps, stores: Stores, blobs: Blobs, tenants: TenantDire
         deps.randomness,
         ttl_s=settings.ttl_s,
         max_bytes=settings.max_bytes,
-        quota_bytes=settings.quota_bytes,
         argument_max_bytes=settings.argument_max_bytes,
-        tenants=tenants,
+        directory=directory,
+        room=room,
     )

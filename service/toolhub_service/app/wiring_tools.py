@@ -21,13 +21,14 @@ from toolhub_service.app.deps import Deps, make_ladder, own_files
 from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_credentials import open_hosts
 from toolhub_service.app.wiring_endpoints import endpoint_tools, make_databases
+from toolhub_service.app.wiring_storage import Storage
 from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure, ToolFailure
 from toolhub_service.domain.job_ports import JobService
-from toolhub_service.domain.memory import MemoryQuota, MemoryStore
+from toolhub_service.domain.memory import MemoryStore
 from toolhub_service.domain.ports import Clock, Resolver
 from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolKind, ToolState
@@ -55,10 +56,11 @@ from toolhub_service.tools.host_credentials import HostCredentials
 from toolhub_service.tools.http_exchange import HttpServices
 from toolhub_service.tools.http_tools import http_tools
 from toolhub_service.tools.job_tools import job_tools
-from toolhub_service.tools.memory_tools import MemoryTerms, memory_tools
+from toolhub_service.tools.memory_tools import MemoryRoom, MemoryTerms, Unbounded, memory_tools
 from toolhub_service.tools.programs.bounds import ProgramLimits
 from toolhub_service.tools.programs.interpreter import Interpreter
 from toolhub_service.tools.programs.program_run import ProgramRun
+from toolhub_service.tools.storage.workspace_usage import WorkspaceUsage
 from toolhub_service.tools.tool import Tool
 from toolhub_service.tools.util_tools import util_tools
 from toolhub_service.tools.web.fetch import WebFetch
@@ -174,15 +176,17 @@ class Toolbox(msgspec.Struct, frozen=True):
         return statuses
 
 
-def make_workspaces(settings: Settings) -> Workspaces:
+def make_workspaces(settings: Settings, usage: WorkspaceUsage | None = None) -> Workspaces:
+    """`usage`: None where no call writes."""
     of, keep_s = settings.workspace, settings.workspace.keep_days * _DAY_S
     # A folder must not vanish beneath a job that only reads in it, and no job runs for longer than a day.
-    return Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(of.per), max(keep_s, _DAY_S) if keep_s else 0.0)
+    kept_s = max(keep_s, _DAY_S) if keep_s else 0.0
+    return Workspaces(str(Paths(settings).workspaces), WorkspaceSharing(of.per), kept_s, usage)
 
 
 def _memory_terms(settings: Settings) -> MemoryTerms:
     of = settings.memory
-    return MemoryTerms(MemoryQuota(of.max_items, of.max_bytes), of.max_item_chars, of.ttl_s)
+    return MemoryTerms(of.max_items, of.max_item_chars, of.ttl_s)
 
 
 def _custom_tools(settings: Settings, databases: Sequence[Database]) -> CustomTools:
@@ -200,10 +204,14 @@ def _custom_tools(settings: Settings, databases: Sequence[Database]) -> CustomTo
     )
 
 
-def make_toolbox(deps: Deps, stores: Stores, jobs: JobService, artifacts: ArtifactService, vault: Vault) -> Toolbox:
+def make_toolbox(
+    deps: Deps, stores: Stores, storage: Storage, jobs: JobService, artifacts: ArtifactService, vault: Vault
+) -> Toolbox:
     """Return the toolbox of a serving hub. Raises HubFailure when callers' credentials of hosts cannot be kept."""
     hosts = open_hosts(deps, vault)
-    return open_toolbox(deps.settings, deps.clock, deps.redactor, jobs, artifacts, stores.memory, deps.ladder, hosts)
+    return open_toolbox(
+        deps.settings, deps.clock, deps.redactor, jobs, artifacts, stores.memory, deps.ladder, hosts, storage
+    )
 
 
 def open_toolbox(
@@ -215,8 +223,9 @@ def open_toolbox(
     memory: MemoryStore | None = None,
     ladder: Ladder | None = None,
     hosts: HostCredentials | None = None,
+    storage: Storage | None = None,
 ) -> Toolbox:
-    """Return the registered tools, ready to call. `memory`, `ladder`: None when no tool is called."""
+    """Return the registered tools, ready to call. `memory`, `ladder`, `storage`: None when no tool is called."""
     resolver = SystemResolver()
     transport = GuardedTransport(resolver, max_connections=settings.tools.http_connections)
     user_agent = settings.tools.user_agent or f"tool-hub/{__version__}"
@@ -228,19 +237,23 @@ def open_toolbox(
         ProgramLimits(**msgspec.structs.asdict(settings.programs)), ladder or make_ladder(settings)
     )
     custom = _custom_tools(settings, databases)
+    remembered: MemoryRoom = Unbounded() if storage is None else storage.remembered
+    usage = None if storage is None else storage.usage
     built_in: list[Tool[Any, Any, Any]] = [
         *fs_tools(),
         *http_tools(http, redactor, hosts),
         ExecRun(Confinement(Paths(settings).bubblewrap), own_files(settings)),
         *db_tools(databases),
         *job_tools(jobs),
-        *memory_tools(memory or InProcessItems(), _memory_terms(settings), clock),
+        *memory_tools(memory or InProcessItems(), _memory_terms(settings), remembered, clock),
         *endpoint_tools(settings, transport, redactor, user_agent),
         ProgramRun(interpreter, clock),
         *util_tools(clock),
         *web.tools,
     ]
-    adapter = CoreAdapter(built_in, make_workspaces(settings), custom_tools=custom.tools, artifact_service=artifacts)
+    adapter = CoreAdapter(
+        built_in, make_workspaces(settings, usage), custom_tools=custom.tools, artifact_service=artifacts
+    )
     catalog = ToolCatalog(check_schema=check_schema)
     catalog.register_builtins(adapter.specs())
     catalog.register_all([*adapter.custom_specs(), *(tool.spec() for tool in custom.unavailable)])

@@ -17,7 +17,7 @@ from toolhub_service.budget.breaker import SPENT, Health, Ticket, UpstreamBreake
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.limits import Counter, Due, RequestCalls, RequestKey
 from toolhub_service.budget.terms import BudgetTerms
-from toolhub_service.domain.call import PlannedCall
+from toolhub_service.domain.call import Call, Mode, PlannedCall
 from toolhub_service.domain.errors import KEY_SENT, ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
 
@@ -25,6 +25,25 @@ from toolhub_service.domain.ports import Clock, Randomness
 #
 # The caller's deadline is the outer limit, and its budget narrows it; without either, the tool's own timeout applies.
 # The operator's limit for calls of a source, and the hub's maximum, bound all of them. A job already has a deadline.
+
+
+def within_budget(call: Call, now_s: float) -> Call:
+    """Return the call with its budget's time as its deadline, from `now_s` on: what waits before step 5 (large
+    arguments, a key that another call holds) counts, too. A job's budget is the job's, counted from its submission."""
+    allowed_s = call.context.budget.timeout_s
+    if allowed_s is None or not allowed_s > 0 or call.mode is Mode.SUBMIT or call.job_id:
+        return call
+    deadline_s = now_s + allowed_s
+    return call._replace(deadline_s=deadline_s if call.deadline_s is None else min(deadline_s, call.deadline_s))
+
+
+def too_late(now_s: float, deadline_s: float) -> ToolFailure:
+    """Return the refusal of a call whose time is over before its tool was started."""
+    return refuse(
+        ErrorKind.TIMEOUT,
+        "The deadline passed before the tool was started, so nothing happened: call again with more time.",
+        late_by_s=round(now_s - deadline_s, 3),
+    )
 
 
 def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: float) -> float:
@@ -50,11 +69,7 @@ def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: floa
         deadline_s = min(deadline_s, now_s + allowed_s)
     if outer_s is not None:
         if outer_s <= now_s:
-            raise refuse(
-                ErrorKind.TIMEOUT,
-                "The deadline passed before the tool was started, so nothing happened: call again with more time.",
-                late_by_s=round(now_s - outer_s, 3),
-            )
+            raise too_late(now_s, outer_s)
         deadline_s = min(deadline_s, outer_s)
     return deadline_s
 

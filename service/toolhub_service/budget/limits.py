@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.domain.call import Call, Mode
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors import LONGEST_WAIT_S, ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.verdict import ExhaustedLimit, Limit, SharedCounts, Taken
 
 # A bounded memory of counters: when it is full, the least recently used idle one is dropped.
@@ -170,7 +170,7 @@ def all_used(max_tool_calls: int, used: int) -> ToolFailure:
     )
 
 
-_MINUTES_FROM_S = 120.0
+_MINUTES_FROM_S, _HOURS_FROM_S = 120.0, 5_400.0
 
 
 class Counter:
@@ -270,19 +270,33 @@ def limited(limit: Limit, scarce: ExhaustedLimit, wait_s: float) -> ToolFailure:
 
 
 def _refusal(limit: Limit, why: str, wait_s: float, **details: float | None) -> ToolFailure:
+    is_long = wait_s > LONGEST_WAIT_S
     return ToolFailure(
         ToolError(
             kind=ErrorKind.RATE_LIMITED,
-            message=f"Limit {limit.id} refuses: {why}. Wait {_shown(wait_s)}, then send the call again unchanged.",
+            message=f"Limit {limit.id} refuses: {why}. {_advice(wait_s)}",
             retry_after_s=wait_s,
-            details={"limit": limit.id, **details},
+            details={"limit": limit.id, **details, **({"passes_in_s": math.ceil(wait_s)} if is_long else {})},
         )
     )
 
 
+def _advice(wait_s: float) -> str:
+    """Return what a caller should do: nobody who works on a task waits for hours."""
+    if wait_s <= LONGEST_WAIT_S:
+        return f"Wait {_shown(wait_s)}, then send the call again unchanged."
+    return (
+        f"It lets calls pass again in {_shown(wait_s)}. Do not wait for that: continue without this call, or tell the "
+        "user when it will be possible. A job waits by itself, if its deadline is later."
+    )
+
+
 def _shown(wait_s: float) -> str:
-    """Return a text such as `0.25 seconds`, `10 seconds`, `60 minutes`; minutes are rounded up."""
-    return f"{wait_s:.3g} seconds" if wait_s < _MINUTES_FROM_S else f"{math.ceil(wait_s / 60)} minutes"
+    """Return a text such as `0.25 seconds`, `10 seconds`, `60 minutes`, `24 hours`; minutes and hours are rounded
+    up."""
+    if wait_s < _MINUTES_FROM_S:
+        return f"{wait_s:.3g} seconds"
+    return f"{math.ceil(wait_s / 60)} minutes" if wait_s < _HOURS_FROM_S else f"{math.ceil(wait_s / 3_600)} hours"
 
 
 # Counters shared by all hubs that use one store: rate, quota and the calls of a request.

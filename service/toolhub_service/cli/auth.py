@@ -26,7 +26,8 @@ def auth() -> None:
 @text_option
 @connection_options
 def whoami(as_json: bool, **options: Any) -> None:
-    """Ask the hub who you are: principal, roles, tenant and groups; by which context and credential; until when.
+    """Ask the hub who you are: principal, roles, tenant and groups; by which context and credential; until when; and
+    how many bytes you store.
 
     \b
     Example:
@@ -35,26 +36,37 @@ def whoami(as_json: bool, **options: Any) -> None:
     from toolhub.v1 import tool_service_pb2 as pb
 
     with connected_by(options) as hub:
-        answer = hub.call(hub.tools.GetServerInfo, pb.GetServerInfoRequest())
+        answer = hub.call(hub.tools.GetServerInfo, pb.GetServerInfoRequest(storage=True))
     key = options["api_key"]
     used = key if isinstance(key, ContextKey) else None
     login = _login_of(used) if used is not None and used.context.login is not None else {}
     if wants_json(as_json):
         known = {"context": options["context_name"], "address": hub.hub.address}
         belongs = {"tenant": answer.tenant, "groups": list(answer.groups)}
-        print_json({"principal": answer.principal, "roles": list(answer.roles), **belongs, **known, **login})
+        stored = {"storage": [_use(use) for use in answer.storage]}
+        print_json({"principal": answer.principal, "roles": list(answer.roles), **belongs, **known, **login, **stored})
         return
     print_line(f"{answer.principal} ({', '.join(answer.roles)})")
     if answer.tenant:
         print_line("tenant: none" if answer.tenant == "-" else f"tenant: {answer.tenant}")
     if answer.groups:
         print_line(f"groups: {', '.join(answer.groups)}")
+    for use in answer.storage:
+        whose = f" of tenant {use.tenant}" if use.tenant else ""
+        near = " (soft bound reached)" if use.used_bytes >= use.soft_bytes else ""
+        print_line(f"{use.kind}{whose}: {use.used_bytes:,} of {use.max_bytes:,} bytes{near}")
     if options["context_name"]:
         # An option or a variable of the environment goes before the context's own.
         credential = used.context.credential if used is not None else "not that of the context"
         note(f"context {options['context_name']}: {hub.hub.address}, {credential}")
     if login:
         note(login["state"])
+
+
+def _use(use: Any) -> dict[str, Any]:
+    """Return a StorageUse as JSON."""
+    names = ("kind", "tenant", "used_bytes", "soft_bytes", "max_bytes", "limit")
+    return {name: getattr(use, name) for name in names}
 
 
 def _login_of(key: ContextKey) -> dict[str, Any]:

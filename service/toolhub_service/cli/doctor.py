@@ -175,8 +175,8 @@ async def _examine(settings: Settings, config_file: Path | None) -> list[Finding
 
     paths = Paths(settings)
     ladder = make_ladder(settings)
-    machine = [*machine_checks(paths.data_dir, paths.bubblewrap), await sandbox_check(ladder)]
-    machine.append(await scripts_check(ScriptPython(ladder, settings.skills.python)))
+    found = machine_checks(paths.data_dir, paths.bubblewrap, settings.storage.reserve_bytes)
+    machine = [*found, await sandbox_check(ladder), await scripts_check(ScriptPython(ladder, settings.skills.python))]
     return [*machine, *await settings_checks(settings, config_file)]
 
 

@@ -44,6 +44,8 @@ class TenantBounds(NamedTuple):
     max_artifacts: int | None = None
     max_open_jobs: int | None = None
     max_open_approvals: int | None = None
+    max_workspace_bytes: int | None = None
+    max_memory_bytes: int | None = None
 
 
 class Tenancy(Protocol):

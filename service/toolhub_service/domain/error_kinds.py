@@ -88,7 +88,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "source": "the source whose server is not connected",
             "server": "its host, port and database",
             "component": "`store`: the hub's own file",
-            "cause": "`disk`, `record`, `closed` or `start`: what is wrong with it",
+            "cause": "`disk`, `disk_full`, `record`, `closed` or `start`: what is wrong with it",
             "starts": "how often the work was sent to the remote server",
             "job_id": "the job that was stored and cannot be read now (not retryable)",
             "backends": "of a ComfyUI source: why each server did not accept the work",
@@ -252,8 +252,8 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
     ),
     ErrorKind.IO_ERROR: KindSpec(
         Code.INTERNAL,
-        "The file system failed: access denied, full, busy, too many open files, or the workspace root cannot be "
-        "opened. With component `audit` the audit log cannot be written, and no call with an effect runs until it "
+        "The file system failed: access denied, busy, too many open files, or the workspace root cannot be "
+        "opened. With component `audit` the audit log cannot be written, and no call runs until it "
         "can (retryable, after 1 s). Bytes of an artifact are damaged, or the hub cannot access the artifact store.",
         "Try another path, or try again if the error is retryable. An operator must check the disk.",
         details={
@@ -281,14 +281,20 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
     ),
     ErrorKind.BUDGET_EXCEEDED: KindSpec(
         Code.RESOURCE_EXHAUSTED,
-        "The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero, or artifacts would "
-        "exceed `artifacts.quota_bytes` or their tenant's bounds. Or a ComfyUI server ran out of memory (retryable).",
-        "Answer with what you have.",
+        "The request has made all its calls (budget.max_tool_calls), or budget.timeout is zero. Or nothing more may be "
+        "stored: files, artifacts or remembered items would exceed a bound of the caller or its tenant, or take the "
+        "reserve of the hub's disk (cause `DISK_FULL`); reading and deleting still work. Or a ComfyUI server ran out "
+        "of memory (retryable).",
+        "Answer with what you have. To store more, first delete what the message names.",
         details={
             "max_tool_calls, used_tool_calls": "calls allowed and made",
             "timeout_s": "the time allowed",
-            "limit, quota_bytes, used_bytes, quota, used": "a quota of artifacts, the caller's or its tenant's",
-            "cause": "`OUT_OF_MEMORY`: the device of a ComfyUI server has too little memory for these arguments",
+            "limit, quota_bytes, used_bytes, quota, used": "the setting or key of the policy that bounds what is "
+            "stored, the bound, and what is used of it",
+            "free_bytes, reserve_bytes, errno": "the free space of the disk, how much of it is the reserve, and what "
+            "the system answered",
+            "cause": "`DISK_FULL`: the disk or its reserve; `DISK_SHARE`: the caller stores as much there as is left "
+            "for all others; `OUT_OF_MEMORY`: the device of a ComfyUI server has too little memory for these arguments",
             "node, node_class, exception": "the node that failed",
         },
     ),
@@ -297,12 +303,14 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         "A rate or quota is used up, too many calls are in flight, or this one would wait longer than its "
         "deadline. Or a limit of the hub is reached: open jobs (`jobs.max_open`, half of them for one caller), "
         "idempotency keys, undecided approvals of one caller. retry_after is set where the hub knows it.",
-        "Wait for retry_after, then send the same call. Send fewer calls at once.",
+        "If the error is retryable, wait for retry_after, then send the same call; send fewer at once. Otherwise "
+        "(more than five minutes) continue without the call, or tell the user when it will be possible.",
         retryable=True,
         details={
             "limit": "the policy's limit and its counter, or the limit of the hub: `jobs.max_open`, `idempotency`, "
             "`approvals.max_pending`, `large-arguments`, `tenants.max_open_jobs`, `tenants.max_open_approvals`",
             "rate_per_s, quota": "the limit that was exceeded",
+            "passes_in_s": "seconds until the policy's limit lets a call pass, if that is too long to wait for",
             "whose": "of idempotency keys: `all`, or `yours`: the caller holds as many as are left for all others",
             "waits_for": "the upstream or limit whose slots are taken",
         },

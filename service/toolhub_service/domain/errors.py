@@ -70,6 +70,10 @@ class Upstream(msgspec.Struct, frozen=True):
     """At most 2,000 characters of its answer, redacted."""
 
 
+LONGEST_WAIT_S: Final = 300.0
+"""The longest wait, in seconds, after which a caller is told to try again."""
+
+
 class ToolError(msgspec.Struct, frozen=True):
     """Why a call did not succeed and what would make it succeed."""
 
@@ -100,6 +104,17 @@ class ToolError(msgspec.Struct, frozen=True):
         if 400 <= status < 500 and status not in _PASSING_STATUS:
             return False
         return ERROR_KINDS[self.kind].retryable
+
+    @property
+    def invites_retry(self) -> bool:
+        """What callers are told: whether to send the same call again, after a wait that somebody who works on a task
+        can afford. The hub's own jobs, which wait for hours, go by `is_retryable`."""
+        return self.is_retryable and (self.retry_after_s or 0.0) <= LONGEST_WAIT_S
+
+    @property
+    def invited_after_s(self) -> float | None:
+        """What callers are told to wait; None when they are not to send it again, or when that is unknown."""
+        return self.retry_after_s if self.invites_retry else None
 
 
 class ToolFailure(Exception):

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
+from toolhub_service.domain.call import Owners
+
 
 class MemoryItem(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="v", tag=1):
     """One text that an agent stored. It never changes; it is deleted or expires."""
@@ -57,6 +59,8 @@ class MemoryQuota(NamedTuple):
     max_items: int
     max_bytes: int
     """Bytes of the items as stored."""
+    limit: str = "memory.max_bytes"
+    """The setting or key of the policy that defines `max_bytes`."""
 
 
 class FoundItem(NamedTuple):
@@ -79,8 +83,17 @@ class MemoryStore(Protocol):
     used.
     """
 
-    async def write(self, item: MemoryItem, quota: MemoryQuota) -> None:
-        """Store an item. Raises ToolFailure BUDGET_EXCEEDED when the owner has as much as the quota allows."""
+    async def write(self, item: MemoryItem, quota: MemoryQuota) -> int:
+        """Store an item; return the bytes that its owner has now. Raises ToolFailure BUDGET_EXCEEDED when the owner has
+        as much as the quota allows."""
+        ...
+
+    async def usage(self, owner: str) -> int:
+        """Return the bytes that the owner has stored."""
+        ...
+
+    async def usage_of(self, owners: Owners) -> int:
+        """Return the bytes that all those owners have stored together."""
         ...
 
     async def search(

@@ -336,9 +336,9 @@ class Reason(HubReason):
     )
     QUOTA_EXCEEDED = (
         Code.RESOURCE_EXHAUSTED,
-        "Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was stored.",
+        "Artifacts would exceed what `limit` names: a bound, or the reserve of the disk. Nothing was stored.",
         "Delete artifacts, or wait until older ones expire.",
-        "limit, quota_bytes, used_bytes, quota, used",
+        "limit, quota_bytes, used_bytes, quota, used, cause, free_bytes, reserve_bytes, errno",
     )
     UPLOAD_NOT_FOUND = (
         Code.NOT_FOUND,

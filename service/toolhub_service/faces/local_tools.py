@@ -66,9 +66,9 @@ def _succeed(output: JsonValue) -> JsonValue:
 
 
 def _fail(error: ToolError) -> JsonValue:
-    details: dict[str, JsonValue] = {**error.details, "kind": error.kind.value, "retryable": error.is_retryable}
-    if error.retry_after_s is not None:
-        details["retry_after_s"] = error.retry_after_s
+    details: dict[str, JsonValue] = {**error.details, "kind": error.kind.value, "retryable": error.invites_retry}
+    if error.invited_after_s is not None:
+        details["retry_after_s"] = error.invited_after_s
     if error.violations:
         details["violations"] = [
             {"path": each.path, "message": each.message, "hint": each.hint} for each in error.violations

@@ -21,7 +21,8 @@ _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 _SPELLED = [chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256)]
 _EMPTY = "%"
 # Escaping never produces either name, so no id can take the name of another one.
-_LONG = "%~"
+LONG_NAME = "%~"
+"""Stands in the folder name of an id that is too long to be read from it."""
 _FOLDER_BYTES = 200
 _KEPT_BYTES = 100
 
@@ -39,7 +40,7 @@ def workspace_folder_name(id: str) -> str:
     if name[0] in ".-":
         name = f"%{ord(name[0]):02X}{name[1:]}"
     if len(name) > _FOLDER_BYTES:
-        return f"{name[:_KEPT_BYTES]}{_LONG}{hashlib.sha256(raw).hexdigest()}"
+        return f"{name[:_KEPT_BYTES]}{LONG_NAME}{hashlib.sha256(raw).hexdigest()}"
     return name
 
 

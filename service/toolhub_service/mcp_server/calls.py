@@ -253,11 +253,11 @@ def failed(error: ToolError) -> dict[str, Any]:
     error_shown: dict[str, JsonValue] = {
         "kind": error.kind.value,
         "message": error.message,
-        "retryable": error.is_retryable,
+        "retryable": error.invites_retry,
         "details": dict(error.details),
     }
-    if error.retry_after_s is not None:
-        error_shown["retryAfterS"] = error.retry_after_s
+    if error.invited_after_s is not None:
+        error_shown["retryAfterS"] = error.invited_after_s
     if error.violations:
         error_shown["violations"] = [
             {"path": each.path, "keyword": each.keyword, "message": each.message, "hint": each.hint}

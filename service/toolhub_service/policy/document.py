@@ -125,6 +125,29 @@ class LimitRule(Section, frozen=True, kw_only=True):
     )
 
 
+class StorageRule(Section, frozen=True, kw_only=True):
+    """How many bytes each of these principals may store. The first entry that names a principal and sets a bound
+    defines it; without one, the hub's configuration does."""
+
+    principals: Annotated[tuple[Glob, ...], Meta(min_length=1, description="Globs over principal ids.")] = ANYONE
+    workspace_bytes: Annotated[
+        Bytes | None, Meta(description="Files of all workspaces of one principal; unset: `workspace.quota_bytes`.")
+    ] = None
+    artifact_bytes: Annotated[
+        Bytes | None, Meta(description="Artifacts of one principal; unset: `artifacts.quota_bytes`.")
+    ] = None
+    memory_bytes: Annotated[
+        Bytes | None, Meta(description="Remembered items of one principal; unset: `memory.max_bytes`.")
+    ] = None
+    soft_ratio: (
+        Annotated[
+            float,
+            Meta(gt=0, le=1, description="Share of a bound from which on results say so; unset: `storage.soft_ratio`."),
+        ]
+        | None
+    ) = None
+
+
 class Egress(Section, frozen=True, kw_only=True):
     """Hosts that may be dialled. A request passes when one entry matches it whole."""
 
@@ -245,6 +268,10 @@ class PolicyDocument(Section, frozen=True, kw_only=True):
     ] = ()
     rules: Annotated[tuple[Rule, ...], Meta(max_length=10_000, description="Exceptions to the grants.")] = ()
     limits: Annotated[tuple[LimitRule, ...], Meta(max_length=10_000, description="Rates, concurrency, quotas.")] = ()
+    storage: Annotated[
+        tuple[StorageRule, ...],
+        Meta(max_length=10_000, description="Bytes that principals may store; those of tenants stand in `tenants`."),
+    ] = ()
     egress: Annotated[
         tuple[Egress, ...], Meta(max_length=10_000, description="Hosts that tools may connect to; none: no network.")
     ] = ()
@@ -286,9 +313,16 @@ def document_schema() -> dict[str, Any]:
 
 # Keys that the first version had not. An approval holds for one revision: that a hub is updated must not change it.
 # A key of this list whose default changes its meaning has to leave it.
-_ADDED = ("approval_by_default", "blocked_cidrs", "denied_commands", "tenants")
+_ADDED = ("approval_by_default", "blocked_cidrs", "denied_commands", "storage", "tenants")
 _ADDED_TO_EGRESS = ("retry_with_key",)
-_ADDED_TO_TENANTS = ("max_artifact_bytes", "max_artifacts", "max_open_approvals", "max_open_jobs")
+_ADDED_TO_TENANTS = (
+    "max_artifact_bytes",
+    "max_artifacts",
+    "max_memory_bytes",
+    "max_open_approvals",
+    "max_open_jobs",
+    "max_workspace_bytes",
+)
 _ADDED_TO_SANDBOX = ("minimum", "minimum_for")
 _fields = cache(msgspec.structs.fields)
 

@@ -174,6 +174,13 @@ def unsound(document: PolicyDocument) -> Iterator[Problem]:
     for index, limit in enumerate(document.limits):
         if limit.rate_per_s is None and limit.concurrency is None and limit.quota is None:
             yield f"$.limits[{index}]", "sets no limit: give rate_per_s, concurrency or quota"
+    for index, entry in enumerate(document.storage):
+        bounds = entry.workspace_bytes, entry.artifact_bytes, entry.memory_bytes, entry.soft_ratio
+        if all(bound is None for bound in bounds):
+            yield (
+                f"$.storage[{index}]",
+                "sets nothing: give workspace_bytes, artifact_bytes, memory_bytes or soft_ratio",
+            )
     for index, rule in enumerate(document.egress):
         yield from _egress(f"$.egress[{index}]", rule)
     yield from _cidrs("$.blocked_cidrs", document.blocked_cidrs)

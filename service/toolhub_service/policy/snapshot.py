@@ -24,6 +24,7 @@ import msgspec
 from toolhub_service.domain.call import PlannedCall, Principal, Role, Tenancy
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.storage import StorageTerms
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Limit, Verdict
 from toolhub_service.policy import refusals
@@ -32,6 +33,7 @@ from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.policy.document import STARTER, PolicyDocument, canonical_bytes, complete
 from toolhub_service.policy.parsing import InvalidPolicy, Lines, parse_policy
 from toolhub_service.policy.selectors import Party, parties_of
+from toolhub_service.policy.storage import DEFAULT_TERMS
 from toolhub_service.policy.table import BoundRule, Holdings, Row, Table, compile_conditions, left_out
 
 MAX_ROWS = 16_384
@@ -249,9 +251,14 @@ class LivePolicy:
     """Implements `domain.ports.PolicySource` with the snapshot in force."""
 
     def __init__(
-        self, snapshot: PolicySnapshot | None = None, on_difference: Callable[[Difference], None] | None = None
+        self,
+        snapshot: PolicySnapshot | None = None,
+        on_difference: Callable[[Difference], None] | None = None,
+        storage: StorageTerms = DEFAULT_TERMS,
     ) -> None:
-        """`on_difference` is called with each disagreement of a shadow; its exceptions are counted, not raised."""
+        """`on_difference` is called with each disagreement of a shadow; its exceptions are counted, not raised.
+        `storage`: what a principal may store where the policy does not say."""
+        self._storage = storage
         self._snapshot = snapshot or PolicySnapshot()
         self._shadow: PolicySnapshot | None = None
         self._on_difference = on_difference
@@ -318,6 +325,10 @@ class LivePolicy:
     def tenancy_of(self, principal_id: str) -> Tenancy | None:
         tenants = self._snapshot.table.tenants
         return None if tenants is None else tenants.tenancy(principal_id)
+
+    def storage_of(self, principal_id: str) -> StorageTerms:
+        """As `domain.storage.StorageDirectory`."""
+        return self._snapshot.table.storage.of(principal_id, self._storage)
 
     def replace(self, source: Source) -> Change:
         """Put a new document in force, as a whole or not at all."""

@@ -27,6 +27,7 @@ from toolhub_service.policy.document import Approval, LimitRule, PolicyDocument,
 from toolhub_service.policy.parsing import Lines, command_rules, egress_rule, invalid, sandbox
 from toolhub_service.policy.patterns import Patterns
 from toolhub_service.policy.selectors import Party, Selectors, named
+from toolhub_service.policy.storage import StorageRules
 from toolhub_service.policy.tenants import EVERY, UNASSIGNED, Tenants
 
 # The capability gate: which capabilities a principal holds, and which of a tool's it lacks.
@@ -188,6 +189,7 @@ class Table:
         )
         self._impersonate = Selectors(document.impersonate)
         self.tenants = Tenants(document.tenants) if document.tenants else None
+        self.storage = StorageRules(document.storage)
         self._approved = Patterns(sorted(canonical_capabilities(document.approval_by_default)))
         self._commands = command_rules(document.commands)
         self._denied_commands = tuple(DeniedCommand(rule.id, rule.pattern) for rule in document.denied_commands)

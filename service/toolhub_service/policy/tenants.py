@@ -62,6 +62,10 @@ class TenantRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Bound | None, Meta(description="Bytes of all artifacts of the tenant's principals together.")
     ] = None
     max_artifacts: Annotated[Bound | None, Meta(description="How many artifacts they may keep together.")] = None
+    max_workspace_bytes: Annotated[Bound | None, Meta(description="Bytes of all their workspaces together.")] = None
+    max_memory_bytes: Annotated[
+        Bound | None, Meta(description="Bytes of all that they have remembered (core/memory.*) together.")
+    ] = None
     max_open_jobs: Annotated[
         Bound | None, Meta(description="How many of their jobs may be waiting or running at a time.")
     ] = None

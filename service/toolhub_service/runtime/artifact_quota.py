@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from toolhub_service.domain.artifact import ArtifactRecords
-from toolhub_service.domain.call import TenantDirectory
 from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.storage import Bound, Room, StorageDirectory, StorageKind, bound_exceeded
 
 # Bytes that an artifact counts for besides its content, so that empty ones are not free.
 _RECORD_BYTES = 1_024
@@ -32,15 +32,14 @@ class _UploadUsage:
 class _Account:
     """What one claim counts against: a principal's quota or its tenant's bounds."""
 
-    whose: str
+    tenant: str
+    """Empty: it is the principal's own."""
     taking: _UploadUsage
     usage: Callable[[], Awaitable[tuple[int, int]]]
     """Number of recorded artifacts, and their bytes."""
-    quota_bytes: int | None
+    bound: Bound | None
     quota: int | None = None
     """Most artifacts."""
-    limits: tuple[str, str] = ("artifacts.quota_bytes", "")
-    """Settings that define the two limits."""
     used_bytes: int = 0
     used: int = 0
 
@@ -55,20 +54,16 @@ class _Account:
 
     def check_quota(self) -> None:
         """Raises ToolFailure BUDGET_EXCEEDED."""
-        advice = "Delete some, or wait until older ones expire."
-        if self.quota_bytes is not None and self.used_bytes + self.taking.bytes > self.quota_bytes:
-            raise refuse(
-                ErrorKind.BUDGET_EXCEEDED,
-                f"The artifacts of {self.whose} would exceed the quota of {self.quota_bytes} bytes. {advice}",
-                limit=self.limits[0],
-                quota_bytes=self.quota_bytes,
-                used_bytes=self.used_bytes,
+        if self.bound is not None and self.used_bytes + self.taking.bytes > self.bound.max_bytes:
+            raise bound_exceeded(
+                StorageKind.ARTIFACTS, self.bound, self.used_bytes, self.taking.bytes, tenant=self.tenant
             )
         if self.quota is not None and self.used + self.taking.running > self.quota:
             raise refuse(
                 ErrorKind.BUDGET_EXCEEDED,
-                f"The artifacts of {self.whose} would be more than {self.quota}, which is its quota. {advice}",
-                limit=self.limits[1],
+                f"The artifacts of tenant {self.tenant} would be more than {self.quota}, which is its quota. Delete "
+                "some, or wait until older ones expire.",
+                limit="tenants.max_artifacts",
                 quota=self.quota,
                 used=self.used,
             )
@@ -78,11 +73,12 @@ class Quota:
     """Counts uploads against quotas: `async with quota.claim(principal) as claim`, `grow` with every chunk, `check`
     before recording."""
 
-    def __init__(self, records: ArtifactRecords, quota_bytes: int, tenants: TenantDirectory | None = None) -> None:
-        """`tenants` gives the bounds that apply besides; None when there are none."""
+    def __init__(self, records: ArtifactRecords, directory: StorageDirectory, room: Room | None = None) -> None:
+        """`directory` gives the bounds of principals and tenants. `room`: the disk that the bytes lie on; None: they
+        lie elsewhere."""
         self._records = records
-        self._quota_bytes = quota_bytes
-        self._tenants = tenants
+        self._directory = directory
+        self._room = room
         self._taking: dict[str, _UploadUsage] = {}
 
     @asynccontextmanager
@@ -90,7 +86,7 @@ class Quota:
         """Hold the claimed bytes until the body ends: by then they are recorded or deleted. Raises as `Claim.grow`
         does."""
         accounts = self._accounts(principal_id)
-        claim = Claim(list(accounts.values()))
+        claim = Claim(list(accounts.values()), self._room)
         for account in accounts.values():
             account.taking.running += 1
         try:
@@ -108,19 +104,19 @@ class Quota:
 
     def _accounts(self, principal_id: str) -> dict[str, _Account]:
         own = partial(self._records.usage, principal_id)
-        accounts = {principal_id: _Account("this caller", self._taken(principal_id), own, self._quota_bytes)}
-        tenancy = self._tenants.tenancy_of(principal_id) if self._tenants is not None else None
+        bound = self._directory.storage_of(principal_id).artifact
+        accounts = {principal_id: _Account("", self._taken(principal_id), own, bound)}
+        tenancy = self._directory.tenancy_of(principal_id)
         if tenancy is not None:
-            bounds = tenancy.bounds
-            if bounds.max_artifact_bytes is not None or bounds.max_artifacts is not None:
-                whose = f"tenant {tenancy.name}"  # no id contains a space
-                accounts[whose] = _Account(
-                    whose,
-                    self._taken(whose),
+            most_bytes, most = tenancy.bounds.max_artifact_bytes, tenancy.bounds.max_artifacts
+            if most_bytes is not None or most is not None:
+                key = f"tenant {tenancy.name}"  # no id contains a space
+                accounts[key] = _Account(
+                    tenancy.name,
+                    self._taken(key),
                     partial(self._records.usage_of, tenancy.holds),
-                    bounds.max_artifact_bytes,
-                    bounds.max_artifacts,
-                    ("tenants.max_artifact_bytes", "tenants.max_artifacts"),
+                    None if most_bytes is None else Bound("tenants.max_artifact_bytes", most_bytes),
+                    most,
                 )
         return accounts
 
@@ -131,12 +127,17 @@ class Quota:
 class Claim:
     """Bytes received for one artifact."""
 
-    def __init__(self, accounts: Sequence[_Account]) -> None:
+    def __init__(self, accounts: Sequence[_Account], room: Room | None) -> None:
+        """`accounts`: the principal's own first."""
         self._accounts = accounts
+        self._room = room
         self.bytes = 0
 
     def grow(self, size_bytes: int) -> None:
-        """Add bytes. Raises ToolFailure BUDGET_EXCEEDED beyond a quota."""
+        """Add bytes. Raises ToolFailure BUDGET_EXCEEDED beyond a quota, a share of the disk or its reserve."""
+        if self._room is not None:
+            own = self._accounts[0]
+            self._room.check(size_bytes, own.used_bytes + own.taking.bytes)
         self.bytes += size_bytes
         for account in self._accounts:
             account.taking.bytes += size_bytes

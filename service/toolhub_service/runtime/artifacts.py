@@ -26,11 +26,12 @@ from toolhub_service.domain.artifact import (
     Blobs,
     BlobWriter,
 )
-from toolhub_service.domain.call import Call, Principal, TenantDirectory
+from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.storage import Room, StorageDirectory
 from toolhub_service.runtime.artifact_quota import Quota
 from toolhub_service.runtime.artifact_references import ResolvedArguments, resolve_arguments
 from toolhub_service.runtime.artifact_uploads import (
@@ -74,11 +75,13 @@ class Artifacts:
         *,
         ttl_s: float,
         max_bytes: int,
-        quota_bytes: int,
         argument_max_bytes: int,
         linger_s: float = 600.0,
-        tenants: TenantDirectory | None = None,
+        directory: StorageDirectory,
+        room: Room | None = None,
     ) -> None:
+        """`directory` gives the bounds of principals and tenants. `room`: the disk that the bytes lie on; None: they
+        lie elsewhere."""
         self._records = records
         self._blobs = blobs
         self._clock = clock
@@ -87,7 +90,7 @@ class Artifacts:
         self._max_bytes = max_bytes
         self._argument_max_bytes = argument_max_bytes
         self._linger_ms = int(linger_s * 1_000)
-        self._quota = Quota(records, quota_bytes, tenants)
+        self._quota = Quota(records, directory, room)
         self._uploads = HeldUploads(clock, self._begin)
 
     async def keep(

@@ -23,6 +23,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, NoReturn, TypeVar
 
+from toolhub_service.budget.lease import too_late, within_budget
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval import ApprovalGate
 from toolhub_service.domain.call import (
@@ -168,6 +169,8 @@ class Pipeline:
         state.spec = spec = route.spec
         if route.becomes_job and call.mode is Mode.EXECUTE and not call.job_id:  # the run of a job has one already
             state.call = state.received = call = call._replace(mode=Mode.SUBMIT, client=None)
+        if call.context.budget.timeout_s is not None:
+            state.call = call = within_budget(call, self.clock.monotonic_s())
         begun_ns[VALIDATE_INPUT] = perf_counter_ns()
         if call.unread_bytes or call.names_artifacts:
             state.call = call = await self._arguments_of(state, spec, route.schemas)
@@ -195,6 +198,10 @@ class Pipeline:
             await self._store_before_effect(state, granted)
         else:
             await self.recorder.ready()
+        if (
+            now_s := self.clock.monotonic_s()
+        ) >= granted.deadline_s:  # a slot or the disk has taken what time there was
+            raise too_late(now_s, granted.deadline_s)
 
         begun_ns[EXECUTE] = perf_counter_ns()
         try:

@@ -97,14 +97,16 @@ class Ladder:
         bubblewrap: str | None = None,
         landlock: bool = True,
         swept_after_s: float = 60.0,
+        reserve_bytes: int = 0,
     ) -> None:
         """`hidden`: the hub's folders and files. `shown`: folders within them that requests may name.
 
         `user`: id of the user that programs run as if the hub is root (group of the same number), None to stay root.
         `bubblewrap`: its absolute path, None to look for it, empty to do without it. `swept_after_s`: age of folders
-        that killed hubs have left.
+        that killed hubs have left. `reserve_bytes`: what programs must leave free of the disk of their folders.
         """
         self.user = user if user and os.geteuid() == 0 else os.geteuid()
+        self.reserve_bytes = reserve_bytes
         self.reasons: dict[Level, str] = {}
         """Why a level does not work here; known after `level`."""
         self._drops = self.user != os.geteuid()

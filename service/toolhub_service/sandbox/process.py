@@ -14,12 +14,12 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from resource import struct_rusage
-from typing import IO
+from typing import IO, Any
 
 from toolhub_service.sandbox.capture import Capture
 from toolhub_service.sandbox.strays import kill_strays
@@ -295,6 +295,8 @@ _STREAMS = {1: "stdout", 2: "stderr"}
 
 OnOutput = Callable[[bytes, str], None]
 """Called with whole lines and the name of their stream."""
+StopWhen = Callable[[Callable[[signal.Signals], None]], Coroutine[Any, Any, None]]
+"""Called with what sends a signal to the program and all that it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +310,8 @@ class Finished:
     stderr: Capture
     timed_out: bool
     flooded: bool
+    was_stopped: bool = False
+    """Whether `stop_when` ended it."""
     cpu_s: float = 0.0
     """Of the program and all its waited-for children."""
     memory_max_bytes: int = 0
@@ -322,16 +326,19 @@ async def run_process(
     on_output: OnOutput,
     given: bytes = b"",
     on_start: Callable[[int], None] | None = None,
+    stop_when: StopWhen | None = None,
 ) -> Finished:
     """Run to the end, to the deadline (loop clock) or to cancellation. Raises OSError when it cannot be started.
 
     `given`: all that a program with `has_input` reads on its standard input. `on_start`: called with its pid.
+    `stop_when`: runs beside it; the program is killed when that returns.
     """
     loop = asyncio.get_running_loop()
     started_s = loop.time()
     watch = _Watch(keep_bytes, on_output)
     child = await spawn(program, watch)
     timed_out = False
+    watching = None if stop_when is None else asyncio.create_task(watch.stop_after(stop_when(child.signal_group)))
     try:
         if on_start is not None:
             on_start(child.get_pid())
@@ -343,9 +350,11 @@ async def run_process(
     except TimeoutError:
         timed_out = True
     finally:
+        if watching is not None:
+            watching.cancel()
         if program.ends_strays and not child.exited.is_set():
             kill_strays(child.get_pid())
-        await child.end(_GRACE_S)
+        await child.end(0.0 if watch.was_stopped else _GRACE_S)
     ended = child.get_returncode()
     code = -signal.SIGKILL if ended is None else ended
     return Finished(
@@ -355,6 +364,7 @@ async def run_process(
         stderr=watch.captures[2],
         timed_out=timed_out,
         flooded=watch.flooded,
+        was_stopped=watch.was_stopped,
         cpu_s=0.0 if child.usage is None else child.usage.ru_utime + child.usage.ru_stime,
         memory_max_bytes=0 if child.usage is None else child.usage.ru_maxrss * 1024,
     )
@@ -368,7 +378,13 @@ class _Watch(asyncio.SubprocessProtocol):
         self.over = asyncio.Event()
         """Set when it has ended or must be ended."""
         self.flooded = False
+        self.was_stopped = False
         self._on_output = on_output
+
+    async def stop_after(self, reason: Coroutine[Any, Any, None]) -> None:
+        await reason
+        self.was_stopped = True
+        self.over.set()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         lines = self.captures[fd].feed(data)

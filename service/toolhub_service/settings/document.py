@@ -62,6 +62,36 @@ class Workspace(Section, frozen=True):
             ge=0,
         ),
     ] = 0.0
+    quota_bytes: Annotated[
+        int,
+        Meta(
+            description="Total bytes of the workspaces of one principal, or of the one that all share; policy.yaml may "
+            "set others (`storage`).",
+            ge=1,
+        ),
+    ] = 10 * 1024 * 1024 * 1024
+
+
+class Storage(Section, frozen=True):
+    reserve_bytes: Annotated[
+        int,
+        Meta(
+            description="Bytes of each disk, at most a tenth of it, that callers may not use: below it they store "
+            "nothing, while reads and the audit log go on; 0: none.",
+            ge=0,
+        ),
+    ] = 256 * 1024 * 1024
+    soft_ratio: Annotated[
+        float,
+        Meta(
+            description="Share of a bound of bytes from which on results, whoami and the log report its use.",
+            gt=0,
+            le=1,
+        ),
+    ] = 0.8
+    recount_s: Annotated[float, Meta(description="Seconds between recounts of the files of all workspaces.", ge=60)] = (
+        3_600.0
+    )
 
 
 class Metrics(Section, frozen=True):
@@ -301,6 +331,7 @@ class Settings(Section, frozen=True):
     credentials: Credentials = Credentials()
     policy: Policy = Policy()
     workspace: Workspace = Workspace()
+    storage: Storage = Storage()
     audit: Audit = Audit()
     metrics: Metrics = Metrics()
     tracing: Tracing = Tracing()

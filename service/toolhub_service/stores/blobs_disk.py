@@ -29,6 +29,8 @@ from typing import Final
 
 from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.storage import disk_full
+from toolhub_service.tools.files import DISK_FULL
 from toolhub_service.tools.threads import raise_if_cancelled, to_thread
 
 # What all blob stores share: bounds, and the caller's error when a store refuses.
@@ -38,16 +40,12 @@ CHUNK_BYTES: Final = 256 * 1024
 SETTLE_S: Final = 300.0
 """How long bytes are safe from removal after they were stored: far longer than recording them takes."""
 
-_FULL = (
-    "The hub's place for artifacts is full. Ask an operator to make room there, then try again; write less until then."
-)
+_TOO_LARGE = "The hub's place for artifacts takes no file of this size. Write less."
 _DENIED = "The hub may not use its place for artifacts. An operator must check its owner and permissions."
 _BUSY = "The hub has too many files open to reach its artifacts. Try again in a moment."
 _OTHERWISE = "The hub could not read or write its artifacts. Try again; an operator finds the cause by the errno."
 _ADVICE = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EFBIG: _FULL,
+    errno.EFBIG: _TOO_LARGE,
     errno.EACCES: _DENIED,
     errno.EPERM: _DENIED,
     errno.EROFS: _DENIED,
@@ -66,11 +64,13 @@ def no_such_blob() -> ToolFailure:
 
 @contextmanager
 def as_tool_failures() -> Iterator[None]:
-    """Turn any OSError of the block into a ToolFailure IO_ERROR that names no path."""
+    """Turn any OSError of the block into a ToolFailure that names no path: IO_ERROR, for a full disk `disk_full`."""
     try:
         yield
     except OSError as error:
         code = error.errno or 0
+        if code in DISK_FULL:
+            raise disk_full(errno=errno.errorcode[code]) from error
         name = errno.errorcode.get(code, str(code))
         advice = _ADVICE.get(code, _OTHERWISE)
         raise refuse(ErrorKind.IO_ERROR, advice, retryable=code in _PASSING, errno=name) from error

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
+from toolhub_service.domain.call import Owners
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.memory import FoundItem, ItemPage, MemoryItem, MemoryQuota, Scope
 from toolhub_service.stores.codec import UnreadableRecord, decode_item, encode_item
@@ -83,6 +84,10 @@ class ItemTables(Protocol):
         """
         ...
 
+    async def usage(self, owner: str | None) -> Sequence[tuple[str, int]]:
+        """Return (owner, bytes) of those who have items; of one of them, or with None of all."""
+        ...
+
     async def remove(self, numbers: Collection[int]) -> int:
         """Remove the items with all their postings; return how many there were."""
         ...
@@ -104,11 +109,18 @@ class Items:
     def __init__(self, tables: ItemTables) -> None:
         self._tables = tables
 
-    async def write(self, item: MemoryItem, quota: MemoryQuota) -> None:
+    async def write(self, item: MemoryItem, quota: MemoryQuota) -> int:
         row = _row(item) if len(item.text) <= _SHORT_CHARS else await asyncio.to_thread(_row, item)
         items, size_bytes = await self._tables.add(row, quota)
         if items > quota.max_items or size_bytes > quota.max_bytes:
             raise _full(quota, size_bytes - len(row.record))
+        return size_bytes
+
+    async def usage(self, owner: str) -> int:
+        return sum(size_bytes for _, size_bytes in await self._tables.usage(owner))
+
+    async def usage_of(self, owners: Owners) -> int:
+        return sum(size_bytes for owner, size_bytes in await self._tables.usage(None) if owners(owner))
 
     async def search(
         self, caller: Scope, query: str, *, tags: Sequence[str], limit: int, now_unix_ms: int
@@ -230,7 +242,7 @@ def _items(caller: Scope, numbers: Sequence[int], now_unix_ms: int) -> Lookup[di
 def _full(quota: MemoryQuota, used_bytes: int) -> ToolFailure:
     message = (
         f"Your memory is full: at most {quota.max_items:,} items and {quota.max_bytes:,} bytes. Forget what is no "
-        "longer needed with core/memory.forget, or ask the operator for more (memory.max_items, memory.max_bytes)."
+        f"longer needed with core/memory.forget, or ask the operator for more (memory.max_items, {quota.limit})."
     )
-    details: dict[str, Any] = {"quota_bytes": quota.max_bytes, "used_bytes": used_bytes}
+    details: dict[str, Any] = {"limit": quota.limit, "quota_bytes": quota.max_bytes, "used_bytes": used_bytes}
     return refuse(ErrorKind.BUDGET_EXCEEDED, message, **details)

@@ -63,6 +63,9 @@ class _Tables:
             (term, number, items[number]) for term, items in having.items() for number in numbers if number in items
         ]
 
+    async def usage(self, owner: str | None) -> Sequence[tuple[str, int]]:
+        return [(one, size_bytes) for one, (_, size_bytes) in self._usage.items() if owner in (None, one)]
+
     async def remove(self, numbers: Collection[int]) -> int:
         rows = {number: self._rows.pop(number) for number in list(numbers) if number in self._rows}
         for number, row in rows.items():

@@ -117,6 +117,12 @@ class _Tables:
     async def _among(self, terms: Collection[Term], numbers: Collection[int]) -> Sequence[Posting]:
         return await self._link.rows(_AMONG, [*terms], [*numbers])
 
+    async def usage(self, owner: str | None) -> Sequence[tuple[str, int]]:
+        sql = "SELECT owner, size_bytes FROM memory_usage"
+        if owner is None:
+            return await self._link.rows(sql)
+        return await self._link.rows(f"{sql} WHERE owner = %s", text(owner))
+
     async def remove(self, numbers: Collection[int]) -> int:
         ((removed,),) = await self._writer.run(_REMOVE, ([*numbers],))
         return int(removed)

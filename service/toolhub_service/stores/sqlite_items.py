@@ -22,11 +22,12 @@ import orjson
 
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.memory import MemoryQuota
+from toolhub_service.domain.storage import disk_full
 from toolhub_service.stores.item_index import Posting, Term
 from toolhub_service.stores.items import ItemRow, Items, Lookup, run_lookup
 from toolhub_service.stores.sqlite_file import SqliteFile, insert
 from toolhub_service.stores.sqlite_migrations import Migrations
-from toolhub_service.stores.sqlite_writer import Change, connect, one_by_one, unavailable
+from toolhub_service.stores.sqlite_writer import DISK_FULL, Change, connect, one_by_one, unavailable
 
 T = TypeVar("T")
 
@@ -74,7 +75,12 @@ class _Tables:
         self._tidy_after_s = 0.0
 
     async def add(self, row: ItemRow, quota: MemoryQuota) -> tuple[int, int]:
-        return await (await self._opened()).change(_ADD, _Adding(row, quota))
+        try:
+            return await (await self._opened()).change(_ADD, _Adding(row, quota))
+        except ToolFailure as failure:
+            if failure.error.details.get("cause") != DISK_FULL:
+                raise
+            raise disk_full() from failure
 
     async def run(self, lookup: Lookup[T]) -> T:
         if await self._is_there():
@@ -83,6 +89,13 @@ class _Tables:
                 lambda connection: run_lookup(lookup, lambda ask: _READS[ask.what](connection, *ask.given))
             )
         return run_lookup(lookup, lambda ask: _NOTHING[ask.what])
+
+    async def usage(self, owner: str | None) -> Sequence[tuple[str, int]]:
+        if not await self._is_there():
+            return ()
+        sql = "SELECT owner, size_bytes FROM memory_usage"
+        where = ("", ()) if owner is None else (" WHERE owner = ?", (owner,))
+        return await (await self._opened()).read(partial(_all, sql=sql + where[0], given=where[1]))
 
     async def remove(self, numbers: Collection[int]) -> int:
         removed = await (await self._opened()).change(_REMOVE, tuple(numbers))

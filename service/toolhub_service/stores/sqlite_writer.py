@@ -31,6 +31,9 @@ from msgspec import Struct
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.stores.sqlite_migrations import ADDITIONS, COUNTED_ADDITION, MIGRATIONS, Migrations
 
+DISK_FULL: Final = "disk_full"
+"""The `cause` of a change that the disk has no space for."""
+
 
 class FileTooNew(Exception):
     """The file was written by a later version of the hub."""
@@ -271,6 +274,8 @@ class FileWriter:
 
 def unavailable(error: BaseException | None = None, cause: str = "disk") -> ToolFailure:
     """Return the caller's error; SQLite's own messages name no path and no value."""
+    if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+        cause = DISK_FULL
     quoted = f" ({error})" if isinstance(error, sqlite3.Error) else ""
     message = f"The hub's own store cannot be read or written{quoted}. Tell the operator; try again later."
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=1.0, component="store", cause=cause)

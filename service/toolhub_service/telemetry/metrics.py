@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.result import StepTime
+from toolhub_service.domain.storage import STORAGE_LIMITS
 from toolhub_service.guards.accepting import BACKLOG, Accepted, Acceptor
 from toolhub_service.telemetry import names
 from toolhub_service.telemetry.counters import (
@@ -186,6 +187,11 @@ class Metrics:
 
     def call_failed(self, kind: str) -> None:
         self._errors[kind].inc()
+
+    def storage_refused(self, limit: str) -> None:
+        """Count a call that could store nothing more; other limits are not counted here."""
+        if limit in STORAGE_LIMITS:
+            self._all[names.STORAGE_REFUSED.name].labels(limit).inc()
 
     def count_defect(self) -> None:
         self._defects.inc()

@@ -145,6 +145,37 @@ UPKEEP_FAILURES: Final = _metric(
 REMOVED: Final = _metric(
     "toolhub_retention_removed_total", _C, "items", "What was removed because its time was over.", ("what",)
 )
+STORAGE_USED: Final = _metric(
+    "toolhub_storage_used_bytes",
+    _G,
+    "bytes",
+    "What all callers store: `workspaces`, `artifacts` or `memory`; refreshed once a minute.",
+    ("kind",),
+)
+STORAGE_NEAR: Final = _metric(
+    "toolhub_storage_principals",
+    _G,
+    "principals",
+    "Principals whose workspaces have reached their `soft` or their `hard` bound.",
+    ("bound",),
+)
+STORAGE_REFUSED: Final = _metric(
+    "toolhub_storage_refused_total",
+    _C,
+    "calls",
+    "Calls that were refused because nothing more could be stored, by the limit that refused.",
+    ("limit",),
+)
+DISK_FREE: Final = _metric(
+    "toolhub_disk_free_bytes",
+    _G,
+    "bytes",
+    "Free space of the disk of a folder: `data`, `workspaces` or `artifacts`.",
+    ("folder",),
+)
+DISK_RESERVE: Final = _metric(
+    "toolhub_disk_reserve_bytes", _G, "bytes", "Free space below which callers store nothing there.", ("folder",)
+)
 _JOB_S: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0)
 JOBS_ACCEPTED: Final = _metric("toolhub_jobs_accepted_total", _C, "jobs", "Jobs put into the store here.", ("tool",))
 JOBS_ENDED: Final = _metric(
@@ -355,6 +386,18 @@ LOG_EXPORT_ANEW: Final = _event(
     "audit_export_anew",
     "warning",
     "The audit log is another one than was carried, such as a restored one: all is sent.",
+)
+LOG_DISK_SHORT: Final = _event(
+    "disk_reserve_reached",
+    "error",
+    "Less than the reserve of a disk is free: callers store nothing there; reads and the audit log go on.",
+)
+LOG_DISK_ROOM: Final = _event("disk_reserve_free", "info", "A disk has space again: callers may store there.")
+LOG_STORAGE_NEAR: Final = _event(
+    "storage_bound_near", "warning", "The workspaces of a principal have reached their soft or hard bound of bytes."
+)
+LOG_STORAGE_TROUBLE: Final = _event(
+    "storage_not_measured", "warning", "What callers store could not be measured; it is tried again."
 )
 LOG_SWEPT: Final = _event("retention_removed", "info", "What was removed because its time was over.")
 LOG_CHECKPOINT: Final = _event(

@@ -99,6 +99,9 @@ class CallTelemetry:
 
     def _failed(self, tool: str, settled: SettledCall, kind: ErrorKind) -> None:
         self._metrics.call_failed(kind.value)
+        error = settled.result.error
+        if kind is ErrorKind.BUDGET_EXCEEDED and error is not None:
+            self._metrics.storage_refused(str(error.details.get("limit", "")))
         verdict = settled.verdict
         # A verdict names its rule; a refusal by a guard or a person has none, and is counted by its kind.
         if verdict is not None and not verdict.allows:

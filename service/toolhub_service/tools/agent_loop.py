@@ -176,7 +176,7 @@ def _shown(result: ToolResult) -> str:
 
 
 def _error(error: ToolError) -> JsonObject:
-    shown: dict[str, Any] = {"kind": error.kind.value, "message": error.message, "retryable": error.is_retryable}
+    shown: dict[str, Any] = {"kind": error.kind.value, "message": error.message, "retryable": error.invites_retry}
     if error.violations:
         shown["violations"] = [{"path": each.path, "message": each.message} for each in error.violations]
     if error.details:

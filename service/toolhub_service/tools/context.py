@@ -149,6 +149,12 @@ class ToolContext(Struct, Generic[Report], eq=False):
         self.artifacts.append(artifact.ref)
         return artifact
 
+    def note_storage(self) -> None:
+        """Say in the evidence that the caller has stored something and is near its bound."""
+        account = None if self.opened is None else self.opened.account
+        if account is not None and (notice := account.notice):
+            self.proves(EvidenceType.TEXT, "storage:workspaces", notice)
+
     def close(self) -> None:
         """Release the workspace's descriptor."""
         if self.opened is not None:

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.guards.paths import DEPTH
+from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, charge_of
 from toolhub_service.tools.threads import raise_if_cancelled
 
 # Opening a path beneath a directory descriptor, so that no link and no race leads out of it.
@@ -147,6 +148,8 @@ class Counted:
     files: int = 0
     folders: int = 0
     size_bytes: int = 0
+    charged_bytes: int = 0
+    """What they count as in the usage of a caller; known of deleted ones."""
     is_cut: bool = False
     """Whether there is more: the limit was reached."""
 
@@ -206,7 +209,7 @@ def remove_entry(folder: int, name: str, *, recursive: bool, stop: threading.Eve
             removal.remove_folder(folder, name, DEPTH)
         else:
             os.rmdir(name, dir_fd=folder)
-            removal.removed.folders += 1
+            removal.count_folder()
     return removal.removed
 
 
@@ -222,6 +225,11 @@ class _Removal:
         os.unlink(name, dir_fd=folder)
         self.removed.files += 1
         self.removed.size_bytes += size_bytes
+        self.removed.charged_bytes += charge_of(size_bytes)
+
+    def count_folder(self) -> None:
+        self.removed.folders += 1
+        self.removed.charged_bytes += BLOCK_BYTES
 
     def remove_folder(self, folder: int, name: str, depth_left: int) -> None:
         if depth_left == 0:
@@ -232,7 +240,7 @@ class _Removal:
         finally:
             os.close(inner)
         os.rmdir(name, dir_fd=folder)
-        self.removed.folders += 1
+        self.count_folder()
 
     def _empty(self, folder: int, depth_left: int) -> None:
         if os.fstat(folder).st_dev != self._device:

@@ -28,6 +28,7 @@ from toolhub_service.domain.tool import (
     GuardedArgument,
     ToolLimits,
 )
+from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.guards.command_grammar import SYSTEM_FOLDERS, CheckedCommand
 from toolhub_service.guards.commands import MAX_ARGUMENTS, argv_of, check_command, check_environment
 from toolhub_service.guards.paths import check_path
@@ -37,6 +38,8 @@ from toolhub_service.sandbox.hidden import lies_in, with_other_names
 from toolhub_service.sandbox.process import FLOOD_BYTES, Finished, run_process
 from toolhub_service.sandbox.request import Level, too_weak
 from toolhub_service.tools.context import ToolContext
+from toolhub_service.tools.storage.growth import Growth, growth_of
+from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.workspace import Workspace
 
@@ -156,7 +159,12 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         level = await self._level_for(context)
         with context.workspace.open_folder(args.cwd) as folder:
             _check_paths(checked, args.cwd, folder, context.workspace, level)
-            finished = await self._start(checked, level, args, context, added=added, folder=folder)
+            growth = None if context.workspace.account is None else growth_of(context.workspace.account)
+            finished = await self._start(checked, level, args, context, added=added, folder=folder, growth=growth)
+        if context.workspace.account is not None:
+            context.workspace.account.recount_soon()
+        if growth is not None and (failure := await growth.settled()) is not None:
+            raise failure
         return _result(finished, checked, level, args, context)
 
     def _checked(self, args: ExecRun.In, context: ToolContext) -> CheckedCommand:
@@ -193,14 +201,14 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
         *,
         added: Mapping[str, str],
         folder: int,
+        growth: Growth | None,
     ) -> Finished:
         workspace = context.workspace.folder
         inside = posixpath.normpath(posixpath.join(workspace, check_path(args.cwd)))
         # Built from nothing: no variable of the hub, such as LD_PRELOAD or a token, reaches a command.
         environment = {**_ENVIRONMENT, "HOME": workspace, "TMPDIR": workspace, **added}
-        confined = self._confinement.program(
-            level, checked.argv, context.constraints.sandbox, workspace, (inside, folder), environment
-        )
+        sandbox = _within_bounds(context.constraints.sandbox, context.workspace)
+        confined = self._confinement.program(level, checked.argv, sandbox, workspace, (inside, folder), environment)
         try:
             with confined as program:
                 return await run_process(
@@ -208,6 +216,7 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
                     deadline_s=_deadline_s(args.timeout_s, context.deadline_s),
                     keep_bytes=args.max_output_chars * _BYTES_PER_CHAR,
                     on_output=lambda lines, stream: context.sink.chunk(Chunk(data=lines, stream=stream)),
+                    stop_when=None if growth is None else growth.watch,
                 )
         except OSError:
             message = "The command could not be started. An operator must check the hub's machine."
@@ -217,6 +226,16 @@ class ExecRun(Tool["ExecRun.In", "ExecRun.Out"]):
 def _holds(workspace: str, hidden: Sequence[str]) -> bool:
     real = os.path.realpath(workspace)
     return any(lies_in(path, real) for path in with_other_names(hidden))
+
+
+def _within_bounds(sandbox: Sandbox, workspace: Workspace) -> Sandbox:
+    """Return the sandbox with no larger files than the caller may still store; a command that only reads needs none."""
+    account = workspace.account
+    if account is None:
+        return sandbox
+    use = account.use
+    left_bytes = 0 if account.room.is_short else use.bound.max_bytes - use.used_bytes
+    return structs.replace(sandbox, command_file_bytes=max(BLOCK_BYTES, min(sandbox.command_file_bytes, left_bytes)))
 
 
 def _words(args: ExecRun.In) -> list[str]:

@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import Self
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.storage import disk_full
+from toolhub_service.tools.storage.workspace_usage import WorkspaceAccount, charge_of
 from toolhub_service.tools.threads import raise_if_cancelled
 
 # OSError to ToolFailure, in one place: what a model reads for a disk error.
@@ -31,7 +33,7 @@ _OUTSIDE = (
     "leaves the workspace or goes through a symbolic link. Use a path of real folders inside the workspace.",
 )
 _DENIED = (ErrorKind.IO_ERROR, "cannot be accessed: permission denied. Use another path.")
-_FULL = (ErrorKind.IO_ERROR, "could not be written: the disk or its quota is full. Delete something first.")
+_TOO_LARGE = (ErrorKind.IO_ERROR, "could not be written: the file system takes no file of this size. Write less.")
 _SPECIAL = (ErrorKind.INVALID_INPUT, "is not a regular file (a pipe, socket or device). Use a regular file.")
 _BUSY = (ErrorKind.IO_ERROR, "is being changed by someone else. Try again.")
 
@@ -53,9 +55,7 @@ _MEANINGS = {
     errno.ENAMETOOLONG: (ErrorKind.INVALID_INPUT, "is too long. Use shorter names."),
     errno.ENXIO: _SPECIAL,
     errno.ENODEV: _SPECIAL,
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EFBIG: _FULL,
+    errno.EFBIG: _TOO_LARGE,
     errno.EACCES: _DENIED,
     errno.EPERM: _DENIED,
     errno.EROFS: _DENIED,
@@ -65,6 +65,8 @@ _MEANINGS = {
     errno.EMFILE: (ErrorKind.IO_ERROR, "could not be opened: too many files are open. Try again."),
     errno.ENFILE: (ErrorKind.IO_ERROR, "could not be opened: too many files are open. Try again."),
 }
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the system answers when a disk, or the quota of the hub's user, is full."""
 _OTHERWISE = (ErrorKind.IO_ERROR, "could not be read or written. Try again or use another path.")
 _PASSING = frozenset({errno.EAGAIN, errno.EBUSY, errno.ETXTBSY, errno.EMFILE, errno.ENFILE})
 
@@ -72,6 +74,8 @@ _PASSING = frozenset({errno.EAGAIN, errno.EBUSY, errno.ETXTBSY, errno.EMFILE, er
 def failure_of(error: OSError, path: str) -> ToolFailure:
     """Return the failure of an operation on `path` (relative to the workspace) for a caller."""
     code = error.errno or 0
+    if code in DISK_FULL:
+        return disk_full(errno=errno.errorcode[code])
     kind, sentence = _MEANINGS.get(code, _OTHERWISE)
     shown = path if len(path) <= _SHOWN_CHARS else f"{path[:_SHOWN_CHARS]}…"
     message = f'"{shown}" {sentence}'
@@ -220,10 +224,24 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class AtomicFile:
-    """A file being written under a temporary name in its folder. Made by `Workspace.write_atomic`."""
+    """A file being written under a temporary name in its folder. Made by `Workspace.write_atomic`.
 
-    def __init__(self, folder: int, name: str, path: str, *, mode: int, max_bytes: int | None) -> None:
-        """Takes over the descriptor `folder` when it succeeds. `max_bytes` None: no limit. Raises OSError."""
+    Its account grows before each piece is written, and shrinks again when the file is not committed.
+    """
+
+    def __init__(
+        self,
+        folder: int,
+        name: str,
+        path: str,
+        *,
+        mode: int,
+        max_bytes: int | None,
+        account: WorkspaceAccount | None = None,
+        replaced_bytes: int = 0,
+    ) -> None:
+        """Takes over the descriptor `folder` when it succeeds. `max_bytes` None: no limit. `replaced_bytes`: what the
+        file that it will replace counts as. Raises OSError, and ToolFailure as `WorkspaceAccount.grow`."""
         self.path = path
         self.written_bytes = 0
         self._name = name
@@ -231,8 +249,16 @@ class AtomicFile:
         self._sha256 = hashlib.sha256()
         self._temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
         self._mode = mode
-        # Private until it is complete; its own mode is set with its name.
-        self._descriptor = os.open(self._temporary, _CREATE, 0o600, dir_fd=folder)
+        self._account = account
+        self._replaced_bytes = replaced_bytes
+        self._charged_bytes = 0
+        self._charge()
+        try:
+            # Private until it is complete; its own mode is set with its name.
+            self._descriptor = os.open(self._temporary, _CREATE, 0o600, dir_fd=folder)
+        except OSError:
+            self._discharge()
+            raise
         self._folder = folder
 
     @property
@@ -241,11 +267,13 @@ class AtomicFile:
         return self._sha256.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append. Raises ToolFailure FILE_TOO_LARGE past `max_bytes`, IO_ERROR for a disk error."""
+        """Append. Raises ToolFailure FILE_TOO_LARGE past `max_bytes`, BUDGET_EXCEEDED beyond what the caller may store
+        and on a full disk, IO_ERROR for another disk error."""
         self.written_bytes += len(data)
         if self._max_bytes is not None and self.written_bytes > self._max_bytes:
             message = f"The file would be larger than {self._max_bytes} bytes. Write less or split it."
             raise refuse(ErrorKind.FILE_TOO_LARGE, message, max_bytes=self._max_bytes)
+        self._charge()
         self._sha256.update(data)
         rest = memoryview(data)
         with as_tool_failures(self.path):
@@ -265,6 +293,8 @@ class AtomicFile:
                 check(self._folder, self._name)
             rename(self._folder, self._temporary, self._folder, self._name, overwrite=overwrite)
             self._temporary = ""
+        if self._account is not None:
+            self._account.shrink(self._replaced_bytes)
 
     def close(self) -> None:
         """Release the descriptors and remove what was not committed."""
@@ -273,6 +303,17 @@ class AtomicFile:
                 # Missing: another process removed the temporary name, so nothing of ours remains.
                 with as_tool_failures(self.path), suppress(FileNotFoundError):
                     os.unlink(self._temporary, dir_fd=self._folder)
+                self._discharge()
         finally:
             os.close(self._descriptor)
             os.close(self._folder)
+
+    def _charge(self) -> None:
+        due_bytes = charge_of(self.written_bytes) - self._charged_bytes
+        if self._account is not None and due_bytes:
+            self._account.grow(due_bytes)
+            self._charged_bytes += due_bytes
+
+    def _discharge(self) -> None:
+        if self._account is not None:
+            self._account.shrink(self._charged_bytes)

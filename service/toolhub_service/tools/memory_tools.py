@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +19,7 @@ from toolhub_service.domain.errors import ErrorKind, Violation, refuse
 from toolhub_service.domain.memory import MemoryItem, MemoryQuota, MemoryStore, Scope
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import EvidenceType
+from toolhub_service.domain.storage import Bound
 from toolhub_service.domain.tool import READ_MEMORY, WRITE_MEMORY, Annotations, CostHints, Example
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Input, Output, Tool, ToolInput, ToolOutput
@@ -46,20 +47,43 @@ Limit = Annotated[int, Meta(description="Most items to return.", ge=1, le=100)]
 
 
 class MemoryTerms(msgspec.Struct, frozen=True):
-    """What one principal may store, and for how long."""
+    """How many and what items are stored, and for how long; `MemoryRoom` says how many bytes."""
 
-    quota: MemoryQuota
+    max_items: int
+    """Of one principal."""
     max_item_chars: int
     ttl_s: float
     """Longest lifetime of an item, and its lifetime when it asks for none; 0: for ever."""
 
 
+class MemoryRoom(Protocol):
+    """How much a principal may still store."""
+
+    async def bound(self, principal_id: str, size_bytes: int) -> Bound:
+        """Return the bound of all that the principal has stored. Raises ToolFailure BUDGET_EXCEEDED when `size_bytes`
+        more would exceed its tenant's bound, or take the reserve of the disk."""
+
+    def soft_notice(self, principal_id: str, used_bytes: int) -> str:
+        """Return a sentence where the principal is near its bound; else an empty text."""
+
+
+class Unbounded:
+    """Implements `MemoryRoom` where no hub bounds what is stored."""
+
+    async def bound(self, principal_id: str, size_bytes: int) -> Bound:
+        return Bound("memory.max_bytes", 2**62)
+
+    def soft_notice(self, principal_id: str, used_bytes: int) -> str:
+        return ""
+
+
 class MemoryTool(Tool[Input, Output]):
     """Subclasses ask for what the caller may see."""
 
-    def __init__(self, store: MemoryStore, terms: MemoryTerms, clock: Clock) -> None:
+    def __init__(self, store: MemoryStore, terms: MemoryTerms, room: MemoryRoom, clock: Clock) -> None:
         self._store = store
         self._terms = terms
+        self._room = room
         self._clock = clock
 
 
@@ -141,8 +165,11 @@ class MemoryWrite(MemoryTool["MemoryWrite.In", "MemoryWrite.Out"]):
             )
             raise _invalid("/text", "maxLength", message)
         item = self._item(args, context)
-        await self._store.write(item, self._terms.quota)
+        bound = await self._room.bound(item.owner, len(item.text.encode("utf-8", "surrogatepass")))
+        used_bytes = await self._store.write(item, MemoryQuota(self._terms.max_items, bound.max_bytes, bound.limit))
         context.proves(EvidenceType.TEXT, item.item_id, f"{len(item.text)} characters remembered")
+        if notice := self._room.soft_notice(item.owner, used_bytes):
+            context.proves(EvidenceType.TEXT, "storage:memory", notice)
         return self.Out(
             id=item.item_id,
             created_at=_shown(item.created_at_unix_ms),
@@ -314,9 +341,11 @@ class MemoryForget(MemoryTool["MemoryForget.In", "MemoryForget.Out"]):
         return (f"Forget {which}, for good.",)
 
 
-def memory_tools(store: MemoryStore, terms: MemoryTerms, clock: Clock) -> list[Tool[Any, Any]]:
+def memory_tools(store: MemoryStore, terms: MemoryTerms, room: MemoryRoom, clock: Clock) -> list[Tool[Any, Any]]:
     """Return one of each."""
-    return [tool(store, terms, clock) for tool in (MemoryForget, MemoryList, MemoryRead, MemorySearch, MemoryWrite)]
+    return [
+        tool(store, terms, room, clock) for tool in (MemoryForget, MemoryList, MemoryRead, MemorySearch, MemoryWrite)
+    ]
 
 
 def _caller(context: ToolContext) -> Scope:

@@ -12,14 +12,15 @@ import os
 import stat
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.storage import disk_full
 from toolhub_service.guards.paths import check_path
 from toolhub_service.tools.entries import (
     ABSENT,
@@ -34,7 +35,8 @@ from toolhub_service.tools.entries import (
     entry_state,
     remove_entry,
 )
-from toolhub_service.tools.files import AtomicFile, SourceFile, as_tool_failures, failure_of, rename
+from toolhub_service.tools.files import DISK_FULL, AtomicFile, SourceFile, as_tool_failures, failure_of, rename
+from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, WorkspaceAccount, charge_of
 
 FileType: TypeAlias = Literal["file", "dir", "link", "other"]
 
@@ -54,19 +56,28 @@ class Workspace:
     """A folder and all beneath it. Paths are relative to it and pass `check_path`; every method raises ToolFailure."""
 
     def __init__(
-        self, root: str, *folders: str, opening: Opening | None = None, expected: Mapping[str, str] | None = None
+        self,
+        root: str,
+        *folders: str,
+        opening: Opening | None = None,
+        expected: Mapping[str, str] | None = None,
+        account: WorkspaceAccount | None = None,
     ) -> None:
         """Open `root`/`folders…`, created when missing; `folders` are names from `workspace_folder_name`. `expected`:
         by path the `state` that was shown; the first change of such a path is refused as PLAN_REQUIRED in any other
-        state. Raises ToolFailure IO_ERROR when it cannot be opened."""
+        state. `account`: counts what is written, and refuses what exceeds it; None: nothing does. Raises ToolFailure
+        IO_ERROR when it cannot be opened, BUDGET_EXCEEDED when it would be new and nothing may be stored."""
         self._opening = opening or best_opening()
         self._root = -1
         self._expected = dict(expected or {})
+        self.account = account
         self.folder = str(Path(root, *folders))
         """Absolute path; only for a sandbox's bind mount."""
         try:
             self._root = self._open_root(root, folders)
         except OSError as error:
+            if error.errno in DISK_FULL:
+                raise disk_full(errno=errno.errorcode[error.errno]) from error
             message = "The workspace cannot be opened. An operator must check the workspace root."
             raise refuse(ErrorKind.IO_ERROR, message, errno=errno.errorcode.get(error.errno or 0, "")) from error
 
@@ -88,10 +99,34 @@ class Workspace:
         try:
             return self._opening(folder, name, O_FOLDER | os.O_NOFOLLOW)
         except FileNotFoundError:
-            with suppress(FileExistsError):
-                # Two calls of one caller may create it at the same time.
-                os.mkdir(name, 0o700, dir_fd=folder)
+            # Two calls of one caller may create it at the same time.
+            self._make_folder(folder, name)
             return self._opening(folder, name, O_FOLDER | os.O_NOFOLLOW)
+
+    def _make_folder(self, folder: int, name: str) -> None:
+        """Make a folder unless the name is taken, and count it. Raises OSError, and ToolFailure as `_grow`."""
+        try:
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            pass
+        else:
+            return
+        self._grow(BLOCK_BYTES)
+        try:
+            os.mkdir(name, 0o700, dir_fd=folder)
+        except OSError as error:
+            self._shrink(BLOCK_BYTES)
+            if not isinstance(error, FileExistsError):
+                raise
+
+    def _grow(self, size_bytes: int) -> None:
+        """Raises ToolFailure BUDGET_EXCEEDED."""
+        if self.account is not None:
+            self.account.grow(size_bytes)
+
+    def _shrink(self, size_bytes: int) -> None:
+        if self.account is not None:
+            self.account.shrink(size_bytes)
 
     def close(self) -> None:
         if self._root >= 0:
@@ -167,8 +202,15 @@ class Workspace:
             folder, name = self._open_parent(relative, mkdirp=mkdirp)
             try:
                 kept = _check_replacing(folder, name, overwrite)
-                mode = kept if mode is None else mode
-                draft = AtomicFile(folder, name, relative, mode=mode, max_bytes=max_bytes)
+                draft = AtomicFile(
+                    folder,
+                    name,
+                    relative,
+                    mode=kept.mode if mode is None else mode,
+                    max_bytes=max_bytes,
+                    account=self.account,
+                    replaced_bytes=kept.charged_bytes,
+                )
             except BaseException:
                 os.close(folder)
                 raise
@@ -196,12 +238,13 @@ class Workspace:
                 # Before the destination's folders are created: moving a missing file must leave nothing behind.
                 os.stat(source_name, dir_fd=source_folder, follow_symlinks=False)
             with as_tool_failures(new), self._parent(new, mkdirp=True) as (folder, name):
-                _check_replacing(folder, name, overwrite)
+                replaced = _check_replacing(folder, name, overwrite)
                 if self._expected:
                     # Both right before the rename: the state that a plan showed is compared as late as possible.
                     self._check(new, folder, name, stop)
                     self._check(old, source_folder, source_name, stop)
                 rename(source_folder, source_name, folder, name, overwrite=overwrite)
+            self._shrink(replaced.charged_bytes)
         finally:
             os.close(source_folder)
 
@@ -212,7 +255,9 @@ class Workspace:
         with as_tool_failures(relative), self._parent(relative) as (folder, name):
             if self._expected:
                 self._check(relative, folder, name, stop)
-            return remove_entry(folder, name, recursive=recursive, stop=stop)
+            removed = remove_entry(folder, name, recursive=recursive, stop=stop)
+        self._shrink(removed.charged_bytes)
+        return removed
 
     def count(self, path: str) -> Counted:
         """Return what `remove` would delete. Raises NOT_FOUND."""
@@ -283,8 +328,7 @@ class Workspace:
         descriptor = self._opening(self._root, ".", O_FOLDER)
         for depth in range(1, len(names) + 1):
             try:
-                with suppress(FileExistsError):  # opened below, which refuses anything but a folder
-                    os.mkdir(names[depth - 1], 0o700, dir_fd=descriptor)
+                self._make_folder(descriptor, names[depth - 1])  # opened below, which refuses anything but a folder
                 # From the root again, not from the parent, which could have been moved out meanwhile.
                 inner = self._opening(self._root, "/".join(names[:depth]), O_FOLDER)
             finally:
@@ -310,8 +354,17 @@ def _type_of(mode: int) -> FileType:
     return "link" if stat.S_ISLNK(mode) else "other"
 
 
-def _check_replacing(folder: int, name: str, overwrite: bool) -> int:
-    """Return the permission bits of the new file: those of the file that it replaces, otherwise 0600.
+class _Replaced(NamedTuple):
+    """What a new file takes over from the one that it replaces."""
+
+    mode: int = 0o600
+    """Its permission bits."""
+    charged_bytes: int = 0
+    """What the replaced file counts as; 0: there is none."""
+
+
+def _check_replacing(folder: int, name: str, overwrite: bool) -> _Replaced:
+    """Return what the new file replaces.
 
     It refuses early what must not be replaced, for a clear message and to protect the other name of a hard-linked file.
     Safety does not depend on it: a rename replaces the file under the name and writes into none, and without
@@ -320,17 +373,17 @@ def _check_replacing(folder: int, name: str, overwrite: bool) -> int:
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        return 0o600
+        return _Replaced()
     if not overwrite:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     # The link itself is replaced: writing through it would change its target.
     if stat.S_ISLNK(status.st_mode):
-        return 0o600
+        return _Replaced(charged_bytes=charge_of(status.st_size))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
     if status.st_nlink > 1:
         message = "The file has a second name (hard link) that may lie outside the workspace. Write to a new path."
         raise refuse(ErrorKind.PATH_OUTSIDE_SANDBOX, message)
-    return status.st_mode & 0o777
+    return _Replaced(status.st_mode & 0o777, charge_of(status.st_size))

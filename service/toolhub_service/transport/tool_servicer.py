@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from toolhub_service.domain.ports import Clock, Invoker, Randomness
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.domain.source import known_to
+from toolhub_service.domain.storage import StorageUse
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.faces.table import Face, Faces
 from toolhub_service.registry.export import Dialect, Export
@@ -26,6 +27,7 @@ from toolhub_service.registry.listing import UNCOUNTED, PageRequest, ToolPage, l
 from toolhub_service.registry.stubs_typescript import PYTHON, TYPESCRIPT, StubFormat
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.steps import SILENT
+from toolhub_service.runtime.storage_use import StorageReport
 from toolhub_service.schema import canonical_json
 from toolhub_service.transport.convert.call import (
     MODES,
@@ -117,6 +119,8 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
     turns: Turns = field(default_factory=Turns)
     faces: Faces | None = None
     """None: the hub has no faces, only its own names."""
+    storage: StorageReport | None = None
+    """None: nothing that callers store is counted."""
     call_ids: CallIds = field(init=False)
     sessions: Sessions = field(init=False)
 
@@ -217,7 +221,11 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
             roles=roles,
             tenant=principal.tenant,
             groups=sorted(principal.groups),
+            storage=[_of_use(use) for use in await self._stored_by(principal)] if request.storage else (),
         )
+
+    async def _stored_by(self, principal: Principal) -> Sequence[StorageUse]:
+        return () if self.storage is None else await self.storage.of(principal)
 
     async def ExportTools(self, request: pb.ExportToolsRequest, context: ServicerContext) -> pb.ExportToolsResponse:
         caller = CALLER.get()
@@ -245,6 +253,17 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
             total_size=len(shown),
             revision=catalog.revision,
         )
+
+
+def _of_use(use: StorageUse) -> pb.StorageUse:
+    return pb.StorageUse(
+        kind=use.kind.value,
+        used_bytes=use.used_bytes,
+        soft_bytes=use.soft_bytes,
+        max_bytes=use.bound.max_bytes,
+        limit=use.bound.limit,
+        tenant=use.tenant,
+    )
 
 
 # ExportTools: tools in the format of a model's interface, or as functions of programs.

@@ -45,3 +45,14 @@ def test_a_full_disk_is_reported_before_it_matters(
     usage = shutil.disk_usage(tmp_path)._replace(free=free_bytes)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     assert states(tmp_path)[1] is state
+
+
+def test_a_disk_below_the_reserve_is_reported_with_what_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mib = 1024**2
+    usage = shutil.disk_usage(tmp_path)._replace(total=10_000 * mib, free=200 * mib)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    _, space = data_dir_checks(tmp_path, 256 * mib)
+    assert space.state is State.FAIL
+    assert "reserve of 256 MiB: callers can store nothing" in space.text

@@ -132,7 +132,7 @@ class TestLimits:
         harness = LedgerHarness(before)
         harness.take().release()
         self.under(harness, between).take().release()
-        assert self.under(harness, before).refused().details == {"limit": "l", "quota": 1}
+        assert self.under(harness, before).refused().details == {"limit": "l", "quota": 1, "passes_in_s": 86_400}
         self.under(harness, between).take().release()
 
     def test_a_changed_rate_holds_from_the_next_call_on(self) -> None:

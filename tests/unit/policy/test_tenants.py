@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from toolhub_service.domain.call import TenantBounds
 from toolhub_service.policy.parsing import InvalidPolicy
 from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
 from toolhub_service.policy.tenants import UNASSIGNED, Tenants
@@ -107,9 +108,9 @@ tenants:
   - {name: acme, principals: [acme-bot], max_open_jobs: 3}
   - {name: acme, principals: [acme-two], max_open_jobs: 4, max_open_approvals: 2}
 """)
-    assert found.named("acme").bounds == (None, 5, 3, 2)
-    assert found.named("globex").bounds == (None, 5, 9, None)
-    assert found.named(UNASSIGNED).bounds == (None, None, None, None)
+    assert found.named("acme").bounds == TenantBounds(max_artifacts=5, max_open_jobs=3, max_open_approvals=2)
+    assert found.named("globex").bounds == TenantBounds(max_artifacts=5, max_open_jobs=9)
+    assert found.named(UNASSIGNED).bounds == TenantBounds()
 
 
 def test_a_bound_changes_neither_what_is_seen_nor_the_revision_of_a_policy_without_it() -> None:

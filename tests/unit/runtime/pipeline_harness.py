@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.fakes.clock import FixedRandomness, ManualClock
+from tests.fakes.storage import FixedStorage
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.approval import Approval
@@ -301,8 +302,8 @@ def no_artifacts(clock: ManualClock, randomness: FixedRandomness) -> Artifacts:
         randomness,
         ttl_s=1.0,
         max_bytes=1,
-        quota_bytes=1,
         argument_max_bytes=1,
+        directory=FixedStorage(),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.fakes.storage import with_quota
 from toolhub_service.domain.artifact import ArtifactRecords
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.runtime.artifact_quota import Quota
@@ -30,7 +31,7 @@ class SlowRecords:
 
 async def test_upload_that_ends_while_the_usage_is_read_counts_for_the_quota() -> None:
     records = SlowRecords()
-    quota = Quota(cast(ArtifactRecords, cast(Any, records)), 10_000)
+    quota = Quota(cast(ArtifactRecords, cast(Any, records)), with_quota(artifact=10_000))
 
     async def claimed(size_bytes: int) -> None:
         async with quota.claim("agent-a") as claim:
@@ -50,7 +51,7 @@ async def test_upload_that_ends_while_the_usage_is_read_counts_for_the_quota() -
 
 
 async def test_upload_goes_on_counting_for_the_quota_when_another_one_ends() -> None:
-    quota = Quota(cast(ArtifactRecords, cast(Any, SlowRecords())), 10_000)
+    quota = Quota(cast(ArtifactRecords, cast(Any, SlowRecords())), with_quota(artifact=10_000))
     async with quota.claim("agent-a") as first:
         first.grow(4_000)
         async with quota.claim("agent-a"):

@@ -24,6 +24,7 @@ from tests.fakes.artifacts import (
     whole,
 )
 from tests.fakes.outcomes import outcome_of
+from tests.fakes.storage import with_quota
 from toolhub_service.app.deps import SystemRandomness
 from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactFilter
 from toolhub_service.domain.call import Principal, Role
@@ -302,7 +303,7 @@ async def test_upload_cancelled_while_it_is_recorded_is_undone(kept: ArtifactsHa
     terms: dict[str, Any] = {
         "ttl_s": TTL_S,
         "max_bytes": 10**6,
-        "quota_bytes": 10**6,
+        "directory": with_quota(artifact=10**6),
         "argument_max_bytes": 1,
         "linger_s": 0,
     }

@@ -156,9 +156,26 @@ async def test_folder_or_pipe_in_the_place_of_a_blob_is_refused(blobs: DiskBlobs
     assert refused.value.error.kind is ErrorKind.IO_ERROR
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_full_disk_is_the_refusal_that_all_writers_give(
+    blobs: DiskBlobs, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "write", refuse)
+    writer = await blobs.writer()
+    with pytest.raises(ToolFailure) as refused:
+        await poured(writer, LARGE)
+    monkeypatch.undo()
+    await writer.abort()
+    assert refused.value.error.kind is ErrorKind.BUDGET_EXCEEDED
+    assert refused.value.error.details["cause"] == "DISK_FULL"
+
+
 @pytest.mark.parametrize(
     ("code", "word"),
-    [(errno.ENOSPC, "full"), (errno.EACCES, "permissions"), (errno.EIO, "errno"), (errno.EMFILE, "open")],
+    [(errno.EFBIG, "size"), (errno.EACCES, "permissions"), (errno.EIO, "errno"), (errno.EMFILE, "open")],
 )
 async def test_a_failing_disk_is_reported_with_the_remedy_and_without_a_path(
     blobs: DiskBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, word: str

@@ -220,6 +220,7 @@ async def test_full_disk_is_unavailable_and_what_was_written_stays(file: SqliteF
     )
     assert isinstance(answers[1], ToolFailure)
     assert answers[1].error.kind is ErrorKind.TOOL_UNAVAILABLE
+    assert answers[1].error.details["cause"] == "disk_full"
     written = {name for name, answer in zip("bc", answers[::2], strict=True) if answer == 1}
     assert set(await file.read(names)) == {"a"} | written
     assert await file.change(notes.change, "d") == 1

@@ -349,7 +349,8 @@ def test_a_full_disk_is_reported_as_such(workspace: Workspace, monkeypatch: pyte
     with pytest.raises(ToolFailure) as failure:
         write(workspace, "f")
     monkeypatch.undo()
-    assert failure.value.error.kind is ErrorKind.IO_ERROR
-    assert failure.value.error.details["errno"] == "ENOSPC"
+    assert failure.value.error.kind is ErrorKind.BUDGET_EXCEEDED
+    assert failure.value.error.details["cause"] == "DISK_FULL"
+    assert not failure.value.error.is_retryable
     assert "somewhere" not in failure.value.error.message
     assert content_of(root) == {}

@@ -134,8 +134,10 @@ func (ResultEncoding) EnumDescriptor() ([]byte, []int) {
 // What a call may spend. Narrows what policy and the tool allow, never widens it.
 type CallBudget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time for the whole call, retries included, at most a day. The nearest of it, the RPC's deadline and the hub's
-	// maximum holds; without it and without a deadline, the tool's default.
+	// Time for the whole call, from its receipt on, waits and retries included, at most a day. The nearest of it, the
+	// RPC's deadline and the hub's maximum holds; without it and without a deadline, the tool's default. When it is over
+	// before the tool is started, nothing happens and the call is TIMEOUT. A result that is there is returned, however
+	// late.
 	Timeout *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// Retries after the first attempt, 0 to 10, within the hub's maximum. Unset means the tool's default; 0 means one
 	// attempt. Only what is safe to repeat is tried again.

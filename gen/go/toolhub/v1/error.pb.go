@@ -479,7 +479,8 @@ type ToolError struct {
 	Kind ErrorKind `protobuf:"varint,1,opt,name=kind,proto3,enum=toolhub.v1.ErrorKind" json:"kind,omitempty"`
 	// One or two sentences for the model: what to do differently. Never empty.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Whether the very same call may succeed later and is safe to send again. False is the careful default.
+	// Whether to send the very same call again: it may succeed then, is safe to repeat, and the wait is at most five
+	// minutes. False is the careful default.
 	Retryable bool `protobuf:"varint,3,opt,name=retryable,proto3" json:"retryable,omitempty"`
 	// How long to wait before a retry. Unset when not retryable, or when the hub cannot tell.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,4,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`

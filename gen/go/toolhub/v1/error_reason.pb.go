@@ -181,9 +181,9 @@ const (
 	ErrorReason_ERROR_REASON_SIZE_MISMATCH ErrorReason = 52
 	// RESOURCE_EXHAUSTED: The upload is larger than `artifacts.max_bytes`. Nothing was stored. Split it.
 	ErrorReason_ERROR_REASON_ARTIFACT_TOO_LARGE ErrorReason = 53
-	// RESOURCE_EXHAUSTED: Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was
-	// stored. Delete artifacts, or wait until older ones expire. Metadata: limit, quota, quota_bytes, used,
-	// used_bytes.
+	// RESOURCE_EXHAUSTED: Artifacts would exceed what `limit` names: a bound, or the reserve of the disk. Nothing
+	// was stored. Delete artifacts, or wait until older ones expire. Metadata: cause, errno, free_bytes, limit,
+	// quota, quota_bytes, reserve_bytes, used, used_bytes.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 54
 	// NOT_FOUND: This hub process does not have the upload: another process has it, it expired, or it never existed.
 	// Start again with offset_bytes 0.

@@ -1745,7 +1745,9 @@ func (x *InvokeSessionResponse) GetEvents() []*SessionEvent {
 
 // Asks what the hub is.
 type GetServerInfoRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether to add up what the caller stores, which reads the stores: `storage` of the answer. Default: false.
+	Storage       bool `protobuf:"varint,1,opt,name=storage,proto3" json:"storage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1780,6 +1782,13 @@ func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
 	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{20}
 }
 
+func (x *GetServerInfoRequest) GetStorage() bool {
+	if x != nil {
+		return x.Storage
+	}
+	return false
+}
+
 // What the hub is.
 type GetServerInfoResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1793,7 +1802,10 @@ type GetServerInfoResponse struct {
 	// declares tenants, and it is of none. Empty where there are none, and for a principal of the whole hub.
 	Tenant string `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// The groups that its token names, sorted. Empty for other credentials.
-	Groups        []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
+	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
+	// What it stores, and how much it may: one entry for each of its own bounds, then those of its tenant. Empty unless
+	// the request asks for it.
+	Storage       []*StorageUse `protobuf:"bytes,6,rep,name=storage,proto3" json:"storage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1863,6 +1875,105 @@ func (x *GetServerInfoResponse) GetGroups() []string {
 	return nil
 }
 
+func (x *GetServerInfoResponse) GetStorage() []*StorageUse {
+	if x != nil {
+		return x.Storage
+	}
+	return nil
+}
+
+// What a caller, or its tenant, uses of one bound of bytes. Beyond the bound a call that would store something is
+// refused with BUDGET_EXCEEDED.
+type StorageUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is stored: `workspaces`, `artifacts` or `memory`. More may come.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Bytes stored now, 0 or more. Files count in whole blocks of 4 KiB; what programs write counts within seconds.
+	UsedBytes int64 `protobuf:"varint,2,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
+	// Bytes from which on results, logs and `toolhub auth whoami` report the use.
+	SoftBytes int64 `protobuf:"varint,3,opt,name=soft_bytes,json=softBytes,proto3" json:"soft_bytes,omitempty"`
+	// Bytes beyond which nothing more is stored.
+	MaxBytes int64 `protobuf:"varint,4,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	// The setting of the hub, or the key of its policy, that defines `max_bytes`, such as `workspace.quota_bytes`.
+	Limit string `protobuf:"bytes,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The tenant whose principals have this bound together; empty: it is the caller's own.
+	Tenant        string `protobuf:"bytes,6,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StorageUse) Reset() {
+	*x = StorageUse{}
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StorageUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StorageUse) ProtoMessage() {}
+
+func (x *StorageUse) ProtoReflect() protoreflect.Message {
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StorageUse.ProtoReflect.Descriptor instead.
+func (*StorageUse) Descriptor() ([]byte, []int) {
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *StorageUse) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *StorageUse) GetUsedBytes() int64 {
+	if x != nil {
+		return x.UsedBytes
+	}
+	return 0
+}
+
+func (x *StorageUse) GetSoftBytes() int64 {
+	if x != nil {
+		return x.SoftBytes
+	}
+	return 0
+}
+
+func (x *StorageUse) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *StorageUse) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *StorageUse) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
 // A hub, as configured; every process of it says the same.
 type ServerInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1887,7 +1998,7 @@ type ServerInfo struct {
 
 func (x *ServerInfo) Reset() {
 	*x = ServerInfo{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[22]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +2010,7 @@ func (x *ServerInfo) String() string {
 func (*ServerInfo) ProtoMessage() {}
 
 func (x *ServerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[22]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1912,7 +2023,7 @@ func (x *ServerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerInfo.ProtoReflect.Descriptor instead.
 func (*ServerInfo) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{22}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ServerInfo) GetVersion() string {
@@ -1970,7 +2081,7 @@ type Entrance struct {
 
 func (x *Entrance) Reset() {
 	*x = Entrance{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[23]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2093,7 @@ func (x *Entrance) String() string {
 func (*Entrance) ProtoMessage() {}
 
 func (x *Entrance) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[23]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2106,7 @@ func (x *Entrance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entrance.ProtoReflect.Descriptor instead.
 func (*Entrance) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{23}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Entrance) GetProtocol() string {
@@ -2045,7 +2156,7 @@ type ServerLimits struct {
 
 func (x *ServerLimits) Reset() {
 	*x = ServerLimits{}
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[24]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2168,7 @@ func (x *ServerLimits) String() string {
 func (*ServerLimits) ProtoMessage() {}
 
 func (x *ServerLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_toolhub_v1_tool_service_proto_msgTypes[24]
+	mi := &file_toolhub_v1_tool_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2181,7 @@ func (x *ServerLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerLimits.ProtoReflect.Descriptor instead.
 func (*ServerLimits) Descriptor() ([]byte, []int) {
-	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{24}
+	return file_toolhub_v1_tool_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ServerLimits) GetMaxRequestBytes() int64 {
@@ -2291,14 +2402,26 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x04plan\x18\x05 \x01(\v2\x10.toolhub.v1.PlanH\x00R\x04planB\a\n" +
 	"\x05event\"I\n" +
 	"\x15InvokeSessionResponse\x120\n" +
-	"\x06events\x18\x01 \x03(\v2\x18.toolhub.v1.SessionEventR\x06events\"\x16\n" +
-	"\x14GetServerInfoRequest\"\xab\x01\n" +
+	"\x06events\x18\x01 \x03(\v2\x18.toolhub.v1.SessionEventR\x06events\"0\n" +
+	"\x14GetServerInfoRequest\x12\x18\n" +
+	"\astorage\x18\x01 \x01(\bR\astorage\"\xdd\x01\n" +
 	"\x15GetServerInfoResponse\x12.\n" +
 	"\x06server\x18\x01 \x01(\v2\x16.toolhub.v1.ServerInfoR\x06server\x12\x1c\n" +
 	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
 	"\x05roles\x18\x03 \x03(\tR\x05roles\x12\x16\n" +
 	"\x06tenant\x18\x04 \x01(\tR\x06tenant\x12\x16\n" +
-	"\x06groups\x18\x05 \x03(\tR\x06groups\"\xed\x01\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\x120\n" +
+	"\astorage\x18\x06 \x03(\v2\x16.toolhub.v1.StorageUseR\astorage\"\xa9\x01\n" +
+	"\n" +
+	"StorageUse\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1d\n" +
+	"\n" +
+	"used_bytes\x18\x02 \x01(\x03R\tusedBytes\x12\x1d\n" +
+	"\n" +
+	"soft_bytes\x18\x03 \x01(\x03R\tsoftBytes\x12\x1b\n" +
+	"\tmax_bytes\x18\x04 \x01(\x03R\bmaxBytes\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\tR\x05limit\x12\x16\n" +
+	"\x06tenant\x18\x06 \x01(\tR\x06tenant\"\xed\x01\n" +
 	"\n" +
 	"ServerInfo\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
@@ -2358,7 +2481,7 @@ func file_toolhub_v1_tool_service_proto_rawDescGZIP() []byte {
 }
 
 var file_toolhub_v1_tool_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_toolhub_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_toolhub_v1_tool_service_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_toolhub_v1_tool_service_proto_goTypes = []any{
 	(ExportFormat)(0),                     // 0: toolhub.v1.ExportFormat
 	(*ListToolsRequest)(nil),              // 1: toolhub.v1.ListToolsRequest
@@ -2383,99 +2506,101 @@ var file_toolhub_v1_tool_service_proto_goTypes = []any{
 	(*InvokeSessionResponse)(nil),         // 20: toolhub.v1.InvokeSessionResponse
 	(*GetServerInfoRequest)(nil),          // 21: toolhub.v1.GetServerInfoRequest
 	(*GetServerInfoResponse)(nil),         // 22: toolhub.v1.GetServerInfoResponse
-	(*ServerInfo)(nil),                    // 23: toolhub.v1.ServerInfo
-	(*Entrance)(nil),                      // 24: toolhub.v1.Entrance
-	(*ServerLimits)(nil),                  // 25: toolhub.v1.ServerLimits
-	nil,                                   // 26: toolhub.v1.ExportToolsResponse.NamesEntry
-	(*ToolFilter)(nil),                    // 27: toolhub.v1.ToolFilter
-	(ToolView)(0),                         // 28: toolhub.v1.ToolView
-	(*ToolSpec)(nil),                      // 29: toolhub.v1.ToolSpec
-	(*SourceStatus)(nil),                  // 30: toolhub.v1.SourceStatus
-	(*ToolChange)(nil),                    // 31: toolhub.v1.ToolChange
-	(*ToolIntent)(nil),                    // 32: toolhub.v1.ToolIntent
-	(*ExecContext)(nil),                   // 33: toolhub.v1.ExecContext
-	(InvokeMode)(0),                       // 34: toolhub.v1.InvokeMode
-	(ResultEncoding)(0),                   // 35: toolhub.v1.ResultEncoding
-	(*ToolResult)(nil),                    // 36: toolhub.v1.ToolResult
-	(*Plan)(nil),                          // 37: toolhub.v1.Plan
-	(*Progress)(nil),                      // 38: toolhub.v1.Progress
-	(*Chunk)(nil),                         // 39: toolhub.v1.Chunk
-	(*durationpb.Duration)(nil),           // 40: google.protobuf.Duration
+	(*StorageUse)(nil),                    // 23: toolhub.v1.StorageUse
+	(*ServerInfo)(nil),                    // 24: toolhub.v1.ServerInfo
+	(*Entrance)(nil),                      // 25: toolhub.v1.Entrance
+	(*ServerLimits)(nil),                  // 26: toolhub.v1.ServerLimits
+	nil,                                   // 27: toolhub.v1.ExportToolsResponse.NamesEntry
+	(*ToolFilter)(nil),                    // 28: toolhub.v1.ToolFilter
+	(ToolView)(0),                         // 29: toolhub.v1.ToolView
+	(*ToolSpec)(nil),                      // 30: toolhub.v1.ToolSpec
+	(*SourceStatus)(nil),                  // 31: toolhub.v1.SourceStatus
+	(*ToolChange)(nil),                    // 32: toolhub.v1.ToolChange
+	(*ToolIntent)(nil),                    // 33: toolhub.v1.ToolIntent
+	(*ExecContext)(nil),                   // 34: toolhub.v1.ExecContext
+	(InvokeMode)(0),                       // 35: toolhub.v1.InvokeMode
+	(ResultEncoding)(0),                   // 36: toolhub.v1.ResultEncoding
+	(*ToolResult)(nil),                    // 37: toolhub.v1.ToolResult
+	(*Plan)(nil),                          // 38: toolhub.v1.Plan
+	(*Progress)(nil),                      // 39: toolhub.v1.Progress
+	(*Chunk)(nil),                         // 40: toolhub.v1.Chunk
+	(*durationpb.Duration)(nil),           // 41: google.protobuf.Duration
 }
 var file_toolhub_v1_tool_service_proto_depIdxs = []int32{
-	27, // 0: toolhub.v1.ListToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
-	28, // 1: toolhub.v1.ListToolsRequest.view:type_name -> toolhub.v1.ToolView
-	29, // 2: toolhub.v1.ListToolsResponse.tools:type_name -> toolhub.v1.ToolSpec
-	30, // 3: toolhub.v1.ListToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
-	27, // 4: toolhub.v1.SearchToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
-	28, // 5: toolhub.v1.SearchToolsRequest.view:type_name -> toolhub.v1.ToolView
-	29, // 6: toolhub.v1.SearchHit.tool:type_name -> toolhub.v1.ToolSpec
+	28, // 0: toolhub.v1.ListToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	29, // 1: toolhub.v1.ListToolsRequest.view:type_name -> toolhub.v1.ToolView
+	30, // 2: toolhub.v1.ListToolsResponse.tools:type_name -> toolhub.v1.ToolSpec
+	31, // 3: toolhub.v1.ListToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
+	28, // 4: toolhub.v1.SearchToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	29, // 5: toolhub.v1.SearchToolsRequest.view:type_name -> toolhub.v1.ToolView
+	30, // 6: toolhub.v1.SearchHit.tool:type_name -> toolhub.v1.ToolSpec
 	5,  // 7: toolhub.v1.SearchHit.reasons:type_name -> toolhub.v1.SearchReason
 	4,  // 8: toolhub.v1.SearchToolsResponse.hits:type_name -> toolhub.v1.SearchHit
-	30, // 9: toolhub.v1.SearchToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
-	29, // 10: toolhub.v1.GetToolResponse.tool:type_name -> toolhub.v1.ToolSpec
-	27, // 11: toolhub.v1.ToolServiceWatchToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
-	28, // 12: toolhub.v1.ToolServiceWatchToolsRequest.view:type_name -> toolhub.v1.ToolView
-	31, // 13: toolhub.v1.ToolServiceWatchToolsResponse.changes:type_name -> toolhub.v1.ToolChange
+	31, // 9: toolhub.v1.SearchToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
+	30, // 10: toolhub.v1.GetToolResponse.tool:type_name -> toolhub.v1.ToolSpec
+	28, // 11: toolhub.v1.ToolServiceWatchToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	29, // 12: toolhub.v1.ToolServiceWatchToolsRequest.view:type_name -> toolhub.v1.ToolView
+	32, // 13: toolhub.v1.ToolServiceWatchToolsResponse.changes:type_name -> toolhub.v1.ToolChange
 	0,  // 14: toolhub.v1.ExportToolsRequest.format:type_name -> toolhub.v1.ExportFormat
-	27, // 15: toolhub.v1.ExportToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
-	26, // 16: toolhub.v1.ExportToolsResponse.names:type_name -> toolhub.v1.ExportToolsResponse.NamesEntry
-	30, // 17: toolhub.v1.ExportToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
-	32, // 18: toolhub.v1.InvokeRequest.intent:type_name -> toolhub.v1.ToolIntent
-	33, // 19: toolhub.v1.InvokeRequest.context:type_name -> toolhub.v1.ExecContext
-	34, // 20: toolhub.v1.InvokeRequest.mode:type_name -> toolhub.v1.InvokeMode
-	35, // 21: toolhub.v1.InvokeRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	36, // 22: toolhub.v1.InvokeResponse.result:type_name -> toolhub.v1.ToolResult
-	37, // 23: toolhub.v1.InvokeResponse.plan:type_name -> toolhub.v1.Plan
-	32, // 24: toolhub.v1.InvokeStreamRequest.intent:type_name -> toolhub.v1.ToolIntent
-	33, // 25: toolhub.v1.InvokeStreamRequest.context:type_name -> toolhub.v1.ExecContext
-	34, // 26: toolhub.v1.InvokeStreamRequest.mode:type_name -> toolhub.v1.InvokeMode
-	35, // 27: toolhub.v1.InvokeStreamRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
-	38, // 28: toolhub.v1.InvokeStreamResponse.progress:type_name -> toolhub.v1.Progress
-	39, // 29: toolhub.v1.InvokeStreamResponse.chunk:type_name -> toolhub.v1.Chunk
-	36, // 30: toolhub.v1.InvokeStreamResponse.result:type_name -> toolhub.v1.ToolResult
-	37, // 31: toolhub.v1.InvokeStreamResponse.plan:type_name -> toolhub.v1.Plan
-	32, // 32: toolhub.v1.SessionCall.intent:type_name -> toolhub.v1.ToolIntent
-	33, // 33: toolhub.v1.SessionCall.context:type_name -> toolhub.v1.ExecContext
-	34, // 34: toolhub.v1.SessionCall.mode:type_name -> toolhub.v1.InvokeMode
-	35, // 35: toolhub.v1.SessionCall.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	28, // 15: toolhub.v1.ExportToolsRequest.filter:type_name -> toolhub.v1.ToolFilter
+	27, // 16: toolhub.v1.ExportToolsResponse.names:type_name -> toolhub.v1.ExportToolsResponse.NamesEntry
+	31, // 17: toolhub.v1.ExportToolsResponse.sources:type_name -> toolhub.v1.SourceStatus
+	33, // 18: toolhub.v1.InvokeRequest.intent:type_name -> toolhub.v1.ToolIntent
+	34, // 19: toolhub.v1.InvokeRequest.context:type_name -> toolhub.v1.ExecContext
+	35, // 20: toolhub.v1.InvokeRequest.mode:type_name -> toolhub.v1.InvokeMode
+	36, // 21: toolhub.v1.InvokeRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	37, // 22: toolhub.v1.InvokeResponse.result:type_name -> toolhub.v1.ToolResult
+	38, // 23: toolhub.v1.InvokeResponse.plan:type_name -> toolhub.v1.Plan
+	33, // 24: toolhub.v1.InvokeStreamRequest.intent:type_name -> toolhub.v1.ToolIntent
+	34, // 25: toolhub.v1.InvokeStreamRequest.context:type_name -> toolhub.v1.ExecContext
+	35, // 26: toolhub.v1.InvokeStreamRequest.mode:type_name -> toolhub.v1.InvokeMode
+	36, // 27: toolhub.v1.InvokeStreamRequest.result_encoding:type_name -> toolhub.v1.ResultEncoding
+	39, // 28: toolhub.v1.InvokeStreamResponse.progress:type_name -> toolhub.v1.Progress
+	40, // 29: toolhub.v1.InvokeStreamResponse.chunk:type_name -> toolhub.v1.Chunk
+	37, // 30: toolhub.v1.InvokeStreamResponse.result:type_name -> toolhub.v1.ToolResult
+	38, // 31: toolhub.v1.InvokeStreamResponse.plan:type_name -> toolhub.v1.Plan
+	33, // 32: toolhub.v1.SessionCall.intent:type_name -> toolhub.v1.ToolIntent
+	34, // 33: toolhub.v1.SessionCall.context:type_name -> toolhub.v1.ExecContext
+	35, // 34: toolhub.v1.SessionCall.mode:type_name -> toolhub.v1.InvokeMode
+	36, // 35: toolhub.v1.SessionCall.result_encoding:type_name -> toolhub.v1.ResultEncoding
 	17, // 36: toolhub.v1.InvokeSessionRequest.calls:type_name -> toolhub.v1.SessionCall
-	38, // 37: toolhub.v1.SessionEvent.progress:type_name -> toolhub.v1.Progress
-	39, // 38: toolhub.v1.SessionEvent.chunk:type_name -> toolhub.v1.Chunk
-	36, // 39: toolhub.v1.SessionEvent.result:type_name -> toolhub.v1.ToolResult
-	37, // 40: toolhub.v1.SessionEvent.plan:type_name -> toolhub.v1.Plan
+	39, // 37: toolhub.v1.SessionEvent.progress:type_name -> toolhub.v1.Progress
+	40, // 38: toolhub.v1.SessionEvent.chunk:type_name -> toolhub.v1.Chunk
+	37, // 39: toolhub.v1.SessionEvent.result:type_name -> toolhub.v1.ToolResult
+	38, // 40: toolhub.v1.SessionEvent.plan:type_name -> toolhub.v1.Plan
 	19, // 41: toolhub.v1.InvokeSessionResponse.events:type_name -> toolhub.v1.SessionEvent
-	23, // 42: toolhub.v1.GetServerInfoResponse.server:type_name -> toolhub.v1.ServerInfo
-	25, // 43: toolhub.v1.ServerInfo.limits:type_name -> toolhub.v1.ServerLimits
-	24, // 44: toolhub.v1.ServerInfo.entrances:type_name -> toolhub.v1.Entrance
-	40, // 45: toolhub.v1.ServerLimits.max_call_timeout:type_name -> google.protobuf.Duration
-	40, // 46: toolhub.v1.ServerLimits.max_job_timeout:type_name -> google.protobuf.Duration
-	40, // 47: toolhub.v1.ServerLimits.default_job_timeout:type_name -> google.protobuf.Duration
-	40, // 48: toolhub.v1.ServerLimits.idempotency_ttl:type_name -> google.protobuf.Duration
-	40, // 49: toolhub.v1.ServerLimits.plan_ttl:type_name -> google.protobuf.Duration
-	1,  // 50: toolhub.v1.ToolService.ListTools:input_type -> toolhub.v1.ListToolsRequest
-	3,  // 51: toolhub.v1.ToolService.SearchTools:input_type -> toolhub.v1.SearchToolsRequest
-	7,  // 52: toolhub.v1.ToolService.GetTool:input_type -> toolhub.v1.GetToolRequest
-	9,  // 53: toolhub.v1.ToolService.WatchTools:input_type -> toolhub.v1.ToolServiceWatchToolsRequest
-	11, // 54: toolhub.v1.ToolService.ExportTools:input_type -> toolhub.v1.ExportToolsRequest
-	13, // 55: toolhub.v1.ToolService.Invoke:input_type -> toolhub.v1.InvokeRequest
-	15, // 56: toolhub.v1.ToolService.InvokeStream:input_type -> toolhub.v1.InvokeStreamRequest
-	18, // 57: toolhub.v1.ToolService.InvokeSession:input_type -> toolhub.v1.InvokeSessionRequest
-	21, // 58: toolhub.v1.ToolService.GetServerInfo:input_type -> toolhub.v1.GetServerInfoRequest
-	2,  // 59: toolhub.v1.ToolService.ListTools:output_type -> toolhub.v1.ListToolsResponse
-	6,  // 60: toolhub.v1.ToolService.SearchTools:output_type -> toolhub.v1.SearchToolsResponse
-	8,  // 61: toolhub.v1.ToolService.GetTool:output_type -> toolhub.v1.GetToolResponse
-	10, // 62: toolhub.v1.ToolService.WatchTools:output_type -> toolhub.v1.ToolServiceWatchToolsResponse
-	12, // 63: toolhub.v1.ToolService.ExportTools:output_type -> toolhub.v1.ExportToolsResponse
-	14, // 64: toolhub.v1.ToolService.Invoke:output_type -> toolhub.v1.InvokeResponse
-	16, // 65: toolhub.v1.ToolService.InvokeStream:output_type -> toolhub.v1.InvokeStreamResponse
-	20, // 66: toolhub.v1.ToolService.InvokeSession:output_type -> toolhub.v1.InvokeSessionResponse
-	22, // 67: toolhub.v1.ToolService.GetServerInfo:output_type -> toolhub.v1.GetServerInfoResponse
-	59, // [59:68] is the sub-list for method output_type
-	50, // [50:59] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	24, // 42: toolhub.v1.GetServerInfoResponse.server:type_name -> toolhub.v1.ServerInfo
+	23, // 43: toolhub.v1.GetServerInfoResponse.storage:type_name -> toolhub.v1.StorageUse
+	26, // 44: toolhub.v1.ServerInfo.limits:type_name -> toolhub.v1.ServerLimits
+	25, // 45: toolhub.v1.ServerInfo.entrances:type_name -> toolhub.v1.Entrance
+	41, // 46: toolhub.v1.ServerLimits.max_call_timeout:type_name -> google.protobuf.Duration
+	41, // 47: toolhub.v1.ServerLimits.max_job_timeout:type_name -> google.protobuf.Duration
+	41, // 48: toolhub.v1.ServerLimits.default_job_timeout:type_name -> google.protobuf.Duration
+	41, // 49: toolhub.v1.ServerLimits.idempotency_ttl:type_name -> google.protobuf.Duration
+	41, // 50: toolhub.v1.ServerLimits.plan_ttl:type_name -> google.protobuf.Duration
+	1,  // 51: toolhub.v1.ToolService.ListTools:input_type -> toolhub.v1.ListToolsRequest
+	3,  // 52: toolhub.v1.ToolService.SearchTools:input_type -> toolhub.v1.SearchToolsRequest
+	7,  // 53: toolhub.v1.ToolService.GetTool:input_type -> toolhub.v1.GetToolRequest
+	9,  // 54: toolhub.v1.ToolService.WatchTools:input_type -> toolhub.v1.ToolServiceWatchToolsRequest
+	11, // 55: toolhub.v1.ToolService.ExportTools:input_type -> toolhub.v1.ExportToolsRequest
+	13, // 56: toolhub.v1.ToolService.Invoke:input_type -> toolhub.v1.InvokeRequest
+	15, // 57: toolhub.v1.ToolService.InvokeStream:input_type -> toolhub.v1.InvokeStreamRequest
+	18, // 58: toolhub.v1.ToolService.InvokeSession:input_type -> toolhub.v1.InvokeSessionRequest
+	21, // 59: toolhub.v1.ToolService.GetServerInfo:input_type -> toolhub.v1.GetServerInfoRequest
+	2,  // 60: toolhub.v1.ToolService.ListTools:output_type -> toolhub.v1.ListToolsResponse
+	6,  // 61: toolhub.v1.ToolService.SearchTools:output_type -> toolhub.v1.SearchToolsResponse
+	8,  // 62: toolhub.v1.ToolService.GetTool:output_type -> toolhub.v1.GetToolResponse
+	10, // 63: toolhub.v1.ToolService.WatchTools:output_type -> toolhub.v1.ToolServiceWatchToolsResponse
+	12, // 64: toolhub.v1.ToolService.ExportTools:output_type -> toolhub.v1.ExportToolsResponse
+	14, // 65: toolhub.v1.ToolService.Invoke:output_type -> toolhub.v1.InvokeResponse
+	16, // 66: toolhub.v1.ToolService.InvokeStream:output_type -> toolhub.v1.InvokeStreamResponse
+	20, // 67: toolhub.v1.ToolService.InvokeSession:output_type -> toolhub.v1.InvokeSessionResponse
+	22, // 68: toolhub.v1.ToolService.GetServerInfo:output_type -> toolhub.v1.GetServerInfoResponse
+	60, // [60:69] is the sub-list for method output_type
+	51, // [51:60] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_tool_service_proto_init() }
@@ -2514,7 +2639,7 @@ func file_toolhub_v1_tool_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_tool_service_proto_rawDesc), len(file_toolhub_v1_tool_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

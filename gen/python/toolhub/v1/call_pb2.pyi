@@ -90,8 +90,10 @@ class CallBudget(_message.Message):
     """Calls one request may make in all, this one included. Unset means that only policy bounds them."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Time for the whole call, retries included, at most a day. The nearest of it, the RPC's deadline and the hub's
-        maximum holds; without it and without a deadline, the tool's default.
+        """Time for the whole call, from its receipt on, waits and retries included, at most a day. The nearest of it, the
+        RPC's deadline and the hub's maximum holds; without it and without a deadline, the tool's default. When it is over
+        before the tool is started, nothing happens and the call is TIMEOUT. A result that is there is returned, however
+        late.
         """
 
     def __init__(

@@ -335,7 +335,9 @@ class ToolError(_message.Message):
     message: _builtins.str
     """One or two sentences for the model: what to do differently. Never empty."""
     retryable: _builtins.bool
-    """Whether the very same call may succeed later and is safe to send again. False is the careful default."""
+    """Whether to send the very same call again: it may succeed then, is safe to repeat, and the wait is at most five
+    minutes. False is the careful default.
+    """
     @_builtins.property
     def retry_after(self) -> _duration_pb2.Duration:
         """How long to wait before a retry. Unset when not retryable, or when the hub cannot tell."""

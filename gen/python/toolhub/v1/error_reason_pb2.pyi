@@ -219,9 +219,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_ARTIFACT_TOO_LARGE: _ErrorReason.ValueType  # 53
     """RESOURCE_EXHAUSTED: The upload is larger than `artifacts.max_bytes`. Nothing was stored. Split it."""
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 54
-    """RESOURCE_EXHAUSTED: Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was
-    stored. Delete artifacts, or wait until older ones expire. Metadata: limit, quota, quota_bytes, used,
-    used_bytes.
+    """RESOURCE_EXHAUSTED: Artifacts would exceed what `limit` names: a bound, or the reserve of the disk. Nothing
+    was stored. Delete artifacts, or wait until older ones expire. Metadata: cause, errno, free_bytes, limit,
+    quota, quota_bytes, reserve_bytes, used, used_bytes.
     """
     ERROR_REASON_UPLOAD_NOT_FOUND: _ErrorReason.ValueType  # 55
     """NOT_FOUND: This hub process does not have the upload: another process has it, it expired, or it never existed.
@@ -479,9 +479,9 @@ ERROR_REASON_SIZE_MISMATCH: ErrorReason.ValueType  # 52
 ERROR_REASON_ARTIFACT_TOO_LARGE: ErrorReason.ValueType  # 53
 """RESOURCE_EXHAUSTED: The upload is larger than `artifacts.max_bytes`. Nothing was stored. Split it."""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 54
-"""RESOURCE_EXHAUSTED: Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was
-stored. Delete artifacts, or wait until older ones expire. Metadata: limit, quota, quota_bytes, used,
-used_bytes.
+"""RESOURCE_EXHAUSTED: Artifacts would exceed what `limit` names: a bound, or the reserve of the disk. Nothing
+was stored. Delete artifacts, or wait until older ones expire. Metadata: cause, errno, free_bytes, limit,
+quota, quota_bytes, reserve_bytes, used, used_bytes.
 """
 ERROR_REASON_UPLOAD_NOT_FOUND: ErrorReason.ValueType  # 55
 """NOT_FOUND: This hub process does not have the upload: another process has it, it expired, or it never existed.

@@ -901,12 +901,17 @@ class GetServerInfoRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    STORAGE_FIELD_NUMBER: _builtins.int
+    storage: _builtins.bool
+    """Whether to add up what the caller stores, which reads the stores: `storage` of the answer. Default: false."""
     def __init__(
         self,
+        *,
+        storage: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["storage", b"storage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -923,6 +928,7 @@ class GetServerInfoResponse(_message.Message):
     ROLES_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    STORAGE_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     """The verified caller."""
     tenant: _builtins.str
@@ -941,6 +947,12 @@ class GetServerInfoResponse(_message.Message):
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The groups that its token names, sorted. Empty for other credentials."""
 
+    @_builtins.property
+    def storage(self) -> _containers.RepeatedCompositeFieldContainer[Global___StorageUse]:
+        """What it stores, and how much it may: one entry for each of its own bounds, then those of its tenant. Empty unless
+        the request asks for it.
+        """
+
     def __init__(
         self,
         *,
@@ -949,14 +961,59 @@ class GetServerInfoResponse(_message.Message):
         roles: _abc.Iterable[_builtins.str] | None = ...,
         tenant: _builtins.str = ...,
         groups: _abc.Iterable[_builtins.str] | None = ...,
+        storage: _abc.Iterable[Global___StorageUse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "principal", b"principal", "roles", b"roles", "server", b"server", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "principal", b"principal", "roles", b"roles", "server", b"server", "storage", b"storage", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
+
+@_typing.final
+class StorageUse(_message.Message):
+    """What a caller, or its tenant, uses of one bound of bytes. Beyond the bound a call that would store something is
+    refused with BUDGET_EXCEEDED.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    USED_BYTES_FIELD_NUMBER: _builtins.int
+    SOFT_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """What is stored: `workspaces`, `artifacts` or `memory`. More may come."""
+    used_bytes: _builtins.int
+    """Bytes stored now, 0 or more. Files count in whole blocks of 4 KiB; what programs write counts within seconds."""
+    soft_bytes: _builtins.int
+    """Bytes from which on results, logs and `toolhub auth whoami` report the use."""
+    max_bytes: _builtins.int
+    """Bytes beyond which nothing more is stored."""
+    limit: _builtins.str
+    """The setting of the hub, or the key of its policy, that defines `max_bytes`, such as `workspace.quota_bytes`."""
+    tenant: _builtins.str
+    """The tenant whose principals have this bound together; empty: it is the caller's own."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        used_bytes: _builtins.int = ...,
+        soft_bytes: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+        limit: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "limit", b"limit", "max_bytes", b"max_bytes", "soft_bytes", b"soft_bytes", "tenant", b"tenant", "used_bytes", b"used_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StorageUse: _TypeAlias = StorageUse  # noqa: Y015
 
 @_typing.final
 class ServerInfo(_message.Message):

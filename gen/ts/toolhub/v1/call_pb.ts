@@ -23,8 +23,10 @@ export const file_toolhub_v1_call: GenFile = /*@__PURE__*/
  */
 export type CallBudget = Message<"toolhub.v1.CallBudget"> & {
   /**
-   * Time for the whole call, retries included, at most a day. The nearest of it, the RPC's deadline and the hub's
-   * maximum holds; without it and without a deadline, the tool's default.
+   * Time for the whole call, from its receipt on, waits and retries included, at most a day. The nearest of it, the
+   * RPC's deadline and the hub's maximum holds; without it and without a deadline, the tool's default. When it is over
+   * before the tool is started, nothing happens and the call is TIMEOUT. A result that is there is returned, however
+   * late.
    *
    * @generated from field: google.protobuf.Duration timeout = 1;
    */

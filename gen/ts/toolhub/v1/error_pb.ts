@@ -192,7 +192,8 @@ export type ToolError = Message<"toolhub.v1.ToolError"> & {
   message: string;
 
   /**
-   * Whether the very same call may succeed later and is safe to send again. False is the careful default.
+   * Whether to send the very same call again: it may succeed then, is safe to repeat, and the wait is at most five
+   * minutes. False is the careful default.
    *
    * @generated from field: bool retryable = 3;
    */

@@ -444,9 +444,9 @@ export enum ErrorReason {
   ARTIFACT_TOO_LARGE = 53,
 
   /**
-   * RESOURCE_EXHAUSTED: Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was
-   * stored. Delete artifacts, or wait until older ones expire. Metadata: limit, quota, quota_bytes, used,
-   * used_bytes.
+   * RESOURCE_EXHAUSTED: Artifacts would exceed what `limit` names: a bound, or the reserve of the disk. Nothing
+   * was stored. Delete artifacts, or wait until older ones expire. Metadata: cause, errno, free_bytes, limit,
+   * quota, quota_bytes, reserve_bytes, used, used_bytes.
    *
    * @generated from enum value: ERROR_REASON_QUOTA_EXCEEDED = 54;
    */

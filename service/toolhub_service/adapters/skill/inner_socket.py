@@ -181,7 +181,7 @@ def _failed(error: ToolError) -> JsonObject:
         "error": {
             "kind": error.kind.value,
             "message": error.message,
-            "retryable": error.is_retryable,
+            "retryable": error.invites_retry,
             "details": dict(error.details),
         },
     }

@@ -35,6 +35,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refu
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Chunk
+from toolhub_service.domain.storage import disk_full
 from toolhub_service.guards.command_grammar import SYSTEM_FOLDERS
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.ladder import Ladder
@@ -43,11 +44,16 @@ from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest, too_w
 from toolhub_service.sandbox.script_python import Interpreter
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import loads
+from toolhub_service.tools.files import DISK_FULL
+from toolhub_service.tools.storage.disk_room import DiskRoom
+from toolhub_service.tools.storage.growth import growth_of_run
 
 _SHELL: Final = "/bin/sh"
 _CLIENT: Final = Path(__file__).with_name("toolhub_tools.py")
 _EXCERPT_CHARS: Final = 2_000
 _OPEN_FILES: Final = 256
+_FILES_MAX: Final = 16
+"""How many files of the largest size all that a program writes may amount to."""
 # Share of the remaining time, at most `_RESERVE_S`, reserved for ending the program and storing its results.
 _RESERVE: Final = 0.1
 _RESERVE_S: Final = 1.5
@@ -118,7 +124,9 @@ class Script:
         held = self._parts.ladder.run_folder()
         try:
             folder = Path(held.__enter__())
-        except OSError:
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                raise disk_full() from None
             raise refuse(ErrorKind.IO_ERROR, "No folder could be made for the run. An operator must look.") from None
         try:
             yield folder
@@ -131,7 +139,9 @@ class Script:
         skill = self._made.skill
         try:
             await asyncio.to_thread(copy_tree, skill.folder, skill.tree, target)
-        except OSError:
+        except OSError as error:
+            if error.errno in DISK_FULL:
+                raise disk_full() from None
             message = f"The files of the skill {skill.name} cannot be read now. Use another tool, or ask an operator."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message) from None
 
@@ -203,6 +213,11 @@ class Script:
         wanted = wanted_level(tool, self._call.verdict.constraints.sandbox)
         if refusal := too_weak(tool, await ladder.level(), wanted):
             raise refusal
+        growth = growth_of_run(
+            [*request.writes],
+            DiskRoom(request.writes[0], ladder.reserve_bytes),
+            max_bytes=limits.file_bytes * _FILES_MAX,
+        )
         try:
             async with ladder.confined(request) as confined:
                 finished = await run_process(
@@ -212,7 +227,10 @@ class Script:
                     on_output=self._on_output,
                     given=given,
                     on_start=self._started,
+                    stop_when=growth.watch,
                 )
+                if (failure := await growth.settled()) is not None:
+                    raise failure
                 return finished, confined.evidence
         except OSError:
             message = "The program of the skill could not be started. An operator must look at the hub's machine."

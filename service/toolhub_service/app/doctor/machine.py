@@ -22,6 +22,7 @@ from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.script_python import ScriptPython
 from toolhub_service.tools.entries import best_opening, open_beneath
+from toolhub_service.tools.storage.disk_room import reserve_of
 
 _PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")
 _PYTHON_MIN = (3, 11)
@@ -32,11 +33,12 @@ _PROBE_S = 5.0
 _ABI_WITH_TCP = 4
 
 
-def machine_checks(data_dir: Path, bubblewrap: str | None) -> Iterator[Finding]:
-    """Yield the checks; `bubblewrap` as Confinement takes it: its path, None to search for it, empty to do without."""
+def machine_checks(data_dir: Path, bubblewrap: str | None, reserve_bytes: int = 0) -> Iterator[Finding]:
+    """Yield the checks; `bubblewrap` as Confinement takes it: its path, None to search for it, empty to do without.
+    `reserve_bytes`: as `data_dir_checks`."""
     yield _python()
     yield ok("versions", ", ".join([f"tool-hub {__version__}", f"sqlite {sqlite3.sqlite_version}", *_versions()]))
-    yield from data_dir_checks(data_dir)
+    yield from data_dir_checks(data_dir, reserve_bytes)
     yield _opening()
     confinement = Confinement(bubblewrap)
     yield _prlimit(confinement)
@@ -44,8 +46,9 @@ def machine_checks(data_dir: Path, bubblewrap: str | None) -> Iterator[Finding]:
     yield _time_zones()
 
 
-def data_dir_checks(data_dir: Path) -> Iterator[Finding]:
-    """Check that the folder can be written, its file system, and the free space."""
+def data_dir_checks(data_dir: Path, reserve_bytes: int = 0) -> Iterator[Finding]:
+    """Check that the folder can be written, its file system, and the free space; `reserve_bytes` of it are not for
+    callers."""
     # The folder may be made at the first start: what counts is its future parent.
     standing = next(folder for folder in (data_dir, *data_dir.absolute().parents) if folder.exists())
     if not standing.is_dir() or not os.access(standing, os.W_OK | os.X_OK):
@@ -58,10 +61,14 @@ def data_dir_checks(data_dir: Path) -> Iterator[Finding]:
         yield fail("data folder", f"{data_dir} lies on {kind}, a network file system", advice)
     else:
         yield ok("data folder", f"{data_dir} on {kind}{will_be}")
-    free_bytes = shutil.disk_usage(standing).free
+    usage = shutil.disk_usage(standing)
+    free_bytes, kept_bytes = usage.free, reserve_of(usage.total, reserve_bytes)
     text = f"{free_bytes / 1024**3:,.1f} GiB free"
     if free_bytes < _FULL_BYTES:
-        yield fail("disk space", text, "Make room: without an audit log nothing with an effect may run.")
+        yield fail("disk space", text, "Make room: without space for the audit log no call may run.")
+    elif free_bytes < kept_bytes:
+        reserve = f"less than the reserve of {kept_bytes / 1024**2:,.0f} MiB: callers can store nothing"
+        yield fail("disk space", f"{text}, {reserve}", "Make room, or set workspace.keep_days and artifacts.ttl_s.")
     elif free_bytes < _SCARCE_BYTES:
         yield warn("disk space", text, "Make room before the audit log needs it.")
     else:

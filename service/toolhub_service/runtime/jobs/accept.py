@@ -15,6 +15,7 @@ from toolhub_service.domain.job import Job, JobFilter, JobStatus
 from toolhub_service.domain.job_ports import JobEngine, JobStore
 from toolhub_service.domain.ports import Catalog, Clock, Invoker, Randomness
 from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
+from toolhub_service.domain.storage import RESERVE_LIMIT, Room
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.table import narrowed
@@ -44,6 +45,8 @@ async def deliver(engine: JobEngine, job: Job, ledger: JobLedger) -> None:
 COUNT_TTL_S = 1.0
 """Longest age of a count of open jobs, in seconds."""
 HUB_BOUND, TENANT_BOUND = "jobs.max_open", "tenants.max_open_jobs"
+_FULL = (HUB_BOUND, TENANT_BOUND, RESERVE_LIMIT)
+"""Limits at which not even the refusal is stored."""
 _OPEN = frozenset(JobState) - FINAL_STATES
 
 
@@ -127,8 +130,10 @@ class Acceptance:
         redactor: Redactor,
         *,
         trace_parent: Callable[[], str] = lambda: "",
+        room: Room | None = None,
     ) -> None:
-        """`trace_parent` returns the W3C traceparent of the RPC being served."""
+        """`trace_parent` returns the W3C traceparent of the RPC being served. `room`: the disk that jobs lie on; None:
+        they lie elsewhere."""
         self._ledger = ledger
         self._engine = engine
         self._clock = ledger.clock
@@ -136,6 +141,7 @@ class Acceptance:
         self._terms = ledger.terms
         self._trace_parent = trace_parent
         self._redactor = redactor
+        self._room = room
         self._limit = OpenJobLimit(ledger.store, ledger.clock, ledger.terms.max_open)
 
     def new_job_id(self, call: Call) -> str:
@@ -150,6 +156,9 @@ class Acceptance:
         key = effect_key(planned)
         if key is not None:
             call = call._replace(idempotency_key=key.key)
+        if self._room is not None:
+            # Only new jobs: what running ones return is stored out of the reserve.
+            self._room.check(len(planned.args_json))
         await self._limit.reserve(call.principal)
         job = self._job(call, planned.spec, JobState.QUEUED, None)
         job = replace(job, args_digest=planned.args_digest)
@@ -256,7 +265,7 @@ class Submission:
     async def submit(self, call: Call) -> Job:
         """Return the stored job: QUEUED, AWAITING_APPROVAL, or FAILED where a step refused.
 
-        Raises ToolFailure IDEMPOTENCY_CONFLICT, RATE_LIMITED or TOOL_UNAVAILABLE when there is no job.
+        Raises ToolFailure IDEMPOTENCY_CONFLICT, RATE_LIMITED, BUDGET_EXCEEDED or TOOL_UNAVAILABLE when there is no job.
         """
         if call.principal.permissions is not None:
             # The job runs for its principal under another credential, so the rights that this one lacks are stored with
@@ -269,7 +278,7 @@ class Submission:
             return await self._read(result.job.job_id)
         error = result.error
         assert error is not None  # no job was stored, and the error says why
-        is_unclear, is_full = "may_be_job_id" in error.details, error.details.get("limit") in (HUB_BOUND, TENANT_BOUND)
+        is_unclear, is_full = "may_be_job_id" in error.details, error.details.get("limit") in _FULL
         if error.kind is ErrorKind.IDEMPOTENCY_CONFLICT or is_full or is_unclear:
             raise ToolFailure(error)
         spec, approval_id = self._catalog.get(call.tool), str(error.details.get("approval_id", ""))

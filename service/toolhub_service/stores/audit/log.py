@@ -352,7 +352,7 @@ def _broken(cause: str) -> ToolFailure:
 
     `cause` is `closed`, `queue_full` or `disk`; only the observer gets the disk's own error.
     """
-    message = "The audit log cannot be written, so nothing with an effect may run. Tell the operator; try again later."
+    message = "The audit log cannot be written, so no call may run. Tell the operator; try again later."
     return refuse(ErrorKind.IO_ERROR, message, retryable=True, retry_after_s=1.0, component="audit", cause=cause)
 
 

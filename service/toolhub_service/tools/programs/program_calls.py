@@ -183,7 +183,7 @@ class ProgramCalls:
     def _raised(self, tool: str, call_id: str, error: ToolError) -> CallFailed:
         text = f"{error.kind.value}: {error.message}"
         shown: dict[str, Any] = {"tool": tool, "callId": call_id, "kind": error.kind.value, "message": error.message}
-        shown["retryable"] = error.is_retryable
+        shown["retryable"] = error.invites_retry
         shown["details"] = dict(error.details)
         if error.violations:
             shown["details"]["violations"] = [{"path": each.path, "message": each.message} for each in error.violations]

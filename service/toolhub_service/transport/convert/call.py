@@ -296,9 +296,9 @@ def _durations(durations_us: Mapping[StepName, int]) -> bytes:
 
 
 def from_error(error: ToolError) -> error_pb2.ToolError:
-    message = error_pb2.ToolError(kind=ERRORS.to_wire[error.kind], message=error.message, retryable=error.is_retryable)
-    if error.retry_after_s is not None:
-        message.retry_after.CopyFrom(duration(error.retry_after_s))
+    message = error_pb2.ToolError(kind=ERRORS.to_wire[error.kind], message=error.message, retryable=error.invites_retry)
+    if error.invited_after_s is not None:
+        message.retry_after.CopyFrom(duration(error.invited_after_s))
     for violation in error.violations:
         message.violations.add(
             path=violation.path,

@@ -133,6 +133,7 @@ __all__ = (
     "StepDuration",
     "StepName",
     "StepVerdict",
+    "StorageUse",
     "SubmitJobRequest",
     "SubmitJobResponse",
     "TailEventsRequest",
@@ -1053,9 +1054,9 @@ class ErrorReason(betterproto2.Enum):
 
     QUOTA_EXCEEDED = 54
     """
-    RESOURCE_EXHAUSTED: Artifacts of the caller, or its tenant, would exceed what `limit` names. Nothing was
-    stored. Delete artifacts, or wait until older ones expire. Metadata: limit, quota, quota_bytes, used,
-    used_bytes.
+    RESOURCE_EXHAUSTED: Artifacts would exceed what `limit` names: a bound, or the reserve of the disk. Nothing
+    was stored. Delete artifacts, or wait until older ones expire. Metadata: cause, errno, free_bytes, limit,
+    quota, quota_bytes, reserve_bytes, used, used_bytes.
     """
 
     UPLOAD_NOT_FOUND = 55
@@ -2638,8 +2639,10 @@ class CallBudget(betterproto2.Message):
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    Time for the whole call, retries included, at most a day. The nearest of it, the RPC's deadline and the hub's
-    maximum holds; without it and without a deadline, the tool's default.
+    Time for the whole call, from its receipt on, waits and retries included, at most a day. The nearest of it, the
+    RPC's deadline and the hub's maximum holds; without it and without a deadline, the tool's default. When it is over
+    before the tool is started, nothing happens and the call is TIMEOUT. A result that is there is returned, however
+    late.
     """
 
     max_retries: "int | None" = betterproto2.field(2, betterproto2.TYPE_INT32, optional=True)
@@ -3567,7 +3570,10 @@ class GetServerInfoRequest(betterproto2.Message):
     Asks what the hub is.
     """
 
-    pass
+    storage: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
+    """
+    Whether to add up what the caller stores, which reads the stores: `storage` of the answer. Default: false.
+    """
 
 
 default_message_pool.register_message("toolhub.v1", "GetServerInfoRequest", GetServerInfoRequest)
@@ -3603,6 +3609,12 @@ class GetServerInfoResponse(betterproto2.Message):
     groups: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
     """
     The groups that its token names, sorted. Empty for other credentials.
+    """
+
+    storage: "list[StorageUse]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    What it stores, and how much it may: one entry for each of its own bounds, then those of its tenant. Empty unless
+    the request asks for it.
     """
 
 
@@ -5619,6 +5631,47 @@ default_message_pool.register_message("toolhub.v1", "StepVerdict", StepVerdict)
 
 
 @dataclass(eq=False, repr=False)
+class StorageUse(betterproto2.Message):
+    """
+    What a caller, or its tenant, uses of one bound of bytes. Beyond the bound a call that would store something is
+    refused with BUDGET_EXCEEDED.
+    """
+
+    kind: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    What is stored: `workspaces`, `artifacts` or `memory`. More may come.
+    """
+
+    used_bytes: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
+    """
+    Bytes stored now, 0 or more. Files count in whole blocks of 4 KiB; what programs write counts within seconds.
+    """
+
+    soft_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_INT64)
+    """
+    Bytes from which on results, logs and `toolhub auth whoami` report the use.
+    """
+
+    max_bytes: "int" = betterproto2.field(4, betterproto2.TYPE_INT64)
+    """
+    Bytes beyond which nothing more is stored.
+    """
+
+    limit: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    The setting of the hub, or the key of its policy, that defines `max_bytes`, such as `workspace.quota_bytes`.
+    """
+
+    tenant: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    The tenant whose principals have this bound together; empty: it is the caller's own.
+    """
+
+
+default_message_pool.register_message("toolhub.v1", "StorageUse", StorageUse)
+
+
+@dataclass(eq=False, repr=False)
 class SubmitJobRequest(betterproto2.Message):
     """
     A call to be accepted as a job.
@@ -5793,7 +5846,8 @@ class ToolError(betterproto2.Message):
 
     retryable: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
     """
-    Whether the very same call may succeed later and is safe to send again. False is the careful default.
+    Whether to send the very same call again: it may succeed then, is safe to repeat, and the wait is at most five
+    minutes. False is the careful default.
     """
 
     retry_after: "datetime.timedelta | None" = betterproto2.field(
@@ -7976,13 +8030,10 @@ class ToolServiceSyncStub:
             InvokeSessionResponse.FromString,
         )(iter(messages))
 
-    def get_server_info(self, message: "GetServerInfoRequest | None" = None) -> "GetServerInfoResponse":
+    def get_server_info(self, message: "GetServerInfoRequest") -> "GetServerInfoResponse":
         """
         What this hub is, may and takes, and who the caller is to it. For every role.
         """
-
-        if message is None:
-            message = GetServerInfoRequest()
 
         return self._channel.unary_unary(
             "/toolhub.v1.ToolService/GetServerInfo",
@@ -8176,7 +8227,7 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
 
     async def get_server_info(
         self,
-        message: "GetServerInfoRequest | None" = None,
+        message: "GetServerInfoRequest",
         *,
         timeout: "float | None" = None,
         deadline: "Deadline | None" = None,
@@ -8185,9 +8236,6 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         """
         What this hub is, may and takes, and who the caller is to it. For every role.
         """
-
-        if message is None:
-            message = GetServerInfoRequest()
 
         return await self._unary_unary(
             "/toolhub.v1.ToolService/GetServerInfo",
