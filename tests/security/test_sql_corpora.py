@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql import check_sql
-from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.tools.database.connection import Database, DatabaseLimits
 from toolhub_service.tools.database.postgres import PostgresDatabase
 from toolhub_service.tools.database.sqlite import SqliteDatabase
@@ -99,7 +99,7 @@ async def attempt(database: Database, sql: str) -> list[Any] | ToolFailure:
     """What comes of a statement that no guard has seen."""
     deadline_s = asyncio.get_running_loop().time() + 1.0
     try:
-        async with database.query(Statement("SELECT", sql), [], deadline_s) as reading:
+        async with database.query(Statement("SELECT", sql), [], deadline_s, lambda _: None) as reading:
             return await reading.next_rows()
     except ToolFailure as refusal:
         return refusal

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from toolhub_service.adapters.decide_statement import decide_statement
 from toolhub_service.adapters.upstream import is_cancelled, not_loaded, suspended_by, tool_failed
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import (
@@ -34,7 +35,7 @@ from toolhub_service.domain.call import (
 )
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms, InnerCalls
+from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms, InnerCalls, PolicySource
 from toolhub_service.domain.result import Chunk, Outcome, Progress
 from toolhub_service.domain.tool import EXECUTE_COMMAND, READ_FS, WRITE_FS, ArgumentRole, ToolKind, ToolSpec
 from toolhub_service.guards.paths import check_path, workspace_folder_name
@@ -194,6 +195,8 @@ class CoreAdapter:
         self.inner_calls: Callable[[GrantedCall], InnerCalls] | None = None
         """The inner calls of a running call; set by the composition, because the pipeline that runs them is
         made later."""
+        self.policy: PolicySource | None = None
+        """The policy in force, for calls of which more is known once they run; set by the composition, too."""
         self._built_in = tuple(tools)
         self._custom = tuple(custom_tools)
         self._tools = {tool.name: tool for tool in self._custom + self._built_in}
@@ -321,6 +324,7 @@ class CoreAdapter:
             call=asked,
             artifact_service=self._artifact_service,
             calls=None if self.inner_calls is None else partial(_once, self.inner_calls, call, []),
+            decide_statement=None if self.policy is None else partial(decide_statement, self.policy, call),
         )
 
     def _tool(self, planned: PlannedCall) -> AnyTool:

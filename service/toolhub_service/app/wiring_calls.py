@@ -274,6 +274,7 @@ def make_pipeline(
     )
     # Set afterwards, as the two need each other: tools call through the pipeline, which calls tools.
     toolbox.adapter.inner_calls = _inner_calls(deps, toolbox, policy, pipeline, long_work)
+    toolbox.adapter.policy = policy
     return pipeline
 
 

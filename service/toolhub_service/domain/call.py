@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import IdentityEnum, ToolSpec
 from toolhub_service.domain.verdict import Verdict
 
@@ -360,6 +361,8 @@ class PlannedCall(NamedTuple):
     """sha256 (hex) over it."""
     preconditions: Preconditions = NO_PRECONDITIONS
     """Determined in step 4 for a dry run, a plan or an approval; other calls have none."""
+    statement: Statement | None = None
+    """The SQL of the call as its database reads it, when the call is decided again in step 6; None: as parsed."""
 
 
 class GrantedCall(NamedTuple):

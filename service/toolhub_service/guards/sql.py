@@ -16,16 +16,18 @@ from importlib.util import find_spec
 from typing import Final
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.statement import QUERY, WRITES, Statement
 from toolhub_service.domain.tool import DatabaseTerms
+from toolhub_service.guards.sql_characters import check_characters
+from toolhub_service.guards.sql_functions import POSTGRES_FUNCTIONS, SQLITE_FUNCTIONS
 from toolhub_service.guards.sql_postgres import read_postgres
-from toolhub_service.guards.sql_sqlite import read_sqlite
-from toolhub_service.guards.sql_statement import POSTGRES_FUNCTIONS, QUERY, SQLITE_FUNCTIONS, WRITES, Statement
+from toolhub_service.guards.sql_sqlite import lowered, read_sqlite
 
 MAX_CHARS: Final = 20_000
 _MAX_TOKENS: Final = 4_000  # Parsing takes some 20 µs per token, on the event loop
 _TOKEN: Final = re.compile(r"\w+|[^\w\s]")
 _CATALOGS: Final = ("pg_catalog.*", "pg_toast.*", "sqlite_*", "pragma_*", "dbstat", "bytecode", "tables_used")
-_PARSERS: Final = {"postgres": "pglast", "sqlite": "sqlglot"}
+_PARSERS: Final = {"postgres": "pgparse", "sqlite": "sqlglot"}
 _SHOWN: Final = 12
 
 
@@ -46,6 +48,7 @@ def read_sql(sql: str, terms: DatabaseTerms) -> Statement:
         raise refuse(ErrorKind.INVALID_INPUT, message, max_chars=MAX_CHARS)
     if "\0" in sql or not _is_utf8(sql):
         raise refuse(ErrorKind.INVALID_INPUT, "The statement holds NUL or half a character. Remove it.")
+    check_characters(sql)
     if len(_TOKEN.findall(sql)) > _MAX_TOKENS:
         message = f"The statement has more than {_MAX_TOKENS} words and signs. Simplify it; pass values in `params`."
         raise refuse(ErrorKind.INVALID_INPUT, message)
@@ -89,7 +92,7 @@ def check_sql(sql: str, terms: DatabaseTerms, *, writes: bool) -> Statement:
     """
     statement = read_sql(sql, terms)
     if problem := _problem(statement, terms, writes=writes):
-        raise _denied(problem, statement, terms)
+        raise denied_statement(problem, statement, terms)
     return statement
 
 
@@ -104,21 +107,31 @@ def _problem(statement: Statement, terms: DatabaseTerms, *, writes: bool) -> str
         return f"The connection {terms.name} is read-only. An operator can configure another one for writing."
     for table in statement.tables:
         if not may_use_table(table, terms):
-            return f"The table {table} may not be used. core/db.describe lists those that may."
+            return refused_table(table)
     for function in statement.functions:
         if not may_call(function, terms):
-            return (
-                f"The function {function} is not on the list of allowed functions. Do without it; an operator can "
-                f"add it to `functions` of the connection {terms.name}."
-            )
+            return refused_function(function, terms)
     return ""
+
+
+def refused_table(table: str) -> str:
+    """Return why a table may not be used, with what to do."""
+    return f"The table {table} may not be used. core/db.describe lists those that may."
+
+
+def refused_function(function: str, terms: DatabaseTerms) -> str:
+    """Return why a function may not be called, with what to do."""
+    return (
+        f"The function {function} is not on the list of allowed functions. Do without it; an operator can add it to "
+        f"`functions` of the connection {terms.name}."
+    )
 
 
 def may_use_table(table: str, terms: DatabaseTerms) -> bool:
     """Return whether the connection's list has the table; without a list, all but the database's internal tables are
     allowed."""
     if terms.tables:
-        patterns = terms.tables if terms.dialect == "postgres" else [pattern.lower() for pattern in terms.tables]
+        patterns = terms.tables if terms.dialect == "postgres" else [lowered(pattern) for pattern in terms.tables]
         return any(fnmatchcase(table, pattern) for pattern in patterns)
     return not any(fnmatchcase(table, pattern) for pattern in _CATALOGS)
 
@@ -128,7 +141,8 @@ def may_call(function: str, terms: DatabaseTerms) -> bool:
     return function in built_in or function in terms.functions
 
 
-def _denied(problem: str, statement: Statement, terms: DatabaseTerms) -> ToolFailure:
+def denied_statement(problem: str, statement: Statement, terms: DatabaseTerms) -> ToolFailure:
+    """Return the refusal of a statement that its connection does not allow."""
     return refuse(
         ErrorKind.POLICY_DENIED,
         problem,

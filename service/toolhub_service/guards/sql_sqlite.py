@@ -1,17 +1,20 @@
 """Parses a statement of SQLite with sqlglot, which knows less than SQLite: anything that it does not know is a problem.
 
-The connection's authorizer (tools/database/sqlite.py) makes SQLite itself enforce the same lists, whatever was parsed
-here.
+The connection's authorizer (tools/database/sqlite_authorizer.py) makes SQLite itself enforce the same lists, and say
+what the statement touches, whatever was parsed here.
 """
 
 from __future__ import annotations
 
 import logging
+import string
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.guards.sql_statement import QUERY, SQLITE_FUNCTIONS, WRITES, Statement
+from toolhub_service.domain.statement import QUERY, WRITES, Statement
+from toolhub_service.guards.sql_functions import SQLITE_FUNCTIONS
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -22,6 +25,8 @@ _KINDS: Final = {
     "Update": "UPDATE",
     "Delete": "DELETE",
 }
+IN_FROM: Final = frozenset({"json_each", "json_tree"})
+"""Functions that are written like a table."""
 # What may occur in a statement besides conditions and functions, by the class of sqlglot.
 _PARTS: Final = frozenset(
     """
@@ -58,40 +63,85 @@ def read_sqlite(sql: str) -> Statement:
     if not kind:
         word = str(getattr(root, "this", "") if type(root).__name__ == "Command" else root.key).split(" ")[0].upper()
         return Statement(word[:32] or "OTHER", problems=(f"is {word[:32] or 'a command'}, which no tool runs",))
-    tables, functions, problems = _walked(root, kind)
+    found = _walked(root, kind)
     return Statement(
         kind,
         sql.strip().rstrip(";").strip(),
-        tuple(sorted(tables)),
-        tuple(sorted(functions)),
-        tuple(problems),
+        tuple(sorted(found.tables)),
+        tuple(sorted(found.functions)),
+        tuple(sorted(found.actions)),
+        tuple(found.problems),
         has_condition=kind not in ("UPDATE", "DELETE") or root.args.get("where") is not None,
     )
 
 
-def _walked(root: Any, kind: str) -> tuple[set[str], set[str], dict[str, None]]:
-    """Yield each part with the names of the WITH queries that are certainly visible to it; any other name is a
+_LOWER: Final = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def lowered(name: str) -> str:
+    """Return the name as SQLite compares it, which ignores the case of ASCII letters alone: for Python, other letters
+    have an ASCII one as their lower case."""
+    return name.translate(_LOWER)
+
+
+@dataclass(slots=True)
+class _Found:
+    tables: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
+    actions: set[str] = field(default_factory=set)
+    problems: dict[str, None] = field(default_factory=dict)
+
+
+def _walked(root: Any, kind: str) -> _Found:
+    """Read each part with the names of the WITH queries that are certainly visible to it; any other name is a
     table."""
-    tables: set[str] = set()
-    functions: set[str] = set()
-    problems: dict[str, None] = {}
+    found = _Found()
+    target = _target(root, kind, found)
     stack: list[tuple[Any, frozenset[str]]] = [(root, frozenset())]
     while stack:
         node, queries = stack.pop()
         if problem := _problem(node, root, kind):
-            problems[problem] = None
+            found.problems[problem] = None
             continue
         with_clause = node.args.get("with_") or node.args.get("with")
         if with_clause is not None:
             queries = _scoped(with_clause, queries, stack)
         if type(node).__name__ == "Table":
-            _table(node, queries, tables, problems)
+            # The target of a write is never a WITH query, whatever those are called.
+            _table(node, frozenset() if node is target else queries, found)
         elif type(node).__name__ == "In" and node.args.get("field") is not None:
-            tables.add(node.args["field"].name.lower())  # `x IN t`
+            _in_table(node.args["field"], queries, found)
+        elif type(node).__name__ == "Select":
+            found.actions.add(QUERY)
         elif name := _function_name(node):
-            functions.add(name)
+            found.functions.add(name)
         stack.extend((child, queries) for child in node.iter_expressions() if child is not with_clause)
-    return tables, functions, problems
+    return found
+
+
+def _target(root: Any, kind: str, found: _Found) -> Any:
+    """Note what the statement does to rows. Return the table that it writes to; None for a query."""
+    found.actions.add(kind)
+    if kind == QUERY:
+        return None
+    if root.args.get("alternative") == "REPLACE":
+        found.actions.add("DELETE")  # of the rows that are in the way
+    conflict = root.args.get("conflict")
+    if conflict is not None and conflict.expressions:
+        found.actions.add("UPDATE")
+    if root.args.get("from_") is not None or root.args.get("from") is not None:
+        found.actions.add(QUERY)
+    target = root.this
+    return target.this if type(target).__name__ == "Schema" else target
+
+
+def _in_table(tested: Any, queries: frozenset[str], found: _Found) -> None:
+    """Note the table of `x IN t`."""
+    from sqlglot import exp
+
+    name = lowered(tested.name)
+    if not isinstance(tested, exp.Func) and name not in queries:
+        found.tables.add(name)
 
 
 def _problem(node: Any, root: Any, kind: str) -> str:
@@ -110,25 +160,27 @@ def _problem(node: Any, root: Any, kind: str) -> str:
 
 
 def _scoped(with_clause: Any, outer: frozenset[str], stack: list[tuple[Any, frozenset[str]]]) -> frozenset[str]:
-    names = [query.alias.lower() for query in with_clause.expressions]
+    names = [lowered(query.alias) for query in with_clause.expressions]
     is_recursive = bool(with_clause.args.get("recursive"))
     for number, query in enumerate(with_clause.expressions):
         stack.append((query, outer.union(names if is_recursive else names[:number])))
     return outer.union(names)
 
 
-def _table(node: Any, queries: frozenset[str], tables: set[str], problems: dict[str, None]) -> None:
+def _table(node: Any, queries: frozenset[str], found: _Found) -> None:
     from sqlglot import exp
 
-    if node.catalog or node.db.lower() not in ("", "main"):
-        problems["names another database than main"] = None
+    if node.catalog or lowered(node.db) not in ("", "main"):
+        found.problems["names another database than main"] = None
     if isinstance(node.this, exp.Func):
         return  # In FROM, and checked by itself
     if not isinstance(node.this, exp.Identifier):
-        problems["names a table in an unusual way: write its name plainly or in double quotes"] = None
-    name = node.name.lower()
-    if node.db or name not in queries:
-        tables.add(name)
+        found.problems["names a table in an unusual way: write its name plainly or in double quotes"] = None
+    name = lowered(node.name)
+    if not node.db and name in IN_FROM:
+        found.functions.add(name)
+    elif node.db or name not in queries:
+        found.tables.add(name)
 
 
 def _function_name(node: Any) -> str:
@@ -136,7 +188,7 @@ def _function_name(node: Any) -> str:
     from sqlglot import exp
 
     if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
-        return str(node.name).lower()
+        return lowered(str(node.name))
     if not isinstance(node, exp.Func) or isinstance(
         node, exp.Connector | exp.Case | exp.Cast | exp.Exists | exp.Collate
     ):

@@ -13,12 +13,12 @@ import msgspec
 from toolhub_service.domain.call import PlannedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument
 from toolhub_service.domain.verdict import Constraints
 from toolhub_service.guards.commands import argv_of, check_command
 from toolhub_service.guards.paths import check_path
 from toolhub_service.guards.sql import check_sql, database_named, read_sql
-from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.guards.urls import check_url
 
 PATH_GUARD = "guard:path"
@@ -131,6 +131,8 @@ def _check_command(planned: PlannedCall, value: JsonValue, constraints: Constrai
 def statement_of(planned: PlannedCall) -> Statement | None:
     """Return the call's SQL, checked or not; None without any, and where it cannot be parsed, which its guard
     refuses."""
+    if planned.statement is not None:
+        return planned.statement
     value = argument_of(planned, ArgumentRole.SQL)
     if not isinstance(value, str):
         return None

@@ -11,8 +11,8 @@ An expression sees nine variables and no clock, randomness or I/O: the same call
     actor      id of the one who acts: the actor in the principal's token, or the principal
     delegation ids of all who act for the subject, the current actor first; empty where it acts itself
     context    request_id, task_id, session_id, agent_id, user_id, labels, mode
-    sql        kind, tables, functions of a statement for a database; empty where a call has none, or one that cannot be
-               read, which the guard refuses
+    sql        kind, tables, functions, actions of a statement for a database; empty where a call has none, or one that
+               cannot be read, which the guard refuses
 
 `path.overlaps(folder)` is the hub's own function (call_facts.py). A syntax error, an unknown variable or an unknown
 function makes the document invalid. What can only be seen with a call in hand (a missing argument, a wrong type, an
@@ -209,8 +209,13 @@ def _context(planned: PlannedCall) -> dict[str, Any]:
 def _sql(planned: PlannedCall) -> dict[str, Any]:
     statement = statement_of(planned)
     if statement is None:
-        return {"kind": "", "tables": [], "functions": []}
-    return {"kind": statement.kind, "tables": list(statement.tables), "functions": list(statement.functions)}
+        return {"kind": "", "tables": [], "functions": [], "actions": []}
+    return {
+        "kind": statement.kind,
+        "tables": list(statement.tables),
+        "functions": list(statement.functions),
+        "actions": list(statement.actions),
+    }
 
 
 def _call(planned: PlannedCall) -> dict[str, Any]:

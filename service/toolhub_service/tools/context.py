@@ -16,6 +16,7 @@ from toolhub_service.domain.call import Call, Question, QuestionAsked, Reply
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Evidence, EvidenceType, Progress
+from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.verdict import Constraints
 from toolhub_service.guards.secrets import Mask
 from toolhub_service.tools.workspace import Workspace
@@ -77,6 +78,9 @@ class ToolContext(Struct, Generic[Report], eq=False):
     """Stores and reads large values; None where the hub has no artifact store."""
     calls: Callable[[], InnerCalls] | None = None
     """Returns the inner calls of this call; None where none can be made."""
+    decide_statement: Callable[[Statement], None] | None = None
+    """Decides the call again, with its SQL as the database reads it. Raises ToolFailure where the policy refuses it;
+    None where no policy can be asked."""
     evidence: list[Evidence] = field(default_factory=list)
     artifacts: list[ArtifactRef] = field(default_factory=list)
     truncated: bool = False

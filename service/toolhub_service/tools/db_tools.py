@@ -11,6 +11,7 @@ from msgspec import Meta, field
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.result import Chunk, EvidenceType
+from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import (
     DANGER_DESTRUCTIVE,
     READ_DB,
@@ -25,7 +26,6 @@ from toolhub_service.domain.tool import (
     ToolLimits,
 )
 from toolhub_service.guards.sql import MAX_CHARS, check_sql, database_named
-from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.database.connection import (
     Column,
@@ -108,6 +108,25 @@ def _checked(parameters: Parameters) -> Parameters:
     return parameters
 
 
+class _Acceptance:
+    """Has the call decided again where the database says more of the statement than the parser did."""
+
+    def __init__(self, parsed: Statement, context: ToolContext) -> None:
+        self.read = parsed
+        """The statement as the database reads it."""
+        self._context = context
+
+    def __call__(self, read: Statement) -> None:
+        """Raises ToolFailure POLICY_DENIED."""
+        decided, self.read = self.read, read
+        if (read.tables, read.functions, read.actions) == (decided.tables, decided.functions, decided.actions):
+            return
+        if self._context.decide_statement is None:
+            message = "The database reads the statement differently from the hub, and no policy is there to decide it."
+            raise refuse(ErrorKind.POLICY_DENIED, message)
+        self._context.decide_statement(read)
+
+
 class DbQuery(DatabaseTool["DbQuery.In", "DbQuery.Out"]):
     name = "core/db.query"
     description = (
@@ -162,14 +181,15 @@ class DbQuery(DatabaseTool["DbQuery.In", "DbQuery.Out"]):
         statement = check_sql(args.query, database.terms, writes=False)
         deadline_s = statement_deadline_s(database.limits.timeout_s, context.deadline_s)
         began_s = asyncio.get_running_loop().time()
-        async with database.query(statement, _checked(args.params), deadline_s) as reading:
+        acceptance = _Acceptance(statement, context)
+        async with database.query(statement, _checked(args.params), deadline_s, acceptance) as reading:
             result = await _Result(args.limit, context).read(reading)
             more = await _kept(result, reading, database, context) if result.is_cut else 0
             columns = list(reading.columns)
         context.truncated = result.is_cut
         context.is_large = result.size_bytes > _INLINE_BYTES // 8
         summary = f"{statement.kind} on {args.connection}: {len(result.rows)} rows"
-        _prove(context, statement, args.connection, summary, began_s)
+        _prove(context, acceptance.read, args.connection, summary, began_s)
         return self.Out(
             columns=columns,
             rows=result.rows,
@@ -297,17 +317,18 @@ class DbExecute(DatabaseTool["DbExecute.In", "DbExecute.Out"]):
         which = "" if statement.has_condition else ", every row (there is no WHERE)"
         text = statement.text if len(statement.text) <= _SHOWN_CHARS else f"{statement.text[:_SHOWN_CHARS]}…"
         tables = ", ".join(statement.tables)
-        return (f"{statement.kind} in the database {args.connection} ({tables}){which}: {text}",)
+        does = statement.kind if statement.kind in statement.actions else "/".join((statement.kind, *statement.actions))
+        return (f"{does} in the database {args.connection} ({tables}){which}: {text}",)
 
     async def run(self, args: In, context: ToolContext) -> Out:
         database = self._database(args.connection)
         statement = check_sql(args.query, database.terms, writes=True)
         began_s = asyncio.get_running_loop().time()
-        changed = await database.execute(
-            statement, _checked(args.params), statement_deadline_s(database.limits.timeout_s, context.deadline_s)
-        )
+        deadline_s = statement_deadline_s(database.limits.timeout_s, context.deadline_s)
+        acceptance = _Acceptance(statement, context)
+        changed = await database.execute(statement, _checked(args.params), deadline_s, acceptance)
         summary = f"{statement.kind} on {args.connection}: {changed} rows changed"
-        _prove(context, statement, args.connection, summary, began_s)
+        _prove(context, acceptance.read, args.connection, summary, began_s)
         return self.Out(rows_affected=changed)
 
     def _offered(self) -> list[Database]:

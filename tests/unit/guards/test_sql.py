@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql import MAX_CHARS, check_sql, database_named
-from toolhub_service.guards.sql_statement import Statement
 
 POSTGRES = DatabaseTerms("pg", "postgres")
 SQLITE = DatabaseTerms("lite", "sqlite")
@@ -103,6 +103,7 @@ def test_each_tool_runs_its_own_classes_of_statements(dialect: str) -> None:
         "DELETE",
         "DELETE FROM t WHERE a = 1",
         ("public.t" if dialect == "postgres" else "t",),
+        actions=("DELETE",),
     )
     for sql in ("DROP TABLE t", "INSERT INTO t VALUES (1) RETURNING a", "DELETE FROM t; DELETE FROM u", ""):
         assert refusal(sql, terms, writes=True).error.kind is ErrorKind.POLICY_DENIED, sql

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Final, Literal, Protocol, TypeAlias
 
@@ -13,8 +13,8 @@ from msgspec import Meta
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.tools.tool import ToolOutput
 
 MAX_TABLES: Final = 100
@@ -28,6 +28,8 @@ _RESERVE_S: Final = 1.0
 Row: TypeAlias = list[JsonValue]
 Parameters: TypeAlias = list[JsonValue] | dict[str, JsonValue]
 ExportFormat: TypeAlias = Literal["csv", "jsonl", "parquet"]
+Accept: TypeAlias = Callable[[Statement], None]
+"""Given the statement as the database reads it, before anything of it runs. Raises ToolFailure where it may not run."""
 
 
 class DatabaseLimits(msgspec.Struct, frozen=True):
@@ -104,12 +106,16 @@ class Database(Protocol):
         """Return what is not installed, with what to do; empty: nothing."""
 
     def query(
-        self, statement: Statement, parameters: Parameters, deadline_s: float
+        self, statement: Statement, parameters: Parameters, deadline_s: float, accept: Accept
     ) -> AbstractAsyncContextManager[Reading]:
         """Run a checked query. Leaving the context, in whatever way, also ends the query in the database."""
 
-    async def execute(self, statement: Statement, parameters: Parameters, deadline_s: float) -> int:
-        """Run a checked write in its own transaction. Return the number of rows that it changed."""
+    async def execute(self, statement: Statement, parameters: Parameters, deadline_s: float, accept: Accept) -> int:
+        """Run a checked write in its own transaction. Return the number of rows that it changed.
+
+        `accept` is asked again before the transaction is committed if more was touched by then: by triggers, foreign
+        keys and functions.
+        """
 
     async def describe(self, table: str, deadline_s: float) -> tuple[list[DescribedTable], bool]:
         """Return the permitted tables, or the named one; and whether there are more."""

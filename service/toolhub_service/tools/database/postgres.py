@@ -1,9 +1,10 @@
 """PostgreSQL: one session a statement, read-only by its role, its transaction and what may be prepared.
 
 Layers of protection, in order: a role that is no superuser; a transaction that is READ ONLY before the statement is
-sent; the extended protocol, which takes one statement; a cursor, which takes a query; the server's own time limit. The
-server measures a row before it sends it, so that no value can fill the hub's memory. The server checks twice a second
-that the hub is still connected (`client_connection_check_interval`): a killed hub leaves nothing running.
+sent; the extended protocol, which takes one statement; a cursor, which takes a query; before it runs, a comparison with
+the relations that PostgreSQL says it touches (postgres_touched.py); the server's own time limit. The server measures a
+row before it sends it, so that no value can fill the hub's memory. The server checks twice a second that the hub is
+still connected (`client_connection_check_interval`): a killed hub leaves nothing running.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import msgspec
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql_statement import Statement
 from toolhub_service.tools.database.connection import (
     SAFE_INTEGER,
+    Accept,
     Column,
     DatabaseLimits,
     DescribedTable,
@@ -38,6 +40,8 @@ from toolhub_service.tools.database.connection import (
     unreachable,
 )
 from toolhub_service.tools.database.postgres_catalog import described
+from toolhub_service.tools.database.postgres_role import check_role
+from toolhub_service.tools.database.postgres_touched import touched_besides, touched_by
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -49,14 +53,10 @@ _CONNECT_S: Final = 5
 _GOODBYE_S: Final = 1.0
 _FETCH: Final = f"FETCH FORWARD {_BATCH_ROWS} FROM toolhub"
 _TOO_LARGE: Final = "toolhub: row too large"
+# Those that the server knows. It reads no table, which would stay locked as if the statement had named it.
 _SETTINGS: Final = """
-SELECT set_config(known.name, wanted.value, true) FROM pg_catalog.pg_settings AS known
-JOIN json_each_text($1::json) AS wanted(name, value) ON known.name = wanted.name"""
-_RIGHTS: Final = """
-SELECT rolsuper OR pg_has_role(current_user, 'pg_execute_server_program', 'member')
-    OR pg_has_role(current_user, 'pg_write_server_files', 'member')
-    OR pg_has_role(current_user, 'pg_read_server_files', 'member')
-FROM pg_catalog.pg_roles WHERE rolname = current_user"""
+SELECT set_config(wanted.name, wanted.value, true) FROM json_each_text($1::json) AS wanted(name, value)
+WHERE current_setting(wanted.name, true) IS NOT NULL"""
 _WRONG_PARAMETERS: Final = "08P01"
 # Classes of errors of the server or the connection to it.
 _NOT_THE_STATEMENT: Final = frozenset({"", "08", "53", "57", "58", "XX"})
@@ -80,25 +80,34 @@ class PostgresDatabase:
         self._conninfo = conninfo
 
     def missing(self) -> str:
-        absent = [name for name in ("psycopg", "pglast") if find_spec(name) is None]
+        absent = [name for name in ("psycopg", "pgparse") if find_spec(name) is None]
         return f"{' and '.join(absent)} not installed: pip install 'tool-hub[db]'" if absent else ""
 
     @asynccontextmanager
     async def query(
-        self, statement: Statement, parameters: Parameters, deadline_s: float
+        self, statement: Statement, parameters: Parameters, deadline_s: float, accept: Accept
     ) -> AsyncIterator[PostgresReading]:
         async with self._session(deadline_s, writes=False) as connection:
             if self.limits.max_cost:
-                await _check_cost(connection, statement, parameters, self.limits.max_cost)
+                _check_cost(await _plan_of(connection, statement, parameters), self.limits.max_cost)
             reading = PostgresReading(connection)
-            await reading.start(statement.text, parameters)
+            await reading.declare(statement.text, parameters)
+            read, _ = await touched_by(connection, statement, self.terms)
+            accept(read)
+            await reading.start()
             yield reading
 
-    async def execute(self, statement: Statement, parameters: Parameters, deadline_s: float) -> int:
+    async def execute(self, statement: Statement, parameters: Parameters, deadline_s: float, accept: Accept) -> int:
         is_committing = False
         try:
             async with self._session(deadline_s, writes=True) as connection:
+                plan = await _plan_of(connection, statement, parameters)
+                read, relations = await touched_by(connection, statement, self.terms, plan)
+                accept(read)
                 changed = (await _sent(connection, statement.text, bound(parameters))).rowcount
+                # Triggers and foreign keys that would wait for the COMMIT. Refused here, all of it is rolled back.
+                await connection.execute(b"SET CONSTRAINTS ALL IMMEDIATE")
+                accept(await touched_besides(connection, read, relations))
                 # Between COMMIT and its answer it is unknown whether the server has committed.
                 is_committing = True
                 await connection.execute(b"COMMIT")
@@ -125,6 +134,7 @@ class PostgresDatabase:
             async with asyncio.timeout_at(deadline_s):
                 connection = await self._connected()
                 try:
+                    await check_role(connection, self.terms)
                     await self._begin(connection, deadline_s - loop.time(), writes=writes)
                     yield connection
                 finally:
@@ -175,14 +185,6 @@ class PostgresDatabase:
             "extra_float_digits": "1",
         }
         await _sent(connection, _SETTINGS, [json.dumps(settings)])
-        if not writes:
-            found = await (await _sent(connection, _RIGHTS)).fetchone()
-            # Such a role can read and write the server's files and run programs, whatever checks statements pass.
-            if found is None or found[0]:
-                reason = (
-                    "its role is a superuser or reads and writes the server's files: give it one that may only read"
-                )
-                raise not_usable(self.terms.name, reason)
 
     def _failure_of(self, error: Exception, limit_s: float) -> ToolFailure:
         from psycopg import errors
@@ -232,11 +234,14 @@ async def _sent(connection: AsyncConnection[Any], sql: str, parameters: Sequence
     return cursor
 
 
-async def _check_cost(
-    connection: AsyncConnection[Any], statement: Statement, parameters: Parameters, max_cost: float
-) -> None:
+async def _plan_of(connection: AsyncConnection[Any], statement: Statement, parameters: Parameters) -> Sequence[Any]:
+    """Return the plans of the statement, which is not run: more than one where a rule adds others."""
     row = await (await _sent(connection, f"EXPLAIN (FORMAT JSON) {statement.text}", bound(parameters))).fetchone()
-    plan = row[0] if row and isinstance(row[0], list) else json.loads(row[0])
+    plans: Sequence[Any] = row[0] if row and isinstance(row[0], list) else json.loads(row[0])
+    return plans
+
+
+def _check_cost(plan: Sequence[Any], max_cost: float) -> None:
     cost = float(plan[0]["Plan"]["Total Cost"])
     if cost > max_cost:
         message = (
@@ -257,7 +262,8 @@ class PostgresReading:
         self._columns: list[Column] = []
         self._types: list[int] = []
 
-    async def start(self, sql: str, parameters: Parameters) -> None:
+    async def declare(self, sql: str, parameters: Parameters) -> None:
+        """Have the server plan the query, of which nothing runs yet."""
         # Measured in an outer query, so that the query keeps its meaning: OFFSET 0 prevents the planner from merging
         # the two. A line break ends a comment at the query's end.
         measured = (
@@ -265,6 +271,8 @@ class PostgresReading:
             f"<= {_ROW_MAX_BYTES} THEN true ELSE ('{_TOO_LARGE}' || octet_length(q::text))::boolean END"
         )
         await _sent(self._connection, f"DECLARE toolhub NO SCROLL CURSOR FOR {measured}", bound(parameters))
+
+    async def start(self) -> None:
         _take_texts(self._connection)
         cursor = await _sent(self._connection, _FETCH)
         described = cursor.description or ()

@@ -50,17 +50,17 @@ async def described(
     """Return the tables, or the one that `table` names with or without its schema; and whether there are more."""
     found = [
         row
-        for row in await _rows(connection, _TABLES, terms.schema)
+        for row in await fetch_rows(connection, _TABLES, terms.schema)
         if may_use_table(f"{row[1]}.{row[2]}", terms) and table in ("", f"{row[1]}.{row[2]}", _written(row, terms))
     ]
     numbers = [row[0] for row in found[:MAX_TABLES]]
     columns: dict[int, list[DescribedColumn]] = {number: [] for number in numbers}
-    listed = await _rows(connection, _COLUMNS, numbers, MAX_COLUMNS + 1)
+    listed = await fetch_rows(connection, _COLUMNS, numbers, MAX_COLUMNS + 1)
     for number, name, kind, nullable, default, comment in listed[:MAX_COLUMNS]:
         columns[number].append(
             DescribedColumn(name=name, type=kind, nullable=nullable, default=default, comment=comment)
         )
-    keys = await _rows(connection, _KEYS, numbers)
+    keys = await fetch_rows(connection, _KEYS, numbers)
     tables = [
         DescribedTable(
             name=_written(row, terms),
@@ -84,7 +84,8 @@ def _foreign(key: Any, terms: DatabaseTerms) -> ForeignKey:
     return ForeignKey(columns=key[4], table=target, target_columns=key[5])
 
 
-async def _rows(connection: AsyncConnection[Any], sql: bytes, *parameters: Any) -> list[Any]:
+async def fetch_rows(connection: AsyncConnection[Any], sql: bytes, *parameters: Any) -> list[Any]:
+    """Return the rows of one of the hub's own queries."""
     from psycopg import AsyncRawCursor
 
     cursor = AsyncRawCursor(connection)

@@ -1,4 +1,4 @@
-"""A SQLite file behind an authorizer: SQLite asks it before any access of a statement.
+"""A SQLite file behind an authorizer: SQLite asks it before any access of a statement (sqlite_authorizer.py).
 
 `mode=ro` alone does not protect: from such a connection ATTACH and VACUUM INTO write new files. The authorizer allows
 reading listed tables and calling listed functions, and nothing else. Work runs in threads and checks every few thousand
@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,13 +22,15 @@ from typing import Any, Final
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
-from toolhub_service.guards.sql import MAX_CHARS, may_call, may_use_table
-from toolhub_service.guards.sql_statement import Statement
+from toolhub_service.guards.sql import MAX_CHARS, denied_statement, may_use_table
+from toolhub_service.guards.sql_sqlite import lowered
 from toolhub_service.tools.database.connection import (
     MAX_COLUMNS,
     MAX_TABLES,
     SAFE_INTEGER,
+    Accept,
     Column,
     DatabaseLimits,
     DescribedColumn,
@@ -42,6 +44,7 @@ from toolhub_service.tools.database.connection import (
     too_slow,
     unreachable,
 )
+from toolhub_service.tools.database.sqlite_authorizer import StatementAuthorizer
 from toolhub_service.tools.threads import to_thread
 
 _VALUE_MAX_BYTES: Final = 1024 * 1024
@@ -57,11 +60,6 @@ _LIMITS: Final = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 32,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-_READS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE})
-_WRITES: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
-_IN_FROM: Final = frozenset({"json_each", "json_tree"})
-# Tables in which full-text search stores its words: SQLite reads them by statements of its own.
-_SHADOWS: Final = frozenset("data idx content docsize config segments segdir stat node parent rowid".split())
 _STEPS: Final = 5_000
 _BATCH_ROWS: Final = 500
 _BATCH_BYTES: Final = 1024 * 1024
@@ -83,26 +81,32 @@ class SqliteDatabase:
 
     @asynccontextmanager
     async def query(
-        self, statement: Statement, parameters: Parameters, deadline_s: float
+        self, statement: Statement, parameters: Parameters, deadline_s: float, accept: Accept
     ) -> AsyncIterator[SqliteReading]:
-        session = await to_thread(partial(self._begun, deadline_s))
+        session = await to_thread(partial(self._begun, deadline_s, writes=False))
         try:
+            accept(await to_thread(partial(session.prepare, statement, parameters)))
             await to_thread(partial(session.start, statement.text, parameters))
-            yield session
+            yield SqliteReading(session)
         finally:
             session.close()
 
-    async def execute(self, statement: Statement, parameters: Parameters, deadline_s: float) -> int:
-        return await to_thread(partial(self._execute, statement.text, parameters, deadline_s))
+    async def execute(self, statement: Statement, parameters: Parameters, deadline_s: float, accept: Accept) -> int:
+        session = await to_thread(partial(self._begun, deadline_s, writes=True))
+        try:
+            accept(await to_thread(partial(session.prepare, statement, parameters)))
+            return await to_thread(partial(session.change, statement.text, parameters))
+        finally:
+            session.close()
 
     async def describe(self, table: str, deadline_s: float) -> tuple[list[DescribedTable], bool]:
         return await to_thread(partial(self._describe, table, deadline_s))
 
-    def _begun(self, deadline_s: float, stop: threading.Event) -> SqliteReading:
-        return SqliteReading(self.open(), self.terms, deadline_s)
+    def _begun(self, deadline_s: float, stop: threading.Event, *, writes: bool) -> _Session:
+        return _Session(self.open(writes=writes), self.terms, deadline_s, writes=writes)
 
     def open(self, *, writes: bool = False) -> sqlite3.Connection:
-        """Return a protected connection for use in any thread. Raises ToolFailure."""
+        """Return a connection for use in any thread, without an authorizer yet. Raises ToolFailure."""
         mode = "rw" if writes else "ro"
         try:
             uri = f"{self._file.absolute().as_uri()}?mode={mode}"
@@ -115,36 +119,24 @@ class SqliteDatabase:
             # Views and triggers of the file may then call only functions that are marked innocuous.
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute(f"PRAGMA query_only = {'OFF' if writes else 'ON'}")
+            connection.execute(f"PRAGMA foreign_keys = {'ON' if writes else 'OFF'}")
+            # A write takes the lock at once: a read that later becomes a write could otherwise fail in the middle.
+            connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             # SQLite opens lazily: only a read shows whether the file is a database at all.
-            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+            _load_modules(connection)
         except sqlite3.DatabaseError as error:
             connection.close()
             raise _failure_of(error, self.terms.name, None, 0.0, threading.Event()) from None
         connection.text_factory = _text
-        if writes:
-            connection.execute("PRAGMA foreign_keys = ON")
-            # Takes the lock at once: a read that later becomes a write could otherwise fail in the middle.
-            connection.execute("BEGIN IMMEDIATE")
-        # Last, because it would refuse the statements above, which are the hub's own.
-        connection.set_authorizer(partial(_authorized, self.terms, writes))
         return connection
-
-    def _execute(self, sql: str, parameters: Parameters, deadline_s: float, stop: threading.Event) -> int:
-        with closing(self.open(writes=True)) as connection, _watched(connection, self.terms.name, deadline_s, stop):
-            changed = connection.execute(sql, bound(parameters)).rowcount
-            # Only the hub's own statements end the transaction.
-            connection.set_authorizer(None)
-            connection.execute("COMMIT")
-            return max(0, changed)
 
     def _describe(self, table: str, deadline_s: float, stop: threading.Event) -> tuple[list[DescribedTable], bool]:
         with closing(self.open()) as connection, _watched(connection, self.terms.name, deadline_s, stop):
-            connection.set_authorizer(None)  # for the hub's own statements
             wanted = "SELECT name, type FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name"
             found = [
                 (name, kind)
                 for name, kind in connection.execute(wanted)
-                if may_use_table(name.lower(), self.terms) and table.lower() in ("", name.lower())
+                if may_use_table(lowered(name), self.terms) and lowered(table) in ("", lowered(name))
             ]
             described: list[DescribedTable] = []
             columns = 0
@@ -157,22 +149,63 @@ class SqliteDatabase:
             return described, len(found) > len(described)
 
 
-class SqliteReading:
-    """Implements `Reading` on a connection, which it closes."""
+class _Session:
+    """One statement on a connection of its own, which it closes: prepared, and after the call was decided, run."""
 
-    has_types = False
-
-    def __init__(self, connection: sqlite3.Connection, terms: DatabaseTerms, deadline_s: float) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, terms: DatabaseTerms, deadline_s: float, *, writes: bool
+    ) -> None:
+        self.cursor: sqlite3.Cursor | None = None
         self._connection = connection
         self._terms = terms
         self._deadline_s = deadline_s
-        self._cursor: sqlite3.Cursor | None = None
-        self._types: list[dict[str, None]] = []
+        self._authorizer = StatementAuthorizer(terms, writes=writes)
+
+    def prepare(self, parsed: Statement, parameters: Parameters, stop: threading.Event) -> Statement:
+        """Return the statement as SQLite reads it; nothing of it runs. Raises ToolFailure."""
+        self._connection.set_authorizer(self._authorizer)
+        try:
+            with self.watched(stop):
+                self._connection.execute(f"EXPLAIN {parsed.text}", bound(parameters)).close()
+                self._authorizer.settle(self._connection)
+        except ToolFailure:
+            if not self._authorizer.refusal:
+                raise
+        if self._authorizer.refusal:  # SQLite itself says no more than "not authorized"
+            raise denied_statement(self._authorizer.refusal, self._authorizer.read(parsed), self._terms)
+        return self._authorizer.read(parsed)
 
     def start(self, sql: str, parameters: Parameters, stop: threading.Event) -> None:
-        with _watched(self._connection, self._terms.name, self._deadline_s, stop):
-            self._cursor = self._connection.execute(sql, bound(parameters))
-        self._types = [{} for _ in self._cursor.description or ()]
+        with self.watched(stop):
+            self.cursor = self._connection.execute(sql, bound(parameters))
+
+    def change(self, sql: str, parameters: Parameters, stop: threading.Event) -> int:
+        """Run the statement and commit. Return the number of rows that it changed itself."""
+        with self.watched(stop):
+            self._connection.execute(sql, bound(parameters)).close()
+            # Only the hub's own statements end the transaction.
+            self._connection.set_authorizer(None)
+            # Not `rowcount`, which Python sets by the first word of the statement: never for one that begins with WITH.
+            (changed,) = self._connection.execute("SELECT changes()").fetchone()
+            self._connection.execute("COMMIT")
+            return int(changed)
+
+    def watched(self, stop: threading.Event) -> AbstractContextManager[None]:
+        return _watched(self._connection, self._terms.name, self._deadline_s, stop)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class SqliteReading:
+    """Implements `Reading` on a session whose statement has started."""
+
+    has_types = False
+
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+        self._cursor = session.cursor
+        self._types: list[dict[str, None]] = [{} for _ in (self._cursor.description if self._cursor else None) or ()]
 
     @property
     def columns(self) -> Sequence[Column]:
@@ -187,7 +220,7 @@ class SqliteReading:
     def _next_rows(self, stop: threading.Event) -> list[Row]:
         rows: list[Row] = []
         size = 0
-        with _watched(self._connection, self._terms.name, self._deadline_s, stop):
+        with self._session.watched(stop):
             while self._cursor is not None and len(rows) < _BATCH_ROWS and size < _BATCH_BYTES:
                 values = self._cursor.fetchone()
                 if values is None:
@@ -199,37 +232,16 @@ class SqliteReading:
                 rows.append([_json(value) for value in values])
         return rows
 
-    def close(self) -> None:
-        self._connection.close()
 
-
-def _authorized(
-    terms: DatabaseTerms,
-    writes: bool,
-    action: int,
-    first: str | None,
-    second: str | None,
-    database: str | None,
-    _by: str | None,
-) -> int:
-    """Authorize an access, while SQLite prepares a statement. `_by`, the view or trigger that causes it, is no
-    justification."""
-    if action in _READS:
-        allowed = True
-    elif action == sqlite3.SQLITE_FUNCTION:
-        allowed = may_call((second or "").lower(), terms)
-    elif action == sqlite3.SQLITE_READ or (writes and action in _WRITES):
-        allowed = database in (None, "", "main") and _may_touch((first or "").lower(), terms)
-    else:
-        allowed = False
-    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
-
-
-def _may_touch(table: str, terms: DatabaseTerms) -> bool:
-    if table in _IN_FROM or may_use_table(table, terms):
-        return True
-    owner, _, part = table.rpartition("_")
-    return part in _SHADOWS and bool(owner) and may_use_table(owner, terms)
+def _load_modules(connection: sqlite3.Connection) -> None:
+    """Connect the virtual tables: at its first use each declares its columns as if it created a table, which an
+    authorizer would refuse."""
+    connection.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").close()
+    virtual = "SELECT name FROM main.sqlite_schema WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
+    for (name,) in connection.execute(virtual).fetchall():
+        # One whose module is not there is refused when a statement uses it.
+        with suppress(sqlite3.OperationalError):
+            connection.execute("SELECT 1 FROM pragma_table_info(?)", (name,)).close()
 
 
 @contextmanager

@@ -1,36 +1,13 @@
-"""The contents of one parsed SQL statement, in the terms that policy, plans and refusals use for every dialect."""
+"""The functions that a statement may call on every connection: they neither change anything nor read anything but their
+arguments.
+
+Any other name is refused: a database has thousands of functions, extensions add more, and some read files, connect to
+hosts or run other SQL.
+"""
 
 from __future__ import annotations
 
 from typing import Final
-
-import msgspec
-
-QUERY: Final = "SELECT"
-"""Also of VALUES and TABLE."""
-WRITES: Final = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
-
-
-class Statement(msgspec.Struct, frozen=True):
-    """One statement, parsed but not yet checked."""
-
-    kind: str
-    """SELECT, INSERT, UPDATE, DELETE, MERGE, or the first word of another one, such as DROP."""
-    text: str = ""
-    """The statement as written, without surrounding text; empty where it can never run."""
-    tables: tuple[str, ...] = ()
-    """Tables that it reads or writes, sorted: `schema.table` in PostgreSQL, `table` in SQLite, in the database's
-    case."""
-    functions: tuple[str, ...] = ()
-    """Functions that it calls, sorted: `name`, or `schema.name` for a schema other than the database's own."""
-    problems: tuple[str, ...] = ()
-    """Why no configuration allows it: each completes "The statement …"."""
-    has_condition: bool = True
-    """False: an UPDATE or DELETE of every row."""
-
-
-# Functions that neither change anything nor read anything but their arguments. Any other name is refused: a database
-# has thousands of functions, extensions add more, and some read files, connect to hosts or run other SQL.
 
 _AGGREGATES: Final = """
 array_agg avg bit_and bit_or bit_xor bool_and bool_or count every json_agg json_object_agg json_agg_strict

@@ -1,0 +1,125 @@
+"""Decides what one statement may touch in a SQLite file, and says what it touches.
+
+SQLite asks for each table, column and function while it prepares a statement (sqlite3_set_authorizer): that is what the
+statement will do, whatever a parser made of its text. First it prepares the statement for EXPLAIN, which runs nothing,
+and the answers are collected; then it prepares it to run, and only what was collected is allowed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from msgspec.structs import replace
+
+from toolhub_service.domain.statement import QUERY, Statement
+from toolhub_service.domain.tool import DatabaseTerms
+from toolhub_service.guards.sql import may_call, may_use_table, refused_function, refused_table
+from toolhub_service.guards.sql_sqlite import IN_FROM, lowered
+
+_SELECTS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE})
+_WRITES: Final = {
+    sqlite3.SQLITE_INSERT: "INSERT",
+    sqlite3.SQLITE_UPDATE: "UPDATE",
+    sqlite3.SQLITE_DELETE: "DELETE",
+}
+# Tables in which full-text search stores its words: SQLite reads them by statements of its own.
+_SHADOWS: Final = frozenset("data idx content docsize config segments segdir stat node parent rowid".split())
+
+
+class StatementAuthorizer:
+    """Of one statement; SQLite calls it. `writes`: whether the statement may change rows."""
+
+    def __init__(self, terms: DatabaseTerms, *, writes: bool) -> None:
+        self.refusal = ""
+        """Why the first access was refused, with what to do; empty: none was."""
+        self._terms = terms
+        self._writes = writes
+        self._tables: set[str] = set()
+        self._functions: set[str] = set()
+        self._actions: set[str] = set()
+        self._written: set[str] = set()
+        self._unclear: set[str] = set()
+        """Names of which SQLite does not say whether they are tables or WITH queries: no column of them is read."""
+        self._is_collecting = True
+
+    def __call__(
+        self, action: int, first: str | None, second: str | None, database: str | None, _by: str | None
+    ) -> int:
+        """Authorize one access. `_by`, the view, trigger or WITH query that causes it, is no justification."""
+        if self._is_collecting:
+            is_allowed = self._collect(action, lowered(first or ""), lowered(second or ""), database)
+        else:
+            is_allowed = self._is_collected(action, lowered(first or ""), lowered(second or ""), database)
+        return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+    def settle(self, connection: sqlite3.Connection) -> None:
+        """Allow from now on what was collected, and nothing else."""
+        self._is_collecting = False
+        for name in sorted(self._unclear):
+            connection.set_authorizer(None)
+            found = "SELECT 1 FROM main.sqlite_schema WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')"
+            if name.startswith("sqlite_") or connection.execute(found, (name,)).fetchone() is not None:
+                self._use(name)
+        connection.set_authorizer(self)
+
+    def read(self, parsed: Statement) -> Statement:
+        """Return the statement as SQLite reads it, with what the parser found besides: SQLite leaves out WITH queries
+        that nothing uses, and the rows that a REPLACE deletes."""
+        reads = () if self._tables <= self._written else (QUERY,)
+        return replace(
+            parsed,
+            tables=tuple(sorted(self._tables.union(parsed.tables))),
+            functions=tuple(sorted(self._functions.union(parsed.functions))),
+            actions=tuple(sorted({*parsed.actions, *self._actions, *reads})),
+        )
+
+    def _collect(self, action: int, first: str, second: str, database: str | None) -> bool:
+        if action in _SELECTS:
+            return True
+        if action == sqlite3.SQLITE_FUNCTION:
+            return self._call(second)
+        if action == sqlite3.SQLITE_READ and not second and database is None:
+            self._unclear.add(first)
+            return True
+        if action != sqlite3.SQLITE_READ and not (self._writes and action in _WRITES):
+            return self._refuse("The statement does what no tool does: only rows of tables may be read or changed.")
+        if database not in (None, "", "main"):
+            return self._refuse(f"The statement uses the database {database}: only main may be used.")
+        if action == sqlite3.SQLITE_READ and first in IN_FROM:
+            return self._call(first)
+        if action in _WRITES:
+            self._actions.add(_WRITES[action])
+            self._written.add(first)
+        return self._use(first)
+
+    def _call(self, function: str) -> bool:
+        self._functions.add(function)
+        return may_call(function, self._terms) or self._refuse(refused_function(function, self._terms))
+
+    def _use(self, table: str) -> bool:
+        self._tables.add(table)
+        return may_use_table(table, self._terms) or self._refuse(refused_table(table))
+
+    def _refuse(self, why: str) -> bool:
+        self.refusal = self.refusal or why
+        return False
+
+    def _is_collected(self, action: int, first: str, second: str, database: str | None) -> bool:
+        if action in _SELECTS:
+            return True
+        if action == sqlite3.SQLITE_FUNCTION:
+            return second in self._functions or may_call(second, self._terms)
+        if action == sqlite3.SQLITE_PRAGMA:  # full-text search asks whether its table has changed
+            return first == "data_version" and not second
+        if action != sqlite3.SQLITE_READ and not (self._writes and action in _WRITES):
+            return False
+        if action == sqlite3.SQLITE_READ and not second and database is None and first in self._unclear:
+            return True
+        if database not in (None, "", "main"):
+            return False
+        return first in self._tables or first in self._functions or self._is_shadow(first)
+
+    def _is_shadow(self, table: str) -> bool:
+        owner, _, part = table.rpartition("_")
+        return part in _SHADOWS and owner in self._tables
