@@ -239,7 +239,7 @@ def _shop(folder: Path, **terms: Any) -> list[dict[str, Any]]:
 
 
 async def db(place: ExtraEnvironment) -> None:
-    """SQLite's statements by sqlglot, PostgreSQL's by pglast, of a role that may only read."""
+    """SQLite's statements by sqlglot, PostgreSQL's by pgparse, of a role that may only read."""
     admin = place.service("postgres_url")
     role = f"reader_{os.getpid()}"
     with psycopg.connect(admin, autocommit=True) as connection:

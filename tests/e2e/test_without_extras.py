@@ -16,7 +16,7 @@ EXTRAS = {
     "programs": ("core/program.run",),
 }
 BLOCKED = (
-    "apprise lxml mss pglast playwright psycopg psycopg_pool pyarrow pydantic_monty readability sqlglot trafilatura"
+    "apprise lxml mss pgparse playwright psycopg psycopg_pool pyarrow pydantic_monty readability sqlglot trafilatura"
 )
 # Python imports it at its start: from then on these libraries are not there.
 SITE = f"""
