@@ -79,6 +79,7 @@ _BARE: Final = {
     "JsonParseExpr.expr": "JsonValueExpr",
     "JsonSerializeExpr.expr": "JsonValueExpr",
 }
+_TARGETS: Final = frozenset({"InsertStmt", "UpdateStmt", "DeleteStmt", "MergeStmt"})
 _BRANCHES: Final = {"CMD_INSERT": "INSERT", "CMD_UPDATE": "UPDATE", "CMD_DELETE": "DELETE"}
 # After a dot: the name of a column, or of a function that is called with what precedes it.
 _CALLED: Final = re.compile(
@@ -141,6 +142,7 @@ def _walked(root_name: str, root: Node, schema: str, allowed: frozenset[str]) ->
     """Read each node with the names of the WITH queries visible to it; uses a stack, because expressions may be
     deep."""
     found = _Found(schema)
+    rows = root.get("selectStmt", {}).get("SelectStmt")
     stack: list[tuple[str, Node, frozenset[str]]] = [(root_name, root, frozenset())]
     while stack:
         name, node, queries = stack.pop()
@@ -148,7 +150,9 @@ def _walked(root_name: str, root: Node, schema: str, allowed: frozenset[str]) ->
             found.problems[_PROBLEMS.get(name, f"has a part that is not allowed ({name})")] = None
             continue
         if name.endswith("Stmt"):
-            _statement(name, node, found, is_root=node is root)
+            # The rows of INSERT … VALUES are read from nowhere.
+            is_query = name == "SelectStmt" and not ("valuesLists" in node and node is rows)
+            _statement(name, node, found, is_root=node is root, is_query=is_query)
         with_clause = node.get("withClause")
         if with_clause is not None:
             queries = _scoped(with_clause, queries, stack)
@@ -168,10 +172,7 @@ def _walked(root_name: str, root: Node, schema: str, allowed: frozenset[str]) ->
     return found
 
 
-_TARGETS: Final = frozenset({"InsertStmt", "UpdateStmt", "DeleteStmt", "MergeStmt"})
-
-
-def _statement(name: str, node: Node, found: _Found, *, is_root: bool) -> None:
+def _statement(name: str, node: Node, found: _Found, *, is_root: bool, is_query: bool) -> None:
     kind = name.removesuffix("Stmt").upper()
     if kind != QUERY and not is_root:
         found.problems["writes within WITH: one statement may write once"] = None
@@ -187,7 +188,7 @@ def _statement(name: str, node: Node, found: _Found, *, is_root: bool) -> None:
             found.actions.add("UPDATE")
         if node.get("fromClause") or node.get("usingClause"):
             found.actions.add(QUERY)
-    elif is_root or "valuesLists" not in node:
+    elif is_query:
         found.actions.add(QUERY)
 
 

@@ -97,6 +97,8 @@ def _walked(root: Any, kind: str) -> _Found:
     table."""
     found = _Found()
     target = _target(root, kind, found)
+    # The rows of INSERT … VALUES are read from nowhere.
+    rows = root.args.get("expression") if type(root.args.get("expression")).__name__ == "Values" else None
     stack: list[tuple[Any, frozenset[str]]] = [(root, frozenset())]
     while stack:
         node, queries = stack.pop()
@@ -111,7 +113,7 @@ def _walked(root: Any, kind: str) -> _Found:
             _table(node, frozenset() if node is target else queries, found)
         elif type(node).__name__ == "In" and node.args.get("field") is not None:
             _in_table(node.args["field"], queries, found)
-        elif type(node).__name__ == "Select":
+        elif type(node).__name__ in ("Select", "Values") and node is not rows:
             found.actions.add(QUERY)
         elif name := _function_name(node):
             found.functions.add(name)
@@ -136,11 +138,13 @@ def _target(root: Any, kind: str, found: _Found) -> Any:
 
 
 def _in_table(tested: Any, queries: frozenset[str], found: _Found) -> None:
-    """Note the table of `x IN t`."""
+    """Note the table of `x IN t`, which is read."""
     from sqlglot import exp
 
+    found.actions.add(QUERY)
     name = lowered(tested.name)
-    if not isinstance(tested, exp.Func) and name not in queries:
+    is_plain = isinstance(tested, exp.Identifier) or (isinstance(tested, exp.Column) and not tested.table)
+    if not isinstance(tested, exp.Func) and not (is_plain and name in queries):
         found.tables.add(name)
 
 

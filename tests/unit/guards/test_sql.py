@@ -36,6 +36,11 @@ def refusal(sql: str, terms: DatabaseTerms, *, writes: bool = False) -> ToolFail
         ("WITH secrets AS (SELECT 1) SELECT * FROM public.secrets", ("public.secrets",)),
         ("SELECT * FROM (WITH secrets AS (SELECT 1) SELECT 1) AS x, secrets", ("public.secrets",)),
         ("SELECT (SELECT max(id) FROM a), EXISTS (SELECT FROM b) FROM c", ("public.a", "public.b", "public.c")),
+        ("SELECT JSON_OBJECT('a' VALUE (SELECT 1 FROM b))", ("public.b",)),
+        (
+            "SELECT count(*) FILTER (WHERE x IN (TABLE b)) OVER (ORDER BY (SELECT 1 FROM c)) FROM a",
+            ("public.a", "public.b", "public.c"),
+        ),
     ],
 )
 def test_tables_of_postgres_are_those_that_it_would_touch(sql: str, tables: tuple[str, ...]) -> None:
@@ -52,6 +57,9 @@ def test_tables_of_postgres_are_those_that_it_would_touch(sql: str, tables: tupl
         ("SELECT 1 FROM orders WHERE id IN (1, 2)", ("orders",)),
         ("SELECT value FROM json_each('[1]')", ()),
         ("SELECT * FROM (WITH t AS (SELECT 1) SELECT * FROM t), t", ("t",)),
+        ("WITH t AS (SELECT 1 AS a) SELECT 1 WHERE 1 IN t", ()),
+        ("WITH t AS (SELECT 1 AS a) SELECT 1 WHERE 1 IN main.t", ("t",)),
+        ("SELECT * FROM \u212aunden", ("\u212aunden",)),
     ],
 )
 def test_tables_of_sqlite_are_at_least_those_that_it_would_touch(sql: str, tables: tuple[str, ...]) -> None:
@@ -107,6 +115,38 @@ def test_each_tool_runs_its_own_classes_of_statements(dialect: str) -> None:
     )
     for sql in ("DROP TABLE t", "INSERT INTO t VALUES (1) RETURNING a", "DELETE FROM t; DELETE FROM u", ""):
         assert refusal(sql, terms, writes=True).error.kind is ErrorKind.POLICY_DENIED, sql
+
+
+@pytest.mark.parametrize(
+    ("dialect", "sql", "tables", "actions"),
+    [
+        ("postgres", "WITH t AS (SELECT 1) UPDATE t SET a = 1", ("public.t",), ("SELECT", "UPDATE")),
+        ("postgres", "WITH t AS (SELECT 1) INSERT INTO t TABLE t", ("public.t",), ("INSERT", "SELECT")),
+        ("postgres", "WITH t AS (SELECT 1) DELETE FROM t USING t AS u", ("public.t",), ("DELETE", "SELECT")),
+        (
+            "postgres",
+            "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = 2",
+            ("public.t",),
+            ("INSERT", "UPDATE"),
+        ),
+        (
+            "postgres",
+            "MERGE INTO t USING u ON true WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT VALUES (1)",
+            ("public.t", "public.u"),
+            ("DELETE", "INSERT", "SELECT"),
+        ),
+        ("sqlite", "WITH t AS (SELECT 1) UPDATE t SET a = 1", ("t",), ("SELECT", "UPDATE")),
+        ("sqlite", "WITH t AS (SELECT 1) INSERT INTO T (a) SELECT * FROM t", ("t",), ("INSERT", "SELECT")),
+        ("sqlite", "WITH t AS (SELECT 1) DELETE FROM [t]", ("t",), ("DELETE", "SELECT")),
+        ("sqlite", "INSERT OR REPLACE INTO t VALUES (1)", ("t",), ("DELETE", "INSERT")),
+        ("sqlite", "INSERT INTO t VALUES (1) ON CONFLICT (a) DO UPDATE SET a = 2", ("t",), ("INSERT", "UPDATE")),
+    ],
+)
+def test_a_write_names_its_target_and_all_that_it_does(
+    dialect: str, sql: str, tables: tuple[str, ...], actions: tuple[str, ...]
+) -> None:
+    statement = check_sql(sql, WRITING[dialect], writes=True)
+    assert (statement.tables, statement.actions) == (tables, actions)
 
 
 @pytest.mark.parametrize("word", ["DROP", "VACUUM", "EXPLAIN"])

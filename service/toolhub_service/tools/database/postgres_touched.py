@@ -99,7 +99,7 @@ async def touched_by(
         raise denied_statement(problem, parsed, terms)
     tables = {each.full_name for each in relations if not each.is_catalog or each.full_name in parsed.tables}
     actions = {*parsed.actions, *_operations(plan)}
-    if any(not each.is_locked_for_more for each in relations):
+    if parsed.kind == QUERY or any(not each.is_locked_for_more for each in relations):
         actions.add(QUERY)
     read = replace(parsed, tables=tuple(sorted(tables)), actions=tuple(sorted(actions)))
     return read, frozenset(locks)

@@ -166,8 +166,8 @@ class _Session:
         self._connection.set_authorizer(self._authorizer)
         try:
             with self.watched(stop):
-                self._connection.execute(f"EXPLAIN {parsed.text}", bound(parameters)).close()
-                self._authorizer.settle(self._connection)
+                program = self._connection.execute(f"EXPLAIN {parsed.text}", bound(parameters)).fetchall()
+                self._authorizer.settle(self._connection, program)
         except ToolFailure:
             if not self._authorizer.refusal:
                 raise

@@ -2,13 +2,16 @@
 
 SQLite asks for each table, column and function while it prepares a statement (sqlite3_set_authorizer): that is what the
 statement will do, whatever a parser made of its text. First it prepares the statement for EXPLAIN, which runs nothing,
-and the answers are collected; then it prepares it to run, and only what was collected is allowed.
+and the questions are collected; then it prepares it to run, and only what was collected is allowed. SQLite does not ask
+about a table on the right of NATURAL JOIN or USING of which only the joined columns are read. So the program that
+EXPLAIN shows is read as well: it opens the tree of each table that it will touch.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -23,6 +26,8 @@ _WRITES: Final = {
     sqlite3.SQLITE_UPDATE: "UPDATE",
     sqlite3.SQLITE_DELETE: "DELETE",
 }
+# By its instruction, the members of a row of EXPLAIN that say which tree is opened or emptied, and of which database.
+_OPENS: Final = {"OpenRead": (3, 4), "OpenWrite": (3, 4), "ReopenIdx": (3, 4), "Clear": (2, 3)}
 # Tables in which full-text search stores its words: SQLite reads them by statements of its own.
 _SHADOWS: Final = frozenset("data idx content docsize config segments segdir stat node parent rowid".split())
 
@@ -39,6 +44,7 @@ class StatementAuthorizer:
         self._functions: set[str] = set()
         self._actions: set[str] = set()
         self._written: set[str] = set()
+        self._selects = False
         self._unclear: set[str] = set()
         """Names of which SQLite does not say whether they are tables or WITH queries: no column of them is read."""
         self._is_collecting = True
@@ -53,20 +59,24 @@ class StatementAuthorizer:
             is_allowed = self._is_collected(action, lowered(first or ""), lowered(second or ""), database)
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
-    def settle(self, connection: sqlite3.Connection) -> None:
-        """Allow from now on what was collected, and nothing else."""
+    def settle(self, connection: sqlite3.Connection, program: Sequence[Sequence[Any]]) -> None:
+        """Allow from now on what was collected, and nothing else; `program`: the rows of EXPLAIN."""
         self._is_collecting = False
+        connection.set_authorizer(None)  # for the hub's own statements
         for name in sorted(self._unclear):
-            connection.set_authorizer(None)
             found = "SELECT 1 FROM main.sqlite_schema WHERE name = ? COLLATE NOCASE AND type IN ('table', 'view')"
             if name.startswith("sqlite_") or connection.execute(found, (name,)).fetchone() is not None:
+                self._use(name)
+        for name in sorted(_opened(connection, program)):
+            # Numbers of rows are counted there, whoever inserts.
+            if not (self._writes and name == "sqlite_sequence"):
                 self._use(name)
         connection.set_authorizer(self)
 
     def read(self, parsed: Statement) -> Statement:
         """Return the statement as SQLite reads it, with what the parser found besides: SQLite leaves out WITH queries
         that nothing uses, and the rows that a REPLACE deletes."""
-        reads = () if self._tables <= self._written else (QUERY,)
+        reads = (QUERY,) if self._selects or not self._tables <= self._written else ()
         return replace(
             parsed,
             tables=tuple(sorted(self._tables.union(parsed.tables))),
@@ -76,6 +86,7 @@ class StatementAuthorizer:
 
     def _collect(self, action: int, first: str, second: str, database: str | None) -> bool:
         if action in _SELECTS:
+            self._selects = True
             return True
         if action == sqlite3.SQLITE_FUNCTION:
             return self._call(second)
@@ -123,3 +134,15 @@ class StatementAuthorizer:
     def _is_shadow(self, table: str) -> bool:
         owner, _, part = table.rpartition("_")
         return part in _SHADOWS and owner in self._tables
+
+
+def _opened(connection: sqlite3.Connection, program: Sequence[Sequence[Any]]) -> set[str]:
+    """Return the tables whose trees, or whose indexes' trees, a program opens."""
+    named = "SELECT rootpage, tbl_name FROM main.sqlite_schema WHERE rootpage > 0"
+    tables = {1: "sqlite_schema"} | {page: lowered(name) for page, name in connection.execute(named)}
+    opened = set()
+    for row in program:
+        if (members := _OPENS.get(row[1])) is not None:
+            page, database = (row[member] for member in members)
+            opened.add(tables.get(page, "sqlite_schema") if database == 0 else "sqlite_temp_schema")
+    return opened
