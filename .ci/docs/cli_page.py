@@ -21,7 +21,8 @@ Checks (`doctor`, `audit verify`, `policy check` …) are plain text. Commands a
 `tools show` …) print its JSON. `-o json`, `jsonl`, `yaml`, `name`, `table` and `wide` choose otherwise.
 
 Exit codes: 0 success, 1 refused or failed (a tool, the policy or a check), 2 wrong usage, 3 the hub could not be
-reached, 130 interrupted by Ctrl-C.
+reached, 4 the connection broke after the request was sent (whether it had its effect is not known, and the message says
+how to find out), 130 interrupted by Ctrl-C.
 """
 _WIDTH = 100
 

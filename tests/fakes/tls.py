@@ -67,13 +67,16 @@ class Authority:
         *,
         dns: Sequence[str] = ("localhost",),
         uris: Sequence[str] = (),
+        begins_in_s: float = -3_600,
         lifetime_s: float = 3_600,
         is_ca: bool = False,
     ) -> Signed:
-        """The chain without the root."""
+        """The chain without the root; both times are from now on."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._build(subject, key, dns=dns, uris=uris, lifetime_s=lifetime_s, is_ca=is_ca)
+        certificate = self._build(
+            subject, key, dns=dns, uris=uris, begins_in_s=begins_in_s, lifetime_s=lifetime_s, is_ca=is_ca
+        )
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -89,10 +92,12 @@ class Authority:
         uris: Sequence[str],
         lifetime_s: float,
         is_ca: bool,
+        begins_in_s: float = -3_600,
     ) -> x509.Certificate:
         now = dt.datetime.now(dt.UTC)
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
-        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - dt.timedelta(hours=1))
+        begin = now + dt.timedelta(seconds=begins_in_s)
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(begin)
         builder = builder.not_valid_after(now + dt.timedelta(seconds=lifetime_s))
         builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.fakes.tls import Authority, Signed, tls_settings
 from tests.hub import CALL_TIMEOUT_S, RunningHub, channel_to, request, running_hub, settings_of
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.app.certificates import LiveCertificates
 from toolhub_service.app.doctor import State
 from toolhub_service.app.doctor.credentials import certificate_checks
 from toolhub_service.app.serving import reload_certificates
@@ -185,3 +187,53 @@ async def test_a_broken_partial_or_loose_file_keeps_the_old_certificate_and_is_c
         await reload_certificates(running.hub, asked=False)
         assert metric(running, "toolhub_certificate_reloads_total", ok="true") == 1
         assert await reaches(running, trusting(authority))
+
+
+@pytest.mark.promise("tls.reloaded")
+async def test_an_expired_or_not_yet_valid_certificate_never_replaces_a_valid_one(tmp_path: Path) -> None:
+    authority = Authority()
+    async with running_hub(tmp_path, settings=tls_settings(tmp_path, authority)) as running:
+        for count, options in enumerate(({"lifetime_s": -60}, {"begins_in_s": 7_200, "lifetime_s": 9_000}), start=1):
+            renew(tmp_path, authority, **options)
+            for _ in range(2):  # reported once, not at each check
+                await reload_certificates(running.hub, asked=False)
+            assert await reaches(running, trusting(authority))
+            assert metric(running, "toolhub_certificate_reloads_total", file="certificate", ok="false") == count
+        renew(tmp_path, authority)
+        await reload_certificates(running.hub, asked=False)
+        assert metric(running, "toolhub_certificate_reloads_total", file="certificate", ok="true") == 1
+        assert await reaches(running, trusting(authority))
+
+
+async def test_expired_cas_of_clients_never_replace_valid_ones(tmp_path: Path) -> None:
+    authority, clients = Authority(), Authority()
+    mine = clients.sign("agent")
+    async with running_hub(tmp_path, settings=tls_settings(tmp_path, authority, client_ca=clients)) as running:
+        put(tmp_path / "clients.pem", Authority().sign("old", lifetime_s=-60, is_ca=True).certificate)
+        await reload_certificates(running.hub, asked=False)
+        assert metric(running, "toolhub_certificate_reloads_total", file="client_ca", ok="false") == 1
+        assert await reaches(running, trusting(authority, mine))
+
+
+def test_a_certificate_that_was_not_yet_valid_comes_into_force_when_it_is(tmp_path: Path) -> None:
+    authority, now = Authority(), [time.time()]
+    settings = settings_of(tmp_path, tls_settings(tmp_path, authority))
+    certificates = LiveCertificates(settings, now_s=lambda: now[0])
+    renew(tmp_path, authority, begins_in_s=600, lifetime_s=3_000)
+    (rejected,) = certificates.reload(asked=False, problem_of=lambda _: "")
+    assert "is not valid before" in rejected.problem
+    assert "set this machine's clock" in rejected.problem
+    assert certificates.reload(asked=False, problem_of=lambda _: "") == []
+    now[0] += 700
+    (taken,) = certificates.reload(asked=False, problem_of=lambda _: "")
+    assert not taken.problem
+    assert taken.validity.begin_s > now[0] - 200
+
+
+def test_an_expired_certificate_replaces_one_that_has_expired_too(tmp_path: Path) -> None:
+    authority, now = Authority(), [time.time()]
+    certificates = LiveCertificates(settings_of(tmp_path, tls_settings(tmp_path, authority)), now_s=lambda: now[0])
+    now[0] += 10_000
+    renew(tmp_path, authority)
+    (taken,) = certificates.reload(asked=False, problem_of=lambda _: "")
+    assert not taken.problem

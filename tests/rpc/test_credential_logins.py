@@ -224,6 +224,10 @@ async def test_a_login_is_completed_by_who_began_it_with_what_came_back_and_for_
             "https://evil.example.com/callback",
             "http://127.0.0.1.evil.example.com/",
             "http://127.0.0.1@evil/",
+            "http://127.0.0.1:99999/callback",
+            "http://127.0.0.1:0/callback",
+            "http://localhost:-1/callback",
+            "http://[::1]:65536/callback",
         ):
             answer = await failed(harness.ask("alice", "BeginLogin", source="shop", redirect_uri=uri))
             assert answer.reason == "LOGIN_REFUSED"

@@ -26,14 +26,19 @@ type HubError struct {
 	Reason string
 	// Info are facts of the reason.
 	Info map[string]string
+	// NotSent says that there was no connection to send the request over.
+	NotSent bool
 	// RetryAfter is how long the hub asks to wait; 0 when it does not say.
 	RetryAfter time.Duration
 }
 
 // What errors.Is compares a HubError with.
 var (
-	// ErrUnavailable: no hub answers, or the connection broke. A call that was under way may have had its effect.
+	// ErrUnavailable: no hub answers, or the connection broke. ErrConnectionLost tells the second from the first.
 	ErrUnavailable error = codeError(codes.Unavailable)
+	// ErrConnectionLost: the connection broke after the request was sent. A call may have had its effect: find out before
+	// you repeat it, or send calls with an idempotency key.
+	ErrConnectionLost = errors.New("the connection broke after the request was sent, which may have had its effect")
 	// ErrOverloaded: the hub carries as much as it takes, or was sent more than it takes, as Reason says; it did nothing.
 	ErrOverloaded error = codeError(codes.ResourceExhausted)
 	// ErrUnauthenticated: the hub wants a credential, or knows the one that was sent no longer.
@@ -58,14 +63,29 @@ func (err *HubError) Error() string {
 	if why == "" {
 		why = err.Code.String()
 	}
-	return fmt.Sprintf("%s: %s (%s)", err.Address, err.Message, why)
+	text := fmt.Sprintf("%s: %s (%s)", err.Address, err.Message, why)
+	if err.isLost() {
+		text += ": " + ErrConnectionLost.Error()
+	}
+	return text
 }
 
 // Is compares with ErrUnavailable and its like.
 func (err *HubError) Is(target error) bool {
+	if target == ErrConnectionLost {
+		return err.isLost()
+	}
 	code, ok := target.(codeError)
 	return ok && codes.Code(code) == err.Code
 }
+
+// isLost tells whether the hub may have got the request, and nobody said what became of it.
+func (err *HubError) isLost() bool {
+	return err.Code == codes.Unavailable && err.Reason == "" && !err.NotSent
+}
+
+// neverSent are gRPC's words for a connection that was never made; it has no other sign.
+var neverSent = []string{"Error while dialing", "name resolver error", "produced zero addresses", "andshake failed"}
 
 // GRPCStatus makes status.Code and status.FromError read it.
 func (err *HubError) GRPCStatus() *status.Status { return status.New(err.Code, err.Message) }
@@ -78,6 +98,7 @@ func hubError(failed error, address string) error {
 		return failed
 	}
 	err := &HubError{Address: address, Code: told.Code(), Message: told.Message()}
+	err.NotSent = slices.ContainsFunc(neverSent, func(words string) bool { return strings.Contains(err.Message, words) })
 	for _, detail := range told.Details() {
 		switch detail := detail.(type) {
 		case *errdetails.ErrorInfo:

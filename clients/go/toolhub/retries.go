@@ -161,7 +161,7 @@ func (retry *retrier) ready(ctx context.Context, connection *grpc.ClientConn, un
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return &HubError{Address: retry.address, Code: codes.Unavailable, Message: retry.why(ctx, connection)}
+			return &HubError{Address: retry.address, Code: codes.Unavailable, Message: retry.why(ctx, connection), NotSent: true}
 		}
 	}
 }

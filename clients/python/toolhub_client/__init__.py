@@ -25,6 +25,7 @@ from toolhub_client.faces import Face
 from toolhub_client.failures import (
     ApprovalRequired,
     CallFailed,
+    ConnectionLost,
     DeadlineExceeded,
     HubError,
     HubUnavailable,
@@ -58,6 +59,7 @@ __all__ = [
     "CallOptions",
     "Chunk",
     "ConnectOptions",
+    "ConnectionLost",
     "Context",
     "DeadlineExceeded",
     "DigestMismatch",

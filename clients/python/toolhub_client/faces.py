@@ -12,6 +12,7 @@ from toolhub_client.answer import Answer
 from toolhub_client.channel import Connection
 from toolhub_client.context import CallOptions
 from toolhub_client.failures import (
+    ConnectionLost,
     DeadlineExceeded,
     HubError,
     HubUnavailable,
@@ -28,6 +29,7 @@ _CODES: tuple[tuple[type[HubError], str], ...] = (
     (PermissionDenied, "PERMISSION_DENIED"),
     (Unauthenticated, "PERMISSION_DENIED"),
     (DeadlineExceeded, "TIMEOUT"),
+    (ConnectionLost, "OUTCOME_UNKNOWN"),
     (HubUnavailable, "NETWORK_ERROR"),
 )
 

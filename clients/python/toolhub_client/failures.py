@@ -2,6 +2,7 @@
 
 HubError (a grpc.aio.AioRpcError)           CallFailed
   HubUnavailable                              ToolNotFound        did_you_mean
+    ConnectionLost    call_id
   Overloaded                                  InvalidArguments    violations
   Unauthenticated                             PolicyDenied        rule_id, remedy
   PermissionDenied                            ApprovalRequired    approval_id
@@ -64,7 +65,23 @@ class HubError(grpc.aio.AioRpcError):
 
 
 class HubUnavailable(HubError):
-    """No hub answers, or the connection broke. A call that was under way may have had its effect."""
+    """No hub answers, and nothing was sent; `ConnectionLost` when the connection broke afterwards."""
+
+
+class ConnectionLost(HubUnavailable):
+    """The connection broke after the request was sent: a call may have had its effect. Find out before you repeat it,
+    by `call_id` in the audit log, or send calls with an idempotency key."""
+
+    def __init__(self, error: grpc.aio.AioRpcError, address: str = "") -> None:
+        super().__init__(error, address)
+        sent = error.initial_metadata()
+        self.call_id = str(sent.get("toolhub-call-id", "") if sent is not None else "")
+        """The hub's; empty when it had not told it yet."""
+
+    def __str__(self) -> str:
+        which = f" Its id is {self.call_id}." if self.call_id else ""
+        what = "the connection broke after the request was sent, which may have had its effect"
+        return f"{super().__str__()}: {what}.{which}"
 
 
 class Overloaded(HubError):
@@ -107,7 +124,20 @@ def hub_error(error: grpc.aio.AioRpcError, address: str = "") -> HubError:
     """The failed RPC as the exception of its status."""
     if isinstance(error, HubError):
         return error
+    if error.code() is grpc.StatusCode.UNAVAILABLE and not _details(error) and _was_sent(error.details() or ""):
+        return ConnectionLost(error, address)
     return _BY_CODE.get(error.code(), HubError)(error, address)
+
+
+# gRPC's words for a connection that was never made; it has no other sign.
+_NEVER_SENT = (
+    *("failed to connect", "Failed to connect", "DNS resolution failed", "address lookup failed", "andshake failed"),
+    *("Connection refused", "No such file or directory", "empty address list", "http1.x"),
+)
+
+
+def _was_sent(details: str) -> bool:
+    return not any(words in details for words in _NEVER_SENT)
 
 
 def unavailable(address: str, why: str) -> HubUnavailable:

@@ -37,12 +37,45 @@ export class HubError extends ConnectError {
   }
 }
 
+/**
+ * The connection broke after the request was sent: a call may have had its effect. Find out before you repeat it, by
+ * `callId` in the audit log, or send calls with an idempotency key.
+ */
+export class ConnectionLost extends HubError {
+  /** The hub's; empty when it had not told it yet. */
+  readonly callId: string;
+
+  constructor(error: ConnectError, address: string) {
+    super(error, address);
+    this.message += ": the connection broke after the request was sent, which may have had its effect";
+    this.callId = error.metadata.get("toolhub-call-id") ?? "";
+  }
+
+  static override [Symbol.hasInstance](value: unknown): boolean {
+    return typeof value === "object" && value !== null && Object.prototype.isPrototypeOf.call(ConnectionLost.prototype, value);
+  }
+}
+
+/** What Node says of connections that broke. */
+const BROKEN: ReadonlySet<string> = new Set([
+  "ECONNRESET", "EPIPE", "ETIMEDOUT", "ERR_STREAM_PREMATURE_CLOSE", "ERR_HTTP2_STREAM_ERROR", "ERR_HTTP2_SESSION_ERROR",
+  "ERR_HTTP2_GOAWAY_SESSION", "ERR_HTTP2_STREAM_CANCEL",
+]);
+
+/** Whether the hub may have got the request, and nobody said what became of it. */
+function isLost(error: ConnectError): boolean {
+  const code = (error.cause as { code?: string } | undefined)?.code ?? "";
+  if (error.details.length > 0 || NOT_SENT.has(code)) return false;
+  return error.code === Code.Unavailable || BROKEN.has(code) || error.rawMessage.startsWith("http/2 stream closed");
+}
+
 /** What Node says of connections that were never made. */
 const NOT_SENT: ReadonlySet<string> = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "ENOENT"]);
 
 /** The failed RPC with what the hub says of it; what is no failed RPC stays as it is. */
 export function hubError(error: unknown, address: string): unknown {
-  return error instanceof ConnectError && !(error instanceof HubError) ? new HubError(error, address) : error;
+  if (!(error instanceof ConnectError) || error instanceof HubError) return error;
+  return isLost(error) ? new ConnectionLost(error, address) : new HubError(error, address);
 }
 
 interface Details {

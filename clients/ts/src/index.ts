@@ -5,7 +5,7 @@ export { valueOf } from "./call.js";
 export type { Call, Context, JsonObject } from "./call.js";
 export type { Config } from "./connection.js";
 export { DigestMismatch } from "./artifacts.js";
-export { CallFailed, HubError } from "./failures.js";
+export { CallFailed, ConnectionLost, HubError } from "./failures.js";
 export { JobState } from "../../../gen/ts/toolhub/v1/job_state_pb.js";
 export { isFinal } from "./jobs.js";
 export type { WatchJobOptions, WatchJobsFilter } from "./jobs.js";

@@ -6,9 +6,11 @@ writable by others do not come into force: the previous ones stay, and the calle
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import ssl
+import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -71,8 +73,18 @@ class Change(msgspec.Struct, frozen=True):
 class _Followed:
     """Files that belong together."""
 
-    def __init__(self, name: str, files: dict[str, str], check: Callable[[Sequence[bytes]], _Held]) -> None:
+    def __init__(
+        self,
+        name: str,
+        files: dict[str, str],
+        check: Callable[[Sequence[bytes]], _Held],
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
         """`files`: paths by the names of their settings. Raises CertificateInvalid."""
+        self._now_s = now_s
+        self._begins_s = math.inf
+        """When a certificate that is not yet valid can come into force."""
+        self.held: _Held | None = None
         self.name = name
         self._settings = dict(files)
         self._check = check
@@ -91,7 +103,7 @@ class _Followed:
     @property
     def has_changed(self) -> bool:
         """Return whether the files changed since they were last read, with or without success."""
-        return self._stamps != self._stamps_now()
+        return self._stamps != self._stamps_now() or self._begins_s <= self._now_s()
 
     def read(self) -> None:
         """Read the files and put them in force. Raises CertificateInvalid or _Changing, and then changes nothing."""
@@ -99,6 +111,8 @@ class _Followed:
         try:
             contents = [_content(name, path) for name, path in zip(self._settings, self.paths, strict=True)]
             held = self._check(contents)
+            self._begins_s = held.validity.begin_s if held.validity.begin_s > self._now_s() else math.inf
+            _check_is_no_worse(", ".join(self._settings.values()), held, self.held, self._now_s())
         except CertificateInvalid:
             if stamps != self._stamps_now():
                 raise _Changing from None
@@ -119,8 +133,14 @@ class LiveCertificates:
     `reload` is called regularly; handshakes never wait for a disk.
     """
 
-    def __init__(self, settings: Settings | None = None, given: X509Context | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        given: X509Context | None = None,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
         """`given` by the Workload API, when that is configured. Raises CertificateInvalid."""
+        self._now_s = now_s
         settings = settings or Settings()
         tls, domains = settings.server.tls, settings.auth.spiffe.trust_domains
         self._tls = tls
@@ -137,14 +157,14 @@ class LiveCertificates:
         """The hub's own certificate from the Workload API."""
         if tls.certificate_file:
             pair = {"server.tls.key_file": tls.key_file, "server.tls.certificate_file": tls.certificate_file}
-            self._groups.append(_Followed(CERTIFICATE, pair, partial(_check_pair, _named(tls))))
+            self._groups.append(_Followed(CERTIFICATE, pair, partial(_check_pair, _named(tls)), now_s))
         if tls.certificate_file or given is not None:
             bundles = {_bundle_of(domain.name): domain.bundle_file for domain in domains if domain.bundle_file}
             if tls.client_ca_file:
                 bundles = {CLIENT_CA: tls.client_ca_file, **bundles}
             for name, file in bundles.items():
                 setting = "server.tls.client_ca_file" if name == CLIENT_CA else "auth.spiffe.trust_domains: bundle_file"
-                self._groups.append(_Followed(name, {setting: file}, partial(_check_authorities, setting, file)))
+                self._groups.append(_Followed(name, {setting: file}, partial(_check_authorities, setting, file), now_s))
         if given is not None:
             self._given, self.spiffe_id = self._checked(given), given.spiffe_id
         self._publish()
@@ -175,6 +195,8 @@ class LiveCertificates:
             if not self._listed or self._listed.get(domain) is False:
                 name = _bundle_of(domain)
                 held[name] = _check_authorities(what, name, (bundle,))
+        for name, each in held.items():
+            _check_is_no_worse(what, each, self._given.get(name), self._now_s())
         return held
 
     def reload(self, *, asked: bool, problem_of: Callable[[Path], str]) -> list[Change]:
@@ -227,7 +249,7 @@ class LiveCertificates:
     @property
     def _held(self) -> dict[str, _Held]:
         """Return all that is in force, from files and from the Workload API, by name; empty without TLS."""
-        return {group.name: group.held for group in self._groups} | self._given
+        return {group.name: group.held for group in self._groups if group.held is not None} | self._given
 
     def _read_again(self, group: _Followed, problem_of: Callable[[Path], str]) -> Iterator[Change]:
         problem = next((found for path in group.paths if (found := problem_of(path))), "")
@@ -238,6 +260,7 @@ class LiveCertificates:
             return  # the files are being written: the next check reads them whole
         except CertificateInvalid as invalid:
             problem = str(invalid)
+        assert group.held is not None  # read when it was made
         yield Change(group.name, group.held.validity, problem)
 
     def _publish(self) -> None:
@@ -263,6 +286,27 @@ class LiveCertificates:
             context.num_tickets = 0
             context.options |= ssl.OP_NO_TICKET
         return context
+
+
+def _is_current(validity: Validity, now_s: float) -> bool:
+    return validity.begin_s <= now_s < validity.end_s
+
+
+def _check_is_no_worse(source: str, found: _Held, before: _Held | None, now_s: float) -> None:
+    """Raise CertificateInvalid when it would replace what is valid now by what is not: nobody could connect any more,
+    because of a wrong file, or of a clock that is wrong here."""
+    if before is None or _is_current(found.validity, now_s) or not _is_current(before.validity, now_s):
+        return
+    begin, end, kept = (_utc(each) for each in (*found.validity, before.validity.end_s))
+    what = f"expired at {end}" if found.validity.end_s <= now_s else f"is not valid before {begin}"
+    raise CertificateInvalid(
+        f"{source}: what is there {what}, so what is in force stays, which is valid until {kept}. Put a valid one in "
+        "its place, or set this machine's clock."
+    )
+
+
+def _utc(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat(" ", "seconds")
 
 
 def _bundle_of(domain: str) -> str:

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 from tempfile import TemporaryDirectory
 
+from toolhub_service.app.expiry_watch import ClockWatch, ExpiryWatch
 from toolhub_service.app.file_modes import FilesLoose, problem_of
 from toolhub_service.app.hub import Hub, open_hub
 from toolhub_service.app.key_care import KeyCare
@@ -46,8 +47,11 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
     _load_shadow(hub, shadow)
     reported_faults = 0
     sources = _SourceReloads(hub)
+    expiry = ExpiryWatch(hub.deps.certificates, hub.observing, hub.clock)
+    clock = ClockWatch(hub.audit.events.newest_unix_ms, hub.observing, hub.clock)
     care = KeyCare(hub.keys, KeyUses(Paths(hub.settings).api_key_uses), hub.observing, hub.clock)
     try:
+        await _compare_clock(hub, clock)
         await _warn_of_unknown_names(hub)
         while True:
             asked = await _wait_for_reload(reload, reload_s or _POLL_S)
@@ -62,6 +66,8 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
                     await _reload_policy(hub, shadow, asked=asked)
                     sources.begin(asked=asked)
                 await care.check()
+                expiry.check()
+                await clock.check()
                 for upstream, state in hub.budgets.breaker_states():
                     hub.observing.metrics.breaker_state(upstream, _GAUGE[state])
                 hub.observing.metrics.oldest_call(hub.pipeline.oldest_call_s())
@@ -72,6 +78,14 @@ async def follow(hub: Hub, reload: asyncio.Event) -> None:
     finally:
         await care.close()
         await sources.wait()
+
+
+async def _compare_clock(hub: Hub, clock: ClockWatch) -> None:
+    """Compare it once before anything is followed: a log that cannot be read must not end the hub."""
+    try:
+        await clock.check()
+    except Exception as error:  # noqa: BLE001 - compared again a minute later
+        hub.observing.reload_failed(error)
 
 
 class _SourceReloads:

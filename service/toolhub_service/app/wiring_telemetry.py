@@ -128,6 +128,18 @@ class Observing:
         else:
             self.log.error(names.LOG_TLS_REJECTED, file=change.name, problem=change.problem)
 
+    def certificate_expires(self, file: str, end_s: float, *, has_expired: bool) -> None:
+        """Log that what is in force expires soon, or has expired."""
+        write = self.log.error if has_expired else self.log.warning
+        write(names.LOG_TLS_EXPIRES, file=file, expires=datetime.fromtimestamp(end_s, UTC).isoformat())
+
+    def clock_compared(self, behind_s: float, newest_unix_ms: int, *, is_new: bool) -> None:
+        """Set how far the clock is behind the newest audit event; log it when it was not so before."""
+        self.metrics.family(names.CLOCK_BEHIND).set(behind_s)
+        if is_new:
+            newest = datetime.fromtimestamp(newest_unix_ms / 1_000, UTC).isoformat()
+            self.log.error(names.LOG_CLOCK_BEHIND, behind_s=round(behind_s, 1), newest_event=newest)
+
     def workload_api_is(self, id: str, problem: str, end_s: float) -> None:
         """Log whether the SPIFFE agent keeps the hub's SVID, `id`, fresh; otherwise why not, and until when it is
         valid."""

@@ -334,7 +334,7 @@ def _decide_selected(connection: Connection, approval_id: str, decision: approva
     except click.Abort:
         note("Nothing was decided.", err=True)
     except grpc.RpcError as error:
-        print_failure(explained(connection.hub, error))
+        print_failure(explained(connection, error))
 
 
 def _filter(options: dict[str, Any]) -> pb.ListApprovalsRequest:

@@ -24,6 +24,7 @@ import grpc
 from toolhub.v1 import artifact_pb2, progress_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub_service.cli.client import Connection, HubRefused, HubUnreachable, status_of
+from toolhub_service.cli.lost_answers import is_lost
 from toolhub_service.cli.output import BinaryOutput
 from toolhub_service.cli.progress import ProgressBar
 
@@ -82,6 +83,7 @@ class _Upload:
 
     def run(self) -> artifact_pb2.Artifact:
         failed = 0
+        lost: grpc.RpcError | None = None  # the last attempt that the hub may have got whole
         while True:
             before_bytes = self._header.offset_bytes
             try:
@@ -89,10 +91,11 @@ class _Upload:
                 break
             except grpc.RpcError as broken:
                 code, _, _ = status_of(broken)
+                lost = broken if is_lost(*status_of(broken)) else lost
                 if self._unreadable is not None:
                     raise self._unreadable from None
                 if not self._header.upload_id or code is not grpc.StatusCode.UNAVAILABLE or failed + 1 >= _ATTEMPTS:
-                    raise
+                    raise lost or broken from None
             pause(failed + 1)
             if (whole := self._look_up()) is not None:
                 artifact = whole
@@ -109,6 +112,7 @@ class _Upload:
     def _attempt(self) -> artifact_pb2.Artifact:
         stub: Any = self._connection.artifacts
         self._begun.clear()
+        self._connection.sent.request = self._header
         self._call = stub.WriteArtifact.future(self._messages(), metadata=self._connection.metadata)
         self._begun.set()
         return self._answer().artifact

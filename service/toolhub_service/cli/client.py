@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -26,6 +26,7 @@ from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.cli.channel import Endpoint, endpoint, tls_options, unreachable_text
 from toolhub_service.cli.hub_options import BY_DEFAULT, BY_ENVIRONMENT, DEFAULT_ADDRESS, OPTIONS, TYPED, Given, plain
+from toolhub_service.cli.lost_answers import Sent, answer_lost, is_lost, lost_text
 from toolhub_service.cli.output import EXIT_REFUSED, note
 from toolhub_service.guards.foreign_text import on_one_line
 
@@ -89,6 +90,7 @@ class Connection:
     channel: grpc.Channel
     credential: Credential
     timeout_s: float
+    sent: Sent = field(default_factory=Sent)
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -126,6 +128,7 @@ class Connection:
 
     def call(self, rpc: Callable[..., Answer], request: Message) -> Answer:
         """Return the answer of a unary RPC within the timeout. Raises grpc.RpcError."""
+        self.sent.request = request
         return rpc(request, timeout=self.timeout_s, metadata=self.metadata)
 
     def pages(self, rpc: Callable[..., Answer], request: Any) -> Iterator[Answer]:
@@ -242,10 +245,11 @@ def connected(
 ) -> Iterator[Connection]:
     """Open a connection. A failed RPC ends the command with exit code 1 (refused by the hub) or 3 (not reached)."""
     channel = hub.open()
+    connection = Connection(hub, channel, credential, timeout_s)
     try:
-        yield Connection(hub, channel, credential, timeout_s)
+        yield connection
     except grpc.RpcError as error:
-        raise explained(hub, error) from error
+        raise explained(connection, error) from error
     finally:
         channel.close()
 
@@ -359,11 +363,16 @@ def note_outage(pause_s: float) -> None:
     note(outage_text(pause_s), err=True)
 
 
-def explained(hub: Endpoint, error: grpc.RpcError) -> click.ClickException:
+def explained(connection: Connection, error: grpc.RpcError) -> click.ClickException:
     """Return the failed RPC as one message that says what to do next."""
+    hub = connection.hub
     code, details, reason = status_of(error)
     details = on_one_line(details)
-    if code is grpc.StatusCode.UNAVAILABLE and not reason:
+    if is_lost(code, details, reason) and connection.sent.changes:
+        return answer_lost(hub.address, connection.sent, error)
+    if is_lost(code, details, reason) and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+        text = f"{lost_text(hub.address, code)} Nothing was changed by this command: run it again."
+    elif code is grpc.StatusCode.UNAVAILABLE and not reason:
         text = unreachable_text(hub, details)
     elif code is grpc.StatusCode.DEADLINE_EXCEEDED and not reason:
         text = f"{hub.address} did not answer in time. Allow more seconds with --timeout."

@@ -163,7 +163,7 @@ def _answer_all(problem: str) -> None:
     for line in sys.stdin.buffer:
         try:
             request_id = json.loads(line).get("id")
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             continue  # no request: no client waits for an answer to it
         if request_id is not None:
             error = {"code": _SERVER_ERROR, "message": problem}

@@ -25,6 +25,8 @@ _ACCEPT: Final = {"content-type": "application/json", "accept": "application/jso
 _X_HEADER: Final = "x-mcp-header"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_MISMATCH: Final = -32020
+_INVALID_PARAMS: Final = -32602
+_ID: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]+|"(?:[^"\\]|\\.)*")')
 _UNREACHABLE: Final = -32000
 _AGAIN_S: Final = 1.0
 # No timeout for a call is set here.
@@ -85,7 +87,12 @@ class Bridge:
 
     async def _take(self, line: bytes) -> None:
         try:
-            message = json.loads(line)
+            message = _read(line)
+        except TooDeep:
+            problem = "The message is nested too deeply: send at most some hundred levels."
+            error = {"code": _INVALID_PARAMS, "message": problem}
+            self._write_message({"jsonrpc": "2.0", "id": _id_in(line), "error": error})
+            return
         except ValueError:
             message = None
         if not isinstance(message, dict):
@@ -152,7 +159,7 @@ class Bridge:
         if not data and status < 300:
             return
         try:
-            message = json.loads(data)
+            message = _read(data)
             assert isinstance(message, dict)
         except (ValueError, AssertionError):
             self._refuse(asked, _UNREACHABLE, f"The hub at {self._url} answered with HTTP status {status}.")
@@ -180,7 +187,7 @@ class Bridge:
         answer = await self._http.post(self._url, json=asked, headers=self._headers(asked))
         # Without its schema the call is sent without mirrored headers, and the hub reports what is missing.
         with suppress(ValueError, KeyError, TypeError):
-            self._mirrored[name] = _mirrored(answer.json()["result"]["structuredContent"]["inputSchema"])
+            self._mirrored[name] = _mirrored(_read(answer.content)["result"]["structuredContent"]["inputSchema"])
 
     async def _open_again(self, ended: dict[str, str]) -> None:
         """Open a new session when the hub no longer knows the old one, without telling the client."""
@@ -233,6 +240,26 @@ class Bridge:
         self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
 
+class TooDeep(ValueError):
+    """JSON that is nested more deeply than can be read."""
+
+
+def _read(data: bytes) -> Any:
+    """Return the JSON value. Raises ValueError."""
+    try:
+        value = json.loads(data)
+        json.dumps(value)  # what could be read and not be written would be as lost
+    except RecursionError:
+        raise TooDeep from None
+    return value
+
+
+def _id_in(line: bytes) -> Any:
+    """Return the id of a message that cannot be read, as far as it can be seen; None: nobody would get an answer."""
+    found = _ID.search(line)
+    return json.loads(found[1]) if found else None
+
+
 def _param(message: Message, name: str) -> Any:
     params = message.get("params")
     return params.get(name) if isinstance(params, dict) else None
@@ -250,7 +277,7 @@ def _wants_headers(asked: Message, data: bytes) -> bool:
     if asked.get("method") != "tools/call" or not isinstance(_param(asked, "_meta"), dict):
         return False
     try:
-        return bool(json.loads(data)["error"]["code"] == _HEADER_MISMATCH)
+        return bool(_read(data)["error"]["code"] == _HEADER_MISMATCH)
     except (ValueError, KeyError, TypeError):
         return False
 

@@ -85,7 +85,8 @@ _SWITCHES = frozenset({"--json", "--tls", "--no-tls"})
 # `toolhub jobs submit` has a --key that is no file.
 _MOVED_AS = {"--key": "--key-file"}
 _EXIT_CODES = (
-    "Exit codes: 0 success; 1 refused or failed; 2 wrong usage; 3 the hub could not be reached; 130 interrupted."
+    "Exit codes: 0 success; 1 refused or failed; 2 wrong usage; 3 the hub could not be reached; 4 the "
+    "connection broke after the request was sent, and whether it had its effect is not known; 130 interrupted."
 )
 
 

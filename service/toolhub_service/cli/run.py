@@ -15,6 +15,7 @@ from toolhub.v1 import call_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.call import request_id_option, typed_context
 from toolhub_service.cli.client import Connection, address_options, connected_by, status_of
+from toolhub_service.cli.lost_answers import is_lost, lost_text
 from toolhub_service.cli.output import EXIT_INTERRUPTED, EXIT_REFUSED, print_json_line
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
@@ -122,6 +123,10 @@ class _Runner:
         except grpc.RpcError as error:
             code, message, reason = status_of(error)
             kind = _KINDS.get(code, ErrorKind.EXECUTION_ERROR)
+            if is_lost(code, message, reason):
+                kind = ErrorKind.OUTCOME_UNKNOWN
+                happened = lost_text(self.connection.hub.address, code)
+                message = f"{happened} The call may have had its effect: find out before you repeat it."
             value = self.face.fail(ToolError(kind, message, details={"reason": reason} if reason else {}))
         self._print(name, result, value)
         return result.ok

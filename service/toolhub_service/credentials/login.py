@@ -268,10 +268,11 @@ def _check_redirect(terms: PerUserTerms, redirect_uri: str) -> None:
     """Accept a loopback address of the user's own machine (RFC 8252 §7.3), or one that the operator lists."""
     try:
         parts = urlsplit(redirect_uri)
-        host = parts.hostname or ""
-    except ValueError:
-        host, parts = "", urlsplit("")
-    is_loopback = parts.scheme == "http" and host in _LOOPBACK and not parts.username and not parts.fragment
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # also for a port beyond 65535
+        host, port, parts = "", 0, urlsplit("")
+    is_plain = not parts.username and not parts.fragment and port != 0
+    is_loopback = parts.scheme == "http" and host in _LOOPBACK and is_plain
     if not is_loopback and redirect_uri not in terms.oauth.redirect_uris:
         raise refused("The redirect URI must be a loopback address, or one of the source's `redirect_uris`.")
 

@@ -191,8 +191,21 @@ def _spellings(secret: str) -> set[bytes]:
     if len(raw) >= _MIN_ENCODED_CHARS:
         for skip in range(3):
             found |= {_base64_core(raw, skip, base64.b64encode), _base64_core(raw, skip, base64.urlsafe_b64encode)}
-        found |= {raw.hex().encode()}
+        found |= {spelling.encode() for spelling in _spelled_out(raw)}
     return found
+
+
+def _spelled_out(raw: bytes) -> set[str]:
+    """Return the forms in which every byte, or every UTF-16 unit, is written as a number; digits of either case."""
+    units = raw.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass").hex()
+    by_unit = "".join(rf"\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    forms = {raw.hex(), raw.hex(":"), "".join(f"%{byte:02x}" for byte in raw), by_unit}
+    forms.add("".join(rf"\x{byte:02x}" for byte in raw))
+    return forms | {_with_large_digits(form) for form in forms}
+
+
+def _with_large_digits(form: str) -> str:
+    return form.upper().replace(r"\U", r"\u").replace(r"\X", r"\x")
 
 
 def _base64_core(raw: bytes, skip: int, encode: Any) -> bytes:

@@ -259,9 +259,18 @@ def _hide_scheme(match: Any) -> bytes:
 
 def _hide_named(match: Any) -> bytes:
     name, between, value = match.group(1), match.group(2), match.group(3)
+    if b"," in between and not _is_pair(match):
+        return bytes(match.group(0))
     if not (is_secret_name(name.decode("latin-1")) or _is_secret_after_escape(match)):
         return bytes(match.group(0))
     return bytes(name + between + _hide_value(name, value))
+
+
+def _is_pair(match: Any) -> bool:
+    """Return whether `"token","abc"` are a name and its value: a whole text, whose successor is no name of an object,
+    as in `{"path":"../secret","startLine":null}`."""
+    text, start, end = match.string, match.start(), match.end()
+    return text[start - 1 : start] in (b'"', b"'") and text[end : end + 32].lstrip()[:1] != b":"
 
 
 def _is_secret_after_escape(match: Any) -> bool:

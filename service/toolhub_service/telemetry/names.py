@@ -119,6 +119,9 @@ CERTIFICATE_END: Final = _metric("toolhub_certificate_end_timestamp_seconds", _G
 CERTIFICATE_RELOADS: Final = _metric(
     "toolhub_certificate_reloads_total", _C, "reloads", "Changed files of TLS that were read.", ("file", "ok")
 )
+CLOCK_BEHIND: Final = _metric(
+    "toolhub_clock_behind_seconds", _G, "s", "How far the clock is behind the newest audit event; 0: it is not."
+)
 WORKLOAD_API: Final = _metric("toolhub_workload_api_connected", _G, "streams", "0: the SPIFFE agent is away.", ("id",))
 AUDIT_EVENTS: Final = _metric("toolhub_audit_events_total", _C, "events", "Audit events that reached the disk.")
 AUDIT_FAILURES: Final = _metric("toolhub_audit_failures_total", _C, "commits", "Audit commits that the disk refused.")
@@ -424,6 +427,12 @@ LOG_KEYS_UNREADABLE: Final = _event(
 )
 LOG_TLS_LOADED: Final = _event("certificate_loaded", "info", "A new certificate or CA bundle is in force.")
 LOG_TLS_REJECTED: Final = _event("certificate_rejected", "error", "A new one cannot be used: the old one stays.")
+LOG_TLS_EXPIRES: Final = _event(
+    "certificate_expires", "warning", "A certificate in force expires in 14, 3 or 1 days, or (error) has expired."
+)
+LOG_CLOCK_BEHIND: Final = _event(
+    "clock_behind", "error", "The clock is behind the newest audit event: set it (NTP), or find who set it ahead."
+)
 LOG_SVID_AWAY: Final = _event("workload_api_away", "warning", "The SPIFFE agent is away: the last SVID serves.")
 LOG_SVID_BACK: Final = _event("workload_api_connected", "info", "The SPIFFE agent keeps SVID and bundles fresh.")
 LOG_SVID_ENDED: Final = _event("svid_expired", "error", "The hub's SVID has expired, and the SPIFFE agent is away.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
@@ -97,12 +98,25 @@ class Handlers(grpc.GenericRpcHandler):
         self.adjust: dict[str, Any] = {}
         """Changes an answer, by the name of its type."""
         self.refuses = False
+        self.holds = ""
+        """The method that never answers."""
+        self.stop: Callable[[], object] = lambda: None
+        self._is_held, self._is_over = threading.Event(), threading.Event()
+
+    def stop_when_held(self) -> None:
+        """End the server once it has got the request of the method that never answers."""
+        self._is_held.wait(60)
+        self.stop()
+        self._is_over.set()
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         method = self._methods[details.method]
         asked, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
 
         def one(request: Any, context: grpc.ServicerContext) -> Message:
+            if method.name == self.holds:
+                self._is_held.set()
+                self._is_over.wait(60)
             if self.refuses:
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, HOSTILE.encode("ascii", "ignore").decode())
             filled = fill(answer())
@@ -127,6 +141,7 @@ def hostile_hub() -> Iterator[tuple[str, Handlers]]:
     server = grpc.server(ThreadPoolExecutor(4), handlers=[handlers])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
+    handlers.stop = lambda: server.stop(None).wait(0)
     try:
         yield f"127.0.0.1:{port}", handlers
     finally:

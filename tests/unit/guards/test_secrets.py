@@ -337,3 +337,42 @@ def test_a_text_that_only_resembles_a_secret_is_left_alone() -> None:
 def test_an_empty_mask_finds_nothing() -> None:
     assert not Mask().finds(b"anything")
     assert Mask().text("anything") == "anything"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"path":"../secret","startLine":null}',
+        '{"rule_id":"deny-secret","reason":"Nobody reads it."}',
+        '{"tool": "vault/read.token", "args": {"n": 1}}',
+        '["docs/api-key", "docs/other", "docs/third"]',
+        '{"a":"my token","next" : 1}',
+    ],
+)
+def test_names_beside_a_text_that_ends_like_a_secrets_name_stay(text: str) -> None:
+    assert Redactor().text(text) == text
+
+
+@pytest.mark.parametrize("text", ['["authorization","Abc123xyz"]', "('password', 'hunter22')", '["api_key","v4lue"]'])
+def test_a_pair_of_a_name_and_its_secret_is_still_hidden(text: str) -> None:
+    assert "***" in Redactor().text(text)
+
+
+SPELT = "kän7/secret+value"
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        SPELT.encode().hex().upper(),
+        SPELT.encode().hex(":"),
+        "".join(f"%{byte:02x}" for byte in SPELT.encode()),
+        "".join(f"%{byte:02X}" for byte in SPELT.encode()),
+        "".join(f"\\u{ord(char):04x}" for char in SPELT),
+        "".join(f"\\u{ord(char):04X}" for char in SPELT),
+        "".join(f"\\x{byte:02X}" for byte in SPELT.encode()),
+    ],
+)
+def test_a_known_secret_is_hidden_however_it_is_spelled_out(spelling: str) -> None:
+    assert Mask([SPELT]).text(f"a{spelling}b") == "a***b"
+    assert Redactor([SPELT]).text(f"a {spelling} b") == "a *** b"

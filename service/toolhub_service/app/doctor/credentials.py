@@ -129,7 +129,10 @@ def _validity_finding(name: str, validity: Validity, now_s: float) -> Finding:
     if validity.begin_s > now_s:
         return fail(name, "holds in the future only", "Set this machine's clock (NTP), or put another in its place.")
     if left_s < min(_LATE_MAX_S, _LATE_SHARE * (validity.end_s - validity.begin_s)):
-        return warn(name, f"expires at {until}", "See to whoever renews it: by now it should have been replaced.")
+        left = f"{left_s / 86_400:.0f} days" if left_s >= 2 * 86_400 else f"{left_s / 3_600:.0f} hours"
+        return warn(
+            name, f"expires at {until}, in {left}", "See to whoever renews it: by now it should have been replaced."
+        )
     return ok(name, f"holds until {until}")
 
 

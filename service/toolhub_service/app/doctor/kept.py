@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from toolhub_service.app.doctor import Finding, fail, ok, warn
+from toolhub_service.app.expiry_watch import clock_behind_s
 from toolhub_service.app.file_modes import repairs
 from toolhub_service.app.files import SecretFileInvalid, read_or_make_key
 from toolhub_service.app.paths import Paths
@@ -48,9 +50,25 @@ def retention_checks(settings: Settings) -> Iterator[Finding]:
     }
     yield ok("retention", ", ".join(f"{what} {_days(days)}" for what, days in kept.items()))
     yield from _room(Paths(settings).data_dir)
+    yield from clock_check(settings)
     for name in ("file", "otlp_endpoint", "bucket_url"):
         if getattr(audit.export, name):
             yield _place(settings, name)
+
+
+def clock_check(settings: Settings) -> Iterator[Finding]:
+    """Compare this machine's clock with the newest event of the audit log."""
+    if settings.stores.postgres_url or not Paths(settings).audit.exists():
+        return
+    try:
+        newest_unix_ms = SqliteEvents(Paths(settings).audit).newest_unix_ms()
+    except sqlite3.Error:  # another check reports it
+        return
+    if behind_s := clock_behind_s(newest_unix_ms, int(time.time() * 1_000)):
+        text = f"{behind_s:,.0f} s behind the newest audit event"
+        yield fail("clock", text, "Set it (NTP), or find who set it ahead: what expires would do so too late.")
+    else:
+        yield ok("clock", "not behind the newest audit event")
 
 
 def _days(days: float) -> str:

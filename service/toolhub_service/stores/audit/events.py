@@ -177,6 +177,10 @@ class EventStore(Protocol):
         """Return the number of the latest row: news begin after it. May be called on the event loop."""
         ...
 
+    def newest_unix_ms(self) -> int:
+        """Return the latest time of any event, by the clocks of those who wrote them; 0 without events."""
+        ...
+
     def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
         """Return rows in (at_unix_ms, writer, sequence) order after the cursor."""
         ...

@@ -151,6 +151,11 @@ class PostgresEvents(SharedUpkeep):
         """Return the last row this process knows: watchers may also get news of a moment before."""
         return self._last_row
 
+    def newest_unix_ms(self) -> int:
+        with self._reading() as connection:
+            found = connection.execute("SELECT coalesce(max(at_unix_ms), 0) FROM audit_events").fetchone()
+            return int(found[0]) if found else 0
+
     def note_row(self, row: int) -> None:
         self._last_row = max(self._last_row, row)
 

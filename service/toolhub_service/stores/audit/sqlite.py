@@ -200,6 +200,11 @@ class SqliteEvents:
             (row,) = connection.execute("SELECT coalesce(max(row), 0) FROM events").fetchone()
             return int(row)
 
+    def newest_unix_ms(self) -> int:
+        with closing(connect_to_read(self._database)) as connection:
+            (newest,) = connection.execute("SELECT coalesce(max(at_unix_ms), 0) FROM events").fetchone()
+            return int(newest)
+
     def page(self, where: EventFilter, after: tuple[int, str, int] | None, limit: int) -> Sequence[tuple[Any, ...]]:
         terms, parameters = condition(where, after)
         query = f"SELECT {COLUMNS} FROM events WHERE {terms} ORDER BY at_unix_ms, writer, sequence LIMIT ?"  # noqa: S608 — bound
