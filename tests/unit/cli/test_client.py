@@ -50,7 +50,7 @@ class Unavailable(grpc.RpcError):
         ),
         (f"{FAILED}UNKNOWN: Tls handshake failed (TSI_PROTOCOL_FAILURE): X", "The TLS handshake with hub:1 failed"),
         (f"{FAILED}UNKNOWN: Failed to connect to remote host: Connection refused", "No hub answers at hub:1. Start"),
-        ("", "No hub answers at hub:1. Start"),
+        ("Socket closed", "The connection to hub:1 broke before the answer came. Nothing was changed"),
     ],
 )
 def test_hub_that_cannot_be_reached_is_explained_with_what_to_do(details: str, text: str) -> None:
