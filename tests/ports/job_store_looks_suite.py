@@ -18,6 +18,14 @@ from toolhub_service.domain.result import FINAL_STATES, JobState, Progress
 class JobStoreReadsSuite:
     # Finding
 
+    async def test_a_job_whose_principal_may_not_be_seen_reads_as_an_unknown_one(self, started: JobStore) -> None:
+        job = a_job("job-1")
+        await started.create(job)
+        owner = job.call.principal.id
+        assert await started.get("job-1", owner.__eq__) == await started.get("job-1")
+        assert await started.get("job-1", lambda _: False) is None
+        assert await started.get("job-2", lambda _: True) is None
+
     async def test_pages_go_from_the_newest_to_the_oldest(self, started: JobStore) -> None:
         jobs = [a_job(f"job-{number}", created_at_unix_ms=T0 + number // 2) for number in range(9)]
         await asyncio.gather(*(started.create(job) for job in jobs))

@@ -75,7 +75,8 @@ class OtlpSink:
             # Only the code: gRPC's own message may repeat parts of the request.
             raise CollectorUnavailable(f"the collector answered {away.code().name}") from None
         # Rejected for good, as OTLP specifies: sending them again would not help.
-        return int(answer.partial_success.rejected_log_records)
+        # A collector may be wrong: it cannot have rejected fewer than none, or more than were sent.
+        return min(max(0, int(answer.partial_success.rejected_log_records)), len(records))
 
     def close(self) -> None:
         self._channel.close()

@@ -8,6 +8,7 @@ from toolhub.v1.tool_service_pb2 import ServerInfo
 from toolhub_service import __version__
 from toolhub_service.app.deps import Deps
 from toolhub_service.app.file_modes import problem_of
+from toolhub_service.app.files import read_or_make_key
 from toolhub_service.app.listening import listening_of
 from toolhub_service.app.policy_files import PolicyFile
 from toolhub_service.app.source_runtime import SourceRuntime
@@ -31,6 +32,7 @@ from toolhub_service.registry.discovery import Sources
 from toolhub_service.registry.export import Exporter
 from toolhub_service.registry.listing import PAGE_SIZE_MAX
 from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.page_seal import PageSeal
 from toolhub_service.runtime.storage_use import StorageReport
 from toolhub_service.schema.strict_json import MAX_DEPTH
 from toolhub_service.settings.document import Settings
@@ -119,6 +121,8 @@ def make_server(
     storage: StorageReport,
 ) -> Server:
     """Return the server with its port bound; nothing is accepted yet. Raises ListenRefused or OSError."""
+    # Kept in a file that hubs of one address share: each takes the tokens that another has given out.
+    pages = PageSeal(read_or_make_key(deps.paths.plan_key))
     catalog, alone = toolbox.catalog, deps.settings.server.workers == 1
     admission = AdmissionLayer(deps.settings.server.max_in_flight, deps.settings.server.max_watches)
     discovery = Discovery(
@@ -152,8 +156,9 @@ def make_server(
         approvals=ApprovalServicer(long_work.approvals, long_work.approval_news),
         artifacts=ArtifactServicer(artifacts, audit, deps.clock),
         registry=registry,
-        audit=AuditServicer(audit, access, policy),
+        audit=AuditServicer(audit, access, policy, pages),
         credentials=CredentialServicer(vault, audit, deps.clock),
+        pages=pages,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Protocol
 
-from toolhub_service.domain.call import Call, GrantedCall, Principal
+from toolhub_service.domain.call import Call, GrantedCall, Owners, Principal
 from toolhub_service.domain.job import Job, JobCounts, JobFilter, JobNews, JobStatus, RemoteMark
 from toolhub_service.domain.result import Outcome, Progress
 
@@ -26,7 +26,9 @@ class JobStore(Protocol):
         principal and tool with the same `call.idempotency_key` (not empty).
         """
 
-    async def get(self, job_id: str) -> Job | None: ...
+    async def get(self, job_id: str, seen: Owners | None = None) -> Job | None:
+        """Return a job; None when there is none, or none whose principal is `seen`: of such a job nothing but its
+        principal is read, so that the answer takes as long as for an unknown id."""
 
     async def put(self, job: Job) -> bool:
         """Replace the record whose version is one less, and append `job.status` when its sequence is new.

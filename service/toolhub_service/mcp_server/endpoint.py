@@ -47,6 +47,7 @@ from toolhub_service.mcp_server.admission import CALLER, PRINCIPAL, AccessRefuse
 from toolhub_service.mcp_server.calling import Calling, answered
 from toolhub_service.mcp_server.calls import Context, failed
 from toolhub_service.mcp_server.changes import Changes
+from toolhub_service.mcp_server.cursors import Cursors
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
 from toolhub_service.mcp_server.own_tools import CALL_TOOL, Asked, OwnTools, named_call
@@ -108,6 +109,7 @@ class Endpoint:
         self._resources = Resources(engine, sources)
         self._prompts = Prompts(primitives, sources)
         self._changes = Changes(engine)
+        self._pages = Cursors(engine.state_key)
         self._subscriptions = Subscriptions(primitives, sources, self._changes)
         self.server = _Server(
             NAME,
@@ -220,7 +222,8 @@ class Endpoint:
         return None if spec is None or is_hidden else spec.input_schema
 
     async def _list_tools(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        principal, cursor = self._principal_of(context), params.cursor or ""
+        principal = self._principal_of(context)
+        cursor = self._pages.opened(params.cursor, principal, "tools")
         mode = self._offer.mode_for(principal)
         tools = [] if cursor else self._own_tools.shown(mode, principal)
         listed: dict[str, Any] = {"ttlMs": TTL_MS, "cacheScope": "private", "resultType": "complete"}
@@ -228,7 +231,7 @@ class Endpoint:
             page = self._offer.page(principal, cursor)
             tools = [*tools, *page.tools]
             if page.next_cursor is not None:
-                listed["nextCursor"] = page.next_cursor
+                listed |= self._pages.sealed({"nextCursor": page.next_cursor}, principal, "tools")
         if context.protocol_version == OLDER_VERSION:
             tools = [{**tool, **_AS_TASK} if self._can_be_task(tool["name"]) else tool for tool in tools]
         return listed | {"tools": tools}
@@ -268,8 +271,10 @@ class Endpoint:
 
     async def _list_resources(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
         requester = self._requester(context)
-        page = await self._resources.page(requester, params.cursor or "")
-        if params.cursor:
+        cursor = self._pages.opened(params.cursor, requester.principal, "resources")
+        page = await self._resources.page(requester, cursor)
+        page = self._pages.sealed(page, requester.principal, "resources")
+        if cursor:
             return page
         return page | {"resources": [*self._skills.resources(requester.principal), *page["resources"]]}
 
@@ -290,13 +295,17 @@ class Endpoint:
         return await self._skills.read(context, requester.principal, requester.session_id, uri, of_uri, not_found)
 
     async def _list_skills(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        return self._skills.page(self._principal_of(context), params.cursor or "")
+        principal = self._principal_of(context)
+        page = self._skills.page(principal, self._pages.opened(params.cursor, principal, "skills"))
+        return self._pages.sealed(page, principal, "skills")
 
     async def _get_skill(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
         return self._skills.get(self._principal_of(context), str(params.uri))
 
     async def _list_prompts(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        return self._prompts.page(self._principal_of(context), params.cursor or "")
+        principal = self._principal_of(context)
+        page = self._prompts.page(principal, self._pages.opened(params.cursor, principal, "prompts"))
+        return self._pages.sealed(page, principal, "prompts")
 
     async def _get_prompt(self, context: Context, params: GetPromptRequestParams) -> dict[str, Any]:
         requester, given = self._requester(context), given_in(params)

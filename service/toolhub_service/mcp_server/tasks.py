@@ -31,6 +31,7 @@ from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
 from toolhub_service.mcp_server.calls import Context, is_id
+from toolhub_service.mcp_server.cursors import Cursors
 from toolhub_service.mcp_server.elicitation import Prompt, how_to_approve
 from toolhub_service.mcp_server.engine import Engine
 
@@ -86,6 +87,7 @@ class Tasks:
         self._engine = engine
         self._principal_of = principal_of
         self._visible = visible
+        self._cursors = Cursors(engine.state_key)
         self._answered: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def add_to(self, server: Server[Any]) -> None:
@@ -161,11 +163,12 @@ class Tasks:
         principal = self._principal_of(context)
         where = JobFilter(principal=principal.id)
         # One more than a page shows whether another one follows.
-        jobs, _ = await self._engine.jobs.page(principal, where, after=_cursor(params.cursor), limit=_PAGE + 1)
+        cursor = self._cursors.opened(params.cursor, principal, "tasks")
+        jobs, _ = await self._engine.jobs.page(principal, where, after=_cursor(cursor), limit=_PAGE + 1)
         listed: dict[str, Any] = {"tasks": [self._older(job) for job in jobs[:_PAGE]]}
         if len(jobs) > _PAGE:
             listed["nextCursor"] = f"{jobs[_PAGE - 1].created_at_unix_ms}:{jobs[_PAGE - 1].job_id}"
-        return listed
+        return self._cursors.sealed(listed, principal, "tasks")
 
     # Whose, and how it looks
 

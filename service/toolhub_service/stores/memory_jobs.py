@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from toolhub_service.domain.call import Owners
 from toolhub_service.domain.job import Job, JobCounts, JobFilter, JobNews, JobStatus, has_new_entry
 from toolhub_service.domain.result import JobState
 from toolhub_service.stores.record_store import job_facts, jobs_where
@@ -39,8 +40,9 @@ class MemoryJobs:
         self._keep(job, new_entry=True)
         return None
 
-    async def get(self, job_id: str) -> Job | None:
-        return self._jobs.get(job_id)
+    async def get(self, job_id: str, seen: Owners | None = None) -> Job | None:
+        job = self._jobs.get(job_id)
+        return None if job is None or (seen is not None and not seen(job.call.principal.id)) else job
 
     async def put(self, job: Job) -> bool:
         before = self._jobs.get(job.job_id)

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from psycopg import AsyncConnection
 
+from toolhub_service.domain.call import Owners
 from toolhub_service.domain.job import ForbiddenTransition, Job, JobCounts, JobFilter, JobNews, JobStatus, may_follow
 from toolhub_service.domain.result import JobState
 from toolhub_service.schema.canonical_json import dumps
@@ -170,7 +171,11 @@ class PostgresJobs:
     async def create(self, job: Job) -> Job | None:
         return await self._creating.put(_written(job, new=True))
 
-    async def get(self, job_id: str) -> Job | None:
+    async def get(self, job_id: str, seen: Owners | None = None) -> Job | None:
+        if seen is not None:
+            owner = await self._link.rows("SELECT principal FROM jobs WHERE job_id = %s", text(job_id))
+            if not owner or not seen(owner[0][0]):
+                return None
         rows = await self._link.rows(f"{_WHOLE} WHERE job_id = %s", text(job_id))
         return decode_job(rows[0]) if rows else None
 

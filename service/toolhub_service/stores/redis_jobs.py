@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from toolhub_service.domain.call import Owners
 from toolhub_service.domain.job import ForbiddenTransition, Job, JobCounts, JobFilter, JobNews, JobStatus, may_follow
 from toolhub_service.domain.result import FINAL_STATES, JobState
 from toolhub_service.schema.canonical_json import dumps
@@ -152,6 +153,9 @@ READ = RedisScript(
 )
 """ids → the parts of each, nil ones for those that are gone"""
 
+OWNER = RedisScript("return call('HGET', P .. 'job:' .. ARGV[1], 'principal')")
+"""id → the principal, nil when there is no such job"""
+
 UNATTENDED = RedisScript(
     _READ,
     """
@@ -272,9 +276,13 @@ class RedisJobs:
         )
         return decode_job(parts) if parts else None
 
-    async def get(self, job_id: str) -> Job | None:
+    async def get(self, job_id: str, seen: Owners | None = None) -> Job | None:
         if ":" in job_id:  # no minted id has one; behind it are keys of another kind
             return None
+        if seen is not None:
+            owner = await self._link.call(OWNER, job_id)
+            if owner is None or not seen(owner.decode("utf-8", "replace")):
+                return None
         (parts,) = await self._link.call(READ, job_id)
         return None if None in parts else decode_job(parts)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct
 
+from toolhub_service.domain.call import Owners
 from toolhub_service.domain.job import ForbiddenTransition, Job, JobCounts, JobFilter, JobNews, JobStatus, may_follow
 from toolhub_service.domain.result import JobState
 from toolhub_service.stores.codec import (
@@ -101,8 +102,15 @@ class SqliteJobs:
     async def create(self, job: Job) -> Job | None:
         return await self._file.change(self._creating, (_written(job), encode_args(job.call.args)))
 
-    async def get(self, job_id: str) -> Job | None:
-        return await self._file.read(lambda connection: _one(connection, "WHERE jobs.job_id = ?", (job_id,)))
+    async def get(self, job_id: str, seen: Owners | None = None) -> Job | None:
+        def find(connection: sqlite3.Connection) -> Job | None:
+            if seen is not None:
+                owner = connection.execute("SELECT principal FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+                if owner is None or not seen(owner[0]):
+                    return None
+            return _one(connection, "WHERE jobs.job_id = ?", (job_id,))
+
+        return await self._file.read(find)
 
     async def put(self, job: Job) -> bool:
         return bool(await self._file.change(self._putting, _written(job)))

@@ -16,8 +16,18 @@ from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.domain.ports import AccessObserver, AuditLog, EventTail
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.runtime.page_seal import PageSeal
 from toolhub_service.transport.convert.records import from_event, from_verification, to_filter
-from toolhub_service.transport.page_tokens import PAGE_MAX, Cursor, page_limit, page_of, read_cursor, write_cursor
+from toolhub_service.transport.page_tokens import (
+    PAGE_MAX,
+    Cursor,
+    opened_token,
+    page_limit,
+    page_of,
+    question_of,
+    read_cursor,
+    write_cursor,
+)
 from toolhub_service.transport.rpc import ServicerContext, caller_id, current_principal
 from toolhub_service.transport.status import RpcFailure
 
@@ -27,6 +37,8 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
     audit: AuditLog
     access: AccessObserver
     tenants: TenantDirectory
+    pages: PageSeal
+    """Seals the tokens of tails; those of lists are sealed where all lists are."""
     _tails: set[EventTail] = field(default_factory=set)
     _is_leaving: bool = False
 
@@ -41,20 +53,27 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
         self, request: pb.TailEventsRequest, context: ServicerContext
     ) -> AsyncIterator[pb.TailEventsResponse]:
         where = self._seen(request.filter)
+        principal_id, questions = current_principal().id, _questions(request.filter)
+        place = opened_token(self.pages, request.resume_token, principal_id, *questions)
         await self._audit_read("TailEvents", request.filter, 0)
+
+        def shown_to_caller(event: ChainedEvent) -> pb.TailEventsResponse:
+            token = self.pages.seal(write_cursor(_cursor(event)), principal_id, questions[0])
+            return pb.TailEventsResponse(event=self._shown(event), resume_token=token)
+
         async with self._followed(where) as tail:
             await context.send_initial_metadata(())  # from here on no event is missed
             shown: set[tuple[str, int]] = set()
-            after = read_cursor(request.resume_token)
+            after = read_cursor(place)
             while after is not None:  # first the missed events, then new ones
                 missed = await self.audit.read(where, after=after, limit=PAGE_MAX)
                 for event in missed:
                     shown.add((event.writer, event.sequence))
-                    yield self._tail_response(event)
+                    yield shown_to_caller(event)
                 after = _cursor(missed[-1]) if len(missed) == PAGE_MAX else None
             async for event in tail:
                 if (event.writer, event.sequence) not in shown:
-                    yield self._tail_response(event)
+                    yield shown_to_caller(event)
         if self._is_leaving:
             raise RpcFailure(Reason.DRAINING, "This hub is shutting down. Tail again with the last resume_token.")
 
@@ -100,9 +119,6 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
     def _shown(self, event: ChainedEvent) -> event_pb2.Event:
         return from_event(event, self.tenants.tenant_of(event.event.principal))
 
-    def _tail_response(self, event: ChainedEvent) -> pb.TailEventsResponse:
-        return pb.TailEventsResponse(event=self._shown(event), resume_token=write_cursor(_cursor(event)))
-
     async def _audit_read(self, method: str, where: event_pb2.EventFilter, events: int) -> None:
         """Audit the read before anything is shown."""
         timeless = event_pb2.EventFilter()
@@ -116,3 +132,10 @@ class AuditServicer(audit_service_pb2_grpc.AuditServiceServicer):
 
 def _cursor(event: ChainedEvent) -> Cursor:
     return event.event.at_unix_ms, event.writer, event.sequence
+
+
+def _questions(filter: event_pb2.EventFilter) -> tuple[str, str]:
+    """Return what a token that resumes a tail may be bound to: a tail, or a list, of these events."""
+    tail, listing = pb.TailEventsRequest(filter=filter), pb.ListEventsRequest(filter=filter)
+    path = f"/{pb.DESCRIPTOR.services_by_name['AuditService'].full_name}/"
+    return question_of(f"{path}TailEvents", tail), question_of(f"{path}ListEvents", listing)

@@ -11,6 +11,7 @@ client the parser's error text and log a traceback for each.
 from __future__ import annotations
 
 import inspect
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -24,8 +25,10 @@ from grpc.aio import EOF
 from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.identity.tokens import KeysNeeded
+from toolhub_service.runtime.page_seal import PageSeal
 from toolhub_service.transport.interceptors.admission import Refusals
 from toolhub_service.transport.interceptors.auth import entered_again
+from toolhub_service.transport.page_tokens import with_sealed_pages
 from toolhub_service.transport.receipts import COUNTED_FROM_BYTES, LARGE_BYTES, MAX_FIELDS, Receipts, has_more_fields
 from toolhub_service.transport.rpc import CALLER, Layer, MessageCount, Method, ServicerContext, caller_share
 from toolhub_service.transport.status import RpcFailure, details_trailer
@@ -51,7 +54,15 @@ class Front(grpc.GenericRpcHandler):
     the one generic handler.
     """
 
-    def __init__(self, layers: Sequence[Layer], turns: Turns | None = None, refusals: Refusals | None = None) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        turns: Turns | None = None,
+        refusals: Refusals | None = None,
+        pages: PageSeal | None = None,
+    ) -> None:
+        """`pages` seals the page tokens of every list; None: a key that nobody else has."""
+        self._pages = pages or PageSeal(secrets.token_bytes(32))
         self._layers = tuple(layers)
         self._turns = turns or Turns()
         self._refusals = refusals or Refusals()
@@ -73,6 +84,8 @@ class Front(grpc.GenericRpcHandler):
 
     def _joined(self, method: Method, handler: Any) -> Any:
         make, behaviour = _parts(handler)
+        if _has_pages(handler):
+            behaviour = with_sealed_pages(behaviour, method.path, self._pages)
         hooks = Hooks(method, self._layers, self._refusals)
         yields = handler.response_streaming and inspect.isasyncgenfunction(behaviour)
         if yields:
@@ -331,6 +344,12 @@ def _lenient(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], An
         return message if len(data) < LARGE_BYTES else _Large(message, len(data))
 
     return read
+
+
+def _has_pages(handler: Any) -> bool:
+    """Return whether the RPC lists something in pages."""
+    request = getattr(getattr(handler.request_deserializer, "__self__", None), "DESCRIPTOR", None)
+    return request is not None and "page_token" in request.fields_by_name
 
 
 def _sparing(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:

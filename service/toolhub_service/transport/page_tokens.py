@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+from google.protobuf.message import Message
 
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.reasons import Reason
+from toolhub_service.runtime.page_seal import PageSeal
+from toolhub_service.transport.rpc import ServicerContext, current_principal
 
 _PAGE_DEFAULT = 100
 PAGE_MAX = 1_000
@@ -98,3 +103,46 @@ def read_pin_cursor(token: str) -> tuple[int, str, str, str] | None:
 
 def _forged() -> HubFailure:
     return HubFailure(Reason.PAGE_TOKEN_INVALID, "The token was not issued by this hub. Start from the first page.")
+
+
+# Every token that leaves is sealed for its caller and its request, whatever list it belongs to.
+
+
+def question_of(path: str, request: Message) -> str:
+    """Return what a token is bound to besides its caller: the RPC, and the request apart from the page."""
+    asked = type(request)()
+    asked.CopyFrom(request)
+    for field in ("page_token", "page_size"):
+        if field in asked.DESCRIPTOR.fields_by_name:
+            asked.ClearField(field)
+    for given, value in asked.ListFields():
+        # An empty filter is the same as none.
+        if isinstance(value, Message) and not value.ByteSize():
+            asked.ClearField(given.name)
+    return f"{path} {hashlib.sha256(asked.SerializeToString(deterministic=True)).hexdigest()}"
+
+
+def with_sealed_pages(behaviour: Callable[..., Any], path: str, pages: PageSeal) -> Callable[..., Any]:
+    """Return the handler of an RPC with pages, which neither gets nor returns a token that is not its caller's."""
+
+    async def around(request: Any, context: ServicerContext) -> Any:
+        principal_id, question = current_principal().id, question_of(path, request)
+        request.page_token = opened_token(pages, request.page_token, principal_id, question)
+        response = await behaviour(request, context)
+        response.next_page_token = pages.seal(response.next_page_token, principal_id, question)
+        return response
+
+    return around
+
+
+def opened_token(pages: PageSeal, token: str, principal_id: str, *questions: str) -> str:
+    """Return the place of a token that was sealed for one of these questions. Raises HubFailure INVALID_ARGUMENT."""
+    places = (pages.open(token, principal_id, question) for question in questions)
+    place = next((found for found in places if found is not None), None)
+    if place is None:
+        message = (
+            "The token was not given to you for this request: it belongs to another list, filter or caller, or was "
+            "changed. Start from the first page."
+        )
+        raise HubFailure(Reason.PAGE_TOKEN_INVALID, message)
+    return place

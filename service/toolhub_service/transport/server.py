@@ -36,6 +36,7 @@ from toolhub.v1 import (
     tool_service_pb2_grpc,
 )
 from toolhub_service.domain.ports import Sleep
+from toolhub_service.runtime.page_seal import PageSeal
 from toolhub_service.transport.audit_servicer import AuditServicer
 from toolhub_service.transport.front import Front
 from toolhub_service.transport.interceptors.admission import AdmissionLayer
@@ -174,6 +175,7 @@ class Server:
         registry: RegistryServicer,
         audit: AuditServicer,
         credentials: credential_service_pb2_grpc.CredentialServiceServicer,
+        pages: PageSeal | None = None,
     ) -> None:
         self._admission = admission
         self.tools = tools
@@ -183,9 +185,8 @@ class Server:
         self._status: Any = _NOT_SERVING
         self._health = health.aio.HealthServicer()
         self._grpc = grpc.aio.server(options=server_options(listening))
-        governed: Any = Front(
-            layers, tools.turns, admission.refusals
-        )  # stands in for the server where servicers are added
+        # Stands in for the server where servicers are added.
+        governed: Any = Front(layers, tools.turns, admission.refusals, pages)
         self._grpc.add_generic_rpc_handlers((governed,))
         tool_service_pb2_grpc.add_ToolServiceServicer_to_server(tools, governed)
         job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, governed)

@@ -356,9 +356,11 @@ class PrincipalJobs:
         self._engine = engine
 
     async def get(self, principal: Principal, job_id: str) -> Job:
-        job = await self._ledger.store.get(job_id)
-        owner = "" if job is None else job.call.principal.id
-        if job is None or not (owner == principal.id or (principal.roles & _SEE_ALL and principal.may_know(owner))):
+        sees_others = bool(principal.roles & _SEE_ALL)
+        job = await self._ledger.store.get(
+            job_id, lambda owner: owner == principal.id or (sees_others and principal.may_know(owner))
+        )
+        if job is None:
             raise unknown(job_id)
         return job
 

@@ -99,7 +99,8 @@ class Export:
             self._observer.backlog(self._sink.name, 0)
             return False
         self._observer.backlog(self._sink.name, max(len(batch.rows), last_row - cursor.row))
-        refused = self._sink.send(batch)
+        # Bounded for every sink: a counter that went down, or a number beyond the batch, would be wrong for ever.
+        refused = min(max(0, self._sink.send(batch)), len(batch.rows))
         row, writer, sequence = batch.rows[-1][:3]
         self._cursor = Cursor(row, writer, sequence, batch.rows[-1][11])
         self._events.keep_cursor(self._sink.name, msgspec.json.encode(self._cursor).decode())

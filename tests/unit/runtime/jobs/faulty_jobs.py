@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import TypeVar
 
+from toolhub_service.domain.call import Owners
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.job import Job, JobCounts, JobFilter, JobNews, JobStatus
 from toolhub_service.stores.memory_jobs import MemoryJobs
@@ -43,8 +44,8 @@ class FaultyJobs:
     async def create(self, job: Job) -> Job | None:
         return await self._ask("create", lambda: self.inner.create(job))
 
-    async def get(self, job_id: str) -> Job | None:
-        return await self._ask("get", lambda: self.inner.get(job_id))
+    async def get(self, job_id: str, seen: Owners | None = None) -> Job | None:
+        return await self._ask("get", lambda: self.inner.get(job_id, seen))
 
     async def put(self, job: Job) -> bool:
         if self.unkept(job):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
+from functools import partial
+from pathlib import Path
+
 import pytest
 
 from tests.unit.runtime.jobs.job_harness import AGENT, MARK, JobHarness, Process, a_job, in_state
-from toolhub_service.domain.call import Principal, Role
+from toolhub_service.domain.call import Owners, Principal, Role
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.job import JobFilter
+from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.result import JobState
+from toolhub_service.stores.sqlite_file import SqliteFile
+from toolhub_service.stores.sqlite_jobs import SqliteJobs
 
 OPERATOR = Principal("op", frozenset({Role.OPERATOR}))
 AUDITOR = Principal("auditor", frozenset({Role.AUDITOR}))
@@ -32,6 +38,55 @@ async def test_jobs_of_others_do_not_exist(harness: JobHarness, process: Process
         assert unknown.value.error.kind is ErrorKind.NOT_FOUND
     assert await process.jobs.page(OTHER, JobFilter(), after=None, limit=9) == ([], 0)
     assert await process.jobs.page(OTHER, JobFilter(principal=AGENT.id), after=None, limit=9) == ((), 0)
+
+
+async def test_a_foreign_id_costs_the_same_reads_as_an_unknown_one_and_no_job_is_read(
+    harness: JobHarness, process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in SQLite, whose reads are plain: reading a whole job takes longer than finding none."""
+    file = SqliteFile(tmp_path / "hub.db")
+    store = SqliteJobs(file)
+    await file.start()
+    await store.start()
+    try:
+        await store.create(a_job())
+        decoded: list[object] = []
+        monkeypatch.setattr("toolhub_service.stores.sqlite_jobs.decode_job", decoded.append)
+        statements: dict[str, list[str]] = {}
+        for job_id in ("job-1", "job-2"):
+            seen = statements.setdefault(job_id, [])
+            await file.read(partial(sqlite3.Connection.set_trace_callback, trace_callback=seen.append))
+            assert await store.get(job_id, OTHER.id.__eq__) is None
+            await file.read(lambda connection: connection.set_trace_callback(None))
+        shapes = [
+            [text.replace(job_id, "ID") for text in said if "FROM jobs" in text] for job_id, said in statements.items()
+        ]
+        assert shapes[0] == shapes[1]
+        assert len(shapes[0]) == 1
+        assert decoded == []
+    finally:
+        await store.close()
+        await file.close()
+
+
+async def test_every_question_about_a_foreign_job_asks_the_store_as_often_as_about_an_unknown_one(
+    harness: JobHarness, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.kept(a_job())
+    asked: list[str] = []
+    read = harness.store.get
+
+    async def get(job_id: str, seen: Owners | None = None) -> Job | None:
+        asked.append(job_id)
+        return await read(job_id, seen)
+
+    monkeypatch.setattr(harness.store, "get", get)
+    for job_id in ("job-1", "job-2"):
+        with pytest.raises(ToolFailure):
+            await process.jobs.get(OTHER, job_id)
+        with pytest.raises(ToolFailure):
+            await process.jobs.cancel(OTHER, job_id, "")
+    assert asked == ["job-1", "job-1", "job-2", "job-2"]
 
 
 @pytest.mark.parametrize("who", [OTHER, AUDITOR])

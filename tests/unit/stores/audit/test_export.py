@@ -65,6 +65,31 @@ class LimitedTarget:
     def close(self) -> None: ...
 
 
+class BoastfulTarget(LimitedTarget):
+    """A place that says how many it has refused, whatever it was sent."""
+
+    def __init__(self, refused: int) -> None:
+        super().__init__(1)
+        self.says = refused
+
+    def send(self, batch: Batch) -> int:
+        super().send(batch)
+        return self.says
+
+
+@pytest.mark.parametrize(("says", "counted"), [(-5, 0), (-(2**63), 0), (3, 3), (10**9, 10), (2**63 - 1, 10)])
+async def test_a_place_cannot_have_refused_fewer_than_none_or_more_than_it_was_sent(
+    tmp_path: Path, says: int, counted: int
+) -> None:
+    log = await started_log(tmp_path)
+    await filled(log, 1, 10)
+    reports = RecordingExportObserver()
+    export = Export(log.events, BoastfulTarget(says), reports)
+    await drained(export)
+    assert (reports.refused, reports.behind) == (counted, 0)
+    await log.close()
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChainedAuditLog]:
     if request.param == "sqlite":
