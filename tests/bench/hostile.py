@@ -1,5 +1,5 @@
 """What a hostile MCP server costs everybody else: p99 of other calls while it attacks, beside quiet moments in between.
-Hostile callers and HTTP upstreams follow (`tests.bench.hostile_callers`).
+Hostile callers and HTTP upstreams follow (`tests.bench.hostile_callers`), and strangers (`tests.bench.hostile_ports`).
 
     python -m tests.bench.hostile [--rounds 3] [--seconds 3] [--only NAME …] [--write]
 
@@ -26,7 +26,7 @@ from typing import Any
 
 import grpc.aio
 
-from tests.bench import hostile_callers
+from tests.bench import hostile_callers, hostile_ports
 from tests.bench.page import arguments, at_share, machine, markdown, publish
 from tests.bench.processes import Process, machine_ticks, running, stolen_share
 from tests.fakes.mcp_servers.hostile import stdio_command
@@ -71,7 +71,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
-    every = [*CALLS, *LISTS, *hostile_callers.ATTACKS]
+    every = [*CALLS, *LISTS, *hostile_callers.ATTACKS, *hostile_ports.ATTACKS]
     parser.add_argument("--only", nargs="+", metavar="NAME", default=every, help="these attacks alone")
     parser.add_argument("--attack", nargs=3, metavar=("PORT", "CONTROL", "NAME"), help="make one attack until killed")
     options = parser.parse_args()
@@ -79,11 +79,13 @@ def main() -> None:
         port, control, name = options.attack
         asyncio.run(attack(int(port), Path(control), name))
     else:
-        if servers := [name for name in options.only if name not in hostile_callers.ATTACKS]:
+        if servers := [name for name in options.only if name in CALLS or name in LISTS]:
             found = asyncio.run(measure(servers, options.rounds, options.seconds))
             publish("hostile", found, as_table(found), write=options.write)
         if callers := [name for name in options.only if name in hostile_callers.ATTACKS]:
             hostile_callers.run(callers, options.rounds, options.seconds, write=options.write)
+        if strangers := [name for name in options.only if name in hostile_ports.ATTACKS]:
+            hostile_ports.run(strangers, options.rounds, options.seconds, write=options.write)
 
 
 async def measure(attacks: Iterable[str], rounds: int, seconds: float) -> dict[str, Any]:

@@ -39,6 +39,9 @@ _UNREADABLE = object()
 """Marks a request whose bytes cannot be parsed."""
 
 
+_UNKNOWN_METHOD = Method("", "", "", "bidi_stream")
+
+
 class _Large(NamedTuple):
     """A request of LARGE_BYTES or more, with its size as received: protobuf would serialise it again to compute it."""
 
@@ -68,6 +71,11 @@ class Front(grpc.GenericRpcHandler):
         self._refusals = refusals or Refusals()
         self._handlers: dict[str, Any] = {}
         self._receipts = Receipts()
+        self._no_such_method: Any = grpc.stream_stream_rpc_method_handler(self._refuse_method)
+
+    async def _refuse_method(self, _requests: AsyncIterator[Any], context: ServicerContext) -> None:
+        await self._refusals.pace_stranger(context.peer(), _UNKNOWN_METHOD)
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "There is no such method: the contract is toolhub.v1.")
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Called by the generated `add_…_to_server`, which passes the same handlers by name, too."""
@@ -79,8 +87,8 @@ class Front(grpc.GenericRpcHandler):
             self._handlers[method.path] = self._joined(method, handler)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return the handler; None for an unknown method, which grpc answers with UNIMPLEMENTED."""
-        return self._handlers.get(handler_call_details.method)
+        """Return the handler; for an unknown method, one that refuses it."""
+        return self._handlers.get(handler_call_details.method, self._no_such_method)
 
     def _joined(self, method: Method, handler: Any) -> Any:
         make, behaviour = _parts(handler)
@@ -93,12 +101,19 @@ class Front(grpc.GenericRpcHandler):
         elif method.takes_stream:
             around = self._around_client_stream(hooks, behaviour)
         else:
-            around = self._around_unary(hooks, behaviour)
+            around = self._around_unary(hooks, self._paced(method, behaviour) if method.is_open else behaviour)
         return make(
             around,
             request_deserializer=_lenient(handler.request_deserializer),
             response_serializer=_sparing(handler.response_serializer) if yields else handler.response_serializer,
         )
+
+    def _paced(self, method: Method, behaviour: Behaviour) -> Behaviour:
+        async def paced(request: Any, context: ServicerContext) -> Any:
+            await self._refusals.pace_open(context.peer(), method)
+            return await behaviour(request, context)
+
+        return paced
 
     def _around_unary(self, hooks: Hooks, behaviour: Behaviour) -> Behaviour:  # noqa: C901 - one function, see below
         """Return the handler of a unary request: one function, because each function call costs every RPC."""
@@ -249,6 +264,8 @@ class Hooks:
                 states.append(enter(context))  # one may raise after others have entered
             except KeysNeeded as needed:
                 states.append(await entered_again(needed, enter, context))
+        if self.method.is_open:
+            await self._refusals.pace_open(context.peer(), self.method)
 
     async def each(self, states: list[Any], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for request in requests:
@@ -291,7 +308,9 @@ class Hooks:
             error = failure(context, error)
         if isinstance(error, RpcFailure):
             _forget_frames(error)
-            if error.reason is Reason.OVERLOADED:
+            if error.code is grpc.StatusCode.UNAUTHENTICATED:
+                await self._refusals.pace_stranger(context.peer(), self.method)
+            elif error.reason is Reason.OVERLOADED:
                 await self._refusals.pace(caller_share(), self.method)
             # The reason in plain text, too: a proxy can retry a request that no hub has begun on another hub.
             reason = ("toolhub-reason", error.reason.name)

@@ -24,43 +24,82 @@ WATCHES = frozenset({"WatchJob", "WatchJobs", "WatchApprovals", "WatchTools", "T
 # Refusals of one tenant that are sent at once, and the seconds between further ones.
 _PROMPT: Final = 20
 _PACE_S: Final = 0.01
+# No tenant and no principal has it in its name.
+_STRANGER: Final = "\0"
 
 
 class Refusals:
-    """Paces refusals for lack of room: a tenant that retries at once gets its answers later, at most a hundred refusals
-    a second. gRPC has one queue for all, in which calls of others wait behind each refusal."""
+    """Paces refusals: whoever tries again at once gets its answers later, at most a hundred a second.
 
-    def __init__(self, most: int = 1_000) -> None:
-        """At most `most` refusals are held back at once, and for one tenant half of what is free of that; others are
-        sent at once."""
+    gRPC has one queue for all, in which calls of others wait behind each refusal. One that is held back keeps one of
+    the few streams of its connection, and gRPC resets what comes beyond those, without the event loop.
+    """
+
+    def __init__(self, most: int = 1_000, most_of_strangers: int = 4_000) -> None:
+        """At most so many refusals are held back at once, and for one tenant half of what is free of `most`; others are
+        sent at once. Strangers, whose credential was not accepted, have room of their own."""
         self._most = most
+        self._most_of_strangers = most_of_strangers
         self.held = 0
+        """Of tenants."""
+        self.held_of_strangers = 0
         self.held_calls = 0
         """Held refusals of calls, not of watches."""
         self._of: Counter[str] = Counter()
-        # When the tenant's newest refusal is sent, on the loop's clock; the tenant refused longest ago comes first.
+        # When the newest refusal of a share is sent, on the loop's clock; the share refused longest ago comes first.
         self._leaves_s: dict[str, float] = {}
 
     async def pace(self, share: str, method: Method) -> None:
-        """Return when the refusal may be sent."""
+        """Return when the refusal of a known caller may be sent."""
         if not share or not may_take(self._of[share], self.held, self._most):
             return
-        now_s = asyncio.get_running_loop().time()
-        leaves_s = self._slot(share, now_s)
-        if leaves_s <= now_s:
+        wait_s = self._wait_s(share)
+        if not wait_s:
             return
-        is_call = method.name not in WATCHES
         self._of[share] += 1
         self.held += 1
-        self.held_calls += is_call
         try:
-            await asyncio.sleep(leaves_s - now_s)
+            await self._hold(wait_s, method)
         finally:
             self.held -= 1
-            self.held_calls -= is_call
             self._of[share] -= 1
             if not self._of[share]:
                 del self._of[share]
+
+    async def pace_stranger(self, peer: str, method: Method) -> None:
+        """Return when an RPC without an accepted credential may be refused. `peer`: the address in gRPC's form, whose
+        port does not count, because each new connection has another one."""
+        await self._pace_unknown(peer.rpartition(":")[0], method)
+
+    async def pace_open(self, peer: str, method: Method) -> None:
+        """Return when an RPC that needs no credential may be answered: by connection, so that the health checks of a
+        proxy do not wait behind what it carries."""
+        await self._pace_unknown(peer, method)
+
+    async def _pace_unknown(self, share: str, method: Method) -> None:
+        if self.held_of_strangers >= self._most_of_strangers:
+            return
+        wait_s = self._wait_s(_STRANGER + share)
+        if not wait_s:
+            return
+        self.held_of_strangers += 1
+        try:
+            await self._hold(wait_s, method)
+        finally:
+            self.held_of_strangers -= 1
+
+    async def _hold(self, wait_s: float, method: Method) -> None:
+        is_call = method.name not in WATCHES and not method.is_open
+        self.held_calls += is_call
+        try:
+            await asyncio.sleep(wait_s)
+        finally:
+            self.held_calls -= is_call
+
+    def _wait_s(self, share: str) -> float:
+        """Return how long until the share's next slot; 0: it may be answered now."""
+        now_s = asyncio.get_running_loop().time()
+        return max(0.0, self._slot(share, now_s) - now_s)
 
     def _slot(self, share: str, now_s: float) -> float:
         """Return the time of the next slot by the generic cell rate algorithm (ITU-T I.371)."""
