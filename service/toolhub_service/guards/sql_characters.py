@@ -12,7 +12,7 @@ import unicodedata
 from typing import Final
 
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.guards.descriptions import is_hidden
+from toolhub_service.guards.foreign_text import is_hidden
 
 _SUSPECTS: Final = re.compile(r"\r(?!\n)|[^\n\r\t -~]")
 # Marks with which databases begin quoting in ways of their own: strings with backslashes, $tag$, comments, [names].
