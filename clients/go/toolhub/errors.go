@@ -54,12 +54,13 @@ const (
 	// is not public. Each redirect is checked.
 	KindHTTPDisallowedHost = "HTTP_DISALLOWED_HOST"
 	// The connection, the response or the whole exchange took too long. Retryable when a repeat cannot cause a
-	// second effect.
+	// second effect. A POST, PUT, PATCH or DELETE that was sent ends as OUTCOME_UNKNOWN instead, with these details.
 	KindHTTPTimeout = "HTTP_TIMEOUT"
 	// A body that must be complete (JSON, a download) is larger than maxBytes.
 	KindHTTPTooLarge = "HTTP_TOO_LARGE"
 	// The name does not resolve, the connection was refused or broke, or TLS failed. Retryable when a repeat cannot
-	// cause a second effect.
+	// cause a second effect. A POST, PUT, PATCH or DELETE whose connection broke after it was sent ends as
+	// OUTCOME_UNKNOWN instead, with these details.
 	KindNetworkError = "NETWORK_ERROR"
 	// The file system failed: access denied, busy, too many open files, or the workspace root cannot be opened. With
 	// component `audit` the audit log cannot be written, and no call runs until it can (retryable, after 1 s). Bytes
@@ -89,17 +90,19 @@ const (
 	KindCancelled = "CANCELLED"
 	// The remote server answered with an error status, with an invalid response (JSON, HTTP/1.1, encoding), with far
 	// more framing than content, with JSON of too many values, or with too many redirects; or an MCP server reported
-	// that its tool failed (`isError`). `upstream` holds the status and a redacted excerpt. Retryable for 408, 425,
-	// 429 and 503, for other 5xx where the request is safe to repeat (GET, HEAD, OPTIONS, or with a key), and for
-	// 409 with a key; `retry_after` is the server's own.
+	// that its tool failed (`isError`). `upstream` holds the status and a redacted excerpt. Retryable for statuses
+	// after which nothing was processed (425, 429, 503; 521, 523, 525, 526, 530: not reached), for 408, 499 and all
+	// other 5xx where the request is safe to repeat (GET, HEAD, OPTIONS, or with a key), and for 409 with a key;
+	// `retry_after` is the server's own. When a gateway gives up on a request that may have an effect (408, 499,
+	// 502, 504, 520, 522, 524), the error is OUTCOME_UNKNOWN instead.
 	KindUpstreamError = "UPSTREAM_ERROR"
 	// The tool ran, and its result does not match its own output schema. The result is withheld.
 	KindOutputSchemaInvalid = "OUTPUT_SCHEMA_INVALID"
 	// The idempotency_key was already used with other arguments, or before the tool's definition changed.
 	KindIdempotencyConflict = "IDEMPOTENCY_CONFLICT"
-	// A call with an effect timed out, was cut off, failed by a defect, or its hub stopped, and it is not safe to
-	// repeat. The effect may have happened. Such a job ends LOST, or TIMED_OUT when its deadline had passed.
-	// `details` also has the entries of the kind in `cause`.
+	// A call with an effect timed out, was cut off, was sent and not answered, failed by a defect, or its hub
+	// stopped, and it is not safe to repeat. The effect may have happened. Such a job ends LOST, or TIMED_OUT when
+	// its deadline had passed. `details` also has the entries of the kind in `cause`.
 	KindOutcomeUnknown = "OUTCOME_UNKNOWN"
 	// A defect in the hub or a tool, or an unexpected exception of a custom tool, in a call without an effect:
 	// before the tool was started, or in a tool that only reads or is safe to repeat (otherwise OUTCOME_UNKNOWN).

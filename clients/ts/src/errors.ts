@@ -63,13 +63,14 @@ export const ADVICE = {
    */
   HTTP_DISALLOWED_HOST: "Use an allowed host and method. Another spelling of the same host does not help.",
   /** The connection, the response or the whole exchange took too long. Retryable when a repeat cannot cause a
-   * second effect.
+   * second effect. A POST, PUT, PATCH or DELETE that was sent ends as OUTCOME_UNKNOWN instead, with these details.
    */
   HTTP_TIMEOUT: "Request less, or raise timeoutMs.",
   /** A body that must be complete (JSON, a download) is larger than maxBytes. */
   HTTP_TOO_LARGE: "Request less, raise maxBytes where policy allows it, or download to a file.",
   /** The name does not resolve, the connection was refused or broke, or TLS failed. Retryable when a repeat cannot
-   * cause a second effect.
+   * cause a second effect. A POST, PUT, PATCH or DELETE whose connection broke after it was sent ends as
+   * OUTCOME_UNKNOWN instead, with these details.
    */
   NETWORK_ERROR: "Check the host. Try again if the error is retryable.",
   /** The file system failed: access denied, busy, too many open files, or the workspace root cannot be opened. With
@@ -107,18 +108,20 @@ export const ADVICE = {
   CANCELLED: "Nothing.",
   /** The remote server answered with an error status, with an invalid response (JSON, HTTP/1.1, encoding), with far
    * more framing than content, with JSON of too many values, or with too many redirects; or an MCP server reported
-   * that its tool failed (`isError`). `upstream` holds the status and a redacted excerpt. Retryable for 408, 425,
-   * 429 and 503, for other 5xx where the request is safe to repeat (GET, HEAD, OPTIONS, or with a key), and for
-   * 409 with a key; `retry_after` is the server's own.
+   * that its tool failed (`isError`). `upstream` holds the status and a redacted excerpt. Retryable for statuses
+   * after which nothing was processed (425, 429, 503; 521, 523, 525, 526, 530: not reached), for 408, 499 and all
+   * other 5xx where the request is safe to repeat (GET, HEAD, OPTIONS, or with a key), and for 409 with a key;
+   * `retry_after` is the server's own. When a gateway gives up on a request that may have an effect (408, 499,
+   * 502, 504, 520, 522, 524), the error is OUTCOME_UNKNOWN instead.
    */
   UPSTREAM_ERROR: "Correct the request as the excerpt says, or wait if the error is retryable.",
   /** The tool ran, and its result does not match its own output schema. The result is withheld. */
   OUTPUT_SCHEMA_INVALID: "Do not repeat a call that may have had an effect; use another tool.",
   /** The idempotency_key was already used with other arguments, or before the tool's definition changed. */
   IDEMPOTENCY_CONFLICT: "Use a new key for a new effect.",
-  /** A call with an effect timed out, was cut off, failed by a defect, or its hub stopped, and it is not safe to
-   * repeat. The effect may have happened. Such a job ends LOST, or TIMED_OUT when its deadline had passed.
-   * `details` also has the entries of the kind in `cause`.
+  /** A call with an effect timed out, was cut off, was sent and not answered, failed by a defect, or its hub
+   * stopped, and it is not safe to repeat. The effect may have happened. Such a job ends LOST, or TIMED_OUT when
+   * its deadline had passed. `details` also has the entries of the kind in `cause`.
    */
   OUTCOME_UNKNOWN: "Check whether the effect happened before calling again.",
   /** A defect in the hub or a tool, or an unexpected exception of a custom tool, in a call without an effect:

@@ -236,6 +236,7 @@ class CoreAdapter:
                 raw=context.raw,
                 upstream_fails=context.upstream_fails,
                 is_large=context.is_large,
+                passing=context.passing,
             )
             return outcome if context.mask is None else await in_thread(masked_outcome, outcome, context.mask)
         except ToolFailure as failure:

@@ -73,6 +73,9 @@ class Tokens:
     """0: the issuer does not say."""
 
 
+_NOT_SENT = httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol
+
+
 @contextmanager
 def _answering(where: str) -> Any:
     try:
@@ -80,6 +83,10 @@ def _answering(where: str) -> Any:
     except httpx.HTTPError as failed:
         why = str(failed) or type(failed).__name__
         text = f"{where} does not answer ({why}). Check the address and your network, and try again."
+        if not isinstance(failed, _NOT_SENT):
+            text = (
+                f"{where} was asked, and its answer did not come ({why}). Try again; if it then refuses, log in again."
+            )
         raise IssuerUnreachable(text) from failed
     except (httpx.InvalidURL, UnicodeError) as broken:
         raise LoginFailed(f"{where} is no URL: {broken}.") from broken

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from toolhub_service.credentials.secret import Envelopes, PerUserTerms, Secret, missing
-from toolhub_service.credentials.token_requests import TIMEOUT_S, GrantRefused, TokenRequests, Unreachable
+from toolhub_service.credentials.token_requests import TIMEOUT_S, GrantRefused, TokenRequests, Unanswered, Unreachable
 from toolhub_service.domain.call import Principal, SubjectToken
 from toolhub_service.domain.credential import CredentialKey, CredentialState, CredentialStore, StoredCredential
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
@@ -104,9 +104,12 @@ class Renewals:
         except Unreachable as away:
             # The lease is returned at once, or the next call would wait for it although nobody renews.
             await self._store.put(after)
+            # Servers that rotate refresh tokens have used it up.
+            then = " If that fails, log in again: the refresh token may be used up."
+            advice = "Try again later." + (then if isinstance(away, Unanswered) else "")
             raise refuse(
                 ErrorKind.TOOL_UNAVAILABLE,
-                f"The caller's token for {terms.source} cannot be renewed. {away} Nothing was sent. Try again later.",
+                f"The caller's token for {terms.source} cannot be renewed. {away} The call was not sent. {advice}",
                 blames_upstream=False,
                 source=terms.source,
             ) from None
@@ -176,7 +179,8 @@ class Exchanges:
                 state="EXCHANGE_REFUSED",
             ) from None
         except Unreachable as away:
-            message = f"The caller's token for {terms.source} cannot be exchanged. {away} Nothing was sent. Try later."
+            message = f"The caller's token for {terms.source} cannot be exchanged. {away} The call was not sent. "
+            message += "Try again later."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, blames_upstream=False, source=terms.source) from None
         if fresh.renew_at_unix_ms:
             return fresh

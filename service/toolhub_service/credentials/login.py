@@ -20,7 +20,7 @@ from urllib.parse import urlencode, urlsplit
 from toolhub_service import __version__
 from toolhub_service.credentials.sealing import SealBroken, SealingKeys
 from toolhub_service.credentials.secret import ClientAt, Hidden, PerUserTerms, Secret, packed, unpacked
-from toolhub_service.credentials.token_requests import GrantRefused, TokenRequests, Unreachable, checked
+from toolhub_service.credentials.token_requests import GrantRefused, TokenRequests, Unanswered, Unreachable, checked
 from toolhub_service.domain.credential import CredentialKey
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.reasons import Reason
@@ -128,6 +128,11 @@ class Logins:
             form["resource"] = begun.resource
         try:
             return await self._requests.code(terms, begun.client, form, now_unix_ms)
+        except Unanswered as lost:
+            raise refused(
+                f"Nobody can tell whether the login at {terms.source} was completed. {lost} Its code may be used up: "
+                "begin another login."
+            ) from None
         except (Unreachable, GrantRefused) as failed:
             raise refused(f"The login at {terms.source} failed. {failed}") from None
 

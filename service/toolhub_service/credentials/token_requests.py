@@ -16,7 +16,8 @@ import orjson
 
 from toolhub_service.credentials.secret import ClientAt, OAuthSettings, PerUserTerms, Secret
 from toolhub_service.domain.call import SubjectToken
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors import WAS_SENT, ToolFailure
+from toolhub_service.domain.http_status import Processing, processing_of
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import ParsedUrl, parse_url
 from toolhub_service.schema import strict_json
@@ -38,6 +39,10 @@ _FORM: Final = ("content-type", "application/x-www-form-urlencoded")
 
 class Unreachable(Exception):
     """An authorization server gives no usable answer, which may pass; the message is fit for users."""
+
+
+class Unanswered(Unreachable):
+    """A request for tokens was sent and not answered: its code or its refresh token may be used up."""
 
 
 class GrantRefused(Exception):
@@ -114,7 +119,8 @@ class TokenRequests:
         # A permanent refusal marks the credential, so only what RFC 6749 §5.2 describes counts as one.
         if 400 <= answer.status < 500 and answer.status not in (408, 429) and isinstance(error, str):
             raise GrantRefused(_words(error), _words(answer.document.get("error_description")))
-        raise Unreachable(f"Its authorization server answers with status {answer.status}.")
+        kind = Unanswered if processing_of(answer.status) is Processing.UNKNOWN else Unreachable
+        raise kind(f"Its authorization server answers with status {answer.status}.")
 
     async def ask(
         self,
@@ -150,6 +156,8 @@ class TokenRequests:
                 data = await response.body(_ANSWER_MAX_BYTES).whole()
                 return Answer(response.status, _object(data), response.header(b"www-authenticate"))
         except ToolFailure as failure:
+            if failure.error.details.get(WAS_SENT) is True:
+                raise Unanswered(f"{parsed.host} was asked, and its answer did not come.") from None
             raise Unreachable(f"{parsed.host} cannot be asked: {failure.error.message}") from None
         except (OSError, ValueError):
             raise Unreachable(f"{parsed.host} cannot be asked: the CA file of the source cannot be used.") from None

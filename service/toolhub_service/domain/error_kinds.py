@@ -56,6 +56,7 @@ class ErrorKind(Enum):
 
 _PATH: Final = {"path, errno": "the path as sent, and what the system answered"}
 _KEY: Final = {"idempotency_key_sent": "true: the key went with it to a host that honours keys (`retry_with_key`)"}
+_SENT: Final = {"nothing_happened": "true: a request that may have an effect was not sent"}
 
 ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
     ErrorKind.TOOL_NOT_FOUND: KindSpec(
@@ -231,10 +232,11 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
     ErrorKind.HTTP_TIMEOUT: KindSpec(
         Code.DEADLINE_EXCEEDED,
         "The connection, the response or the whole exchange took too long. Retryable when a repeat cannot cause a "
-        "second effect.",
+        "second effect. A POST, PUT, PATCH or DELETE that was sent ends as OUTCOME_UNKNOWN instead, with these "
+        "details.",
         "Request less, or raise timeoutMs.",
         retryable=True,
-        details={"host": "the host that was called", "timeout_ms": "the timeout of the exchange", **_KEY},
+        details={"host": "the host that was called", "timeout_ms": "the timeout of the exchange", **_KEY, **_SENT},
     ),
     ErrorKind.HTTP_TOO_LARGE: KindSpec(
         Code.OUT_OF_RANGE,
@@ -245,10 +247,11 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
     ErrorKind.NETWORK_ERROR: KindSpec(
         Code.UNAVAILABLE,
         "The name does not resolve, the connection was refused or broke, or TLS failed. Retryable when a repeat "
-        "cannot cause a second effect.",
+        "cannot cause a second effect. A POST, PUT, PATCH or DELETE whose connection broke after it was sent ends as "
+        "OUTCOME_UNKNOWN instead, with these details.",
         "Check the host. Try again if the error is retryable.",
         retryable=True,
-        details={"host": "the host that was called", **_KEY},
+        details={"host": "the host that was called", **_KEY, **_SENT},
     ),
     ErrorKind.IO_ERROR: KindSpec(
         Code.INTERNAL,
@@ -350,8 +353,10 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         "The remote server answered with an error status, with an invalid response (JSON, HTTP/1.1, encoding), "
         "with far more framing than content, with JSON of too many values, or with too many redirects; or an MCP "
         "server reported that its tool failed (`isError`). `upstream` holds the status and a redacted excerpt. "
-        "Retryable for 408, 425, 429 and 503, for other 5xx where the request is safe to repeat (GET, HEAD, OPTIONS, "
-        "or with a key), and for 409 with a key; `retry_after` is the server's own.",
+        "Retryable for statuses after which nothing was processed (425, 429, 503; 521, 523, 525, 526, 530: not "
+        "reached), for 408, 499 and all other 5xx where the request is safe to repeat (GET, HEAD, OPTIONS, or with a "
+        "key), and for 409 with a key; `retry_after` is the server's own. When a gateway gives up on a request that "
+        "may have an effect (408, 499, 502, 504, 520, 522, 524), the error is OUTCOME_UNKNOWN instead.",
         "Correct the request as the excerpt says, or wait if the error is retryable.",
         retryable=True,
         details={
@@ -375,7 +380,8 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
     ),
     ErrorKind.OUTCOME_UNKNOWN: KindSpec(
         Code.UNKNOWN,
-        "A call with an effect timed out, was cut off, failed by a defect, or its hub stopped, and it is not safe "
+        "A call with an effect timed out, was cut off, was sent and not answered, failed by a defect, or its hub "
+        "stopped, and it is not safe "
         "to repeat. The effect may have happened. Such a job ends LOST, or TIMED_OUT when its deadline had passed. "
         "`details` also has the entries of the kind in `cause`.",
         "Check whether the effect happened before calling again.",
@@ -384,6 +390,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "or what cut it off: `RUNNER_DIED`, `HUB_STOPPED`, or `START_UNCLEAR`, `END_UNCLEAR`, `RESULT_UNCLEAR`: "
             "what is unknown about the work on a remote server",
             "runs, reason": "how often a process took the job, and what the remote server said",
+            "was_sent": "true: its request was sent, and nobody knows whether it was processed",
             "call_id": "of a defect: give it to the operator",
             "first_call_id": "the call with the same idempotency_key whose outcome is unknown",
         },

@@ -21,6 +21,7 @@ __all__ = [
     "KEY_SENT",
     "NOTHING_HAPPENED",
     "STOPPED",
+    "WAS_SENT",
     "ErrorKind",
     "HubFailure",
     "RemoteUnclear",
@@ -33,7 +34,11 @@ __all__ = [
 
 
 NOTHING_HAPPENED = "nothing_happened"
-"""Among the details of an INTERNAL error of an adapter: it knows that the call had no effect, whatever broke."""
+"""Among the details of an INTERNAL error or a timeout: nothing was sent, so the call had no effect."""
+
+WAS_SENT = "was_sent"
+"""Among the details of a failure: a request that may have an effect was sent, and nobody can tell whether it was
+processed. The runtime makes it OUTCOME_UNKNOWN when it is final and the call is not safe to repeat."""
 
 KEY_SENT = "idempotency_key_sent"
 """Among the details of a failure: the request carries the call's idempotency key to a host that honours it, as policy

@@ -117,6 +117,9 @@ class Outcome(Struct, frozen=True, gc=False):
     """Whether the answer, though a result, shows a failing upstream (HTTP 5xx): its breaker counts it."""
     is_large: bool = False
     """Whether it has so many values that they are checked and written in a thread."""
+    passing: ToolError | None = None
+    """Why the same call may give another answer soon, such as HTTP 503: it is made again while attempts and time are
+    left, and the last outcome is the answer. None: it is not."""
 
 
 class ToolResult(NamedTuple):

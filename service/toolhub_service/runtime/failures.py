@@ -119,6 +119,12 @@ def outcome_unknown(tool: str, cause: ToolError) -> ToolError:
     )
 
 
+def sent_outcome_unknown(cause: ToolError) -> ToolError:
+    """A request with an effect that was sent and not answered; the message says so, and what to check."""
+    details = {**cause.details, "cause": cause.kind.value}
+    return structs.replace(cause, kind=ErrorKind.OUTCOME_UNKNOWN, retryable=None, retry_after_s=None, details=details)
+
+
 def of_a_crash(state: CallState, error: ToolError) -> ToolError:
     """What a defect (INTERNAL) means for its caller: an adapter that was called may have had its effect."""
     granted = state.granted

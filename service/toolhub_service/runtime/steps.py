@@ -19,7 +19,15 @@ from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Call, GrantedCall, Mode, PlannedCall, QuestionAsked, Suspended
-from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors import (
+    NOTHING_HAPPENED,
+    STOPPED,
+    WAS_SENT,
+    ErrorKind,
+    ToolError,
+    ToolFailure,
+    refuse,
+)
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.key import Claim
 from toolhub_service.domain.ports import Adapter, CallObserver, EventSink, PolicySource, Sleep
@@ -28,7 +36,7 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.runtime.approval_record import reply_to
 from toolhub_service.runtime.call_state import CallState
-from toolhub_service.runtime.failures import outcome_unknown
+from toolhub_service.runtime.failures import outcome_unknown, sent_outcome_unknown
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.route import Route
 from toolhub_service.schema.canonical_json import dumps
@@ -258,6 +266,7 @@ class Executor:
         state.granted = granted
         while True:
             state.attempts += 1
+            question: QuestionAsked | Suspended | None = None
             try:
                 with self._observer.executing(granted):
                     try:
@@ -266,18 +275,27 @@ class Executor:
                         raise ToolFailure(_timed_out(granted)) from expired
                     except (QuestionAsked, Suspended) as asked:
                         question = asked  # the attempt has not failed, and its span must not say so
-                    else:
-                        if outcome.upstream_fails:
-                            lease.blame()
-                        return outcome
-                raise question
+                if question is not None:
+                    raise question
+                if outcome.passing is None or not await self._waits(granted, state, lease, outcome.passing):
+                    if outcome.upstream_fails:
+                        lease.blame()
+                    return outcome
             except ToolFailure as failure:
-                error = failure.error
-                pause_s = lease.retry_pause_s(error, state.attempts)
-                if pause_s is None:
-                    raise ToolFailure(_final(granted, error)) from failure
-                self._recorder.retried(granted, state, error, state.attempts)
-                await self._sleep(pause_s)
+                if not await self._waits(granted, state, lease, failure.error):
+                    raise ToolFailure(_final(granted, failure.error)) from failure
+
+    async def _waits(self, granted: GrantedCall, state: CallState, lease: Lease, error: ToolError) -> bool:
+        """Return, after a pause, whether the call is to be tried again; False at once: the attempt was the last."""
+        pause_s = lease.retry_pause_s(error, state.attempts)
+        if pause_s is None:
+            return False
+        self._recorder.retried(granted, state, error, state.attempts)
+        await self._sleep(pause_s)
+        return True
+
+
+_TIMEOUTS = frozenset({ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT})
 
 
 def _timed_out(granted: GrantedCall) -> ToolError:
@@ -303,14 +321,17 @@ def _with_limit(granted: GrantedCall, error: ToolError) -> ToolError:
 
 
 def _final(granted: GrantedCall, error: ToolError) -> ToolError:
-    """Return OUTCOME_UNKNOWN for a timeout of a call that may have had an effect, unless its remote side has confirmed
-    the end."""
-    is_timeout = error.kind in (ErrorKind.TIMEOUT, ErrorKind.HTTP_TIMEOUT) and error.details.get(STOPPED) is not True
+    """Return OUTCOME_UNKNOWN for a call that may have had an effect whose end was not observed: it timed out, unless
+    its remote side has confirmed the end or got nothing; or what it sent was not answered."""
+    details = error.details
+    is_timeout = error.kind in _TIMEOUTS and details.get(STOPPED) is not True
     if is_timeout:
         error = _with_limit(granted, error)
-    if is_timeout and not granted.safe_to_repeat:
-        return outcome_unknown(granted.spec.name, error)
-    return error
+    if granted.safe_to_repeat or details.get(NOTHING_HAPPENED) is True:
+        return error
+    if details.get(WAS_SENT) is True:
+        return sent_outcome_unknown(error)
+    return outcome_unknown(granted.spec.name, error) if is_timeout else error
 
 
 def validate_output(spec: ToolSpec, outcome: Outcome, schemas: ToolSchemas) -> None:

@@ -178,7 +178,8 @@ def _request(endpoint: Endpoint, messages: Sequence[JsonObject], tools: Sequence
     fields = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     url = f"{endpoint.url.rstrip('/')}/chat/completions"
     headers = check_request_headers(fields)
-    return HttpRequest(url, "POST", headers, msgspec.json.encode(body), accept="text/event-stream, application/json")
+    accept = "text/event-stream, application/json"
+    return HttpRequest(url, "POST", headers, msgspec.json.encode(body), accept=accept, only_reads=True)
 
 
 async def _read(response: HttpResponse, stall_s: float) -> Answer:

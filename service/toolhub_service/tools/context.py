@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 
 from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, Question, QuestionAsked, Reply
+from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Evidence, EvidenceType, Progress
@@ -89,6 +90,8 @@ class ToolContext(Struct, Generic[Report], eq=False):
     """Set by a tool whose result has so many values that it is validated and serialized in a thread."""
     upstream_fails: bool = False
     """Set by a tool whose successful result reports a failing upstream: its breaker counts it."""
+    passing: ToolError | None = None
+    """Set by a tool whose successful result is an answer that may soon be another one; see `Outcome`."""
     raw: JsonValue = None
     mask: Mask | None = None
     """Masks the secrets given to `hide`; None: there are none."""

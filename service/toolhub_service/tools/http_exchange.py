@@ -13,7 +13,8 @@ from typing import Annotated, ClassVar, Final, Literal, TypedDict, TypeVar
 import msgspec
 from msgspec import Meta
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
+from toolhub_service.domain.errors import WAS_SENT, ErrorKind, ToolError, ToolFailure, Upstream, refuse
+from toolhub_service.domain.http_status import Processing, processing_of
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import NETWORK, Annotations, ArgumentRole, CostHints, GuardedArgument, ToolLimits
 from toolhub_service.guards.headers import Headers, check_request_headers, shown_response_headers
@@ -21,7 +22,7 @@ from toolhub_service.guards.secrets import Mask, Redactor
 from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url, shown_url
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
-from toolhub_service.tools.egress.wire import JsonBodies, Repeat
+from toolhub_service.tools.egress.wire import CHECK_EFFECT, JsonBodies, Repeat
 from toolhub_service.tools.fs_values import check_encoding
 from toolhub_service.tools.hiding import masked_cut
 from toolhub_service.tools.host_credentials import HostCredentials, named_at, opened_as_caller
@@ -97,8 +98,6 @@ def prove_exchange(context: ToolContext, response: HttpResponse, size_bytes: int
     )
 
 
-# With these statuses a server declares that it did not process the request (RFC 9110, RFC 8470, RFC 6585).
-_NOT_PROCESSED: Final = frozenset({408, 425, 429, 503})
 _IN_PROGRESS: Final = 409
 
 
@@ -107,23 +106,45 @@ async def refuse_error_status(response: HttpResponse, redactor: Redactor, mask: 
     if 200 <= response.status < 300:
         return
     excerpt = excerpt_of(await response.beginning(4 * EXCERPT_MAX_CHARS), response, redactor, mask)
-    # After another 5xx the server may have processed the request (RFC 9110 §9.2.2), so only a safe one can be repeated.
-    # For a request with a key 409 means that the first one with it is still being processed (the draft of the header).
-    retryable = response.status in _NOT_PROCESSED or (response.status >= 500 and response.repeat is not Repeat.NEVER)
-    retryable = retryable or (response.status == _IN_PROGRESS and response.repeat is Repeat.KEYED)
-    if retryable:
-        advice = "Try again later."
-    elif response.status >= 500:
-        advice = "The request may have had its effect: check that before you send it again."
+    raise ToolFailure(_error_of_status(response, excerpt))
+
+
+def note_passing(response: HttpResponse, context: ToolContext) -> None:
+    """Let the call be made again where the status is its result, but the same request may soon have another."""
+    if not 200 <= response.status < 400:
+        error = _error_of_status(response, "")
+        context.passing = error if error.is_retryable else None
+
+
+def _error_of_status(response: HttpResponse, excerpt: str) -> ToolError:
+    """Return the error of a status that is not 2xx: what it says about the request, and whether that may be sent
+    again."""
+    processing, repeat = processing_of(response.status), response.repeat
+    was_processed = processing is Processing.ANSWERED and response.status >= 500
+    may_have_acted = response.has_acted or (
+        repeat is not Repeat.READS and (was_processed or processing is Processing.UNKNOWN)
+    )
+    if processing is Processing.ANSWERED:
+        # For a request with a key 409 means that the first one with it is still being processed (the draft of the
+        # header).
+        retryable = (was_processed and repeat is not Repeat.NEVER) or (
+            response.status == _IN_PROGRESS and repeat is Repeat.KEYED
+        )
     else:
-        advice = "Correct the request as the excerpt says."
-    raise refuse(
+        retryable = repeat is not Repeat.NEVER or not may_have_acted
+    if may_have_acted and not retryable:
+        advice = CHECK_EFFECT
+    else:
+        advice = "Try again later." if retryable else "Correct the request as the excerpt says."
+    # The server's own 5xx is an answer: it failed, in the middle or not.
+    is_unknown = may_have_acted and not (was_processed and not response.has_acted)
+    return ToolError(
         ErrorKind.UPSTREAM_ERROR,
         f"{response.url.host} answered with status {response.status}. {advice}",
         retryable=retryable,
         retry_after_s=_retry_after_s(response) if retryable else None,
         upstream=Upstream(response.status, excerpt),
-        **response.repeat.facts,
+        details={**repeat.facts, **({WAS_SENT: True} if is_unknown else {})},
     )
 
 
@@ -133,10 +154,19 @@ def excerpt_of(data: bytes, response: HttpResponse, redactor: Redactor, mask: Ma
     return redactor.text(text)[:EXCERPT_MAX_CHARS]
 
 
+def check_effect(response: HttpResponse) -> str:
+    """Return the sentence about an answer that cannot be used, when its request may have had its effect; else
+    nothing."""
+    if response.repeat is Repeat.READS:
+        return ""
+    return f" The request was answered with status {response.status}. {CHECK_EFFECT}"
+
+
 def too_large(response: HttpResponse, max_bytes: int, *, by_policy: bool) -> ToolFailure:
     """Return the failure of a body that exceeds the limit but must be whole. `by_policy`: the policy allows less than
     was asked for."""
     advice = "The policy allows no more: request less." if by_policy else "Raise maxBytes, or request less."
+    advice += check_effect(response)
     return refuse(
         ErrorKind.HTTP_TOO_LARGE,
         f"The response of {response.url.host} is larger than {max_bytes} bytes. {advice}",
@@ -241,6 +271,7 @@ Output = TypeVar("Output", bound=ToolOutput)
 
 # A timeout shorter by up to a tenth is not the caller's choice: that time was spent before the request.
 _ALMOST = 0.9
+_MARGIN_S: Final = 0.05
 
 
 class HttpServices(msgspec.Struct, frozen=True):
@@ -290,7 +321,10 @@ class HttpTool(Tool[Input, Output]):
         self, request: HttpRequest, timeout_ms: int, context: ToolContext
     ) -> AbstractAsyncContextManager[HttpResponse]:
         """`timeout_ms` shortens the call's own deadline; less than the tool's default is the caller's choice."""
-        ends_s = min(context.deadline_s, asyncio.get_running_loop().time() + timeout_ms / 1000)
+        now_s = asyncio.get_running_loop().time()
+        # A little before the call's own deadline, so that the answer says whether the request was sent.
+        left_s = context.deadline_s - now_s
+        ends_s = min(context.deadline_s - min(_MARGIN_S, left_s / 10), now_s + timeout_ms / 1000)
         if context.idempotency_key:
             request = msgspec.structs.replace(request, idempotency_key=self._upstream_key(context))
         client, fair_s = self._services.client, _ALMOST * self.default_timeout_ms / 1000
@@ -314,6 +348,7 @@ class HttpTool(Tool[Input, Output]):
         async with self._open(self.request(args), timeout_ms, context) as response:
             if needs_success:
                 await refuse_error_status(response, self._services.redactor, context.mask)
+            note_passing(response, context)
             body = response.body(bound_bytes)
             data = await body.whole()
         sha256 = await to_thread_if_large(len(data), lambda _: hashlib.sha256(data).hexdigest())

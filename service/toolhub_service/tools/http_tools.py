@@ -45,11 +45,13 @@ from toolhub_service.tools.http_exchange import (
     RequestHeaders,
     TimeoutMs,
     UrlInput,
+    check_effect,
     excerpt_of,
     fetch_request,
     head_of,
     headers_with_type,
     marked_text,
+    note_passing,
     prove_exchange,
     refuse_body,
     refuse_error_status,
@@ -222,6 +224,7 @@ class HttpHead(HttpTool["HttpHead.In", AnswerHead]):
 
     async def run(self, args: In, context: ToolContext) -> AnswerHead:
         async with self._open(self.request(args), args.timeout_ms, context) as response:
+            note_passing(response, context)
             prove_exchange(context, response, 0)
         return AnswerHead(**head_of(response, context))
 
@@ -275,14 +278,14 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
                     ErrorKind.UPSTREAM_ERROR,
                     f"The JSON of {response.url.host} has too many small parts: more than {MOST.containers:,} "
                     f"arrays and objects, {MOST.members:,} members or {MOST.separators:,} items. Request less, or "
-                    "use core/http.downloadFile.",
+                    f"use core/http.downloadFile.{check_effect(response)}",
                     retryable=False,
                     reason="too_many_values",
                 ) from None
             raise refuse(
                 ErrorKind.UPSTREAM_ERROR,
                 f"The response of {response.url.host} is not strict JSON. {failure.error.message} Use "
-                "core/http.fetchText to see it as text.",
+                f"core/http.fetchText to see it as text.{check_effect(response)}",
                 retryable=False,
                 upstream=Upstream(
                     response.status, excerpt_of(answer.data, response, self._services.redactor, context.mask)

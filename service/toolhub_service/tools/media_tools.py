@@ -25,6 +25,7 @@ from msgspec import Meta
 
 from toolhub_service.domain.artifact import OCTETS
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
+from toolhub_service.domain.http_status import Processing, processing_of
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import (
     NETWORK,
@@ -52,8 +53,6 @@ EXTENSIONS: Final = tuple(
 )
 """File types that a channel accepts unless the operator names others."""
 
-# Statuses that mean that the server did not process the message and a later attempt may succeed (RFC 9110).
-_PASSING_HTTP: Final = frozenset({408, 425, 429, 503})
 _ANSWER_BYTES: Final = 4_096
 # Variables that requests and TLS read; the sender gets no others of the hub's environment.
 _ENVIRONMENT: Final = frozenset(
@@ -298,8 +297,12 @@ def _undelivered(channel: MediaChannel, answer: Mapping[str, Any]) -> ToolFailur
         message = f"The URL of channel {channel.name} is not one that Apprise understands. Use another channel."
         reason = f"channel {channel.name}: correct what its `url` names"
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason=reason)
+    if answer["protocol"] == "HTTP" and processing_of(status) is Processing.UNKNOWN:
+        return _unclear(channel, f"a gateway answered with status {status}")
     if status:
-        passes = status in _PASSING_HTTP if answer["protocol"] == "HTTP" else 400 <= status < 500
+        passes = (
+            processing_of(status) is not Processing.ANSWERED if answer["protocol"] == "HTTP" else 400 <= status < 500
+        )
         what = "Nothing was delivered. Wait and try again." if passes else "Nothing was delivered; tell the operator."
         message = f"The server of channel {channel.name} refused the message ({answer['protocol']} {status}). {what}"
         return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=passes, upstream=Upstream(status))

@@ -34,7 +34,9 @@ class How(Enum):
     DROP = "drop"
     """Close the connection; nothing was done."""
     GATEWAY = "gateway"
-    """502 of a proxy whose server is away; nothing was done."""
+    """502, or `faults.gateway_status`, of a proxy whose server is away; nothing was done."""
+    GAVE_UP = "gave_up"
+    """Do what was asked; a proxy answers `faults.gateway_status`."""
     LOSE_ANSWER = "lose_answer"
     """Do what was asked, then close the connection."""
     CUT = "cut"
@@ -84,6 +86,7 @@ class Faults:
         self._gate = asyncio.Event()
         self.happened: list[tuple[Op, How]] = []
         self.huge_bytes = 64 * 1024 * 1024
+        self.gateway_status = 502
         self.held = 0
         """Requests that wait for `let_go` now."""
 

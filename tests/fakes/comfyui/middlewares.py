@@ -110,6 +110,8 @@ def faulty(comfy: FakeComfy) -> Any:
         if how is How.HOLD:
             await _held(comfy)
             return await handler(request)
+        if how is How.GATEWAY:
+            return _of_gateway(comfy)
         if (undone := _undone(op, how)) is not None:
             return undone
         if how is How.DROP:
@@ -118,6 +120,8 @@ def faulty(comfy: FakeComfy) -> Any:
         if how is How.TWICE:
             await handler(request)
             return answer
+        if how is How.GAVE_UP:
+            return _of_gateway(comfy)
         return await _spoilt(comfy, request, how, answer)
 
     return fault
@@ -136,8 +140,6 @@ async def _held(comfy: FakeComfy) -> None:
 def _undone(op: Op, how: How) -> web.Response | None:
     if how is How.ERROR:
         return web.Response(status=500, text="500 Internal Server Error\n\nServer got itself in trouble")
-    if how is How.GATEWAY:
-        return web.Response(status=502, text="<html><title>502 Bad Gateway</title></html>")
     if how is How.FULL:
         return web.Response(status=413, text="Maximum request body size exceeded")
     if how is How.HIDE and op is Op.JOB:
@@ -147,6 +149,11 @@ def _undone(op: Op, how: How) -> web.Response | None:
     if how is How.IGNORE:
         return web.json_response({"cancelled": False}) if op is Op.CANCEL else web.Response()
     return None
+
+
+def _of_gateway(comfy: FakeComfy) -> web.Response:
+    status = comfy.faults.gateway_status
+    return web.Response(status=status, text=f"<html><title>error code: {status}</title></html>")
 
 
 def _hang_up(request: web.Request) -> web.Response:

@@ -30,7 +30,9 @@ class How(Enum):
     ERROR_AFTER = "error_after"
     """Done; 500 with a page of HTML."""
     BAD_GATEWAY = "bad_gateway"
-    """502 of a proxy before n8n; nothing is done."""
+    """502, or `status`, of a proxy before n8n; nothing is done."""
+    GAVE_UP = "gave_up"
+    """It is done, and a proxy before n8n answers `status` without waiting for it."""
     BUSY = "busy"
     """503 with Retry-After; nothing is done."""
     LIMITED = "limited"
@@ -71,6 +73,7 @@ class Fault:
     skip: int = 0
     """So many fitting requests go well before."""
     retry_after: str = "1"
+    status: int = 502
     size_bytes: int = 64 * 1_024 * 1_024
     every_s: float = 0.005
     hits: int = 0

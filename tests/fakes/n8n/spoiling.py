@@ -17,9 +17,14 @@ _PIECE = b"x" * 65_536
 _PAGE = b"<!DOCTYPE html><html><body><h1>It works!</h1></body></html>"
 _SORRY = b"<html><head><title>Internal Server Error</title></head><body><h1>500</h1></body></html>"
 
+
+def _of_gateway(fault: Fault) -> Answer:
+    return Answer(fault.status, f"<html><h1>error code: {fault.status}</h1></html>".encode(), HTML)
+
+
 _INSTEAD: dict[How, Callable[[Fault], Answer]] = {
     How.ERROR: lambda _: Answer(500, _SORRY, HTML),
-    How.BAD_GATEWAY: lambda _: Answer(502, b"<html><h1>502 Bad Gateway</h1></html>", HTML),
+    How.BAD_GATEWAY: _of_gateway,
     How.BUSY: lambda fault: Answer(503, b"Service Unavailable", HTML, {"Retry-After": fault.retry_after}),
     How.LIMITED: lambda fault: replace(message(429, "Too many requests"), headers={"Retry-After": fault.retry_after}),
     How.UNAUTHORIZED: lambda _: message(401, "unauthorized"),
@@ -55,6 +60,9 @@ class FaultInjector:
         """
         if fault is None:
             return _response(await self._done(asked))
+        if fault.how is How.GAVE_UP:
+            self._later.add(asyncio.create_task(self._do(asked)))
+            return _response(_of_gateway(fault))
         if fault.how in _INSTEAD:
             return _response(_INSTEAD[fault.how](fault))
         await self._before(asked, fault)

@@ -24,6 +24,7 @@ from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.upstream import retry_after_s
 from toolhub_service.credentials.secret import CallerCredential
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.http_status import Processing, processing_of
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import parse_url
 from toolhub_service.registry.cooperative import in_thread
@@ -99,8 +100,6 @@ LISTS_MAX_BYTES: Final = 64 * 1024 * 1024
 # JSON of this size is parsed in a thread.
 _LARGE_BYTES: Final = 256 * 1024
 _TEXT_BYTES: Final = 4_000
-# Statuses of a proxy while the server behind it is down.
-_OF_GATEWAYS: Final = frozenset({502, 503, 504})
 # A whole answer may take this many times the read timeout.
 _WHOLE_ANSWER: Final = 4
 _HALVES: Final = re.compile(r"\\u[dD][89a-fA-F]")
@@ -134,6 +133,11 @@ class Reply:
     text: str
     """The beginning of the body, for people."""
     retry_after_s: float = 0.0
+
+    @property
+    def processing(self) -> Processing:
+        """Return whether the server has processed the request."""
+        return processing_of(self.status)
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -192,10 +196,12 @@ class ComfyClient:
     async def get(
         self, path: str, params: Mapping[str, str] | None = None, *, max_bytes: int = ANSWER_MAX_BYTES
     ) -> Reply:
-        """Raises NoReply, also for 5xx and 429: a GET changes nothing, so it can be repeated."""
+        """Raises NoReply, also for 5xx, 429 and what a proxy answers: a GET changes nothing, so it can be repeated."""
         reply = await self._asked("GET", path, params=params, max_bytes=max_bytes)
-        if reply.status >= httpx.codes.INTERNAL_SERVER_ERROR or reply.status == httpx.codes.TOO_MANY_REQUESTS:
-            is_broken = reply.status in _OF_GATEWAYS
+        is_answered = reply.processing is Processing.ANSWERED
+        if reply.status >= httpx.codes.INTERNAL_SERVER_ERROR or not is_answered:
+            # While a server is down, a proxy answers for it.
+            is_broken = not is_answered and reply.status != httpx.codes.TOO_MANY_REQUESTS
             raise NoReply(f"it answered {reply.status}", retry_after_s=reply.retry_after_s, is_broken=is_broken)
         return reply
 

@@ -32,6 +32,7 @@ from toolhub_service.adapters.comfyui.template import SEED_MAX, RunnableTemplate
 from toolhub_service.domain.artifact import Artifact, ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import RemoteUnclear
+from toolhub_service.domain.http_status import Processing
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.secrets import Redact
@@ -44,7 +45,7 @@ NODE_ERRORS: Final = "node_errors"
 _NODE_ERRORS_MAX_CHARS: Final = 8_000
 _LOOKS: Final = 2
 _TENANT_CHARS: Final = 16
-_REQUEST_TIMEOUT: Final = 408
+_TOO_MANY_REQUESTS: Final = 429
 _SENT_TO: Final = "sent_to"
 WITNESS: Final = "_its_server_knew"
 """Detail of a mark, not for evidence: a prompt, perhaps another caller's, that the server knew when this one
@@ -176,9 +177,13 @@ class Submitter:
         return _accepted(mark, backend, prompt_id, details)
 
     def _prompt_id(self, reply: Reply, backend: Backend, template: Template, call: GrantedCall) -> str:
-        """Return the id of an accepted prompt. Raises ToolFailure when it was refused, RemoteUnclear otherwise."""
+        """Return the id of an accepted prompt. Raises NoReply when a proxy did not reach the server, ToolFailure when
+        the prompt was refused, RemoteUnclear otherwise."""
+        processing, is_busy = reply.processing, reply.status == _TOO_MANY_REQUESTS
+        if processing is Processing.NOT_REACHED or (processing is Processing.REFUSED and not is_busy):
+            raise NoReply(f"it answered {reply.status}", was_sent=False, retry_after_s=reply.retry_after_s)
         # A server may answer 500 whether or not it accepted the graph: the prompt is looked up, not sent again.
-        if 300 <= reply.status < 500 and reply.status != _REQUEST_TIMEOUT:
+        if is_busy or (300 <= reply.status < 500 and processing is Processing.ANSWERED):
             raise failures.refused(call, template, reply, self._redact)
         prompt_id = reply.fields.get("prompt_id")
         if reply.status != 200 or not isinstance(prompt_id, str) or ID.fullmatch(prompt_id) is None:

@@ -283,7 +283,7 @@ class ToolCaller:
             params = self._params(call, fields, {**questions.params, **more}, key)
             timeout_s = time_left_s(call)
             if timeout_s is not None and timeout_s <= 0:
-                raise failures.timed_out(call)
+                raise failures.no_time_left(call)
             try:
                 options: SendOptions = {"timeout_s": timeout_s, "on_progress": reporter, "extension": extension}
                 if session.is_modern and fields is None and (names := server.headers_of(call.spec)):

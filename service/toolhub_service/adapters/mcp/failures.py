@@ -29,9 +29,10 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from toolhub_service.adapters.upstream import quoted, quoted_answer
+from toolhub_service.adapters.upstream import CHECKED_CHARS, quoted, quoted_answer
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
+from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolFailure, Upstream, refuse
+from toolhub_service.domain.http_status import Processing, processing_of
 from toolhub_service.guards.secrets import Redact
 
 # The transports report a breakage between the hub and an MCP server as a JSON-RPC error with a mark that no server can
@@ -50,8 +51,9 @@ class Breakage(Enum):
     REFUSED = "The request would go to an origin that the source does not allow."
     UNAUTHORIZED = "The server or its authorization server refused the hub's credentials."
     NO_SESSION = "The server no longer knows the session."
-    BUSY = "The server is overloaded (HTTP 429)."
-    STATUS = "The server answered with an HTTP error (5xx)."
+    BUSY = "The server is overloaded (HTTP 429 or 503)."
+    STATUS = "The server, or a gateway before it, gave up with an HTTP error (408, 499 or 5xx)."
+    HTTP_REFUSED = "The server refused the request with an HTTP error (4xx)."
 
     @property
     def was_taken(self) -> bool:
@@ -62,6 +64,25 @@ class Breakage(Enum):
 def error_of(breakage: Breakage) -> dict[str, Any]:
     """Return the `error` member of a JSON-RPC error response."""
     return {"code": CONNECTION_CLOSED, "message": breakage.value, "data": {"mark": _MARK, "breakage": breakage.name}}
+
+
+def http_refused(status: int, body: bytes) -> dict[str, Any]:
+    """Return the `error` member for a request that the server refused by an HTTP status alone, with its own text."""
+    error = error_of(Breakage.HTTP_REFUSED)
+    text = body[:CHECKED_CHARS].decode("utf-8", "replace")
+    return {**error, "data": {**error["data"], "status": status, "text": text}}
+
+
+def breakage_of_status(status: int) -> Breakage | None:
+    """Return what a status says in place of an answer of the protocol; None: the server's own refusal, or none."""
+    if status in {401, 403}:
+        return Breakage.UNAUTHORIZED
+    processing = processing_of(status)
+    if processing is Processing.REFUSED:
+        return Breakage.BUSY
+    if processing is Processing.NOT_REACHED:
+        return Breakage.NOT_SENT
+    return Breakage.STATUS if processing is Processing.UNKNOWN or status >= 500 else None
 
 
 def broken_error(breakage: Breakage) -> MCPError:
@@ -86,6 +107,7 @@ _UNTAKEN_ADVICE: Final[Mapping[Breakage, str]] = {
     Breakage.UNAUTHORIZED: "It has not run. Use another tool; an operator must correct the source's credentials.",
     Breakage.NO_SESSION: "It has not run. Try again.",
     Breakage.BUSY: "It has not run. Try again later, or use another tool.",
+    Breakage.HTTP_REFUSED: "It has not run. Correct the call, or use another tool.",
 }
 # Failures that the same call may not meet again.
 _PASSING: Final = frozenset({Breakage.NOT_SENT, Breakage.NO_SESSION, Breakage.BUSY})
@@ -110,6 +132,8 @@ def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
     connection."""
     code = error.error.code
     breakage = breakage_in(error)
+    if breakage is Breakage.HTTP_REFUSED and "status" in error.error.data:
+        return _refused_by_status(call, error.error.data, redact)
     if breakage is not None:
         return broken(call, breakage)
     if code == REQUEST_TIMEOUT:
@@ -128,6 +152,12 @@ def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
         retryable=False,
         upstream=Upstream(status=code, excerpt=excerpt),
     )
+
+
+def _refused_by_status(call: GrantedCall, data: Mapping[str, Any], redact: Redact) -> ToolFailure:
+    status, excerpt = int(data["status"]), quoted(data["text"], redact)
+    message = f"The server refused {call.spec.name} with HTTP {status}. {_PLAIN_ADVICE} {quoted_answer(excerpt)}"
+    return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status, excerpt))
 
 
 _PLAIN_ADVICE: Final = "Correct the call, or use another tool."
@@ -187,6 +217,13 @@ def is_lost_session(error: MCPError) -> bool:
 def timed_out(call: GrantedCall) -> ToolFailure:
     message = f"{call.spec.name} did not answer before its deadline. Request less or allow more time."
     return refuse(ErrorKind.TIMEOUT, message, default_timeout_s=call.spec.limits.timeout_s)
+
+
+def no_time_left(call: GrantedCall) -> ToolFailure:
+    """Nothing was sent: connecting took the whole time."""
+    message = f"{call.spec.name} was not called: its server was not connected before the deadline. Allow more time."
+    details = {"default_timeout_s": call.spec.limits.timeout_s, NOTHING_HAPPENED: True}
+    return refuse(ErrorKind.TIMEOUT, message, **details)
 
 
 def reported_failure(call: GrantedCall, text: str, redact: Redact) -> ToolFailure:

@@ -25,7 +25,7 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
-from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_of
+from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, breakage_of_status, error_of, http_refused
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.lines import counted
 from toolhub_service.adapters.mcp.requests import Exchange, Exchanges, FastClient, RequestCancelled
@@ -43,6 +43,7 @@ _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, htt
 # writing loop), and the end of a session delays the end of the connection.
 _SHORT = httpx2.Timeout(2.0).as_dict()
 _NOTIFIES = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"method":\s*"notifications/|\{\s*"method":\s*"notifications/')
+_HANDSHAKE = re.compile(rb'"method":\s*"(?:initialize|server/discover)"')
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _END_MAX_BYTES = 3  # of an event's end that precede the piece that completes it
 
@@ -122,10 +123,15 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         if _SESSION in request.headers and _knows_no_session(response.status_code, content):
             self._on_lost(Breakage.NO_SESSION.value)
             return self._broken(Breakage.NO_SESSION)
-        broken = _breakage_of_status(response.status_code)
+        status = response.status_code
+        broken = breakage_of_status(status)
         # An error that the server itself reports in JSON-RPC is passed on unchanged.
         if broken is not None and not _is_jsonrpc_error(content):
             self.last_error, content = broken.value, _message(broken)
+            response.headers["content-type"] = "application/json"
+        # During a handshake the SDK itself learns from the status which version the server speaks.
+        elif 400 <= status < 500 and not (_HANDSHAKE.search(request.content[:300]) or _is_jsonrpc_error(content)):
+            content = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": http_refused(status, content)})
             response.headers["content-type"] = "application/json"
         return _rebuilt(response, content=content)
 
@@ -217,14 +223,6 @@ def _rebuilt(
 def _knows_no_session(status: int, content: bytes) -> bool:
     """Return whether the session is unknown: 404 by the specification; TypeScript servers answer 400 with a message."""
     return status == 404 or (status == 400 and b"session" in content[:1_000].lower())
-
-
-def _breakage_of_status(status: int) -> Breakage | None:
-    if status in {401, 403}:
-        return Breakage.UNAUTHORIZED
-    if status == 429:
-        return Breakage.BUSY
-    return Breakage.STATUS if status >= 500 else None
 
 
 def _is_jsonrpc_error(content: bytes) -> bool:

@@ -190,7 +190,7 @@ class _Run:
         except NoReply as broken:
             if not broken.was_sent:
                 self._has_ended = True
-                raise failures.not_sent(call, broken) from None
+                raise failures.not_sent(call, broken.reason) from None
             return await self._outcome_by_lookup(broken.reason)
         except ToolFailure:
             self._has_ended = True
@@ -220,10 +220,10 @@ class _Run:
 
     async def _read(self, sent: Sent) -> Outcome:
         answer, call = sent.answer, self._call
+        if failures.is_unknown(answer):
+            return await self._outcome_by_lookup(failures.gave_up(answer))
         if answer.is_cut:
             raise failures.too_large(call, self._server.terms.entry.max_response_bytes, self._known())
-        if failures.is_gateway(answer):
-            return await self._outcome_by_lookup(f"A proxy before n8n answered with status {answer.status}.")
         # `Error in workflow` names neither the cause nor the execution.
         if failures.is_in_workflow(answer):
             raise await self._workflow_failure()

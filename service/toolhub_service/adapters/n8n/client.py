@@ -31,7 +31,7 @@ from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.guards.urls import check_url, parse_url
 from toolhub_service.tools.egress.transport import GuardedTransport, checked_as
-from toolhub_service.tools.egress.wire import BoundedBody, WireError, decoder_of
+from toolhub_service.tools.egress.wire import BoundedBody, Delivery, WireError, decoder_of
 
 # n8n's own errors contain `stacktrace` and `hint`; errors of nodes contain `stack` and the parameters of the node.
 # These and paths of its machine are removed before n8n's text is passed on, redacted and truncated.
@@ -149,14 +149,14 @@ class N8nClient:
         reached."""
         if self.is_closed:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The source has been closed.")
-        checked = check_url(url, method, self._rules)
-        extensions = {**checked_as(checked), "timeout": self._timeouts}
+        checked, delivery = check_url(url, method, self._rules), Delivery()
+        extensions = {**checked_as(checked, delivery), "timeout": self._timeouts}
         request = httpx.Request(method, self._origin, headers=[*_FIELDS, *headers], content=body, extensions=extensions)
         try:
             async with asyncio.timeout_at(None if deadline_s == inf else deadline_s):
                 return await self._answer(request)
         except TimeoutError:
-            raise NoReply("It did not answer in time.", was_sent=True, is_late=True) from None
+            raise NoReply("It did not answer in time.", was_sent=delivery.was_sent, is_late=True) from None
         except WireError as error:
             raise NoReply(f"{error.clause[:1].upper()}{error.clause[1:]}.", was_sent=error.was_sent) from None
 

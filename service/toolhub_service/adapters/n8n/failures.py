@@ -16,11 +16,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from toolhub_service.adapters.n8n.client import MESSAGE_MAX_CHARS, NoReply, Reply, message_of, quoted
+from toolhub_service.adapters.n8n.client import MESSAGE_MAX_CHARS, Reply, message_of, quoted
 from toolhub_service.adapters.n8n.execution import Execution, error_of
 from toolhub_service.adapters.upstream import quoted_answer, retry_after_s
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream, refuse
+from toolhub_service.domain.http_status import Processing, processing_of
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.secrets import Redact
 
@@ -28,8 +29,6 @@ NOT_REGISTERED: Final = re.compile(r'The requested webhook "[^"]*" is not regist
 _WRONG_METHOD: Final = re.compile(r"This webhook is not registered for ([A-Z]+) requests")
 _CREDENTIAL: Final = re.compile(r"Authorization (data is wrong|is required|header)|No token provided|jwt |JsonWebToken")
 _IN_WORKFLOW: Final = "Error in workflow"
-_BUSY: Final = frozenset({429, 503})
-_GATEWAY: Final = frozenset({502, 504})
 
 
 def no_webhook(call: GrantedCall, why: str) -> ToolFailure:
@@ -38,8 +37,9 @@ def no_webhook(call: GrantedCall, why: str) -> ToolFailure:
     return refuse(ErrorKind.TOOL_UNAVAILABLE, message, reason="WEBHOOK_UNKNOWN")
 
 
-def not_sent(call: GrantedCall, broken: NoReply) -> ToolFailure:
-    message = f"{call.spec.name} could not be called: n8n could not be reached. {broken.reason} It has not run. "
+def not_sent(call: GrantedCall, reason: str) -> ToolFailure:
+    """Nothing has reached n8n. `reason`: a sentence."""
+    message = f"{call.spec.name} could not be called: n8n could not be reached. {reason} It has not run. "
     return refuse(ErrorKind.TOOL_UNAVAILABLE, f"{message}Try again later, or use another tool.")
 
 
@@ -53,9 +53,14 @@ def unknown(call: GrantedCall, happened: str, looked: str, details: Mapping[str,
     return _with(ErrorKind.OUTCOME_UNKNOWN, f"{message} {advice}", details)
 
 
-def is_gateway(answer: Reply) -> bool:
-    """Return whether a proxy before n8n gave up on the request, which may have run."""
-    return answer.status in _GATEWAY
+def is_unknown(answer: Reply) -> bool:
+    """Return whether a proxy before n8n, or n8n itself, gave up on the request, which may have run."""
+    return processing_of(answer.status) is Processing.UNKNOWN
+
+
+def gave_up(answer: Reply) -> str:
+    """Return the sentence about an answer that leaves open whether the workflow runs."""
+    return f"A proxy before n8n answered with status {answer.status}."
 
 
 # A webhook answers only `Error in workflow` when the workflow fails: neither the cause nor the execution.
@@ -85,7 +90,10 @@ def refused(call: GrantedCall, answer: Reply, redact: Redact) -> ToolFailure:
         message = f"{call.spec.name} could not be called: n8n does not accept the hub's credentials. "
         message += "It has not run. Use another tool; an operator must correct `headers` of the source."
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, reason="WEBHOOK_AUTH", setting="headers")
-    if status in _BUSY and _is_before_the_workflow(answer, value):
+    processing = processing_of(status)
+    if processing is Processing.NOT_REACHED:
+        return not_sent(call, gave_up(answer))
+    if processing is Processing.REFUSED and _is_before_the_workflow(answer, value):
         message = f"{call.spec.name} could not be called: n8n is busy. It has not run. Try again later."
         wait_s = retry_after_s(answer.headers.get("retry-after")) or None
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retry_after_s=wait_s)

@@ -65,7 +65,7 @@ class N8nJob:
             sent = await send(self._server, workflow, call, mark.key, deadline_s=until_s)
         except NoReply as broken:
             if not broken.was_sent:
-                raise failures.not_sent(call, broken) from None
+                raise failures.not_sent(call, broken.reason) from None
             raise RemoteUnclear(broken.reason) from broken
         return await self._accepted(workflow, call, mark, sent)
 
@@ -145,8 +145,8 @@ class N8nJob:
     async def _accepted(self, workflow: Workflow, call: GrantedCall, mark: RemoteMark, sent: Sent) -> RemoteMark:
         """Return the mark of the execution that the answer names. Raises ToolFailure, RemoteUnclear."""
         answer = sent.answer
-        if failures.is_gateway(answer):
-            raise RemoteUnclear(f"A proxy before n8n answered with status {answer.status}.")
+        if failures.is_unknown(answer):
+            raise RemoteUnclear(failures.gave_up(answer))
         if answer.status == 409 and workflow.entry.deduplicates:
             raise RemoteUnclear("The workflow already knows the key.")
         # Looked up by its key: the execution may contain more than "Error in workflow".

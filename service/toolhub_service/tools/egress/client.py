@@ -8,7 +8,7 @@ Proxies, certificates and credentials of the environment have no effect; no cook
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,14 +18,16 @@ import httpx
 import msgspec
 
 from toolhub_service import __version__
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import WAS_SENT, ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.headers import Headers, bodiless_headers, cross_origin_headers
 from toolhub_service.guards.urls import CheckedUrl, check_url, join_url
 from toolhub_service.tools.egress.transport import GuardedTransport, address_of, checked_as
 from toolhub_service.tools.egress.wire import (
+    CHECK_EFFECT,
     REPEATABLE,
     BoundedBody,
+    Delivery,
     Repeat,
     WireError,
     decoder_of,
@@ -36,6 +38,8 @@ from toolhub_service.tools.egress.wire import (
 # The target of a redirect is checked like a first request (RFC 9110 §15.4).
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# With the others a server may have processed the request before it answered.
+_UNPROCESSED_REDIRECTS = frozenset({307, 308})
 IDEMPOTENCY_KEY = "idempotency-key"
 """The header of draft-ietf-httpapi-idempotency-key-header."""
 
@@ -49,10 +53,12 @@ class Hop(msgspec.Struct, frozen=True):
     body: bytes
     is_keyed: bool = False
     """Whether it carries the call's idempotency key, to a host that honours it according to policy."""
+    only_reads: bool = False
+    """Whether it changes nothing, whatever its method."""
 
     @property
     def repeat(self) -> Repeat:
-        if self.method in REPEATABLE:
+        if self.only_reads or self.method in REPEATABLE:
             return Repeat.READS
         return Repeat.KEYED if self.is_keyed else Repeat.NEVER
 
@@ -64,22 +70,68 @@ def first_hop(request: HttpRequest, egress: tuple[EgressRule, ...]) -> Hop:
     if is_keyed and all(name != IDEMPOTENCY_KEY for name, _ in headers):
         # A string of a structured field (RFC 8941): no character of a key needs escaping in it.
         headers = (*headers, (IDEMPOTENCY_KEY, f'"{request.idempotency_key}"'))
-    return Hop(url, request.method, headers, request.body, is_keyed)
+    return Hop(url, request.method, headers, request.body, is_keyed, request.only_reads)
 
 
-def repeat_of(hops: Sequence[Hop]) -> Repeat:
-    """Return whether an exchange may be repeated: only if each of its requests may."""
-    every = {hop.repeat for hop in hops}
-    return next((repeat for repeat in (Repeat.NEVER, Repeat.KEYED) if repeat in every), Repeat.READS)
+class Chain:
+    """The requests of one exchange so far: the first one, and those of its redirects."""
+
+    def __init__(self, first: Hop) -> None:
+        self.hops = [first]
+        self.delivery = Delivery()
+        """Of the last request."""
+        self._redirects: list[int] = []
+
+    def redirected(self, status: int) -> None:
+        """Note the status of the redirect that answers the last request."""
+        self._redirects.append(status)
+
+    def follow(self, hop: Hop) -> None:
+        """Add the request that the redirect asks for."""
+        self.hops.append(hop)
+        self.delivery = Delivery()
+
+    @property
+    def repeat(self) -> Repeat:
+        """Whether the exchange may be repeated: only if each of its requests may."""
+        every = {hop.repeat for hop in self.hops}
+        return next((repeat for repeat in (Repeat.NEVER, Repeat.KEYED) if repeat in every), Repeat.READS)
+
+    @property
+    def may_have_acted(self) -> bool:
+        """Whether a peer may have received a request that can have an effect, other than one that it redirected
+        unprocessed."""
+        is_answered = len(self._redirects) == len(self.hops)
+        is_last_acting = not is_answered and self.delivery.was_sent and self.hops[-1].repeat is not Repeat.READS
+        return is_last_acting or self.has_acted
+
+    @property
+    def has_acted(self) -> bool:
+        """Whether a request that can have an effect was answered by a redirect that does not exclude it."""
+        return any(
+            hop.repeat is not Repeat.READS and status not in _UNPROCESSED_REDIRECTS
+            for hop, status in zip(self.hops, self._redirects, strict=False)
+        )
+
+    @property
+    def is_at_home(self) -> bool:
+        """Whether the first and the last origin are the same."""
+        return self.hops[0].url.origin == self.hops[-1].url.origin
+
+    def refused(self, failure: ToolFailure) -> ToolFailure:
+        """Return the refusal to continue, which says so when an earlier request may have had its effect."""
+        if not self.may_have_acted:
+            return failure
+        error = failure.error
+        message = f"{error.message} {CHECK_EFFECT}"
+        return ToolFailure(msgspec.structs.replace(error, message=message, details={**error.details, WAS_SENT: True}))
 
 
-def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...]) -> Hop | None:
-    """Return the request that a redirect asks for; None when the response is no redirect.
+def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...]) -> Hop:
+    """Return the request that a redirect asks for.
 
     Raises: ToolFailure: HTTP_DISALLOWED_HOST when the target is refused or leads from https to http.
     """
-    if status not in _REDIRECTS or not location:
-        return None
     method = hop.method
     # RFC 9110 §15.4.2 and §15.4.3 allow this for POST, because browsers have always done so.
     if (status == 303 and method != "HEAD") or (status in {301, 302} and method == "POST"):
@@ -93,7 +145,7 @@ def next_hop(hop: Hop, status: int, location: str, egress: tuple[EgressRule, ...
     headers = hop.headers if url.origin == hop.url.origin else cross_origin_headers(hop.headers)
     if method == hop.method:
         is_keyed = hop.is_keyed and url.retry_with_key and any(name == IDEMPOTENCY_KEY for name, _ in headers)
-        return Hop(url, method, headers, hop.body, is_keyed)
+        return Hop(url, method, headers, hop.body, is_keyed, hop.only_reads)
     return Hop(url, method, bodiless_headers(headers), b"")
 
 
@@ -125,6 +177,8 @@ class HttpRequest(msgspec.Struct, frozen=True):
     idempotency_key: str = ""
     """The call's key; sent, unless a header of that name exists, if the method may change something and the egress rule
     says that the host honours it."""
+    only_reads: bool = False
+    """Whether it changes nothing although its method may, such as the POST of a search: a repeat is safe."""
 
 
 @dataclass(slots=True)
@@ -142,6 +196,8 @@ class HttpResponse:
     """The URLs that led here, first to last; empty without redirects."""
     repeat: Repeat
     """Whether the whole exchange may be repeated."""
+    has_acted: bool
+    """Whether a request that led here by a redirect may have had its effect."""
     answer: httpx.Response = field(repr=False)
 
     def header(self, name: bytes) -> str:
@@ -213,71 +269,94 @@ class EgressClient:
         otherwise.
 
         Raises: ToolFailure: HTTP_DISALLOWED_HOST or INVALID_INPUT when a hop is refused; HTTP_TIMEOUT; NETWORK_ERROR;
-        UPSTREAM_ERROR when the answer is not HTTP or not decodable.
+        UPSTREAM_ERROR when the answer is not HTTP or not decodable. Each says in its details whether a request that may
+        have an effect was sent.
         """
-        hops = [first_hop(request, egress)]
-        first = hops[0].url
+        chain = Chain(first_hop(request, egress))
+        first = chain.hops[0].url
         started_s = asyncio.get_running_loop().time()
         clock = asyncio.timeout_at(deadline_s)
         try:
             async with clock:
-                response = await self._follow(hops, request, egress)
+                response = await self._follow(chain, request, egress)
                 try:
                     yield response
                 finally:
                     await response.answer.aclose()
         except WireError as error:
-            repeat = repeat_of(hops)
-            raise failure_of(error, request.method, first, repeat, blames_upstream=_is_at_home(hops)) from None
+            raise failure_of(
+                error,
+                request.method,
+                first,
+                chain.repeat,
+                may_have_acted=chain.may_have_acted,
+                blames_upstream=chain.is_at_home,
+            ) from None
         except TimeoutError:
             if not clock.expired():
                 raise
             given_s = deadline_s - started_s
-            blames = given_s >= fair_s and _is_at_home(hops)
-            raise out_of_time(request.method, first, given_s, repeat_of(hops), blames_upstream=blames) from None
+            raise out_of_time(
+                request.method,
+                first,
+                given_s,
+                chain.repeat,
+                may_have_acted=chain.may_have_acted,
+                blames_upstream=given_s >= fair_s and chain.is_at_home,
+            ) from None
 
-    async def _follow(self, hops: list[Hop], request: HttpRequest, egress: tuple[EgressRule, ...]) -> HttpResponse:
-        """Return the last response; each request is appended to `hops`."""
-        while len(hops) <= self._redirects_max + 1:
-            response = await self._exchange(hops, request)
-            try:
-                following = next_hop(hops[-1], response.status, response.header(b"location"), egress)
-            except BaseException:
+    async def _follow(self, chain: Chain, request: HttpRequest, egress: tuple[EgressRule, ...]) -> HttpResponse:
+        """Return the last response; each request is added to the chain."""
+        try:
+            while len(chain.hops) <= self._redirects_max + 1:
+                response = await self._exchange(chain, request)
+                if response.status not in _REDIRECTS or not response.header(b"location"):
+                    return response
+                chain.redirected(response.status)
                 await response.answer.aclose()
-                raise
-            if following is None:
-                return response
-            await response.answer.aclose()
-            hops.append(following)
-        last = hops[-2].url
-        raise refuse(
-            ErrorKind.UPSTREAM_ERROR,
-            f"There were more than {self._redirects_max} redirects, the last by {last.host}. "
-            "Request the final URL itself.",
-            retryable=False,
-            host=last.host,
+                chain.follow(next_hop(chain.hops[-1], response.status, response.header(b"location"), egress))
+        except ToolFailure as failure:
+            raise chain.refused(failure) from None
+        last = chain.hops[-2].url
+        raise chain.refused(
+            refuse(
+                ErrorKind.UPSTREAM_ERROR,
+                f"There were more than {self._redirects_max} redirects, the last by {last.host}. "
+                "Request the final URL itself.",
+                retryable=False,
+                host=last.host,
+            )
         )
 
-    async def _exchange(self, hops: list[Hop], request: HttpRequest) -> HttpResponse:
+    async def _exchange(self, chain: Chain, request: HttpRequest) -> HttpResponse:
         """Exchange one request for one response head. A kept connection may have died unnoticed: a repeatable request
         is sent again."""
         for _ in range(_DEAD_CONNECTIONS_MAX):
             try:
-                return await self._send(hops, request)
+                return await self._send(chain, request)
             except WireError as error:
-                if not error.on_kept or hops[-1].repeat is Repeat.NEVER:
+                if not error.on_kept or chain.hops[-1].repeat is Repeat.NEVER:
                     raise
-        return await self._send(hops, request)
+        return await self._send(chain, request)
 
-    async def _send(self, hops: list[Hop], request: HttpRequest) -> HttpResponse:
-        *before, hop = hops
+    async def _send(self, chain: Chain, request: HttpRequest) -> HttpResponse:
+        *before, hop = chain.hops
         redirects = tuple(earlier.url for earlier in before)
-        answer = await self._http.send(self._prepared(hop, request), stream=True)
+        answer = await self._http.send(self._prepared(hop, request, chain.delivery), stream=True)
         fields = answer.extensions[_FIELDS]
-        address, repeat = address_of(answer), repeat_of(hops)
-        return HttpResponse(hop.url, hop.method, answer.status_code, fields, address, redirects, repeat, answer)
+        return HttpResponse(
+            hop.url,
+            hop.method,
+            answer.status_code,
+            fields,
+            address_of(answer),
+            redirects,
+            chain.repeat,
+            chain.has_acted,
+            answer,
+        )
 
-    def _prepared(self, hop: Hop, request: HttpRequest) -> httpx.Request:
+    def _prepared(self, hop: Hop, request: HttpRequest, delivery: Delivery) -> httpx.Request:
         fields = {
             "user-agent": self._user_agent,
             "accept": request.accept,
@@ -288,14 +367,8 @@ class EgressClient:
         if hop.body or hop.method in {"POST", "PUT", "PATCH"}:
             fields["content-length"] = str(len(hop.body))
         origin = _origin(hop.url.scheme, hop.url.authority)
-        return httpx.Request(
-            hop.method, origin, headers=fields, content=hop.body or None, extensions=checked_as(hop.url)
-        )
-
-
-def _is_at_home(hops: list[Hop]) -> bool:
-    """Return whether the first and the last origin are the same."""
-    return hops[0].url.origin == hops[-1].url.origin
+        extensions = checked_as(hop.url, delivery)
+        return httpx.Request(hop.method, origin, headers=fields, content=hop.body or None, extensions=extensions)
 
 
 class _NoCookies(CookieJar):

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpcore
@@ -28,7 +29,7 @@ from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import Networks
 from toolhub_service.guards.urls import CheckedUrl, check_url
 from toolhub_service.tools.egress.backend import Closings, GuardedBackend, MessageStream
-from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, WireError, wire_error
+from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, Delivery, WireError, wire_error
 
 # DNS by the operating system, in threads of its own: a slow name server must not delay other work.
 #
@@ -208,12 +209,15 @@ class Exchange(httpx.AsyncByteStream):
 
 FIELDS_MAX = 256
 _CHECKED = "toolhub.checked_url"
+_DELIVERY = "toolhub.delivery"
+_SENDING = "http11.send_request_headers.started"
 _ADDRESS = "toolhub.address"
 
 
-def checked_as(url: CheckedUrl) -> dict[str, Any]:
-    """Return the extensions of a request that may go to this URL."""
-    return {_CHECKED: url}
+def checked_as(url: CheckedUrl, delivery: Delivery | None = None) -> dict[str, Any]:
+    """Return the extensions of a request that may go to this URL. `delivery`: where the transport notes that it has
+    begun to send it."""
+    return {_CHECKED: url} if delivery is None else {_CHECKED: url, _DELIVERY: delivery}
 
 
 def address_of(response: httpx.Response) -> str:
@@ -302,6 +306,9 @@ class RuledTransport(httpx.AsyncBaseTransport):
 
 def _as_sent(request: httpx.Request, url: CheckedUrl) -> httpcore.Request:
     assert isinstance(request.stream, httpx.AsyncByteStream)
+    extensions = {"timeout": request.extensions.get("timeout", {})}
+    if (delivery := request.extensions.get(_DELIVERY)) is not None:
+        extensions["trace"] = partial(_note_sending, delivery)
     fields = [field for field in request.headers.raw if field[0].lower() != b"host"]
     return httpcore.Request(
         request.method,
@@ -310,8 +317,14 @@ def _as_sent(request: httpx.Request, url: CheckedUrl) -> httpcore.Request:
         ),
         headers=[(b"host", url.authority.encode()), *fields],
         content=request.stream,
-        extensions={"timeout": request.extensions.get("timeout", {})},
+        extensions=extensions,
     )
+
+
+async def _note_sending(delivery: Delivery, event: str, _: object) -> None:
+    """Take an event of httpcore's `trace` extension."""
+    if event == _SENDING:
+        delivery.was_sent = True
 
 
 def _response(answer: httpcore.Response, exchange: Exchange, method: str) -> httpx.Response:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpcore
 import httpx
 
-from toolhub_service.domain.errors import KEY_SENT, ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import KEY_SENT, NOTHING_HAPPENED, WAS_SENT, ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.urls import ParsedUrl
 from toolhub_service.registry.cooperative import in_thread
@@ -100,32 +100,61 @@ class Repeat(Enum):
         return {KEY_SENT: True} if self is Repeat.KEYED else {}
 
 
-def failure_of(error: WireError, method: str, url: ParsedUrl, repeat: Repeat, *, blames_upstream: bool) -> ToolFailure:
-    """Return the failure for the caller. It suggests a repeat only where nothing can have happened twice."""
+class Delivery:
+    """How far one exchange came: the transport notes when it begins to write the request."""
+
+    __slots__ = ("was_sent",)
+
+    def __init__(self) -> None:
+        self.was_sent = False
+        """Whether the peer may have received the request, or a part of it."""
+
+
+CHECK_EFFECT: Final = "It may have had its effect: check that before you send it again."
+
+
+def failure_of(
+    error: WireError, method: str, url: ParsedUrl, repeat: Repeat, *, may_have_acted: bool, blames_upstream: bool
+) -> ToolFailure:
+    """Return the failure for the caller. It suggests a repeat only where nothing can have happened twice.
+    `may_have_acted`: whether a peer may have received a request that can have an effect."""
     breakage = error.breakage
-    repeatable = breakage in _BEFORE_SENDING or (repeat is not Repeat.NEVER and breakage not in _LASTING)
+    if may_have_acted:
+        message = f"{method} to {url.host} was sent, and {error.clause}. {CHECK_EFFECT}"
+        repeatable = repeat is Repeat.KEYED and breakage not in _LASTING
+    else:
+        message = f"{method} to {url.host} failed: {breakage.value}."
+        repeatable = breakage not in _LASTING
     return refuse(
         _KINDS.get(breakage, ErrorKind.NETWORK_ERROR),
-        f"{method} to {url.host} failed: {breakage.value}.",
+        message,
         retryable=repeatable,
         blames_upstream=blames_upstream,
         host=url.host,
-        **repeat.facts,
+        **_effect_facts(repeat, may_have_acted=may_have_acted),
     )
 
 
-def out_of_time(method: str, url: ParsedUrl, timeout_s: float, repeat: Repeat, *, blames_upstream: bool) -> ToolFailure:
-    """The whole exchange exceeded its time limit."""
+def out_of_time(
+    method: str, url: ParsedUrl, timeout_s: float, repeat: Repeat, *, may_have_acted: bool, blames_upstream: bool
+) -> ToolFailure:
+    """The whole exchange exceeded its time limit. `may_have_acted`: as above."""
+    advice = CHECK_EFFECT if may_have_acted else "Try again, with a larger timeoutMs or for less data."
     return refuse(
         ErrorKind.HTTP_TIMEOUT,
-        f"{method} to {url.host} did not finish within {timeout_s:.1f} s. "
-        "Try again, with a larger timeoutMs or for less data.",
-        retryable=repeat is not Repeat.NEVER,
+        f"{method} to {url.host} did not finish within {timeout_s:.1f} s. {advice}",
+        retryable=repeat is Repeat.KEYED or not may_have_acted,
         blames_upstream=blames_upstream,
         host=url.host,
         timeout_ms=round(timeout_s * 1000),
-        **repeat.facts,
+        **_effect_facts(repeat, may_have_acted=may_have_acted),
     )
+
+
+def _effect_facts(repeat: Repeat, *, may_have_acted: bool) -> dict[str, Any]:
+    if repeat is Repeat.READS:
+        return {}
+    return {**repeat.facts, (WAS_SENT if may_have_acted else NOTHING_HAPPENED): True}
 
 
 # A body is decoded by at most one layer of gzip and cut at a number of bytes. `zlib.decompressobj` decompresses gzip

@@ -192,7 +192,7 @@ class FilteringProxy:
         except ToolFailure as failure:
             self._note(failure)
             return None
-        self._note(failure_of(error, "GET", url, Repeat.READS, blames_upstream=True))
+        self._note(failure_of(error, "GET", url, Repeat.READS, may_have_acted=False, blames_upstream=True))
         return None
 
     def _note(self, failure: ToolFailure) -> None:

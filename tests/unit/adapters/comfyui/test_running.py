@@ -207,6 +207,26 @@ async def test_a_history_that_comes_late_is_waited_for(tmp_path: Path) -> None:
         assert len((await asyncio.wait_for(running, 60)).artifacts) == 1
 
 
+@pytest.mark.promise("effects.one-table", "workflow.never-twice")
+@pytest.mark.parametrize("status", [408, 499, 502, 504, 520, 522, 524])
+async def test_a_prompt_that_a_gateway_gave_up_on_is_looked_up_and_followed(harness: ComfyHarness, status: int) -> None:
+    harness.comfy.faults.gateway_status = status
+    harness.comfy.fault(Op.SUBMIT, How.GAVE_UP)
+    assert len((await harness.run("blur")).artifacts) == 1
+    assert never_twice(harness)
+
+
+@pytest.mark.promise("effects.one-table")
+@pytest.mark.parametrize("status", [503, 521, 523, 525, 530])
+async def test_a_prompt_that_did_not_reach_its_server_goes_to_the_next_one(tmp_path: Path, status: int) -> None:
+    async with comfy_harness(tmp_path, "0.33.0", "0.33.0") as harness:
+        for server in harness.servers[:1]:
+            server.faults.gateway_status = status
+            server.fault(Op.SUBMIT, How.GATEWAY)
+        assert len((await harness.run("blur")).artifacts) == 1
+        assert [len(server.submitted) for server in harness.servers] == [0, 1]
+
+
 async def test_reads_that_fail_for_a_while_change_nothing(harness: ComfyHarness) -> None:
     running = harness.begin("blur")
     await harness.comfy.until_submitted()

@@ -24,6 +24,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
 
 NAMES = [made["name"] for made in FLOWS if made["name"] != "asks"]
+GAVE_UP = [408, 499, 502, 504, 520, 522, 524]
 ALL = {**dict.fromkeys(NAMES, SYNC), "asks": N8nWorkflow(method="GET")}
 
 
@@ -311,6 +312,35 @@ class TestNoAnswer:
         assert (error.kind, error.is_retryable) == (ErrorKind.OUTCOME_UNKNOWN, False)
         assert "may have run all the same" in error.message
         assert len(harness.n8n.asked("POST", "/webhook/*")) == 1
+
+    @pytest.mark.promise("effects.one-table")
+    @pytest.mark.parametrize("status", GAVE_UP)
+    async def test_a_workflow_that_goes_on_after_a_proxy_gave_up_is_followed_to_its_end(
+        self, harness: N8nHarness, status: int
+    ) -> None:
+        harness.n8n.fails("/webhook/*", How.GAVE_UP, status=status)
+        outcome = await harness.ended(harness.adapter.execute(await harness.call("echo", {"a": 1}), RecordingSink()))
+        assert isinstance(outcome, Outcome), outcome.message
+        assert (outcome.value, harness.n8n.starts("echo")) == ({"echo": {"a": 1}}, 1)
+
+    @pytest.mark.promise("effects.one-table")
+    @pytest.mark.parametrize("status", GAVE_UP)
+    async def test_a_proxy_that_gave_up_leaves_the_outcome_unknown_where_nothing_can_be_looked_up(
+        self, blind: N8nHarness, status: int
+    ) -> None:
+        blind.n8n.fails("/webhook/*", How.GAVE_UP, status=status)
+        error = await blind.failure("echo")
+        assert (error.kind, error.is_retryable) == (ErrorKind.OUTCOME_UNKNOWN, False)
+        assert f"status {status}" in error.message
+
+    @pytest.mark.promise("effects.one-table")
+    @pytest.mark.parametrize("status", [521, 523, 525, 526, 530])
+    async def test_a_proxy_that_did_not_reach_n8n_has_run_nothing(self, harness: N8nHarness, status: int) -> None:
+        harness.n8n.fails("/webhook/*", How.BAD_GATEWAY, status=status)
+        error = await harness.failure("echo")
+        assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, True)
+        assert "It has not run." in error.message
+        assert harness.n8n.starts("echo") == 0
 
     async def test_without_an_api_the_outcome_is_unknown(self, blind: N8nHarness) -> None:
         blind.n8n.fails("/webhook/*", How.LOSE_ANSWER)
