@@ -58,7 +58,8 @@ class Breakage(Enum):
     @property
     def was_taken(self) -> bool:
         """Return whether the server may have begun to process the request."""
-        return self in {Breakage.LOST, Breakage.TOO_LARGE, Breakage.UNDECODABLE, Breakage.STATUS}
+        taken = {Breakage.LOST, Breakage.TOO_LARGE, Breakage.UNDECODABLE, Breakage.STATUS, Breakage.HTTP_REFUSED}
+        return self in taken
 
 
 def error_of(breakage: Breakage) -> dict[str, Any]:
@@ -107,7 +108,6 @@ _UNTAKEN_ADVICE: Final[Mapping[Breakage, str]] = {
     Breakage.UNAUTHORIZED: "It has not run. Use another tool; an operator must correct the source's credentials.",
     Breakage.NO_SESSION: "It has not run. Try again.",
     Breakage.BUSY: "It has not run. Try again later, or use another tool.",
-    Breakage.HTTP_REFUSED: "It has not run. Correct the call, or use another tool.",
 }
 # Failures that the same call may not meet again.
 _PASSING: Final = frozenset({Breakage.NOT_SENT, Breakage.NO_SESSION, Breakage.BUSY})
