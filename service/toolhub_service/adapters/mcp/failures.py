@@ -31,8 +31,9 @@ from pydantic import ValidationError
 
 from toolhub_service.adapters.upstream import CHECKED_CHARS, quoted, quoted_answer
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolFailure, Upstream, refuse
+from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError, ToolFailure, Upstream, refuse
 from toolhub_service.domain.http_status import Processing, processing_of
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.guards.secrets import Redact
 
 # The transports report a breakage between the hub and an MCP server as a JSON-RPC error with a mark that no server can
@@ -222,8 +223,8 @@ def timed_out(call: GrantedCall) -> ToolFailure:
 def no_time_left(call: GrantedCall) -> ToolFailure:
     """Nothing was sent: connecting took the whole time."""
     message = f"{call.spec.name} was not called: its server was not connected before the deadline. Allow more time."
-    details = {"default_timeout_s": call.spec.limits.timeout_s, NOTHING_HAPPENED: True}
-    return refuse(ErrorKind.TIMEOUT, message, **details)
+    details: JsonObject = {"default_timeout_s": call.spec.limits.timeout_s, NOTHING_HAPPENED: True}
+    return ToolFailure(ToolError(ErrorKind.TIMEOUT, message, details=details))
 
 
 def reported_failure(call: GrantedCall, text: str, redact: Redact) -> ToolFailure:
