@@ -19,6 +19,7 @@ _LOOK_S = 0.02
 
 class HeldIn(ToolInput, frozen=True):
     until: Annotated[str, Meta(description="Path of the file to wait for.")]
+    begun: Annotated[str, Meta(description="Path of a file to make first; empty: none.")] = ""
 
 
 class HeldOut(ToolOutput, frozen=True):
@@ -35,6 +36,8 @@ class HoldOnce(Tool[HeldIn, HeldOut]):
 
     async def run(self, args: HeldIn, context: ToolContext) -> HeldOut:
         context.sink.progress(Progress(1, 2, "halves", str(os.getpid())))
+        if args.begun:
+            Path(args.begun).touch()  # noqa: ASYNC240 - in a test
         until = Path(args.until)
         while not until.exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
             await asyncio.sleep(_LOOK_S)

@@ -20,7 +20,6 @@ from toolhub.v1 import call_pb2, error_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.domain.event import EventType
-from toolhub_service.transport import session
 
 NOW = "core/util.time.now"
 TEXT = "x" * 500_000
@@ -401,19 +400,16 @@ async def test_hub_that_leaves_lets_calls_finish_and_ends_sessions_with_a_retrya
     await leaving
 
 
-async def test_call_that_outlives_the_grace_is_answered_before_the_hub_goes(
-    harness: SessionHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reserve for answers that takes the whole of the grace: calls are cut off at once, and the hub waits."""
-    monkeypatch.setattr(session, "_ANSWER_RESERVE_S", GRACE_S)
+async def test_call_that_outlives_the_grace_is_answered_before_the_hub_goes(harness: SessionHarness) -> None:
     client = Client(harness.running)
     await client.send(call("x", "test/text.wait"))
     await harness.waits.started.wait()
-    leaving = asyncio.create_task(harness.running.hub.server.drain(0.0, GRACE_S))
-    assert (await client.result("x")).error.kind == error_pb2.ERROR_KIND_CANCELLED
+    hub = harness.running.hub
+    leaving = asyncio.create_task(hub.server.drain(0.0, 0.01, cut_off=hub.pipeline.cut_off))
+    assert (await client.result("x")).error.kind == error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
     assert (await client.failure()).reason == "DRAINING"
     await leaving
-    assert await harness.outcomes("test/text.wait") == ["CANCELLED"]
+    assert await harness.outcomes("test/text.wait") == ["TOOL_UNAVAILABLE"]
 
 
 async def ended(running: RunningHub) -> None:

@@ -9,13 +9,21 @@ import sys
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from msgspec.structs import replace
 
 from toolhub_service.app.hub import Hub, open_hub
 from toolhub_service.app.serving import StartRefused, follow
 from toolhub_service.domain.event import EventType
+from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.settings.document import Settings
+from toolhub_service.transport.server import ANSWERS_S
+
+# Clients that stop a program wait a few seconds, then kill it.
+_GRACE_S: Final = 1.0
+_WRITE_S: Final = 0.2
+"""For the last answers to pass through the SDK to standard output."""
 
 
 async def serve_stdio(settings: Settings, api_key: str) -> None:
@@ -53,17 +61,31 @@ async def _serve(hub: Hub, api_key: str) -> None:
     identify = partial(hub.mcp.access.at_once, headers, "stdio", "stdio")
     answering = asyncio.create_task(serving.serve(hub.mcp.engine, identify))
     follower = asyncio.create_task(follow(hub, asyncio.Event()))
-    loop = asyncio.get_running_loop()
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Reading standard input cannot be interrupted: its task is cancelled instead.
-        loop.add_signal_handler(number, answering.cancel)
+        loop.add_signal_handler(number, stop.set)
+    stopping = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({answering})
+        await asyncio.wait({answering, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            await _answer_all(hub.pipeline, min(_GRACE_S, hub.settings.server.drain_s))
+            # Reading standard input cannot be interrupted: its task is cancelled instead.
+            answering.cancel()
+            await asyncio.wait({answering})
         if not answering.cancelled() and (failed := answering.exception()) is not None:
             raise failed
     finally:
-        for task in (answering, follower):
+        for task in (answering, follower, stopping):
             task.cancel()
-        await asyncio.wait({answering, follower})
+        await asyncio.wait({answering, follower, stopping})
         # The last answer may still be in Python's buffer when the process ends.
         sys.stdout.flush()
+
+
+async def _answer_all(pipeline: Pipeline, grace_s: float) -> None:
+    """Return when the calls in flight are answered: those that do not end within the grace with what may have
+    happened."""
+    await pipeline.wait_until_idle(grace_s)
+    pipeline.cut_off()
+    await pipeline.wait_until_idle(ANSWERS_S)
+    await asyncio.sleep(_WRITE_S)

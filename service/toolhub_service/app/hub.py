@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.telemetry.access_trace import AccessTrace
 from toolhub_service.telemetry.approvals import ApprovalWebhook
-from toolhub_service.transport.server import Server
+from toolhub_service.transport.server import ANSWERS_S, Server
 
 
 @dataclass(slots=True)
@@ -135,11 +136,13 @@ class Hub:
             notice_s = self.settings.server.drain_notice_s if self.is_serving else 0.0
             drain_s = self.settings.server.drain_s
             last_first.push_async_callback(self.mcp.listener.close, drain_s)
-            await self.server.drain(notice_s, drain_s, self._leave)
+            await self.server.drain(notice_s, drain_s, self._leave, cut_off=self.pipeline.cut_off)
 
     async def _leave(self) -> None:
+        """Within the grace of the RPCs, too: MCP's requests, and jobs."""
+        drain_s = self.settings.server.drain_s
         self.long_work.leave()
-        await self.long_work.close(self.settings.server.drain_s)
+        await asyncio.gather(self.mcp.listener.close(drain_s + ANSWERS_S), self.long_work.close(drain_s))
 
 
 async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:

@@ -17,6 +17,9 @@ from typing import Any, Final
 
 import httpx
 
+from toolhub_service.cli.output import legible
+from toolhub_service.domain.http_status import Processing, processing_of
+
 Message = dict[str, Any]
 
 _VERSION: Final = "io.modelcontextprotocol/protocolVersion"
@@ -31,6 +34,9 @@ _UNREACHABLE: Final = -32000
 _AGAIN_S: Final = 1.0
 # No timeout for a call is set here.
 _TIMEOUT: Final = httpx.Timeout(10.0, read=None)
+
+
+_NOT_SENT: Final = httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol
 
 
 class NoCredential(httpx.HTTPError):
@@ -132,9 +138,11 @@ class Bridge:
                 await self._post(message, line, is_last=True)
         except NoCredential as missing:
             self._refuse(message, _UNREACHABLE, str(missing))
-        except httpx.HTTPError as failed:
+        except _NOT_SENT as failed:
             problem = f"The hub at {self._url} does not answer ({type(failed).__name__}). Is it running?"
             self._refuse(message, _UNREACHABLE, problem)
+        except httpx.HTTPError:
+            self._lose(message, f"The connection to the hub at {self._url} broke before the answer came.")
 
     async def _post(self, message: Message, line: bytes, *, is_last: bool = False) -> int:
         """Return 0 when the answer has been written, or the status of an answer after which it may be sent again: 404
@@ -146,8 +154,11 @@ class Bridge:
             if message.get("method") == "initialize" and response.is_success:
                 self._session = {"mcp-session-id": response.headers.get("mcp-session-id", "")}
             if response.headers.get("content-type", "").startswith("text/event-stream"):
+                is_answered = False
                 async for data in _events(response):
-                    self._answer(message, data)
+                    is_answered |= self._answer(message, data)
+                if not is_answered:
+                    self._lose(message, f"The stream of the hub at {self._url} ended before the answer came.")
                 return 0
             data = await response.aread()
             if response.status_code == 400 and not is_last and _wants_headers(message, data):
@@ -155,26 +166,32 @@ class Bridge:
             self._answer(message, data, response.status_code)
             return 0
 
-    def _answer(self, asked: Message, data: bytes, status: int = 200) -> None:
+    def _answer(self, asked: Message, data: bytes, status: int = 200) -> bool:
+        """Pass a message on, and return whether it is the answer."""
         if not data and status < 300:
-            return
+            return False
         try:
             message = _read(data)
             assert isinstance(message, dict)
         except (ValueError, AssertionError):
-            self._refuse(asked, _UNREACHABLE, f"The hub at {self._url} answered with HTTP status {status}.")
-            return
+            problem = f"The hub at {self._url} answered with HTTP status {status}."
+            if status >= 500 or processing_of(status) is Processing.UNKNOWN:
+                self._lose(asked, problem)
+            else:
+                self._refuse(asked, _UNREACHABLE, problem)
+            return True
         if asked.get("method") == "initialize" and isinstance(message.get("result"), dict):
             self._session["mcp-protocol-version"] = str(message["result"].get("protocolVersion", ""))
         if "error" in message and message.get("id") is None:
             message["id"] = asked.get("id")
             if message["id"] is None:
-                return  # a notification has no answer
+                return False  # a notification has no answer
         if asked.get("method") == "tools/list" and _X_HEADER.encode() in data:
             result = message.get("result")
             for tool in result.get("tools", ()) if isinstance(result, dict) else ():
                 self._mirrored[tool["name"]] = _mirrored(tool["inputSchema"])
         self._write_message(message)
+        return "method" not in message and message.get("id") == asked.get("id")
 
     async def _learn(self, call: Message) -> None:
         """Learn which of the tool's arguments go into headers: its client may never have listed it, or before it
@@ -235,6 +252,30 @@ class Bridge:
     def _refuse(self, asked: Message, code: int, problem: str) -> None:
         if asked.get("method") is not None and asked.get("id") is not None:
             self._write_message({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": problem}})
+
+    def _lose(self, asked: Message, problem: str) -> None:
+        """Answer a request that was sent and not answered: a call with a result, which its model reads."""
+        if asked.get("method") != "tools/call" or asked.get("id") is None:
+            self._refuse(asked, _UNREACHABLE, problem)
+            return
+        name = legible(str(_param(asked, "name")))
+        message = (
+            f"{problem} {name} may have had its effect: check that before you call it again. The audit log of the hub "
+            "has the call."
+        )
+        error = {
+            "kind": "OUTCOME_UNKNOWN",
+            "message": message,
+            "retryable": False,
+            "details": {"cause": "NETWORK_ERROR"},
+        }
+        result = {
+            "content": [{"type": "text", "text": f"OUTCOME_UNKNOWN: {message}"}],
+            "isError": True,
+            "resultType": "complete",
+            "_meta": {"toolhub/error": error},
+        }
+        self._write_message({"jsonrpc": "2.0", "id": asked["id"], "result": result})
 
     def _write_message(self, message: Message) -> None:
         self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import msgspec
@@ -75,6 +76,10 @@ class CallState(msgspec.Struct, eq=False):
     """The tool's answer; None before step 7."""
     is_recorded: bool = False
     """Whether the audit log already knows of the call."""
+    task: asyncio.Task[object] | None = None
+    """The task that runs the call."""
+    is_cut_off: bool = False
+    """Whether the hub has stopped it because it is shutting down."""
     summary: ResultSummary = NO_RESULT
     """What the audit log stores of its result; `NO_RESULT` before step 8."""
 

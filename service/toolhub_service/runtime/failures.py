@@ -108,6 +108,20 @@ def cancelled() -> ToolError:
     return ToolError(kind=ErrorKind.CANCELLED, message="The caller cancelled the call.")
 
 
+def hub_stopped(state: CallState) -> ToolError:
+    """What a call learns that the hub's shutdown has cut off: whether it may have had its effect."""
+    call, granted = state.call, state.granted
+    details: JsonObject = {"call_id": call.call_id, "cause": "HUB_STOPPED"}
+    if granted is not None and state.attempts and not granted.safe_to_repeat:
+        message = (
+            f"The hub was stopped while {call.tool} ran, which may have had its effect: check that before you call it "
+            f"again. The audit log has the call under call_id {call.call_id}."
+        )
+        return ToolError(kind=ErrorKind.OUTCOME_UNKNOWN, message=message, details=details)
+    message = f"The hub was stopped before {call.tool} had ended. It changed nothing: send the call again."
+    return ToolError(kind=ErrorKind.TOOL_UNAVAILABLE, message=message, retryable=True, details=details)
+
+
 def outcome_unknown(tool: str, cause: ToolError) -> ToolError:
     """A side effect whose end was not observed: it may have happened, so it must not be repeated blindly."""
     most_s = cause.details.get("timeout_s")

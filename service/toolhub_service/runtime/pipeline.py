@@ -62,6 +62,7 @@ from toolhub_service.runtime.call_state import (
     CHECK_POLICY,
     EXECUTE,
     NOT_BEGUN,
+    RESOLVE,
     TAKE_BUDGET,
     VALIDATE_INPUT,
     VALIDATE_OUTPUT,
@@ -71,6 +72,7 @@ from toolhub_service.runtime.failures import (
     SHOWN_AT_ONCE_BYTES,
     cancelled,
     crash,
+    hub_stopped,
     of_a_crash,
     redact_error,
     redact_plan,
@@ -125,8 +127,8 @@ class Pipeline:
     unread: Unread = all_read
     large: LargeWork = field(init=False)
     routes: Routes = field(init=False)
-    in_flight: dict[str, int] = field(init=False)
-    """Calls in flight, oldest first: by call id, when each began by the performance counter (ns)."""
+    in_flight: dict[str, CallState] = field(init=False)
+    """Calls in flight by call id, oldest first."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "large", LargeWork(self.clock))
@@ -135,22 +137,41 @@ class Pipeline:
 
     def oldest_call_s(self) -> float:
         """Age in seconds of the oldest call in flight; 0 when there is none."""
-        began_ns = next(iter(self.in_flight.values()), None)
-        return 0.0 if began_ns is None else (perf_counter_ns() - began_ns) / 1e9
+        oldest = next(iter(self.in_flight.values()), None)
+        return 0.0 if oldest is None else (perf_counter_ns() - oldest.begun_ns[RESOLVE]) / 1e9
+
+    def cut_off(self) -> None:
+        """Stop the calls in flight because the hub shuts down: each is answered at once with what may have happened.
+
+        Jobs are handed over instead, and a call within another one ends with it.
+        """
+        for state in self.in_flight.values():
+            if state.task is not None and not state.call.job_id and state.call.lineage is None:
+                state.is_cut_off = True
+                state.task.cancel()
+
+    async def wait_until_idle(self, within_s: float) -> None:
+        """Return when no call is in flight any more, at the latest after so many seconds."""
+        running = {state.task for state in self.in_flight.values() if state.task is not None}
+        if running:
+            await asyncio.wait(running, timeout=within_s)
 
     async def invoke(self, call: Call, sink: EventSink = SILENT) -> ToolResult | Plan:
         """Answer a call: always a ToolResult, or a Plan when it is a dry run. Only cancellation is raised."""
         begun_ns, answer = perf_counter_ns(), None
         if call.principal.permissions is not None:
             call = call._replace(context=narrowed(call.context, call.principal.permissions))
-        state = CallState(call, call, [begun_ns, *NOT_BEGUN], {})
-        self.in_flight[call.call_id] = begun_ns
+        state = CallState(call, call, [begun_ns, *NOT_BEGUN], {}, task=asyncio.current_task())
+        self.in_flight[call.call_id] = state
         try:
             answer = await self.run(state, sink)
         except asyncio.CancelledError:
-            # Nobody waits for this answer, but the audit log and the metrics need the end of the call.
-            self._refuse(state, cancelled())
-            raise
+            # A caller that has cancelled it too waits for no answer.
+            if not state.is_cut_off or state.task is None or state.task.uncancel():
+                # But the audit log and the metrics need the end of the call.
+                self._refuse(state, cancelled())
+                raise
+            answer = self._refuse(state, hub_stopped(state))
         except Exception as failure:  # noqa: BLE001 - the top of the walk: what no step foresaw is answered too
             answer = self._fail(state, failure)
             if state.outcome is not None and state.outcome.artifacts:

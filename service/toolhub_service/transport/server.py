@@ -128,6 +128,9 @@ _PENDING_MAX = 16_384
 _QUIET_S = 0.25
 _GOING_S = 5.0
 
+ANSWERS_S = 3.0
+"""Time for calls that the end of the grace has cut off to stop, and for their answers to be written."""
+
 # Longest wait for cancelled calls: a process may take a moment to end.
 _CUT_OFF_S = 5.0
 
@@ -224,35 +227,39 @@ class Server:
         grace_s: float,
         leaving: Callable[[], Awaitable[None]] | None = None,
         *,
+        cut_off: Callable[[], None] = lambda: None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """Shut down: NOT_SERVING, wait for the mesh to notice, refuse new work, let running work end, stop.
 
-        `leaving` runs during the grace of the running RPCs: watches end, jobs end or are handed over. Work beyond its
-        grace is cancelled; when this returns it has been stopped and recorded, too. `sleep` waits until the mesh has
-        noticed.
+        `leaving` runs during the grace of the running RPCs: watches end, jobs end or are handed over. `cut_off` has the
+        calls beyond their grace answered; what runs even then is cancelled. When this returns all has been stopped and
+        recorded. `sleep` waits until the mesh has noticed.
         """
         await self._report_health(_NOT_SERVING)
         if notice_s:
             await sleep(notice_s)
         self._admission.draining = True
-        self.tools.sessions.drain(grace_s)
+        self.tools.sessions.drain()
         self.registry.news.close()
         self._audit.drain()
+        cutting = asyncio.get_running_loop().call_later(grace_s, cut_off)
         stopping = self._stop(grace_s, min(grace_s, _GOING_S) if notice_s else 0.0)
-        if leaving is None:
-            await stopping
-        else:
-            await asyncio.gather(stopping, leaving())
+        try:
+            await asyncio.gather(stopping, *([] if leaving is None else [leaving()]))
+        finally:
+            cutting.cancel()
         await self._admission.wait_until_empty(_CUT_OFF_S)
 
     async def _stop(self, grace_s: float, going_s: float) -> None:
-        """Close the connections, within `grace_s` in all. A stopping server answers CANCELLED to RPCs that arrive then,
-        from which a client cannot conclude that nothing has begun: where a mesh was notified, refuse its RPCs for up to
-        `going_s`, until it sends none any more."""
+        """Close the connections, within `grace_s` and the time for answers to calls that are cut off then.
+
+        A stopping server answers CANCELLED to RPCs that arrive then, from which a client cannot conclude that nothing
+        has begun: where a mesh was notified, refuse its RPCs for up to `going_s`, until it sends none any more.
+        """
         began_s = monotonic()
         await self._admission.wait_until_quiet(_QUIET_S, going_s)
-        await self._grpc.stop(max(0.0, grace_s - (monotonic() - began_s)))
+        await self._grpc.stop(max(0.0, grace_s - (monotonic() - began_s)) + ANSWERS_S)
 
     async def report_effects(self, *, are_possible: bool) -> None:
         """Report in the health of the services that carry calls whether effects can be recorded. The server's own

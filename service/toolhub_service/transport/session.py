@@ -99,11 +99,6 @@ class Session:
                 self._leader.cancel()
             self._close_when_done()
 
-    def cancel_all(self) -> None:
-        """Cancel every call in flight; each is answered CANCELLED."""
-        for call in list(self._calls.values()):
-            call.cancel()
-
     async def end(self) -> None:
         """Stop all running calls, and wait until they are recorded."""
         self._is_read = self._is_over = True
@@ -276,9 +271,6 @@ class SessionTerms(msgspec.Struct, frozen=True):
 
 # All sessions of a hub
 
-# Reserved from the grace period, so that calls that do not end in it are still answered.
-_ANSWER_RESERVE_S = 0.25
-
 
 class Sessions:
     """Opens sessions, and ends them at shutdown."""
@@ -335,17 +327,10 @@ class Sessions:
             )
             raise RpcFailure(Reason.DRAINING, message)
 
-    def drain(self, grace_s: float) -> None:
-        """Read no more calls; running ones have this long to end, then they are cancelled. Each session ends
-        UNAVAILABLE."""
+    def drain(self) -> None:
+        """Read no more calls; a session ends UNAVAILABLE when those that were read are answered."""
         for session in self._open:
             session.stop_reading()
-
-        def cut_off() -> None:
-            for session in self._open:
-                session.cancel_all()
-
-        asyncio.get_running_loop().call_later(max(0.0, grace_s - _ANSWER_RESERVE_S), cut_off)
 
     def _terms(self, context: ServicerContext) -> SessionTerms:
         caller, deadline_s = CALLER.get(), answer_deadline_s(self._clock, context)

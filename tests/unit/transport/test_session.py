@@ -303,16 +303,6 @@ async def test_an_idle_session_that_is_asked_to_stop_reading_ends_at_once(harnes
     assert await harness.message() is None
 
 
-async def test_cancelling_all_calls_answers_each(harness: SessionHarness) -> None:
-    harness.send(*[f"w{number}" for number in range(6)])
-    await harness.until(lambda: len(harness.begun) == 4)
-    harness.session.stop_reading()
-    harness.session.cancel_all()
-    found = await harness.results(6)
-    assert {event.result.error.message for event in found.values()} == {"The caller cancelled the call."}
-    assert await harness.message() is None
-
-
 async def test_defect_ends_the_session_after_what_was_answered(harness: SessionHarness) -> None:
     harness.send("a=quick", "b=crash", "c=quick")
     assert set(await harness.results(1)) == {"a"}
