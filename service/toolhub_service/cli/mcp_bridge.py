@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import httpx
 
-from toolhub_service.cli.output import legible
 from toolhub_service.domain.http_status import Processing, processing_of
+from toolhub_service.guards.foreign_text import on_one_line
 
 Message = dict[str, Any]
 
@@ -258,7 +258,7 @@ class Bridge:
         if asked.get("method") != "tools/call" or asked.get("id") is None:
             self._refuse(asked, _UNREACHABLE, problem)
             return
-        name = legible(str(_param(asked, "name")))
+        name = on_one_line(str(_param(asked, "name")))
         message = (
             f"{problem} {name} may have had its effect: check that before you call it again. The audit log of the hub "
             "has the call."
