@@ -22,7 +22,7 @@ gRPC status other than OK with `google.rpc.ErrorInfo`; see [reasons](#reasons-of
 ran and did not succeed*: status OK and a `ToolResult` with `ok = false` and a `ToolError`:
 
 - `kind`, below, and `message`: what happened and what to do differently, written for a model, without exception text
-  or secrets;
+  of the hub or secrets;
 - `retryable`: whether the same call, unchanged, may succeed later and is safe to send again, and `retry_after` where
   the hub knows when;
 - `violations`: every broken schema rule, by JSON Pointer; `details`: facts for repair; `upstream`: what a remote

@@ -119,7 +119,7 @@ def hub_stopped(state: CallState) -> ToolError:
         )
         return ToolError(kind=ErrorKind.OUTCOME_UNKNOWN, message=message, details=details)
     message = f"The hub was stopped before {call.tool} had ended. It changed nothing: send the call again."
-    return ToolError(kind=ErrorKind.TOOL_UNAVAILABLE, message=message, retryable=True, details=details)
+    return ToolError(kind=ErrorKind.TOOL_UNAVAILABLE, message=message, details=details)
 
 
 def outcome_unknown(tool: str, cause: ToolError) -> ToolError:

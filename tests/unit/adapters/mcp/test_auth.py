@@ -101,6 +101,15 @@ async def test_the_token_endpoint_is_discovered_from_the_server_and_gets_the_res
     assert len(world.asked("/mcp")) == 2
 
 
+async def test_headers_of_a_source_do_not_reach_the_token_endpoint() -> None:
+    world = AuthHarness()
+    request = httpx2.Request("POST", URL, headers={"x-team": "core"}, content=b"{}")
+    assert (await transport(world).handle_async_request(request)).status_code == 200
+    (asked,) = world.asked("/token")
+    assert "x-team" not in asked.headers
+    assert world.asked("/mcp")[-1].headers["x-team"] == "core"
+
+
 async def test_the_resource_is_sent_in_the_servers_own_spelling() -> None:
     world = AuthHarness()
     world.resource["resource"] = "https://mcp.example"
