@@ -48,7 +48,7 @@ def test_what_holds_a_sentence_exists() -> None:
 
 
 def test_the_search_finds_a_sentence_that_nothing_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(HELD, "contract.md", {})  # type: ignore[arg-type]
+    monkeypatch.setitem(HELD, "contract.md", {})
     with pytest.raises(AssertionError, match="never from the message"):
         test_every_sentence_that_says_never_is_held_by_a_test("contract.md")
 
