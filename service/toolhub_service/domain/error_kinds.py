@@ -89,8 +89,8 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "source": "the source whose server is not connected",
             "server": "its host, port and database",
             "component": "`store`: the hub's own file",
-            "cause": "`disk`, `disk_full`, `record`, `closed` or `start`: what is wrong with it; `HUB_STOPPED`: the hub "
-            "shut down",
+            "cause": "`disk`, `disk_full`, `record`, `closed` or `start`: what is wrong with it; `HUB_STOPPED`: the "
+            "hub shut down",
             "call_id": "of the call that the shutdown has cut off",
             "starts": "how often the work was sent to the remote server",
             "job_id": "the job that was stored and cannot be read now (not retryable)",
