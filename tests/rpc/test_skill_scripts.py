@@ -35,10 +35,13 @@ for name, args in [("core/fs.writeText", {"path": "b.txt", "text": "x"}), ("core
         call(name, args)
     except ToolError as error:
         told[name + str(len(told))] = error.kind
-shell = subprocess.run(["tool", "core/fs.stat", '{"path": "a.txt"}'], capture_output=True, text=True)
+asked = {"close_fds": False, "capture_output": True, "text": True}
+shell = subprocess.run(["tool", "core/fs.stat", '{"path": "a.txt"}'], **asked)
 told["shell"] = json.loads(shell.stdout)["type"]
-refused = subprocess.run(["tool", "core/fs.deletePath", '{"path": "a.txt"}'], capture_output=True, text=True)
+refused = subprocess.run(["tool", "core/fs.deletePath", '{"path": "a.txt"}'], **asked)
 told["refused"] = [refused.returncode, refused.stderr.split(":")[0]]
+cut_off = subprocess.run(["tool", "core/fs.stat", '{"path": "a.txt"}'], capture_output=True, text=True)
+told["cut off"] = [cut_off.returncode, "start it with close_fds=False" in cut_off.stderr]
 json.dump(told, sys.stdout)
 """
 SHELL = """
@@ -95,6 +98,7 @@ async def test_a_script_is_run_on_its_arguments_and_what_it_made_is_proven_by_th
             "core/fs.readText4": "INPUT_SCHEMA_INVALID",
             "shell": "file",
             "refused": [1, "POLICY_DENIED"],
+            "cut off": [1, True],
         }
         assert (await hub.value("skill/shell", request_id="work"))["bytes"] > 9
         (outer,) = await hub.events(tool="skill/calls", types=frozenset({EventType.TOOL_RESULT}))

@@ -1,8 +1,10 @@
 """Ways out of a sandbox, tried one by one by a program inside it. Prints a JSON object of those that led out.
 
 Run as a script by any Python: the standard library alone. Its one argument is JSON of what the test has put outside:
-`key` (a file that must not be read or changed), `outside` (a folder that must not be written), `hub` and `victim`
-(processes), `tcp`, `udp`, `abstract`, `path` (sockets that listen), `secret` (a value of the hub's environment).
+`key` (a file that must not be read or changed), `outside` (a folder that must not be written), `workspace` (a file of
+another caller), `hub` and `victim` (processes), `tcp` (ports that listen), `udp`, `abstract` (names), `streams` and
+`datagrams` (Unix sockets by path), `secret` (a value of the hub's environment), `shared_file` (POSIX shared memory),
+`inherited` (descriptors that it may have), `only` (probes to try; all without it).
 Published families: the capabilities of the GTFOBins list, the tests of bubblewrap, firejail and nsjail, CVE-2019-5736
 (/proc/PID/exe, descriptors), CVE-2017-5226 (TIOCSTI), CVE-2022-0492, CVE-2023-0386 (user namespaces, mounts).
 """
@@ -74,7 +76,8 @@ def descriptors() -> list[str]:
             os.fstat(number)
         except OSError:
             continue
-        found.append(str(number))
+        if number not in GIVEN["inherited"]:
+            found.append(str(number))
     return found
 
 
@@ -90,6 +93,12 @@ def fs_read() -> bool:
 
 
 @probe
+def fs_workspace_of_another() -> bool:
+    path = GIVEN["workspace"]
+    return any_of([lambda: shows_key(path), lambda: bool(os.listdir(os.path.dirname(path)))])
+
+
+@probe
 def fs_hard_link() -> bool:
     return any_of([lambda: os.link(KEY, "hard") is None, lambda: os.rename(KEY, "moved") is None])
 
@@ -100,9 +109,14 @@ def fs_descriptors_of_others() -> bool:
 
 
 @probe
-def fs_process_files() -> bool:
-    files = [f"/proc/{pid}/{name}" for pid in (HUB, VICTIM) for name in ("environ", "mem", "maps", "auxv", "stack")]
-    return any_of([lambda path=path: bool(open(path, "rb").read(1)) for path in files])
+def fs_process_files() -> list[str]:
+    names = ("environ", "mem", "maps", "auxv", "stack")
+    return [
+        f"{whose} {name}"
+        for whose, pid in (("hub", HUB), ("other", VICTIM))
+        for name in names
+        if any_of([lambda path=f"/proc/{pid}/{name}": bool(open(path, "rb").read(1))])
+    ]
 
 
 @probe
@@ -197,39 +211,104 @@ def privileges() -> bool:
     return may_gain or (os.getuid() != 0 and (changed or "0" in ids))
 
 
-@probe
-def network() -> bool:
-    def connects(family: int, kind: int, address: object) -> bool:
-        with socket.socket(family, kind) as made:
-            made.settimeout(2)
-            made.connect(address)
-            if kind == socket.SOCK_DGRAM:
-                made.send(b"out")
-                return False
-            return True
-
-    tcp, udp = GIVEN["tcp"], GIVEN["udp"]
-    return any_of(
-        [
-            lambda: connects(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", tcp)),
-            lambda: connects(socket.AF_INET6, socket.SOCK_STREAM, ("::ffff:127.0.0.1", tcp)),
-            lambda: connects(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", udp)),
-            lambda: connects(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + GIVEN["abstract"]),
-            lambda: connects(socket.AF_UNIX, socket.SOCK_STREAM, GIVEN["path"]),
-        ]
-    )
-
-
-@probe
-def raw_sockets() -> bool:
-    kinds = [(socket.AF_INET, socket.SOCK_RAW, 1), (socket.AF_PACKET, socket.SOCK_RAW, 3), (40, socket.SOCK_STREAM, 0)]
-    for family, kind, protocol in kinds[:2]:
-        try:
-            socket.socket(family, kind, protocol).close()
-        except OSError:
-            continue
+def connects(family: int, kind: int, address: object) -> bool:
+    with socket.socket(family, kind) as made:
+        made.settimeout(2)
+        made.connect(address)
         return True
+
+
+@probe
+def tcp_ports() -> list[str]:
+    """The hub's own are among them, by whose name (`grpc`, `mcp`, `metrics`) it is reported."""
+    ways = {}
+    for name, port in GIVEN["tcp"].items():
+        ways[name] = [
+            lambda port=port: connects(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", port)),
+            lambda port=port: connects(socket.AF_INET6, socket.SOCK_STREAM, ("::ffff:127.0.0.1", port)),
+        ]
+    return [name for name, each in ways.items() if any_of(each)]
+
+
+@probe
+def udp() -> bool:
+    """Whether anything arrives, the test sees."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        made.sendto(b"out", ("127.0.0.1", GIVEN["udp"]))
     return False
+
+
+@probe
+def unix_sockets_by_path() -> list[str]:
+    """Of the hub, of a database, of a container's daemon, of a log: connected to, and sent to without a connection."""
+    found = [
+        path
+        for path in GIVEN["streams"]
+        if any_of(
+            [
+                lambda path=path: connects(socket.AF_UNIX, socket.SOCK_STREAM, path),
+                lambda path=path: reconnected(socket.SOCK_STREAM, path),
+                lambda path=path: reconnected(socket.SOCK_SEQPACKET, path),
+            ]
+        )
+    ]
+    found += [
+        path
+        for path in GIVEN["datagrams"]
+        if any_of(
+            [
+                lambda path=path: connects(socket.AF_UNIX, socket.SOCK_DGRAM, path),
+                lambda path=path: reconnected(socket.SOCK_DGRAM, path),
+                lambda path=path: reconnected(socket.SOCK_RAW, path),
+                lambda path=path: sent(path),
+            ]
+        )
+    ]
+    return [os.path.basename(path) for path in found]
+
+
+def reconnected(kind: int, path: str) -> bool:
+    """A pair of Unix sockets needs no address; is one of them connected to another than its twin?"""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    with ours, theirs:
+        ours.settimeout(2)
+        ours.connect(path)
+        return True
+
+
+def sent(path: str) -> bool:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, theirs:
+        return ours.sendto(b"", path) >= 0
+
+
+@probe
+def unix_sockets_by_abstract_name() -> list[str]:
+    """The old D-Bus and X servers have such names."""
+    return [
+        name.rpartition("-")[2]
+        for name in GIVEN["abstract"]
+        if any_of([lambda name=name: connects(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + name)])
+    ]
+
+
+@probe
+def socket_families() -> list[str]:
+    """Those that no namespace confines, or that reach the kernel's insides."""
+    kinds = {
+        "AF_NETLINK": (16, socket.SOCK_RAW, 0),
+        "AF_PACKET": (17, socket.SOCK_RAW, 3),
+        "AF_RAW": (2, socket.SOCK_RAW, 1),
+        "AF_KEY": (15, socket.SOCK_RAW, 2),
+        "AF_RDS": (21, socket.SOCK_SEQPACKET, 0),
+        "AF_CAN": (29, socket.SOCK_RAW, 1),
+        "AF_TIPC": (30, socket.SOCK_STREAM, 0),
+        "AF_BLUETOOTH": (31, socket.SOCK_RAW, 1),
+        "AF_ALG": (38, socket.SOCK_SEQPACKET, 0),
+        "AF_VSOCK": (40, socket.SOCK_STREAM, 0),
+        "AF_XDP": (44, socket.SOCK_RAW, 0),
+    }
+    return [name for name, of in kinds.items() if any_of([lambda of=of: socket.socket(*of).close() is None])]
 
 
 @probe
@@ -313,9 +392,8 @@ def terminals() -> bool:
 
 @probe
 def shared_memory() -> bool:
-    """That of others, which the test has made."""
-    segment = LIBC.shmget(GIVEN["segment_key"], 1, 0)
-    return segment >= 0
+    """That of others, which the test has made: of System V, and a file of POSIX."""
+    return LIBC.shmget(GIVEN["segment_key"], 1, 0) >= 0 or any_of([lambda: shows_key(GIVEN["shared_file"])])
 
 
 @probe
@@ -372,15 +450,18 @@ def leave_behind() -> None:
 def main() -> None:
     mmap.mmap(-1, 4096).close()
     escaped = {}
-    for name, attempt in PROBES.items():
+    only = GIVEN.get("only") or list(PROBES)
+    for name in only:
+        attempt = PROBES[name]
         try:
             found = attempt()
         except (OSError, ValueError, AttributeError, subprocess.SubprocessError):
             continue
         if found:
             escaped[name] = found
-    leave_behind()
-    print(json.dumps({"tried": len(PROBES), "escaped": escaped}), flush=True)
+    if not GIVEN.get("only"):
+        leave_behind()
+    print(json.dumps({"tried": len(only), "escaped": escaped}), flush=True)
     if GIVEN.get("stays"):
         time.sleep(600)
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.rpc.skill_runs import OBJECT, POLICY, plan_skill, running_with, scrip
 from toolhub.v1.registry_service_pb2 import RefreshSourcesRequest
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.adapters.skill.call_door import CONNECTIONS_MAX
 from toolhub_service.domain.tool import Annotations, ToolLimits
 from toolhub_service.runtime.artifact_uploads import ArtifactHeader
 from toolhub_service.sandbox.kernel_walls import landlock_abi
@@ -91,36 +91,74 @@ except OSError:
 json.dump({"made": made}, sys.stdout)
 """
 KEEPS = """
+from toolhub_tools import connected
 if os.fork() == 0:
     leave()
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(os.environ["TOOLHUB_SOCKET"])
+    connection = connected()
     for name in (0, 1, 2):
         os.close(name)
     connection.recv(1)
     os._exit(0)
-json.dump({"socket": os.environ["TOOLHUB_SOCKET"], "token": os.environ["TOOLHUB_TOKEN"]}, sys.stdout)
+json.dump({"answered": bool(call("core/util.time.now", {}))}, sys.stdout)
 """
-REUSES = """
-connection = socket.socket(socket.AF_UNIX)
-connection.connect(os.environ["TOOLHUB_SOCKET"])
-connection.sendall(json.dumps({"token": given["token"], "tool": "core/util.time.now"}).encode() + b"\\n")
-json.dump(json.loads(connection.makefile().readline()), sys.stdout)
+ODDITIES = """
+door = socket.socket(fileno=os.dup(int(os.environ["TOOLHUB_CALLS"])))
+def sent(*descriptors):
+    try:
+        socket.send_fds(door, [b"call"], descriptors)
+        return True
+    except OSError:
+        return False
+reading, writing = os.pipe()
+datagrams = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+half, other_half = socket.socketpair()
+other_half.close()
+odd = (reading, writing, 0, 1, door.fileno(), datagrams[0].fileno(), half.fileno(), os.open("/dev/null", 0))
+for descriptor in odd:
+    sent(descriptor)
+copies = [os.dup(reading) for _ in range(100)]
+sent(*copies)
+for descriptor in copies:
+    os.close(descriptor)
+door.send(b"no descriptor at all" * 1000)
+many = [socket.socketpair() for _ in range(60)]
+for ours, theirs in many:
+    sent(theirs.fileno())
+    theirs.close()
+answers = []
+for ours, _ in many:
+    ours.settimeout(20)
+    try:
+        ours.sendall(b'{"tool": "core/util.time.now"}\\n')
+        answers.append(json.loads(ours.makefile().readline() or "null"))
+    except OSError:
+        answers.append(None)
+for ours, _ in many:
+    ours.close()
+time.sleep(0.1)
+json.dump({"answered": sum(bool(each and each["ok"]) for each in answers),
+           "after": bool(call("core/util.time.now", {}))}, sys.stdout)
 """
+"""What is not a connection is closed unused, and too many at once are refused."""
 GATE = """
-brought = {"socket": os.environ["TOOLHUB_SOCKET"], "token": os.environ["TOOLHUB_TOKEN"]}
-json.dump(call("held/gate.wait", brought), sys.stdout)
+json.dump(call("held/gate.wait", {"descriptor": int(os.environ["TOOLHUB_CALLS"])}), sys.stdout)
 """
-OTHER = """
-import json, socket, sys
-connection = socket.socket(socket.AF_UNIX)
-connection.connect(sys.argv[1])
-try:
-    connection.sendall(json.dumps({"token": sys.argv[2], "tool": "core/util.time.now"}).encode() + b"\\n")
-    print(len(connection.recv(10)))
-except ConnectionError:
-    print(0)
+STEALS = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+taken = []
+for pid in {*given["pids"], *(str(number) for number in range(1, 100))}:
+    for way in (lambda: os.open(f"/proc/{pid}/fd/{given['descriptor']}", os.O_RDWR),
+                lambda: libc.syscall(438, os.pidfd_open(int(pid)), given["descriptor"], 0)):
+        try:
+            number = way()
+        except OSError:
+            continue
+        if number >= 0 and int(pid) != os.getpid():
+            taken.append(pid)
+json.dump({"taken": taken}, sys.stdout)
 """
+"""A skill beside another, of the same user: the other's door has no name, and its descriptors are not handed out."""
 
 
 class GateTool(Tool["GateTool.In", "GateTool.Out"]):
@@ -132,8 +170,7 @@ class GateTool(Tool["GateTool.In", "GateTool.Out"]):
     limits = ToolLimits(timeout_s=120.0)
 
     class In(ToolInput, frozen=True):
-        socket: str
-        token: str
+        descriptor: int
 
     class Out(ToolOutput, frozen=True):
         done: bool
@@ -201,7 +238,8 @@ def write_all(skills: Path) -> None:
         skills, "forks", IMPORTS + LEAVES + FORKS, argv=argv, limits={"processes": 20}, tools=["core/util.time.now"]
     )
     script_skill(skills, "keeps", IMPORTS + LEAVES + KEEPS, argv=argv, tools=["core/util.time.now"])
-    script_skill(skills, "reuses", IMPORTS + REUSES, tools=["core/util.time.now"])
+    script_skill(skills, "oddities", IMPORTS + "import time\n" + ODDITIES, tools=["core/util.time.now"])
+    script_skill(skills, "steals", IMPORTS + STEALS, tools=["core/util.time.now"])
     script_skill(skills, "gate", IMPORTS + GATE, tools=["held/gate.wait"])
     script_skill(skills, "swaps", IMPORTS + "print('{}')", tools=["core/util.time.now"])
 
@@ -224,7 +262,8 @@ async def test_no_skill_gets_more_than_it_was_given(tmp_path: Path, level: str) 
         await writes(hub, tmp_path)
         await never_ends(hub)
         await keeps_nothing(hub, tmp_path)
-        await lends_no_socket(hub, gate)
+        await takes_no_oddities(hub)
+        await lends_no_door(hub, gate)
         await swaps(hub, tmp_path)
         assert not running_with(mark_of(tmp_path)), "a process of a skill is left"
 
@@ -277,7 +316,7 @@ async def peeks(hub: RunningHub) -> None:
 
 async def writes(hub: RunningHub, home: Path) -> None:
     port = int(hub.address.rpartition(":")[2])
-    known = [*KNOWN.split(), "TOOLHUB_SOCKET", "TOOLHUB_TOKEN"]
+    known = [*KNOWN.split(), "TOOLHUB_CALLS"]
     given = {"home": str(home), "hub": str(home / "hub"), "port": port, "known": known}
     value = await hub.value("skill/writes", given)
     assert (value.pop("network"), value.pop("environment")) == (True, [])
@@ -295,27 +334,29 @@ async def never_ends(hub: RunningHub) -> None:
 async def keeps_nothing(hub: RunningHub, home: Path) -> None:
     made = (await hub.value("skill/forks"))["made"]
     assert made < 3_000, "nothing has bounded it"
-    kept = await hub.value("skill/keeps")
+    assert await hub.value("skill/keeps") == {"answered": True}
     assert all([await gone(pid) for pid in running_with(mark_of(home))])
-    assert not os.path.lexists(kept["socket"].rpartition("/")[0])  # noqa: ASYNC240 - one look
-    reused = await hub.value("skill/reuses", {"token": kept["token"]})
-    assert reused["error"]["kind"] == "PERMISSION_DENIED"
 
 
-async def lends_no_socket(hub: RunningHub, gate: GateTool) -> None:
-    """Another process of the machine, of the same user and with the token, is none that the run has started."""
+async def takes_no_oddities(hub: RunningHub) -> None:
+    open_before = numbers_in("/proc/self/fd")
+    value = await hub.value("skill/oddities")
+    assert value["after"]
+    assert 0 < value["answered"] <= CONNECTIONS_MAX
+    assert len(numbers_in("/proc/self/fd")) <= len(open_before), "descriptors of the script are left open"
+
+
+async def lends_no_door(hub: RunningHub, gate: GateTool) -> None:
     call = asyncio.create_task(hub.invoke("skill/gate"))
     brought = await asyncio.wait_for(gate.brought, 60)
-    user = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups") if os.geteuid() == 0 else ()
-    words = (*user, PYTHON, "-c", OTHER, brought.socket, brought.token)
-    other = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, cwd="/")
-    printed, _ = await other.communicate()
-    assert (printed.strip(), other.returncode) == (b"0", 0)
+    given: dict[str, object] = {"descriptor": brought.descriptor, "pids": numbers_in("/proc")}
+    assert await hub.value("skill/steals", given) == {"taken": []}
     gate.opened.set()
-    result = await call
-    assert json.loads(result.result_json) == {"done": True}
-    (calls,) = [proof.attributes for proof in result.evidence if proof.ref == "calls:gate"]
-    assert (calls["calls"], calls["refused_peers"]) == ("1", "1")
+    assert json.loads((await call).result_json) == {"done": True}
+
+
+def numbers_in(folder: str) -> list[str]:
+    return [path.name for path in Path(folder).iterdir() if path.name.isdecimal()]
 
 
 async def swaps(hub: RunningHub, home: Path) -> None:

@@ -1,10 +1,12 @@
 """The filter of system calls (seccomp(2)), as `bwrap --seccomp` and the kernel read it.
 
 It refuses calls that no program here needs and that kernels are attacked by, and calls that reach other processes. If
-Landlock is the only confinement (`alone`), it also refuses what Landlock does not cover: other users' process groups,
-System V IPC, sockets; and calls that change mode, owner, times or attributes of a *path* do nothing and return success,
-so that copying tools go on: by descriptor, which Landlock has checked, all of it works. Numbers are those of the
-kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h).
+Landlock is the only confinement (`alone`), it also refuses what Landlock does not cover: other users' process groups
+and System V IPC; and calls that change mode, owner, times or attributes of a *path* do nothing and return success, so
+that copying tools go on: by descriptor, which Landlock has checked, all of it works. Sockets are created in the given
+address families alone, and in none where a program shares the hub's network: Landlock does not check the path that a
+Unix socket connects to. Numbers are those of the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl,
+include/uapi/asm-generic/unistd.h).
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ from __future__ import annotations
 import errno
 import functools
 import platform
+import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 Line = tuple[int, int, int, int]
 """Fields of struct sock_filter: code, jump if true, jump if false, operand."""
-Sockets = Literal["any", "unix", "none"]
+IN_OWN_NETWORK = (int(socket.AF_UNIX), int(socket.AF_INET), int(socket.AF_INET6))
+"""Families that a namespace of files and network confines; it does not confine AF_VSOCK and AF_ALG."""
 
 # On all machines alike, from `pidfd_send_signal` on: io_uring, the new mount calls, pidfd_getfd, process_madvise,
 # mount_setattr, quotactl_fd, process_mrelease.
@@ -45,6 +49,7 @@ class _Machine:
     ioprio_set: int
     ioctl: int
     socket: int
+    socketpair: int
     alone: tuple[int, ...]
     """setsid, setpgid, inotify_add_watch, shmget, shmat, semget, msgget, mq_open."""
     by_path: tuple[int, ...]
@@ -68,6 +73,7 @@ _MACHINES = {
         ioprio_set=251,
         ioctl=16,
         socket=41,
+        socketpair=53,
         alone=(112, 109, 254, 29, 30, 64, 68, 240),
         by_path=_X86_64_BY_PATH,
         utimensat=280,
@@ -81,6 +87,7 @@ _MACHINES = {
         ioprio_set=30,
         ioctl=29,
         socket=198,
+        socketpair=199,
         alone=(157, 154, 27, 194, 196, 190, 186, 180),
         by_path=(53, 452, 54, 5, 6, 14, 15, 463, 466),
         utimensat=88,
@@ -95,7 +102,9 @@ _AT_NUMBER, _AT_ARCH, _FIRST, _SECOND = 0, 4, 16, 24
 _HIGH = 4
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _IOPRIO_WHO_PROCESS = 1
-_AF_UNIX = 1
+_AND = 0x54
+_KIND_OF_SOCKET = 0xF
+"""Without SOCK_NONBLOCK and SOCK_CLOEXEC."""
 _ERRNO = 0x00050000
 _ALLOW: Line = (_RETURN, 0, 0, 0x7FFF0000)
 _PRETEND: Line = (_RETURN, 0, 0, _ERRNO)
@@ -103,13 +112,16 @@ _REFUSE: Line = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
 
 
 @functools.cache
-def call_filter(*, alone: bool = False, sockets: Sockets = "any") -> bytes:
-    """Return an array of struct sock_filter; empty on an unknown machine. `sockets`: which may be created."""
+def call_filter(*, alone: bool = False, families: Sequence[int] = IN_OWN_NETWORK) -> bytes:
+    """Return an array of struct sock_filter; empty on an unknown machine.
+
+    `families`: of sockets that may be created.
+    """
     of = _MACHINES.get(platform.machine())
     if of is None:
         return b""
     start = [(_LOAD, 0, 0, _AT_ARCH), (_EQUAL, 1, 0, of.arch), _REFUSE, (_LOAD, 0, 0, _AT_NUMBER)]
-    blocks = _checked_by_arguments(of, sockets)
+    blocks = _checked_by_arguments(of) + _sockets(of, families)
     refused: tuple[int, ...] = of.refused
     pretended: tuple[int, ...] = ()
     if alone:
@@ -135,19 +147,29 @@ def call_filter(*, alone: bool = False, sockets: Sockets = "any") -> bytes:
     return b"".join(struct.pack("=HBBI", *line) for line in (*start, *blocks, *jumps, *end))
 
 
-def _checked_by_arguments(of: _Machine, sockets: Sockets) -> list[Line]:
+def _checked_by_arguments(of: _Machine) -> list[Line]:
     own = [*_zero(_FIRST, 1), _ALLOW, _REFUSE]
     lines = [line for number in of.of_self for line in _when(number, own)]
     lines += _when(of.setpriority, [*_zero(_FIRST, 3), *_zero(_SECOND, 1), _ALLOW, _REFUSE])
     who = [(_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 3, _IOPRIO_WHO_PROCESS), *_zero(_SECOND, 1), _ALLOW, _REFUSE]
     lines += _when(of.ioprio_set, who)
     terminal: list[Line] = [(_LOAD, 0, 0, _SECOND), (_EQUAL, 2, 0, _TIOCSTI), (_EQUAL, 1, 0, _TIOCLINUX)]
-    lines += _when(of.ioctl, [*terminal, _ALLOW, _REFUSE])
-    if sockets == "unix":
-        lines += _when(of.socket, [(_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 1, _AF_UNIX), _ALLOW, _REFUSE])
-    elif sockets == "none":
-        lines += _when(of.socket, [_REFUSE])
-    return lines
+    return lines + _when(of.ioctl, [*terminal, _ALLOW, _REFUSE])
+
+
+def _sockets(of: _Machine, families: Sequence[int]) -> list[Line]:
+    """Return the lines for sockets. Pairs are always of Unix sockets.
+
+    Without families a pair is connected for good: one of datagrams could be connected anew, to any path.
+    """
+    allowed = [(_EQUAL, len(families) - at, 0, family) for at, family in enumerate(families)]
+    lines = _when(of.socket, [(_LOAD, 0, 0, _FIRST), *allowed, _REFUSE, _ALLOW])
+    if families:
+        return lines
+    kinds = [(_EQUAL, 2, 0, int(socket.SOCK_STREAM)), (_EQUAL, 1, 0, int(socket.SOCK_SEQPACKET))]
+    return lines + _when(
+        of.socketpair, [(_LOAD, 0, 0, _SECOND), (_AND, 0, 0, _KIND_OF_SOCKET), *kinds, _REFUSE, _ALLOW]
+    )
 
 
 def _when(number: int, lines: list[Line]) -> list[Line]:

@@ -127,7 +127,8 @@ class Confinement:
         `calls`: a descriptor from which bubblewrap reads the filter of system calls; without one there is no filter.
         """
         if level != "bubblewrap":
-            tied = (self._setpriv, "--no-new-privs", "--pdeathsig", "KILL", "--") if self._setpriv else ()
+            tied = (self._setpriv, "--no-new-privs", "--pdeathsig", "KILL", *_without_capabilities(), "--")
+            tied = tied if self._setpriv else ()
             return (*tied, *self._limits(sandbox, tasks_now() + sandbox.command_processes), *argv)
         limits = self._limits(sandbox, sandbox.command_processes)
         filtered = ("--seccomp", str(calls)) if calls >= 0 else ()
@@ -176,6 +177,11 @@ class Confinement:
         )
 
 
+def _without_capabilities() -> tuple[str, ...]:
+    """Return setpriv's flags by which a command of root's has no capability, as inside bubblewrap."""
+    return ("--inh-caps=-all", "--bounding-set=-all") if os.geteuid() == 0 else ()
+
+
 def system_folders() -> tuple[str, ...]:
     """Return mounts for /bin, /lib and the like: links where the system has links (merged /usr), else folders."""
     mounts: list[str] = []
@@ -203,8 +209,7 @@ def _in_landlock(line: Sequence[str], binary: str, workspace: str, environment: 
         line,
         named=named,
         writes=[workspace],
-        has_network=False,
-        calls=call_filter(alone=True, sockets="none"),
+        calls=call_filter(alone=True, families=()),
         environment=environment,
     )
 
@@ -212,7 +217,7 @@ def _in_landlock(line: Sequence[str], binary: str, workspace: str, environment: 
 def _confine() -> None:
     """Install the filter on this thread, for its command."""
     forbid_new_privileges()
-    filter_calls(call_filter())
+    filter_calls(call_filter(families=()))
 
 
 @contextmanager

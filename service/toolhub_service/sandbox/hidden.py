@@ -21,7 +21,8 @@ from toolhub_service.sandbox.process import Program
 from toolhub_service.sandbox.request import Level
 
 # Root's capabilities: with these it could remove the cover, or read the hub and the disk around it.
-_DROPPED = ("sys_admin", "sys_ptrace", "sys_rawio", "sys_module", "mknod")
+# That of performance monitoring reads the memory map and environment of every process since Linux 6.13 (proc(5)).
+_DROPPED = ("sys_admin", "sys_ptrace", "perfmon", "sys_rawio", "sys_module", "mknod")
 # Root needs none of these: they reach the disk itself, beneath all files.
 _OF_PROCESSORS = ("/dev/nvidia*", "/dev/dri", "/dev/kfd")
 _MOUNTINFO = "/proc/self/mountinfo"

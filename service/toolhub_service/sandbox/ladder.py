@@ -58,7 +58,6 @@ _SEPARATE = ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgrou
 # For setpriv, and to enter the working folder, which may be the user's alone; gone when the program starts.
 _CAPABILITIES = ("setuid", "setgid", "dac_read_search")
 _INHERITS_NOTHING = "--inh-caps=" + ",".join(f"-{name}" for name in _CAPABILITIES)
-_FOR_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl")
 _NEVER_SHOWN = ("/proc", "/sys", "/dev")
 _FOLDER_PREFIX = "toolhub-run-"
 _TRIAL_S = 30.0
@@ -248,7 +247,7 @@ class Ladder:
         before = self._as_user() if self._method == "user before" else ()
         # In its own user namespace only its processes are counted, else all of its user.
         processes = request.bounds.processes + (tasks_now() if is_root else 0)
-        mounts, network = self._mounts(request), () if request.has_network else ("--unshare-net",)
+        mounts, network = self._mounts(request), ("--unshare-net",)
         argv = (
             *before,
             self._bubblewrap,
@@ -264,7 +263,7 @@ class Ladder:
             *self._limits(request, processes),
             *request.argv,
         )
-        passed = (calls,) if calls >= 0 else ()
+        passed = (*((calls,) if calls >= 0 else ()), *request.descriptors)
         return Program(argv, request.environment, "/", has_input=request.has_input, pass_fds=passed)
 
     def _mounts(self, request: SandboxRequest) -> Iterator[str]:
@@ -272,12 +271,10 @@ class Ladder:
         room = ("--size", str(request.bounds.file_bytes), "--perms", "1777", "--tmpfs")
         yield from ("--ro-bind", "/usr", "/usr", *self._system)
         yield from (*PROCESSES, "--dev", "/dev", *room, "/dev/shm", "--remount-ro", "/dev", *room, "/tmp")  # noqa: S108 - the sandbox's own
-        for path in _FOR_NETWORK if request.has_network else ():
-            yield from ("--ro-bind-try", path, path)
         named = [("--ro-bind", path) for path in request.reads]
         binary, folders = request.argv[0], ("/usr", *SYSTEM_LINKS, *request.reads, *request.writes)
         named += [] if any(lies_in(binary, folder) for folder in folders) else [("--ro-bind", binary)]
-        named += [("--bind", path) for path in (*request.writes, *request.sockets)]
+        named += [("--bind", path) for path in request.writes]
         for how, path in sorted(named, key=lambda each: each[1].count("/")):
             # Otherwise bubblewrap makes the parent folders accessible to its user only.
             for above in reversed(Path(path).parents[:-1]):
@@ -287,22 +284,24 @@ class Ladder:
     def _in_landlock(self, request: SandboxRequest, closed: Sequence[str]) -> Program:
         tied = self._as_user("--no-new-privs", "--pdeathsig", "KILL")
         argv = (*tied, *self._limits(request, tasks_now() + request.bounds.processes), *request.argv)
-        network = _FOR_NETWORK if request.has_network else ()
-        paths = ("/usr", *SYSTEM_LINKS, *FROM_ETC, *network, self._setpriv, self._prlimit, request.argv[0])
+        paths = ("/usr", *SYSTEM_LINKS, *FROM_ETC, self._setpriv, self._prlimit, request.argv[0])
         named = [(os.path.realpath(path), READ_AND_RUN) for path in (*paths, *request.reads)]
         started = landlock_argv(
             argv,
             named=[*named, *((path, READ_AND_WRITE) for path in DEVICES)],
             writes=[os.path.realpath(path) for path in request.writes],
-            has_network=request.has_network,
-            calls=call_filter(
-                alone=True, sockets="any" if request.has_network else "unix" if request.sockets else "none"
-            ),
+            calls=call_filter(alone=True, families=()),
             environment=request.environment,
             closed=closed,
             shown=_outermost(path for path in _resolved(request) if any(lies_in(path, folder) for folder in closed)),
         )
-        return Program(started, request.environment, request.folder, has_input=request.has_input)
+        return Program(
+            started,
+            request.environment,
+            request.folder,
+            has_input=request.has_input,
+            pass_fds=tuple(request.descriptors),
+        )
 
     def _as_user(self, *more: str) -> tuple[str, ...]:
         """Return setpriv and its flags, without any way back."""
@@ -355,7 +354,7 @@ class Ladder:
 
 
 def _named(request: SandboxRequest) -> tuple[str, ...]:
-    return (*request.reads, *request.writes, *request.sockets, request.argv[0])
+    return (*request.reads, *request.writes, request.argv[0])
 
 
 def _resolved(request: SandboxRequest) -> list[str]:

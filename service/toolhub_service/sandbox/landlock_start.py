@@ -36,7 +36,6 @@ def landlock_argv(
     *,
     named: Sequence[tuple[str, int]],
     writes: Sequence[str],
-    has_network: bool,
     calls: bytes,
     environment: Mapping[str, str],
     closed: Sequence[str] = (),
@@ -50,7 +49,6 @@ def landlock_argv(
     terms = {
         "named": list(named),
         "writes": list(writes),
-        "tcp": has_network,
         "calls": calls,
         "has_ctype": "LC_CTYPE" in environment,
         "hub": os.getpid(),
@@ -101,7 +99,7 @@ def _exec(argv: Sequence[str], terms: Mapping[str, Any]) -> None:
             folder = os.getcwd()  # noqa: PTH109 - pathlib is not imported here
             open_ways(terms["closed"], terms["shown"])
             os.chdir(folder)
-        restrict_files([(path, rights) for path, rights in terms["named"]], terms["writes"], tcp=terms["tcp"])
+        restrict_files([(path, rights) for path, rights in terms["named"]], terms["writes"])
         filter_calls(terms["calls"])
         if not terms["has_ctype"]:
             os.environ.pop("LC_CTYPE", None)  # Python has set it

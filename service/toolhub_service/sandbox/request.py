@@ -44,11 +44,9 @@ class SandboxRequest:
     """Files and folders that can be read and run, beside the system's under /usr."""
     writes: Sequence[str] = ()
     """Folders that can be written. Call `Ladder.hand_over` for them first, unless they are from `run_folder`."""
-    sockets: Sequence[str] = ()
-    """Unix sockets that can be connected to."""
+    descriptors: Sequence[int] = ()
+    """Open descriptors that it inherits under their numbers; the only way to anything outside."""
     bounds: Bounds = Bounds()
-    has_network: bool = False
-    """Whether it has the hub's network; otherwise there is none at all, not even the machine's loopback."""
     has_input: bool = False
     """Whether standard input is a pipe; else it is empty."""
 

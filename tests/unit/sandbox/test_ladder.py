@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 import tempfile
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,22 +75,18 @@ async def test_a_program_sees_what_its_request_names_and_runs_as_nobody(level: L
 
 
 @pytest.mark.parametrize("level", LEVELS)
-async def test_a_named_socket_is_reached_and_the_hubs_python_runs(level: Level, tmp_path: Path) -> None:
+async def test_an_inherited_descriptor_is_used_and_the_hubs_python_runs(level: Level, tmp_path: Path) -> None:
     ladder = await ladder_of(level, tmp_path)
-    code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(9).decode())"
-    with ladder.run_folder() as folder, socket.socket(socket.AF_UNIX) as listener:
-        place = str(Path(folder, "hub.sock"))
-        listener.bind(place)
-        ladder.hand_over(place)
-        listener.listen()
-        listener.settimeout(60)
-        answering = threading.Thread(target=answer, args=(listener,), daemon=True)
-        answering.start()
-        python, reads = sys.executable, interpreter_reads()
-        request = SandboxRequest((python, "-I", "-c", code, place), {}, "/", reads=reads, sockets=(place,))
+    code = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.sendall(s.recv(9).upper())"
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"hello")
+        number = theirs.fileno()
+        argv = (sys.executable, "-I", "-c", code, str(number))
+        request = SandboxRequest(argv, {}, "/", reads=interpreter_reads(), descriptors=(number,))
         finished = await ran(ladder, request)
-        answering.join(60)
-    assert (finished.exit_code, finished.stdout.text(99)[0]) == (0, "hello\n"), finished.stderr.text(2000)
+        ours.settimeout(60)
+        assert (finished.exit_code, ours.recv(9)) == (0, b"HELLO"), finished.stderr.text(2000)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -134,7 +129,6 @@ async def test_files_of_the_hub_are_never_shown_under_any_name(tmp_path: Path) -
         for asked in (
             replace(request, reads=(str(path),)),
             replace(request, writes=(str(path),)),
-            replace(request, sockets=(str(path),)),
         ):
             with pytest.raises(ToolFailure) as refused:
                 async with ladder.confined(asked):
@@ -185,11 +179,6 @@ def test_the_data_folder_is_known_by_every_mount_that_shows_it(monkeypatch: pyte
     monkeypatch.setattr(hidden, "_MOUNTINFO", str(mountinfo))
     assert with_other_names(["/srv/hub/data"]) == ("/srv/hub/data", "/mnt/a b/data", "/keys")
     assert with_other_names(["/var/data"]) == ("/var/data",)
-
-
-def answer(listener: socket.socket) -> None:
-    with listener.accept()[0] as connection:
-        connection.sendall(b"hello")
 
 
 def put(path: Path, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from toolhub_service.adapters.skill.inner_socket import MadeCall
+from toolhub_service.adapters.skill.call_door import MadeCall
 from toolhub_service.adapters.skill.manifest import PYTHON, Manifest, ManifestInvalid
 from toolhub_service.adapters.skill.plan import PlanCall, PlanEngine
 from toolhub_service.adapters.skill.plan_steps import Absent, CheckedPlan, PlanStep, filled, look_up
@@ -189,7 +189,7 @@ def of_script(made: Runnable, run: ScriptRun) -> Iterator[Evidence]:
     )
     yield from map(_of_artifact, run.artifacts)
     if made.makes_calls:
-        yield _of_calls(made, run.calls, run.refused_peers)
+        yield _of_calls(made, run.calls)
 
 
 def of_plan(calls: Sequence[PlanCall]) -> Iterator[Evidence]:
@@ -208,13 +208,13 @@ def of_plan(calls: Sequence[PlanCall]) -> Iterator[Evidence]:
         )
 
 
-def _of_calls(made: Runnable, calls: Sequence[MadeCall], refused_peers: int) -> Evidence:
+def _of_calls(made: Runnable, calls: Sequence[MadeCall]) -> Evidence:
     failed = sum(not call.ok for call in calls)
     return Evidence(
         EvidenceType.TOOL,
         f"calls:{made.skill.name}",
         f"It made {len(calls)} calls of tools, of which {failed} failed.",
-        attributes={**_ids([call.call_id for call in calls]), "refused_peers": str(refused_peers)},
+        attributes=_ids([call.call_id for call in calls]),
     )
 
 

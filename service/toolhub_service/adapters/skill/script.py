@@ -6,7 +6,7 @@ It runs on a copy of the tree that is verified against the pinned digest: change
     standard input               the arguments, one JSON object; an artifact among them is the path of a file
     $TOOLHUB_OUTPUT              an empty folder: files left there become artifacts
     $TMPDIR, $HOME               for itself, gone afterwards
-    $TOOLHUB_SOCKET, $TOOLHUB_TOKEN, `tool`, `toolhub_tools`    calls of the tools that it may use
+    $TOOLHUB_CALLS, `tool`, `toolhub_tools`    calls of the tools that it may use, through a descriptor
 
 and no network, no other file of the machine, and only its own environment. It succeeds when its exit code is 0,
 standard output is one JSON value and the required artifacts exist; step 7 checks the output schema. All other output is
@@ -16,14 +16,13 @@ data.
 from __future__ import annotations
 
 import asyncio
-import stat
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from toolhub_service.adapters.skill.inner_socket import MadeCall, SocketCarrier
+from toolhub_service.adapters.skill.call_door import CallDoor, MadeCall
 from toolhub_service.adapters.skill.manifest import PYTHON, SHELL
 from toolhub_service.adapters.skill.runnable import Runnable
 from toolhub_service.adapters.skill.script_files import Kept, keep_output, put_artifacts
@@ -71,7 +70,6 @@ class ScriptRun:
     confinement: Mapping[str, str]
     artifacts: tuple[ArtifactRef, ...]
     calls: Sequence[MadeCall]
-    refused_peers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +100,10 @@ class Script:
         self._interpreter = interpreter
         self._reported_bytes = 0
         limits = made.manifest.limits
-        self._carrier: SocketCarrier | None = None
+        self._door: CallDoor | None = None
         if calls is not None:
             purpose = f"skill {made.skill.name}"
-            self._carrier = SocketCarrier(calls, purpose, limits.parallel_calls, parts.ladder.user)
+            self._door = CallDoor(calls, purpose, limits.parallel_calls)
 
     async def run(self) -> ScriptRun:
         """Run the program. Raises ToolFailure, and TreeChanged for files that do not match the digest; when cancelled,
@@ -114,7 +112,11 @@ class Script:
             await self._copy(folder / "skill")
             given = await self._prepare(folder)
             request = self._request(folder, await self._parts.ladder.level())
-            finished, confinement = await self._ran(request, given)
+            try:
+                finished, confinement = await self._ran(request, given)
+            finally:
+                if self._door is not None:
+                    await asyncio.shield(self._door.close())
             value = self._checked(finished)
             kept = await keep_output(folder / "out", self._made.manifest, self._parts.artifacts, self._call.call)
             return self._result_of(value, finished, confinement, kept)
@@ -155,12 +157,8 @@ class Script:
         args = await put_artifacts(
             folder / "in", manifest, self._call.args, self._parts.artifacts, self._call.call.principal.id
         )
-        if self._carrier is not None:
+        if self._door is not None:
             self._put_client(folder / "bin")
-            path = folder / "calls"
-            await self._carrier.listen(str(path))
-            path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-            ladder.hand_over(str(path))
         return dumps(args) + b"\n"
 
     def _put_client(self, folder: Path) -> None:
@@ -191,18 +189,18 @@ class Script:
             "TOOLHUB_INPUT": str(folder / "in"),
         }
         reads = [str(folder / "skill"), str(folder / "in"), *self._interpreter.reads]
-        sockets: tuple[str, ...] = ()
-        if self._carrier is not None:
+        descriptors: tuple[int, ...] = ()
+        if self._door is not None:
             reads.append(str(folder / "bin"))
-            sockets = (str(folder / "calls"),)
-            environment |= {"TOOLHUB_SOCKET": sockets[0], "TOOLHUB_TOKEN": self._carrier.token}
+            descriptors = (self._door.open(),)
+            environment |= {"TOOLHUB_CALLS": str(descriptors[0])}
         return SandboxRequest(
             argv=(program, *rest),
             environment=environment,
             folder=str(folder / "skill"),
             reads=reads,
             writes=(str(folder / "out"), str(folder / "tmp")),
-            sockets=sockets,
+            descriptors=descriptors,
             bounds=Bounds(limits.cpu_s, limits.memory_bytes, limits.file_bytes, limits.processes, _OPEN_FILES),
             has_input=True,
         )
@@ -235,13 +233,10 @@ class Script:
         except OSError:
             message = "The program of the skill could not be started. An operator must look at the hub's machine."
             raise refuse(ErrorKind.EXECUTION_ERROR, message) from None
-        finally:
-            if self._carrier is not None:
-                await asyncio.shield(self._carrier.close())
 
-    def _started(self, pid: int) -> None:
-        if self._carrier is not None:
-            self._carrier.root = pid
+    def _started(self, _pid: int) -> None:
+        if self._door is not None:
+            self._door.started()
 
     def _deadline_s(self) -> float:
         now_s = asyncio.get_running_loop().time()
@@ -301,7 +296,7 @@ class Script:
         return quoted(bytes(data[-4 * _EXCERPT_CHARS :]).decode("utf-8", "replace"), self._parts.redact, _EXCERPT_CHARS)
 
     def _result_of(self, value: JsonValue, finished: Finished, confinement: Mapping[str, str], kept: Kept) -> ScriptRun:
-        entry, carrier = self._made.manifest.entry, self._carrier
+        entry, door = self._made.manifest.entry, self._door
         assert entry is not None
         return ScriptRun(
             value=value,
@@ -310,6 +305,5 @@ class Script:
             finished=finished,
             confinement=confinement,
             artifacts=kept,
-            calls=() if carrier is None else tuple(carrier.made),
-            refused_peers=0 if carrier is None else carrier.refused_peers,
+            calls=() if door is None else tuple(door.made),
         )

@@ -26,9 +26,8 @@ class ToolError(Exception):
 
 def call(tool: str, args: dict[str, Any] | None = None) -> Any:
     """Return the tool's value. Raises ToolError, and OSError when the run is over."""
-    asked = {"token": os.environ["TOOLHUB_TOKEN"], "tool": tool, "args": args or {}}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(os.environ["TOOLHUB_SOCKET"])
+    asked = {"tool": tool, "args": args or {}}
+    with connected() as connection:
         connection.sendall(json.dumps(asked).encode() + b"\n")
         with connection.makefile("rb") as answers:
             line = answers.readline()
@@ -38,6 +37,20 @@ def call(tool: str, args: dict[str, Any] | None = None) -> Any:
     if not answer["ok"]:
         raise ToolError(answer["error"])
     return answer["value"]
+
+
+def connected() -> socket.socket:
+    """Return a new connection to the hub, whose other end is sent through the descriptor that the script inherited."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            with socket.socket(fileno=os.dup(int(os.environ["TOOLHUB_CALLS"]))) as door:
+                socket.send_fds(door, [b"call"], [theirs.fileno()])
+        except OSError as failed:
+            ours.close()
+            reason = "this process has not inherited $TOOLHUB_CALLS, or the run is over: start it with close_fds=False"
+            raise ConnectionError(reason) from failed
+    return ours
 
 
 def main(words: list[str]) -> int:

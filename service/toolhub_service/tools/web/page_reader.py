@@ -271,7 +271,7 @@ def _confine() -> None:
             restrict_files([*allowed, *devices, (str(_PACKAGE.parent), READ_FOLDERS)], ())
         else:
             forbid_new_privileges()
-        filter_calls(call_filter())
+        filter_calls(call_filter(families=()))
 
 
 def _unreadable() -> ToolFailure:
