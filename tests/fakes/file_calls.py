@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ class FileCalls:
     def __init__(self, root: Path, opening: Opening, sandbox: Sandbox | None = None) -> None:
         self.root = root
         self.sandbox = sandbox or Sandbox()
+        self.left_s = 600.0
+        """Time of each call."""
         self.sink = RecordingSink()
         self._opening = opening
         self._tools = {tool.name.removeprefix("core/fs."): tool for tool in fs_tools()}
@@ -48,7 +51,7 @@ class FileCalls:
             call_id="call",
             principal_id="local",
             request_id="request",
-            deadline_s=0.0,
+            deadline_s=time.monotonic() + self.left_s,
             constraints=Constraints(sandbox=self.sandbox),
             sink=self.sink,
             open_workspace=lambda: Workspace(str(self.root), opening=self._opening),

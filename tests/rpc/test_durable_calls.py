@@ -17,10 +17,12 @@ from tests.rpc.replay_harness import (
     SCRIPT,
     Effect,
     Marked,
+    ReplayHarness,
     TextOutput,
     replay_harness,
 )
 from toolhub.v1 import job_service_pb2, job_state_pb2
+from toolhub_service.domain.event import Event, EventFilter, EventType
 from toolhub_service.domain.inner_log import KeptCall, KeptState
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import EffectKey, KeyRecord
@@ -165,7 +167,27 @@ async def test_the_log_of_a_killed_run_decides_what_the_next_run_does(tmp_path: 
         assert changed.startswith("EXECUTION_ERROR: The program is not deterministic: its call 4 was held/effect.do")
         assert after == changed, "and nothing more is called"
         assert (harness.effect.done, harness.now.done) == (["free"], [])
+        # The killed run left the answer of "kept" and no event of it; "known" has its event from the store of keys.
+        reused = inner_call_id(job_id, 2, EFFECT, digest({"marker": "kept"}))
+        (event,) = await ends_of(harness, reused)
+        assert (event.outcome, event.attributes["replayed"], event.purpose != "") == ("ok", "true", True)
         await harness.forgotten(job_id)
+
+
+async def test_an_answer_that_is_taken_again_has_one_event(tmp_path: Path) -> None:
+    async with replay_harness(tmp_path) as harness:
+        job_id = await harness.submit([(NOW, {"marker": "m"})], [(ASKED, {"marker": "x"})])
+        await harness.until(job_id, AWAITING)
+        (asked,) = await harness.pending()
+        await harness.decide(asked.approval_id)
+        await harness.answers(job_id)
+        (event,) = await ends_of(harness, inner_call_id(job_id, 0, NOW, digest({"marker": "m"})))
+        assert (event.outcome, event.attributes.get("replayed")) == ("ok", None)
+
+
+async def ends_of(harness: ReplayHarness, call_id: str) -> list[Event]:
+    where = EventFilter(call_id=call_id, types=frozenset({EventType.TOOL_RESULT}))
+    return [each.event for each in await harness.running.hub.audit.read(where, after=None, limit=10)]
 
 
 async def test_logs_are_looked_at_again_and_forgotten_with_jobs_that_are_gone(tmp_path: Path) -> None:

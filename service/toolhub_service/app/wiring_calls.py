@@ -287,6 +287,7 @@ def _inner_calls(
         approvals=long_work.stores.approvals,
         running=long_work.runs,
         known=pipeline.keys.known,
+        reused=pipeline.recorder.record_reused,
         clock=deps.clock,
         observer=long_work.watch.observer,
     )

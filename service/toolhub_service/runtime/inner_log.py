@@ -6,7 +6,7 @@ stored answers until it reaches a call without one. Why no snapshot of the progr
     index i, as the log has it        what the call does
     ──────────────────────────────    ────────────────────────────────────────────────────────────────────────────────
     other tool or arguments           EXECUTION_ERROR, and so all calls after it: the program is not deterministic
-    ANSWERED                          the stored answer
+    ANSWERED                          the stored answer, which gets its audit event if the killed run left none
     BEGUN, with a job                 follows that job
     BEGUN                             its runner died in the middle of an effect: the answer stored under its
                                       idempotency key, else OUTCOME_UNKNOWN; never a second effect
@@ -151,6 +151,8 @@ class DurableCallDeps(msgspec.Struct, frozen=True):
     running: RunningJobs
     known: Callable[[EffectKey], Awaitable[ToolResult | None]]
     """Returns the answer that is stored under an idempotency key."""
+    reused: Callable[[Call, ToolResult], Awaitable[None]]
+    """Records an answer of an earlier run, if that run could not (`Recorder.record_reused`)."""
     clock: Clock
     observer: JobObserver
     sleep: Sleep = asyncio.sleep
@@ -205,6 +207,7 @@ class DurableCalls:
                 self._check(index, call, args_digest, kept)
                 if kept is not None and kept.answer is not None:
                     self._within.read(kept.answer)
+                    await self._deps.reused(call, kept.answer)
                     return kept.answer
                 kept = kept or KeptCall(log.job_id, index, tool, args_digest, KeptState.BEGUN, 0, version=0)
                 if refusal is None:

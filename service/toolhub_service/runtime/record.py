@@ -23,7 +23,7 @@ from time import perf_counter_ns
 
 from toolhub_service.domain.call import Call, GrantedCall, Mode
 from toolhub_service.domain.errors import ToolError, ToolFailure
-from toolhub_service.domain.event import Event, EventType
+from toolhub_service.domain.event import Event, EventFilter, EventType
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import AuditLog, CallObserver, Clock
 from toolhub_service.domain.result import SettledCall, StepName, StepTime, ToolResult
@@ -109,6 +109,9 @@ def _members(value: Mapping[str, JsonValue], depth: int, text_max: int) -> JsonV
     return {key[:text_max]: _outline(value[key], depth - 1, text_max) for key in list(value)[:_MEMBERS_MAX]}
 
 
+_ENDED = frozenset({EventType.TOOL_RESULT, EventType.POLICY_DENIED})
+
+
 class Recorder:
     """Writes what happened to the audit log and notifies the observer."""
 
@@ -182,6 +185,23 @@ class Recorder:
         steps = settle_steps(state, ended_ns)
         self._observer.settled(SettledCall(state.call, spec, state.verdict, result, steps, duration_ns))
         return result
+
+    async def record_reused(self, call: Call, result: ToolResult) -> None:
+        """Record an answer that a later run of a job takes from the job's log, unless the log has its event.
+
+        A process that is killed takes the events of its last moment with it, but not the answers that it has stored.
+        Never raises for a broken log.
+        """
+        state = CallState(call, call, [perf_counter_ns()] * len(STEPS), {})
+        try:
+            if await self._audit.read(EventFilter(call_id=call.call_id, types=_ENDED), after=None, limit=1):
+                return
+            outcome = "ok" if result.error is None else result.error.kind.value
+            attributes = {"replayed": "true"}
+            event = self._event(EventType.TOOL_RESULT, state, shows_asked=True, outcome=outcome, attributes=attributes)
+            self._audit.append(event)
+        except ToolFailure as broken:
+            self._observer.crashed(call, broken)
 
     def settle_plan(self, state: CallState, error: ToolError | None) -> None:
         """Record a dry run with its plan, or with why there is none. Never raises."""

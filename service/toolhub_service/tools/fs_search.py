@@ -1,14 +1,15 @@
 """The file tools that search folders: core/fs.findFiles, listDir and searchText.
 
 A search is bounded: files by `maxFiles` and the sandbox, bytes by 20 times `max_read_bytes` in all and `max_read_bytes`
-a file (of a larger one the beginning is searched), matches by `maxMatches`; reaching any of these sets `truncated`, and
-so does an unreadable file.
+a file (of a larger one the beginning is searched), matches by `maxMatches`, work by 5 s of processor time, and by the
+call's deadline, before which it ends; reaching any of these sets `truncated`, and so does an unreadable file.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -154,12 +155,21 @@ def _listed_entry(entry: Entry) -> ListedEntry:
 # Finding text in files line by line, with RE2: time linear in the text for any expression.
 #
 # Linear can still be slow: RE2 takes up to 20 µs a byte for a large program, so programs are limited, and a file is
-# searched in blocks of lines; a cancelled search ends between two blocks (measured: at most about a second a block; RE2
-# holds no lock meanwhile). `never_nl` keeps a match within its line and `(?m)` makes ^ and $ match at line ends, so
-# that a block is searched in one pass. A line longer than a block is searched in pieces. A file with a NUL in its first
-# 8 KiB counts as binary (as in git and grep).
+# searched in blocks of lines, which are smaller for a large program. Between two blocks (at most about 0.3 s each; RE2
+# holds no lock meanwhile) a search ends when it is cancelled, and with what it has found when its work is done.
+# Processor time and not elapsed time: on a busy machine the same search finds the same.
+#
+# `never_nl` keeps a match within its line and `(?m)` makes ^ and $ match at line ends, so that a block is searched in
+# one pass. A line longer than a block is searched in pieces. A file with a NUL in its first 8 KiB counts as binary (as
+# in git and grep).
 
 _BLOCK_BYTES = 64 * 1024
+_HEAVY_BLOCK_BYTES = 8 * 1024
+_HEAVY_PROGRAM_SIZE = 500
+_WORK_S = 5.0
+# Share of the remaining time, at most `_RESERVE_S`, reserved for returning what was found before the call's deadline.
+_RESERVE = 0.1
+_RESERVE_S = 1.0
 _PROGRAM_SIZE = 4000
 _BINARY_PROBE_BYTES = 8192
 _EXCERPT_BYTES = 240
@@ -190,14 +200,45 @@ def compile_query(query: str, *, regex: bool) -> Any:
     return expression
 
 
-def matching_lines(expression: Any, data: bytes, stop: threading.Event | None = None) -> Iterator[tuple[int, str]]:
+class WorkDone(Exception):
+    """The work that a search may do is done; what it has found so far is its result."""
+
+
+class SearchWork:
+    """How much work is left to one search: made in the thread that does it."""
+
+    def __init__(
+        self,
+        until_s: float,
+        *,
+        spent_s: Callable[[], float] = time.thread_time,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`until_s`: when the search must end, on the clock `now_s`; `spent_s`: processor time of this thread."""
+        self._spent_s = spent_s
+        self._now_s = now_s
+        self._until_s = until_s
+        self._spent_max_s = spent_s() + _WORK_S
+
+    def check(self) -> None:
+        """Raise WorkDone when no more may be done."""
+        if self._spent_s() >= self._spent_max_s or self._now_s() >= self._until_s:
+            raise WorkDone
+
+
+def matching_lines(
+    expression: Any, data: bytes, stop: threading.Event | None = None, work: SearchWork | None = None
+) -> Iterator[tuple[int, str]]:
     """Yield number (from 1) and excerpt of each matching line, once.
 
-    Raises ToolFailure CANCELLED within a block after `stop` is set.
+    Raises ToolFailure CANCELLED within a block after `stop` is set, and WorkDone likewise.
     """
     line, counted_to, at = 1, 0, 0
-    for begin, end in _blocks(data):
+    block_bytes = _HEAVY_BLOCK_BYTES if expression.programsize > _HEAVY_PROGRAM_SIZE else _BLOCK_BYTES
+    for begin, end in _blocks(data, block_bytes):
         raise_if_cancelled(stop)
+        if work is not None:
+            work.check()
         at = max(at, begin)
         while at < end:
             match = expression.search(data, at, end)
@@ -213,11 +254,11 @@ def matching_lines(expression: Any, data: bytes, stop: threading.Event | None = 
             at = line_end + 1
 
 
-def _blocks(data: bytes) -> Iterator[tuple[int, int]]:
+def _blocks(data: bytes, block_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield the bounds of each block: it ends behind a line feed, or within a line that is longer than a block."""
     begin = 0
     while begin < len(data):
-        end = min(begin + _BLOCK_BYTES, len(data))
+        end = min(begin + block_bytes, len(data))
         if end < len(data):
             # 0 where a block has no line end: such a line is searched in pieces.
             end = data.rfind(b"\n", begin, end) + 1 or end
@@ -276,10 +317,11 @@ class SearchText(FsReadTool["SearchText.In", "SearchText.Out"]):
         ]
 
     async def run(self, args: In, context: ToolContext) -> Out:
-        search = _Search(args, context.workspace, context.constraints.sandbox)
+        search = _Search(args, context.workspace, context.constraints.sandbox, context.deadline_s)
         found = await to_thread(search.run)
         context.truncated = found.truncated
-        summary = f"{len(found.matches)} matches in {search.files} files"
+        ended = "; ended early: search fewer files, or for a simpler expression" if search.is_late else ""
+        summary = f"{len(found.matches)} matches in {search.files} files{ended}"
         context.proves(EvidenceType.FILE, search.root, summary, searched_bytes=str(search.searched_bytes))
         return found
 
@@ -287,7 +329,12 @@ class SearchText(FsReadTool["SearchText.In", "SearchText.Out"]):
 class _Search:
     """One search; runs in a thread."""
 
-    def __init__(self, args: SearchText.In, workspace: Workspace, sandbox: Sandbox) -> None:
+    def __init__(self, args: SearchText.In, workspace: Workspace, sandbox: Sandbox, deadline_s: float) -> None:
+        """`deadline_s`: of the call, on the loop's clock, which is the monotonic one."""
+        left_s = max(0.0, deadline_s - time.monotonic())
+        self._until_s = deadline_s - min(_RESERVE_S, left_s * _RESERVE)
+        self.is_late = False
+        """Whether it ended because its work was done, with what it had found."""
         self.root = check_path(args.root)
         self.files = 0
         self.searched_bytes = 0
@@ -303,15 +350,19 @@ class _Search:
     def run(self, stop: threading.Event) -> SearchText.Out:
         matches: list[TextMatch] = []
         walk = FolderWalk(self._workspace, self.root, stop=stop)
-        for match in self._matches(walk, stop):
-            if len(matches) == self._max_matches:
-                self._cut = True
-                break
-            matches.append(match)
+        try:
+            for match in self._matches(walk, stop, SearchWork(self._until_s)):
+                if len(matches) == self._max_matches:
+                    self._cut = True
+                    break
+                matches.append(match)
+        except WorkDone:
+            self._cut = self.is_late = True
         return SearchText.Out(matches=matches, truncated=self._cut or walk.truncated)
 
-    def _matches(self, walk: FolderWalk, stop: threading.Event) -> Iterator[TextMatch]:
+    def _matches(self, walk: FolderWalk, stop: threading.Event, work: SearchWork) -> Iterator[TextMatch]:
         for entry in walk:
+            work.check()
             if entry.type != "file" or not self._is_wanted(entry.inner_path):
                 continue
             if self.files == self._max_files or self._left_bytes <= 0:
@@ -320,7 +371,7 @@ class _Search:
             data = self._content(entry.path)
             if data is None or data.find(b"\0", 0, _BINARY_PROBE_BYTES) >= 0:
                 continue
-            for line, excerpt in matching_lines(self._expression, data, stop):
+            for line, excerpt in matching_lines(self._expression, data, stop, work):
                 yield TextMatch(file=entry.path, line=line, excerpt=excerpt)
 
     def _content(self, path: str) -> bytes | None:

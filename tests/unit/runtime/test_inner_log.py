@@ -111,7 +111,7 @@ async def test_an_approval_of_another_job_or_of_none_is_not_waited_for() -> None
     for approval_id, job_id in (("apr-own", "job-1"), ("apr-other", "job-2")):
         assert await approvals.put(an_approval(approval_id, job_id=job_id))
     unused: Any = None
-    deps = DurableCallDeps(store, approvals, unused, unused, ManualClock(), RecordingObserver())
+    deps = DurableCallDeps(store, approvals, unused, unused, unused, ManualClock(), RecordingObserver())
     calls = DurableCalls(deps, cast(CallsWithin, unused), a_run(store))
 
     async def waits_for(approval_id: str) -> str:
@@ -144,7 +144,7 @@ class FollowedJob:
 async def a_followed(job: FollowedJob) -> tuple[RunLog, asyncio.Task[ToolResult]]:
     store = await a_store()
     run, unused = a_run(store), cast(Any, None)
-    deps = DurableCallDeps(store, unused, job.deps.running, unused, ManualClock(), RecordingObserver())
+    deps = DurableCallDeps(store, unused, job.deps.running, unused, unused, ManualClock(), RecordingObserver())
     calls = DurableCalls(deps, cast(CallsWithin, job), run)
     following = asyncio.create_task(calls._followed(an_answer(a_job(), "done"), "job-inner"))
     await job.followed.wait()

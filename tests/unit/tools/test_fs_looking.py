@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
+import math
 import os
 import threading
 from pathlib import Path
@@ -15,9 +17,10 @@ from tests.fakes.file_calls import OPENINGS, FileCalls, descriptors
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, WRITE_FS, ArgumentRole
 from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.tools import fs_search
 from toolhub_service.tools.entries import best_opening
 from toolhub_service.tools.folder_walk import FolderWalk, compile_glob
-from toolhub_service.tools.fs_search import compile_query, matching_lines
+from toolhub_service.tools.fs_search import SearchWork, WorkDone, compile_query, matching_lines
 from toolhub_service.tools.fs_tools import fs_tools
 from toolhub_service.tools.tool import spec_of
 from toolhub_service.tools.workspace import Workspace
@@ -232,6 +235,48 @@ async def test_a_slow_search_ends_soon_after_it_is_cancelled(calls: FileCalls) -
             await search
     assert search.cancelled()
     assert descriptors() == before
+
+
+HEAVY = "((a?b?){20}){20}c"
+"""RE2 takes microseconds for each byte of it: of 40 MB it would take minutes."""
+
+
+def test_the_work_of_a_search_is_counted_by_blocks_and_what_was_found_before_its_end_is_kept() -> None:
+    spent = itertools.count(0.0, 1.0)
+    data = b"hit\n" + b"ab" * 500_000
+    work = SearchWork(math.inf, spent_s=lambda: next(spent), now_s=lambda: 0.0)
+    expression, found = compile_query(f"hit|{HEAVY}", regex=True), list[int]()
+    with pytest.raises(WorkDone):
+        found.extend(line for line, _ in matching_lines(expression, data, work=work))
+    assert found == [1]
+    assert next(spent) < 10, "it was not asked before each block, or went on"
+
+
+def test_a_search_that_is_past_its_time_does_nothing_more() -> None:
+    work = SearchWork(5.0, spent_s=lambda: 0.0, now_s=lambda: 5.0)
+    with pytest.raises(WorkDone):
+        list(matching_lines(compile_query("a", regex=False), b"a\n", work=work))
+
+
+@pytest.mark.parametrize("files", [1, 30])
+async def test_a_heavy_expression_ends_with_what_it_has_found(
+    calls: FileCalls, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """Before, such a search ran until the call's deadline, and found nothing."""
+    monkeypatch.setattr(fs_search, "_WORK_S", 0.2)
+    for number in range(files):
+        calls.put(f"{number:02}.txt", "hit\n" + "ab" * (2_000_000 // files))
+    result = await calls("searchText", root=".", query=f"hit|{HEAVY}", regex=True)
+    assert result["truncated"]
+    assert result["matches"][0] == {"file": "00.txt", "line": 1, "excerpt": "hit"}
+    assert "ended early" in calls.context.evidence[0].summary
+
+
+async def test_a_search_ends_before_the_deadline_of_its_call(calls: FileCalls) -> None:
+    calls.put("f.txt", "hit\n" + "ab" * 2_000_000)
+    calls.left_s = 0.0
+    result = await calls("searchText", root=".", query=HEAVY, regex=True)
+    assert result == {"matches": [], "truncated": True}
 
 
 def test_a_long_line_is_shown_around_the_match() -> None:

@@ -129,8 +129,8 @@ class Interpreter:
         """Return the value of the last expression. `deadline_s` is on the loop clock; `depth`: calls above this one.
 
         Raises ToolFailure INVALID_INPUT (syntax, types), EXECUTION_ERROR (an exception, memory, a crash of the worker),
-        TIMEOUT (processor time, wall time), RATE_LIMITED (no worker is free in time), and the exception of
-        `host.stopped`.
+        TIMEOUT (processor time, wall time), RATE_LIMITED (no worker is free in time), TOOL_UNAVAILABLE (the
+        interpreter does not start here, whatever the program), and the exception of `host.stopped`.
         """
         loop = asyncio.get_running_loop()
         wall_s = min(self.limits.wall_s, deadline_s - loop.time())
@@ -174,6 +174,8 @@ class Interpreter:
             name, text = type(failed.exception()).__name__, failed.display("msg")
             raise host.stopped() or raised(name, text, line, program.code, printed, self.limits) from failed
         except monty.MontyCrashedError as crashed:
+            if not await _starts(pool):
+                raise _not_started() from crashed
             message = "The program ended its interpreter, which is replaced. Do less at once, or in another way."
             raise refuse(ErrorKind.EXECUTION_ERROR, message, exception="crash", stdout=printed.text) from crashed
         except monty.MontyConversionError as odd:
@@ -228,7 +230,10 @@ class Interpreter:
                     max_checkouts_per_worker=_RUNS_PER_WORKER,
                     feed_duration_limit_grace=_GRACE_S,
                 )
-                self._pool = await self._stack.enter_async_context(pool)
+                try:
+                    self._pool = await self._stack.enter_async_context(pool)
+                except (RuntimeError, monty.MontyCrashedError) as failed:
+                    raise _not_started() from failed
                 # Its threads use Python objects for a moment after the pool is closed, and a process that ends
                 # meanwhile aborts.
                 atexit.register(time.sleep, _LAST_PAUSE_S)
@@ -251,6 +256,26 @@ class Interpreter:
         self._checked[key] = None
         if len(self._checked) > _CHECKED_KEPT:
             self._checked.popitem(last=False)
+
+
+async def _starts(pool: pydantic_monty.AsyncMonty) -> bool:
+    """Return whether a worker starts and runs the simplest program: then another has ended it itself."""
+    import pydantic_monty as monty
+
+    try:
+        async with pool.checkout() as session:
+            await session.feed_run("1")
+    except (RuntimeError, monty.MontyCrashedError):
+        return False
+    return True
+
+
+def _not_started() -> ToolFailure:
+    message = (
+        "The interpreter of programs does not start on the hub's machine, so no program runs: call the tools one by "
+        "one. Operators see by `toolhub doctor` what the machine lacks."
+    )
+    return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False)
 
 
 class UnknownAnswer:
