@@ -283,7 +283,7 @@ for what in (lambda: open("/etc/passwd").read(), lambda: open("/tmp/page-reader"
 async def test_a_reader_opens_no_file_and_no_connection() -> None:
     async with serving(lambda *_: asyncio.sleep(0)) as forbidden:
         argv = (sys.executable, "-I", "-c", ATTEMPTS % forbidden.port)
-        program = Program(argv, {}, "/", confine=page_reader._confine)
+        program = Program(argv, {}, "/", confine=page_reader.confine_parser)
 
         async def attempt(timeout_s: float) -> str:
             deadline_s = asyncio.get_running_loop().time() + timeout_s

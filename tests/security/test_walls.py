@@ -34,6 +34,7 @@ from toolhub_service.sandbox.confined_start import write_start
 from toolhub_service.sandbox.hidden import HiddenPaths
 from toolhub_service.sandbox.process import Finished, Program, run_process
 from toolhub_service.sandbox.request import Bounds, SandboxRequest
+from toolhub_service.tools.web import page_reader
 
 PROBES: Final = Path(__file__).with_name("escape_probes.py").read_text()
 ANY: Final = ("*",)
@@ -60,6 +61,7 @@ WALLS: Final[dict[tuple[str, str], dict[str, Collection[str]]]] = {
         **OWN_USER,
     },
     ("langchain", "bubblewrap"): {"shared_memory": ANY, **NETWORK, **UNIX, **OWN_USER},
+    ("page parser", "landlock"): {"shared_memory": ANY},
     # Names in the data folder, not what its files say.
     ("langchain", "landlock"): {
         "fs_workspace_of_another": ANY,
@@ -169,12 +171,20 @@ async def started_langchain_worker(level: str, around: ForbiddenResources) -> Fi
     return await finished_program(await hides.hidden_from(program))
 
 
+async def started_page_parser(_level: str, around: ForbiddenResources) -> Finished:
+    confinement_of("landlock")  # skips where there is none
+    return await finished_program(
+        Program(argv_of(around, only=SAFE_TO_TRY), {}, "/", confine=page_reader.confine_parser)
+    )
+
+
 START: Final[dict[str, Callable[[str, ForbiddenResources], Awaitable[Finished]]]] = {
     "script": started_script,
     "script with tools": started_script_with_tools,
     "program": started_program,
     "command": started_command,
     "langchain": started_langchain_worker,
+    "page parser": started_page_parser,
 }
 OF_LADDER: Final = ("script", "script with tools", "program")
 

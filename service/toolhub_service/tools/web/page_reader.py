@@ -202,7 +202,9 @@ class _Worker(asyncio.SubprocessProtocol):
 
     async def start(self) -> None:
         """Start the process. Raises OSError."""
-        program = Program((sys.executable, "-I", "-m", WORKER), _ENVIRONMENT, "/", has_input=True, confine=_confine)
+        program = Program(
+            (sys.executable, "-I", "-m", WORKER), _ENVIRONMENT, "/", has_input=True, confine=confine_parser
+        )
         self._child = await spawn(program, self)
 
     async def read(self, page: RawPage) -> PageReading:
@@ -262,7 +264,7 @@ def _question(page: RawPage) -> Mapping[str, object]:
     }
 
 
-def _confine() -> None:
+def confine_parser() -> None:
     """Confine the process's thread: it may open libraries only, and reach no network."""
     with suppress(OSError):  # a kernel without both still enforces the limits that the process sets itself
         if landlock_abi():
