@@ -2,7 +2,8 @@
 SHELL := /bin/sh
 PYTHON ?= $(shell for it in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$it -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$it && break; done)
-NEED_PYTHON := [ -n "$(PYTHON)" ] || { echo "Python >= 3.11 is needed and none is on the path" >&2; exit 1; }
+NEED_PYTHON := $(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	{ echo "Python >= 3.11 is needed: install one, or name it as in \`make run PYTHON=/opt/python3.12/bin/python3\`" >&2; exit 1; }
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each of the hubs that tests start would compile all of itself
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH)
@@ -88,7 +89,7 @@ check-clients: setup
 check-tests: setup
 	@found=$$(pytest --collect-only -q tests) || { echo "$$found" | tail -n 60; exit 1; }; echo "$$found" | tail -n 1
 
-services: setup ## find or install what tests talk to: Redis, PostgreSQL, MCP servers
+services: setup ## find or install what tests talk to: Redis, PostgreSQL, bubblewrap, Chromium, MCP servers; as root by apt (APT_INSTALL=0 refuses)
 	@python -m tests.services
 	@python -m tests.servers
 

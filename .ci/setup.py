@@ -3,7 +3,7 @@
 Needs Python >= 3.11 with pip, and nothing else: no root, no container. Everything comes from locked, hashed lists
 through the ordinary clients of its registry, and stays in this folder. What cannot be had is named in one line with
 what it leaves untested; with TOOLHUB_REQUIRE_SERVICES=1 that is a failure. Each part is skipped while what it is made
-from has not changed. Packages of the system are installed where APT_INSTALL=1 asks for it, and named otherwise.
+from has not changed. Packages of the system are the business of `python -m tests.services`.
 
     setup.py run      what the hub needs to run
     setup.py          that, and what changing and testing it needs
@@ -27,6 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tests.command_failures import failure_reason  # noqa: E402 - this script stands outside of every package
+
 TOOLCHAIN = ROOT / ".ci" / "toolchain"
 VENV = ROOT / ".venv"
 BIN = VENV / "bin"
@@ -60,11 +63,10 @@ class Part:
     install: Callable[[], None]
     untested: str = ""
     """What stays untested without it; empty: nothing works without it."""
-    needed_in_ci: bool = True
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
-    """Run, and show how far it is. Raises CannotHaveError with the last line it said."""
+    """Run, and show how far it is. Raises CannotHaveError with the errors it printed."""
     words, began_s, said = [str(word) for word in command], time.monotonic(), [""]
     with subprocess.Popen(
         words,
@@ -77,16 +79,16 @@ def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = 
         errors="replace",
     ) as process:
         assert process.stdout is not None
-        reader = threading.Thread(target=lambda: said.extend(filter(None, map(str.strip, process.stdout or ()))))
+        reader = threading.Thread(target=lambda: said.extend(filter(str.strip, process.stdout or ())))
         reader.start()
         while reader.is_alive():
             reader.join(TELL_EVERY_S)
             if reader.is_alive():
-                tell_progress(time.monotonic() - began_s, said[-1])
+                tell_progress(time.monotonic() - began_s, said[-1].strip())
     if IN_TERMINAL:
         print("\r\033[K", end="", flush=True)
     if process.returncode != 0:
-        raise CannotHaveError(f"{Path(words[0]).name}: {said[-1] or f'exit {process.returncode}'}")
+        raise CannotHaveError(f"{Path(words[0]).name}: {failure_reason(''.join(said), process.returncode)}")
 
 
 def tell_progress(elapsed_s: float, said: str) -> None:
@@ -100,6 +102,14 @@ def tell_progress(elapsed_s: float, said: str) -> None:
 
 def pip_install(*arguments: str | Path) -> None:
     run(PYTHON, *PIP, *arguments)
+
+
+def is_made_by_this_python() -> bool:
+    """Whether .venv is there, and of the Python that was asked for; `make` finds that of .venv itself first."""
+    if not PYTHON.exists():
+        return False
+    version = "import sys; print(sys.version)"
+    return Path(sys.prefix) == VENV or run_python(version) == sys.version.strip()
 
 
 def make_venv() -> None:
@@ -193,17 +203,6 @@ def install_node_packages() -> None:
         link.symlink_to(TOOLCHAIN / "node_modules")
 
 
-def install_bubblewrap() -> None:
-    if shutil.which("bwrap"):
-        return
-    if os.environ.get("APT_INSTALL") != "1":
-        raise CannotHaveError(
-            "not on the path; to have it: `apt-get install bubblewrap` as root, or `make setup APT_INSTALL=1`"
-        )
-    run("apt-get", "update", "-q")
-    run("apt-get", "install", "-y", "-q", "bubblewrap")
-
-
 def parts(profile: str) -> list[Part]:
     """What `run`, `bench` or, without a name, everybody who changes the project needs."""
     this, project, dev = Path(__file__), ROOT / "pyproject.toml", TOOLCHAIN / "dev.txt"
@@ -220,7 +219,6 @@ def parts(profile: str) -> list[Part]:
         Part("the project", [project], install_project),
         Part("Go programs", [this, *go_lists], lambda: go_build(*GO_PROGRAMS), "Go generation and client, grpcurl"),
         Part("Node packages", node_lists, install_node_packages, "TypeScript generation and client"),
-        Part("bubblewrap", [this], install_bubblewrap, "the command sandbox beyond rlimits", needed_in_ci=False),
     ]
     if profile == "bench":
         found += [
@@ -249,7 +247,7 @@ def ensure(part: Part, number: str) -> bool:
     try:
         part.install()
     except CannotHaveError as reason:
-        required = not part.untested or (part.needed_in_ci and os.environ.get("TOOLHUB_REQUIRE_SERVICES") == "1")
+        required = not part.untested or os.environ.get("TOOLHUB_REQUIRE_SERVICES") == "1"
         left = f"; untested without it: {part.untested}" if part.untested else ""
         print(f"setup: no {part.name} ({reason}){left}", file=sys.stderr, flush=True)
         return not required
@@ -260,9 +258,14 @@ def ensure(part: Part, number: str) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     os.environ["PATH"] = os.pathsep.join([str(BIN), str(TOOLCHAIN / "node_modules" / ".bin"), os.environ["PATH"]])
-    if not PYTHON.exists():
+    if not is_made_by_this_python():
         print("setup: .venv", flush=True)
-        make_venv()
+        try:
+            make_venv()
+        except CannotHaveError as reason:
+            advice = "with Debian's Python: `apt-get install python3-venv` as root"
+            print(f"setup: no .venv ({reason}); {advice}", file=sys.stderr, flush=True)
+            return 1
     STAMPS.mkdir(exist_ok=True)
     waiting = [part for part in parts(arguments[0] if arguments else "") if not stands(part)]
     stand = [ensure(part, f"{place}/{len(waiting)}") for place, part in enumerate(waiting, 1)]

