@@ -26,7 +26,7 @@ IMAGE_FILE := type=oci,dest=dist/image.tar
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-skills help setup run gen docs fmt check services test chaos branches coverage mutation bench image sbom lock release clean \
+.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-skills help setup run gen docs fmt check services test test-elsewhere chaos branches coverage mutation bench image sbom lock release clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients check-tests
 
 help: ## list the targets
@@ -95,6 +95,9 @@ services: setup ## find or install what tests talk to: Redis, PostgreSQL, bubble
 
 test: services ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto)
 	@pytest -n $(TESTS_IN_PARALLEL) --dist worksteal $(TESTS)
+
+test-elsewhere: services ## run the tests that touch the machine again: without bubblewrap, and as a user that is not root; a minute each
+	@TESTS_IN_PARALLEL=$(TESTS_IN_PARALLEL) python .ci/test_elsewhere.py
 
 chaos: services ## kill hubs while jobs run, and servers and workers under calls, 50 times each; rotate certificates; minutes
 	@TOOLHUB_CHAOS_ROTATIONS=$${TOOLHUB_CHAOS_ROTATIONS:-60} TOOLHUB_CHAOS_KILLS=$${TOOLHUB_CHAOS_KILLS:-50} TOOLHUB_CHAOS_OUTAGE_S=$${TOOLHUB_CHAOS_OUTAGE_S:-10} pytest tests/chaos tests/upgrade/test_side_by_side.py
