@@ -26,7 +26,7 @@ IMAGE_FILE := type=oci,dest=dist/image.tar
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-skills help setup run gen docs fmt check services test test-elsewhere chaos branches coverage mutation bench image sbom lock release clean \
+.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-skills help setup run gen docs fmt check services test test-elsewhere chaos branches coverage mutation bench image sbom audit-deps lock release clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients check-tests
 
 help: ## list the targets
@@ -186,6 +186,9 @@ sbom: setup ## write dist/sbom.cdx.json: the locked packages that the hub runs w
 	@sed "s/^dynamic = .*/version = \"$$(hatchling version)\"/" pyproject.toml >$(BUILT_EXAMPLES)/sbom/pyproject.toml
 	@$(BUILT_EXAMPLES)/sbom/tool/bin/cyclonedx-py environment --pyproject $(BUILT_EXAMPLES)/sbom/pyproject.toml --output-reproducible \
 		--output-file dist/sbom.cdx.json $(BUILT_EXAMPLES)/sbom/hub/bin/python
+
+audit-deps: setup ## look for advisories (OSV) and licences that are not permissive in all that is locked; needs the network
+	@python .ci/audit_deps.py
 
 lock: setup ## pin the newest versions that fit pyproject.toml and package.json (UPGRADE=--upgrade)
 	@.ci/lock $(UPGRADE)
