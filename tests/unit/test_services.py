@@ -73,7 +73,7 @@ def test_killed_postgres_comes_back_with_what_was_committed(own_postgres: Postgr
 
 
 def test_programs_of_the_path_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(programs.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("tests.services.programs.os.geteuid", lambda: 1000)
     program(tmp_path / "usr/lib/postgresql/15/bin", "postgres")
     on_path = program(tmp_path / "path", "postgres")
     assert find(POSTGRES, path=str(on_path), root=tmp_path, wheels=tmp_path) is None, "initdb is missing"
@@ -82,7 +82,7 @@ def test_programs_of_the_path_come_first(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_newest_version_of_a_distribution_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(programs.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("tests.services.programs.os.geteuid", lambda: 1000)
     for version in ("9.6", "15", "8"):
         for name in POSTGRES.programs:
             program(tmp_path / "usr/lib/postgresql" / version / "bin", name)
@@ -115,8 +115,8 @@ def ways(monkeypatch: pytest.MonkeyPatch, service: Service, *, user: int, asked:
     programs._update_apt.cache_clear()
     monkeypatch.setattr(programs, "find", lambda service: None)
     monkeypatch.setattr(programs, "_run", failing)
-    monkeypatch.setattr(programs.shutil, "which", lambda program, **_: f"/usr/bin/{program}")
-    monkeypatch.setattr(programs.os, "geteuid", lambda: user)
+    monkeypatch.setattr("tests.services.programs.shutil.which", lambda program, **_: f"/usr/bin/{program}")
+    monkeypatch.setattr("tests.services.programs.os.geteuid", lambda: user)
     if asked is None:
         monkeypatch.delenv("APT_INSTALL", raising=False)
     else:
@@ -175,7 +175,7 @@ def test_a_server_that_refuses_root_is_looked_for_where_its_user_can_go(
     (tmp_path / "closed").chmod(0o700)
     found = {}
     for user in (0, 1000):
-        monkeypatch.setattr(programs.os, "geteuid", lambda user=user: user)
+        monkeypatch.setattr("tests.services.programs.os.geteuid", lambda user=user: user)
         found[user] = find(POSTGRES, path="/nowhere", root=tmp_path / "closed", wheels=tmp_path)
     assert found == {0: None, 1000: closed}
 
