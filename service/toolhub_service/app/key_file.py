@@ -89,7 +89,7 @@ class KeyFile:
             return {}
         try:
             entries = msgspec.convert(yaml.safe_load(text) or {}, dict[str, _Entry])
-        except (yaml.YAMLError, msgspec.ValidationError) as broken:
+        except (yaml.YAMLError, ValueError) as broken:
             raise KeyFileInvalid(
                 f"{self._path}: not a file of API keys. Repair or restore it; without it keys must be made anew, with "
                 "`toolhub keys create`."

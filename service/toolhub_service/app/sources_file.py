@@ -45,6 +45,7 @@ from toolhub_service.adapters.source_config import SecretRef, Section, Source, S
 from toolhub_service.app.files import Stamp, stamp_of
 from toolhub_service.app.kinds import BY_NAME, KINDS, SHARED, file_keys, kind_of
 from toolhub_service.guards.yaml_faults import yaml_problem
+from toolhub_service.guards.yaml_scalars import AsWrittenLoader, load_as_written, quotes_advice
 from toolhub_service.registry.catalog import CORE_NAMESPACE, skeleton
 from toolhub_service.settings.loading import SettingsInvalid
 
@@ -205,7 +206,7 @@ def values_of(source: Source) -> dict[str, Value]:
     return {at: value for at, value in kind_of(source).values(source) if value}
 
 
-class _Strict(yaml.SafeLoader):
+class _Strict(AsWrittenLoader):
     """Refuses a duplicate key, of which YAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -254,7 +255,7 @@ def _explained(broken: msgspec.ValidationError) -> str:
     path = place.rstrip("`").replace("[...]", ".…")
     unknown = _UNKNOWN.search(text)
     if unknown is None:
-        return f"{path}: {text}"
+        return f"{path}: {quotes_advice(text)}"
     sections = (*SHARED, *(section for kind in KINDS for section in (kind.config, *kind.sections)))
     known = {field for section in sections for field in section.__struct_fields__}
     near = difflib.get_close_matches(unknown.group(1), known, n=1)
@@ -385,7 +386,7 @@ def _block(text: str) -> _Block | None:
 
 def _data(text: str) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(text) or {}
+        document = load_as_written(text) or {}
     except yaml.YAMLError as broken:
         raise SettingsInvalid(f"not YAML: {yaml_problem(broken)}") from None
     return dict(document.get("sources") or {}) if isinstance(document, dict) else {}

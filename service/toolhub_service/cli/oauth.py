@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 import click
 import httpx
 
+from toolhub_service.credentials.answers import TOKEN_MAX_CHARS, access_token_in, lifetime_s, text_in
+
 _ANSWER_MAX_BYTES: Final = 256 * 1024
 _TIMEOUT_S: Final = 15.0
 _EXIT_UNREACHABLE: Final = 3
@@ -127,7 +129,7 @@ def asked(http: httpx.Client, method: str, url: str, **request: Any) -> tuple[in
                 raise IssuerUnreachable(f"{url} answers more than {_ANSWER_MAX_BYTES:,} bytes.")
         try:
             document = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             document = {}
         return response.status_code, document if isinstance(document, dict) else {}
 
@@ -197,19 +199,11 @@ def granted(http: httpx.Client, issuer: str, token_endpoint: str, form: dict[str
         raise IssuerUnreachable(f"{issuer} answers HTTP {status}. Try again later.")
     if status != 200:
         raise GrantRefused(str(answer.get("error", "")), f"{issuer} refused: {_why(status, answer)}.")
-    token, kind = answer.get("access_token"), str(answer.get("token_type", ""))
+    token, kind = access_token_in(answer), text_in(answer, "token_type")
     # A header can hold nothing else, and the hub would refuse a token of another kind (DPoP).
-    if not isinstance(token, str) or not token.isascii() or not token.isprintable() or kind.lower() != "bearer":
+    if not token or kind.lower() != "bearer":
         raise GrantRefused("", f"{issuer} answered no Bearer token ({kind[:40] or 'no token_type'}).")
-    return Tokens(token, str(answer.get("refresh_token") or ""), _seconds(answer.get("expires_in"), 0.0))
-
-
-def _seconds(value: Any, default_s: float) -> float:
-    """Return the number; some issuers write numbers as text."""
-    try:
-        return max(0.0, float(value))
-    except (TypeError, ValueError):
-        return default_s
+    return Tokens(token, text_in(answer, "refresh_token", TOKEN_MAX_CHARS), lifetime_s(answer.get("expires_in")))
 
 
 def _why(status: int, answer: dict[str, Any]) -> str:
@@ -264,9 +258,9 @@ def by_device(
         raise LoginFailed(f"{issuer.issuer} gives out no device code: {_why(status, answer)}.")
     complete = str(answer.get("verification_uri_complete") or "")
     show(checked_url("The address to visit", url), shown, checked_url("It", complete) if complete else "")
-    lifetime_s = min(_seconds(answer.get("expires_in"), _DEVICE_LIFETIME_MAX_S), _DEVICE_LIFETIME_MAX_S)
-    until_s = time.monotonic() + lifetime_s
-    pause_s = _seconds(answer.get("interval"), _DEVICE_INTERVAL_S) or _DEVICE_INTERVAL_S
+    valid_s = lifetime_s(answer.get("expires_in")) or _DEVICE_LIFETIME_MAX_S
+    until_s = time.monotonic() + min(valid_s, _DEVICE_LIFETIME_MAX_S)
+    pause_s = lifetime_s(answer.get("interval")) or _DEVICE_INTERVAL_S
     form = request.token_form(grant_type=_DEVICE_GRANT, device_code=code)
     expired = LoginFailed("The code has expired before anybody entered it. Run `toolhub login` again.")
     while time.monotonic() < until_s:

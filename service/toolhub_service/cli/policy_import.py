@@ -106,6 +106,7 @@ def _read(file: Path) -> dict[str, Any]:
 
     from toolhub_service.faces.permissions import ImportRefused
     from toolhub_service.guards.yaml_faults import yaml_problem
+    from toolhub_service.guards.yaml_scalars import load_as_written
 
     try:
         with file.open("rb") as opened:
@@ -116,7 +117,7 @@ def _read(file: Path) -> dict[str, Any]:
         text = data.decode("utf-8")
         # safe_load keeps the last of two equal keys: half of the permissions would be silently lost.
         _refuse_doubled(yaml.compose(text, Loader=yaml.SafeLoader))
-        value = yaml.safe_load(text)
+        value = load_as_written(text)
     except OSError as missing:
         raise ImportRefused(missing.strerror or "it cannot be read") from missing
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as broken:

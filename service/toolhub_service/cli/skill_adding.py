@@ -97,12 +97,11 @@ def _with_entry(
     text: str, place: str, name: str, entry: dict[str, str], trust: str | None
 ) -> tuple[str, dict[str, Any], bool]:
     """Return the file with it, its source, and whether that is new. Raises SettingsInvalid, NotEditable."""
-    import yaml
-
     from toolhub_service.app.sources_file import NotEditable, parse_sources, with_sources, without_source
+    from toolhub_service.guards.yaml_scalars import load_as_written
 
     parse_sources(text, place)
-    source: dict[str, Any] | None = ((yaml.safe_load(text) or {}).get("sources") or {}).get(name)
+    source: dict[str, Any] | None = ((load_as_written(text) or {}).get("sources") or {}).get(name)
     is_new = source is None
     if source is None:
         source = {"kind": "skill", "skills": []}

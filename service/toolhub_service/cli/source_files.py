@@ -108,9 +108,9 @@ def remove(name: str, *, as_json: bool, sources_file: Path | None, **options: An
 
 
 def _advice(text: str, name: str) -> str:
-    import yaml
+    from toolhub_service.guards.yaml_scalars import load_as_written
 
-    known = (yaml.safe_load(text) or {}).get("sources") or {}
+    known = (load_as_written(text) or {}).get("sources") or {}
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"Did you mean {near[0]}?"

@@ -113,6 +113,16 @@ class Renewals:
                 blames_upstream=False,
                 source=terms.source,
             ) from None
+        except Exception as defect:
+            # A defect of the hub must neither hold the lease nor be told as a call that may have had its effect.
+            await self._store.put(after)
+            raise refuse(
+                ErrorKind.TOOL_UNAVAILABLE,
+                f"The caller's token for {terms.source} could not be renewed: the hub failed. Nothing was sent. Try "
+                "again later; operators find the error in the log.",
+                blames_upstream=False,
+                source=terms.source,
+            ) from defect
         kept = self._envelopes.sealed(replace(after, changed_at_unix_ms=self._clock.unix_ms()), fresh)
         if not await self._store.put(kept):  # it was revoked or replaced meanwhile, which has priority
             await self._requests.revoke(terms, fresh)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from toolhub_service import __version__
+from toolhub_service.credentials.answers import TOKEN_MAX_CHARS, first_text, lists, scope_of, text_in
 from toolhub_service.credentials.sealing import SealBroken, SealingKeys
 from toolhub_service.credentials.secret import ClientAt, Hidden, PerUserTerms, Secret, packed, unpacked
 from toolhub_service.credentials.token_requests import GrantRefused, TokenRequests, Unanswered, Unreachable, checked
@@ -151,18 +152,13 @@ class Logins:
         issuer, scope, resource = terms.oauth.issuer, "", terms.server_url
         if not issuer:
             found = await self._protected_resource(terms)
-            named, servers, scopes = (
-                found.get("resource"),
-                found.get("authorization_servers"),
-                found.get("scopes_supported"),
-            )
-            if not isinstance(named, str) or not _covers(named, terms.server_url):
+            resource, issuer = text_in(found, "resource"), first_text(found.get("authorization_servers"))
+            if not resource or not _covers(resource, terms.server_url):
                 raise Unreachable("Its server does not say who issues its tokens (RFC 9728): name `issuer`.")
-            if not isinstance(servers, list) or not servers or not isinstance(servers[0], str):
-                raise Unreachable("Its server names no authorization server: name `issuer`.")
             # RFC 9728 lets the client choose among several; an operator who wants another sets `issuer`.
-            issuer, resource = servers[0], named
-            scope = " ".join(each for each in scopes if isinstance(each, str)) if isinstance(scopes, list) else ""
+            if not issuer:
+                raise Unreachable("Its server names no authorization server: name `issuer`.")
+            scope = scope_of(found.get("scopes_supported"))
         document = await self._first(terms, _metadata_urls(issuer))
         # RFC 8414 §3.3: otherwise a server could publish metadata that sends codes to another one.
         if document.get("issuer") != issuer:
@@ -209,8 +205,8 @@ class Logins:
             "application_type": "native",
         }
         answer = await self._requests.ask(terms.oauth, terms.server_url, server.registration_url, document=wanted)
-        client_id, secret = answer.document.get("client_id"), answer.document.get("client_secret")
-        if answer.status not in (200, 201) or not isinstance(client_id, str) or not client_id:
+        client_id = text_in(answer.document, "client_id")
+        if answer.status not in (200, 201) or not client_id:
             raise Unreachable(
                 f"Its authorization server registers no client (status {answer.status}): set `client_id`."
             )
@@ -218,28 +214,26 @@ class Logins:
             token_url=server.client.token_url,
             revocation_url=server.client.revocation_url,
             client_id=client_id,
-            client_secret=secret if isinstance(secret, str) else "",
+            client_secret=text_in(answer.document, "client_secret", TOKEN_MAX_CHARS),
             in_body=answer.document.get("token_endpoint_auth_method") == "client_secret_post",
         )
 
 
 def _server_of(terms: PerUserTerms, document: Mapping[str, Any], issuer: str, scope: str, resource: str) -> Server:
     def url(name: str, *, needed: bool = False) -> str:
-        value = document.get(name)
-        if isinstance(value, str) and value:
+        if value := text_in(document, name):
             checked(terms.oauth, terms.server_url, value)
             return value
         if needed:
             raise Unreachable(f"The metadata of {issuer} has no `{name}`.")
         return ""
 
-    methods = document.get("code_challenge_methods_supported")
     # MCP's authorization forbids continuing without PKCE: an intercepted code could be redeemed.
-    if not isinstance(methods, list) or "S256" not in methods:
+    if not lists(document, "code_challenge_methods_supported", "S256"):
         raise Unreachable(f"{issuer} does not support PKCE with S256.")
-    accepted = document.get("token_endpoint_auth_methods_supported")
+    accepted = "token_endpoint_auth_methods_supported"
     # Basic where both are supported, because RFC 6749 §2.3.1 recommends against secrets in the body.
-    in_body = isinstance(accepted, list) and "client_secret_post" in accepted and "client_secret_basic" not in accepted
+    in_body = lists(document, accepted, "client_secret_post") and not lists(document, accepted, "client_secret_basic")
     return Server(
         issuer=issuer,
         authorization_url=url("authorization_endpoint", needed=True),

@@ -14,13 +14,14 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
+from toolhub_service.credentials.answers import TOKEN_MAX_CHARS, access_token_in, lifetime_s, scope_of, text_in
 from toolhub_service.credentials.secret import ClientAt, OAuthSettings, PerUserTerms, Secret
 from toolhub_service.domain.call import SubjectToken
 from toolhub_service.domain.errors import WAS_SENT, ToolFailure
 from toolhub_service.domain.http_status import Processing, processing_of
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import ParsedUrl, parse_url
-from toolhub_service.schema import strict_json
+from toolhub_service.schema.repaired_json import loads_repaired
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest
 from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
 
@@ -28,7 +29,6 @@ TIMEOUT_S: Final = 10.0
 _ANSWER_MAX_BYTES: Final = 256 * 1024
 _LEEWAY_S: Final = 30.0
 _LEEWAY_SHARE: Final = 0.1
-_LIFE_MAX_S: Final = 10 * 365 * 86_400.0
 _WORDS_MAX_CHARS: Final = 200
 # The operator names the servers, so they may be in any network.
 _ANY_NETWORK: Final = ("0.0.0.0/0", "::/0")
@@ -206,23 +206,21 @@ def checked(settings: OAuthSettings, server_url: str, url: str) -> ParsedUrl:
 
 def granted(answer: Mapping[str, Any], former: Secret, now_unix_ms: int) -> Secret:
     """Return the secret with the response of a token endpoint. Raises GrantRefused unless it is a bearer token."""
-    token, kind = answer.get("access_token"), str(answer.get("token_type", "bearer")).lower()
-    if not isinstance(token, str) or not _is_header(token) or kind not in ("bearer", "n_a"):
+    token, kind = access_token_in(answer), answer.get("token_type", "bearer")
+    if not token or not isinstance(kind, str) or kind.lower() not in ("bearer", "n_a"):
         raise GrantRefused("invalid_response", "the answer has no bearer token")
-    refresh, scope, life = answer.get("refresh_token"), answer.get("scope"), answer.get("expires_in")
-    # Bounded: a lifetime of 1e300 seconds would overflow the milliseconds in which it is stored.
-    life_s = min(float(life), _LIFE_MAX_S) if isinstance(life, int | float) and life > 0 else 0.0
+    life_s = lifetime_s(answer.get("expires_in"))
     # A fraction of short lifetimes: with a fixed half minute a token of 20 seconds would be due at once.
     leeway_s = min(_LEEWAY_S, life_s * _LEEWAY_SHARE)
     return Secret(
         token,
         # RFC 6749 §6: a server that does not rotate omits it, and the previous one stays valid.
-        refresh if isinstance(refresh, str) and refresh else former.refresh_token,
+        text_in(answer, "refresh_token", TOKEN_MAX_CHARS) or former.refresh_token,
         now_unix_ms + int(life_s * 1_000) if life_s else 0,
         now_unix_ms + int((life_s - leeway_s) * 1_000) if life_s else 0,
         former.client,
         former.resource,
-        scope if isinstance(scope, str) else former.scope,
+        scope_of(answer.get("scope")) or former.scope,
         former.server,
     )
 
@@ -247,14 +245,11 @@ def _of(terms: PerUserTerms) -> str:
 
 def _object(data: bytes) -> Mapping[str, Any]:
     try:
-        value = strict_json.loads(data, max_bytes=_ANSWER_MAX_BYTES, max_depth=16)
+        # Repaired where that is possible: of a rotated refresh token nobody gets a second copy.
+        value = loads_repaired(data, max_bytes=_ANSWER_MAX_BYTES, max_depth=16).value
     except ToolFailure:
         return {}
     return value if isinstance(value, Mapping) else {}
-
-
-def _is_header(token: str) -> bool:
-    return bool(token) and len(token) <= 8_000 and token.isascii() and token.isprintable() and " " not in token
 
 
 def _words(text: Any) -> str:

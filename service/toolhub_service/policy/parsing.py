@@ -23,6 +23,7 @@ from toolhub_service.guards.command_grammar import SAFE_COMMANDS, compiles
 from toolhub_service.guards.commands import rule_faults
 from toolhub_service.guards.urls import canonical_host, canonical_path
 from toolhub_service.guards.yaml_faults import yaml_fault
+from toolhub_service.guards.yaml_scalars import quotes_advice
 from toolhub_service.policy.document import Command, Egress, PolicyDocument, SandboxRule
 from toolhub_service.policy.patterns import Pattern
 from toolhub_service.policy.selectors import matching_nobody, misspelt
@@ -363,7 +364,7 @@ def _explained(message: str, lines: Lines) -> InvalidPolicy:
     path = place.strip("`") or "$"
     unknown = re.search(r"unknown field `(.*)`", problem)
     if unknown is None:
-        return invalid(problem + _near_choice(problem, path), path, lines)
+        return invalid(quotes_advice(problem) + _near_choice(problem, path), path, lines)
     key = unknown.group(1)
     known = _keys_at(path)
     near = get_close_matches(key, known, n=1, cutoff=0.5)

@@ -22,6 +22,7 @@ import yaml
 from toolhub_service.adapters.source_config import SECRET_MIN_CHARS, Section, secrets_of_url
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.guards.yaml_faults import yaml_problem
+from toolhub_service.guards.yaml_scalars import load_as_written
 from toolhub_service.settings.document import Settings
 
 # Secrets that this process knows by value: they are hidden under any name and in any text.
@@ -157,7 +158,7 @@ def _walk(section: type[msgspec.Struct], above: tuple[str, ...]) -> Iterator[Set
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        data = load_as_written(file.read_text(encoding="utf-8"))
     except OSError as missing:
         raise SettingsInvalid(f"{file}: {os.strerror(missing.errno or 0)}") from missing
     except (yaml.YAMLError, UnicodeDecodeError) as broken:

@@ -23,7 +23,24 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.trace_context import current_trace_id
 
 # Libraries whose records are shown from WARNING on, unless the level is DEBUG.
-_QUIET = ("httpx", "httpcore", "asyncio", "grpc")
+_QUIET = ("asyncio", "grpc")
+# Libraries whose records are shown from WARNING on at every level: below it they write URLs, header fields, frames and
+# statements as they send and receive them, which may hold secrets that no redactor knows.
+_WRITE_TRAFFIC = (
+    "aiohttp",
+    "h2",
+    "hpack",
+    "httpcore",
+    "httpcore2",
+    "httpx",
+    "httpx2",
+    "openai",
+    "psycopg",
+    "redis",
+    "requests",
+    "urllib3",
+    "websockets",
+)
 
 
 def configure_logging(
@@ -56,6 +73,10 @@ def configure_logging(
     root.setLevel(number)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(number, logging.WARNING) if number > logging.DEBUG else number)
+    for name in _WRITE_TRAFFIC:
+        library = logging.getLogger(name)
+        # An adapter may have silenced its library altogether.
+        library.setLevel(max(number, logging.WARNING, library.level))
     structlog.configure(
         processors=[*before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(number),

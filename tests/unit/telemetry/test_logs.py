@@ -6,9 +6,12 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import httpx
+import httpx2
 import pytest
 import structlog
 
+from tests.fakes.http_server import always, response, serving
 from tests.unit.telemetry.calls import asked, granted, settled
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
@@ -154,6 +157,27 @@ def test_a_checkpoint_leaves_with_the_logs_as_it_was_signed(output: io.StringIO)
     )
     AuditTelemetry(Metrics(version="1"), logger("audit")).witness(signed)
     assert lines(output)[0]["checkpoint"] == signed
+
+
+async def test_no_level_makes_libraries_write_what_they_send_and_receive() -> None:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logging(level="debug", form="json", redactor=Redactor(), stream=stream)
+    try:
+        answer = response(b"{}", set_cookie="sid=cookie-canary", x_api_key="field-canary")
+        async with serving(always(answer)) as server:
+            for library in (httpx, httpx2):
+                async with library.AsyncClient() as client:
+                    await client.get(server.url("/?token=url-canary"), headers={"x-token": "sent-canary"})
+        for name in ("httpcore.http11", "httpcore2.connection", "websockets.client", "urllib3.connectionpool", "hpack"):
+            logging.getLogger(name).debug("received a frame-canary")
+        logger("hub").debug("own", count=1)
+    finally:
+        root.handlers[:], root.level = handlers, level
+        structlog.reset_defaults()
+    assert "canary" not in stream.getvalue()
+    assert '"event":"own"' in stream.getvalue()
 
 
 def test_the_console_format_is_readable() -> None:

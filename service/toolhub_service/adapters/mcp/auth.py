@@ -24,7 +24,6 @@ from uuid import uuid4
 
 import httpx2
 import jwt
-import orjson
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -39,6 +38,9 @@ from mcp.client.auth.utils import (
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
 from toolhub_service.adapters.mcp.kind import OAuthTerms
+from toolhub_service.credentials.answers import access_token_in, first_text, lifetime_s, lists, scope_of, text_in
+from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.schema.repaired_json import loads_repaired
 
 # `private_key_jwt` (RFC 7523 §2.2, OpenID Connect Core §9): each token request carries a signed assertion of the
 # client's identity, valid at one authorization server for a few minutes. The audience is the issuer
@@ -107,6 +109,7 @@ _LEEWAY_S = 30.0
 _LEEWAY_SHARE = 0.1
 _UNKNOWN_LIFE_S = 3600.0
 _AGAIN_AFTER_S = 5.0  # before the next request for a token after one has failed
+_DOCUMENT_MAX_BYTES = 256 * 1024
 _IN_TIME = {"timeout": httpx2.Timeout(10.0).as_dict()}
 
 # Sends a request through a transport that never raises for failures of the network or the server.
@@ -218,12 +221,11 @@ class Tokens:
         )
 
     def _take(self, document: dict[str, Any], issuer: str) -> None:
-        token = document.get("access_token")
-        if not isinstance(token, str) or not token or str(document.get("token_type", "bearer")).lower() != "bearer":
+        token, kind = access_token_in(document), document.get("token_type", "bearer")
+        if not token or not isinstance(kind, str) or kind.lower() != "bearer":
             return
-        life = document.get("expires_in")
         # `expires_in` is only recommended (RFC 6749 §5.1).
-        life_s = float(life) if isinstance(life, int | float) and life > 0 else _UNKNOWN_LIFE_S
+        life_s = lifetime_s(document.get("expires_in")) or _UNKNOWN_LIFE_S
         self._issuer = issuer
         self._token = token
         self._good_until_s = _now_s() + life_s - min(_LEEWAY_S, life_s * _LEEWAY_SHARE)
@@ -234,18 +236,17 @@ class Tokens:
         issuer."""
         advertised = extract_field_from_www_auth(challenge, "resource_metadata")
         resource = await _first(build_protected_resource_metadata_discovery_urls(advertised, self._server_url), send)
-        named, own = resource.get("resource"), resource_url_from_server_url(self._server_url)
-        if resource and not (isinstance(named, str) and check_resource_allowed(own, named)):
+        named, own = text_in(resource, "resource"), resource_url_from_server_url(self._server_url)
+        if resource and not (named and check_resource_allowed(own, named)):
             return None  # RFC 9728 §3.3: metadata is valid only for the resource that it names
-        issuers = resource.get("authorization_servers")
-        issuer = issuers[0] if isinstance(issuers, list) and issuers and isinstance(issuers[0], str) else None
+        issuer = first_text(resource.get("authorization_servers")) or None
         metadata = await _first(
             build_oauth_authorization_server_metadata_discovery_urls(issuer, self._server_url), send
         )
         if issuer is None and self._key is not None:
             # Only its location vouches for this metadata: it must not obtain an assertion for another audience.
             issuer = "{0.scheme}://{0.netloc}".format(urlsplit(self._server_url))
-        endpoint = _endpoint_of(metadata, issuer, str(named or own), self._scope(challenge, resource))
+        endpoint = _endpoint_of(metadata, issuer, named or own, self._scope(challenge, resource))
         # Once a secret was accepted by one issuer, a server that names another one must not get it.
         is_other = endpoint is not None and self._issuer and not issuers_match(endpoint.issuer, self._issuer)
         return None if is_other else endpoint
@@ -255,12 +256,12 @@ class Tokens:
         (SEP-2350)."""
         if self._terms.scopes:
             return " ".join(self._terms.scopes)
-        supported = resource.get("scopes_supported")
-        listed = " ".join(map(str, supported)) if isinstance(supported, list) else ""
-        wanted = extract_field_from_www_auth(challenge, "scope") or listed
+        listed = scope_of(resource.get("scopes_supported"))
+        wanted = scope_of(extract_field_from_www_auth(challenge, "scope")) or listed
         # A step-up adds to the present scopes: with a token for the new scope only, earlier calls would fail.
         before = self._endpoint.scope if self._endpoint is not None and challenge.status_code == 403 else ""
-        return " ".join(dict.fromkeys([*before.split(), *wanted.split()]))
+        # Bounded as a whole: a server could ask for others at each step.
+        return scope_of([*dict.fromkeys([*before.split(), *wanted.split()])])
 
 
 def _bearing(request: httpx2.Request, token: str) -> httpx2.Request:
@@ -287,8 +288,8 @@ async def _asked(request: httpx2.Request, send: Send) -> dict[str, Any]:
     response = await send(request)
     try:
         content = await response.aread()
-        document = orjson.loads(content) if response.status_code == 200 else {}
-    except (httpx2.TransportError, orjson.JSONDecodeError):
+        document = loads_repaired(content, max_bytes=_DOCUMENT_MAX_BYTES).value if response.status_code == 200 else {}
+    except (httpx2.TransportError, ToolFailure):
         return {}
     finally:
         await response.aclose()
@@ -298,13 +299,13 @@ async def _asked(request: httpx2.Request, send: Send) -> dict[str, Any]:
 def _endpoint_of(metadata: dict[str, Any], issuer: str | None, resource: str, scope: str) -> _Endpoint | None:
     """Return the endpoint if the metadata names the issuer that it was fetched for (RFC 8414 §3.3). `resource` is sent
     as the server wrote it."""
-    named, url = metadata.get("issuer"), metadata.get("token_endpoint")
-    if not isinstance(url, str) or not isinstance(named, str):
+    named, url = text_in(metadata, "issuer"), text_in(metadata, "token_endpoint")
+    if not url or not isinstance(metadata.get("issuer"), str):
         return None
     if issuer is not None and not issuers_match(named, issuer):
         return None
-    methods = metadata.get("token_endpoint_auth_methods_supported")
-    in_body = isinstance(methods, list) and "client_secret_post" in methods and "client_secret_basic" not in methods
+    methods = "token_endpoint_auth_methods_supported"
+    in_body = lists(metadata, methods, "client_secret_post") and not lists(metadata, methods, "client_secret_basic")
     return _Endpoint(url, issuer=named, audience=named or url, resource=resource, scope=scope, in_body=in_body)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+from typing import Any
 from urllib.parse import parse_qs, quote
 
 import httpx2
@@ -215,6 +216,24 @@ async def test_a_malformed_token_is_not_sent() -> None:
     world = AuthHarness()
     client = transport(world, token_url=f"{AS}/mcp")
     assert await within(30, post(client)) == 401
+
+
+@pytest.mark.parametrize("life", [int("9" * 400), "3600", True, [1], {"s": 1}, "9" * 400, -1])
+async def test_a_token_is_used_whatever_its_server_says_about_its_lifetime(life: Any) -> None:
+    world = AuthHarness()
+    world.life_s = life
+    client = transport(world, token_url=f"{AS}/token")
+    assert [await post(client) for _ in range(3)] == [200, 200, 200]
+    assert len(world.asked("/token")) == 1
+
+
+@pytest.mark.parametrize("scopes", [["s" * 5_000], [f"scope-{number}" for number in range(800)], {"a": 1}, 7])
+async def test_scopes_that_are_too_long_are_not_asked_for(scopes: object) -> None:
+    world = AuthHarness()
+    world.resource["scopes_supported"] = scopes
+    client = transport(world)
+    assert await post(client) == 200
+    assert "scope" not in parse_qs(world.asked("/token")[0].content.decode())
 
 
 async def test_secrets_appear_in_no_text(caplog: pytest.LogCaptureFixture) -> None:
