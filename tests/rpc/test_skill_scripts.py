@@ -123,7 +123,7 @@ FAILURES: dict[str, tuple[str, dict[str, Any], str]] = {
     "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", {}, "failed with signal 15"),
     "talks": ("print('Working…'); print('{}')", {}, "its standard output is not one JSON value"),
     "silent": ("", {}, "its standard output is not one JSON value"),
-    "twice": ('print(\'{"a": 1, "a": 2}\')', {}, "its standard output is not one JSON value"),
+    "half": ('print(\'{"a": 1, "a"\')', {}, "its standard output is not one JSON value"),
     "wrong": ("print('{\"n\": 1}')", {"output_schema": {**OBJECT, "required": ["words"]}}, "OUTPUT_SCHEMA_INVALID"),
     "large": ("print('[' + '1,' * 900 + '1]')", {"limits": {"stdout_bytes": 1000}}, "wrote 1,804 bytes of result"),
     "empty": ("print('{}')", {"artifacts": [{"name": "*.pdf", "required": True}]}, "no file is named *.pdf"),
@@ -148,6 +148,16 @@ FAILURES: dict[str, tuple[str, dict[str, Any], str]] = {
         "neither a file nor a folder",
     ),
 }
+
+
+async def test_what_a_script_wrote_is_repaired_where_strict_parsers_refuse_it(tmp_path: Path) -> None:
+    code = 'print(\'{"half": "\\\\ud83d", "n": NaN}\')'
+    script_skill(tmp_path / "skills", "halves", code)
+    async with skill_hub(tmp_path, tmp_path / "skills") as hub:
+        result = await hub.invoke("skill/halves")
+    assert result.ok, text_of(result)
+    assert json.loads(result.result_json) == {"half": "\ufffd", "n": None}
+    assert any("lone surrogates" in proof.summary for proof in result.evidence)
 
 
 async def test_a_script_that_breaks_its_sidecar_contract_fails_with_advice_to_its_author(

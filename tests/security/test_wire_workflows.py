@@ -246,6 +246,7 @@ class TestForeignPrompts:
             end = (await agent.ended(await agent.submit("note", {"text": "x"})))[-1]
             assert state(end) == "SUCCEEDED"
             assert json.loads(end.result.result_json) == {"words": ["half \ufffd of a word"]}
+            assert any("lone surrogates" in proof.summary for proof in end.result.evidence)
 
     def test_a_node_that_is_named_again_and_again_counts_once(self) -> None:
         nodes = ["1", "2"] * 100_000 + [["1"], None, 1]

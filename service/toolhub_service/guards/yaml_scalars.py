@@ -1,4 +1,4 @@
-"""How settings and sources are read where their author wrote no quotes: dates and times stay text, as they were written.
+"""How settings and sources are read where their author wrote no quotes: dates and times stay text, as written.
 
 YAML 1.1 makes `2025-11-25` a date, `12:30` the number 750 (base 60) and `=` a tag of its own; neither file has
 a place for any of them, but versions, names and values of headers look like that. What YAML reads as a number, a truth

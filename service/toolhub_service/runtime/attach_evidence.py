@@ -23,6 +23,7 @@ from toolhub_service.runtime.call_state import CallState, ResultSummary
 from toolhub_service.runtime.failures import mended, redact_text
 from toolhub_service.runtime.record import summarise_result
 from toolhub_service.schema.canonical_json import NotJson, dumps
+from toolhub_service.schema.repaired_json import repair_evidence, repair_value
 
 # Cut a result to its inline limit: the longest strings first, then the longest lists, always marked.
 #
@@ -212,15 +213,22 @@ async def attach_evidence(
     is not JSON."""
     spec, now_unix_ms = state.spec, clock.unix_ms()
     assert spec is not None  # the pipeline calls this step only after resolve
+    given = outcome.value
+    repairs: tuple[str, ...] = ()
     try:
-        value, cut, state.summary = await cut_aside(
-            outcome.value, spec.limits.max_result_bytes, is_large=outcome.is_large
-        )
-    except NotJson as not_json:
-        raise unwritable(spec) from not_json
+        value, cut, state.summary = await cut_aside(given, spec.limits.max_result_bytes, is_large=outcome.is_large)
+    except NotJson:
+        # The result was made, perhaps with an effect: half a character or a NaN in it does not lose it.
+        given, repairs = await in_thread(repair_value, given)
+        try:
+            value, cut, state.summary = await cut_aside(given, spec.limits.max_result_bytes, is_large=outcome.is_large)
+        except NotJson as not_json:
+            raise unwritable(spec) from not_json
     evidence: list[Evidence] = []
     proofs = outcome.evidence or (_call_evidence(state, f"{spec.name} {spec.version} answered"),)
-    for shown in redact_evidence(proofs, redactor):
+    for shown in redact_evidence(
+        [*proofs, *repair_evidence(state.call.call_id, repairs)] if repairs else proofs, redactor
+    ):
         if not shown.created_at_unix_ms:
             evidence.append(Evidence(shown.type, shown.ref, shown.summary, now_unix_ms, shown.sha256, shown.attributes))
         else:
@@ -250,7 +258,7 @@ def unwritable(spec: ToolSpec) -> ToolFailure:
     """The tool ran, but a number or text of its answer cannot be written as JSON, or it is nested too deep."""
     effect = " It may have had its effect: do not repeat it blindly." if spec.has_side_effects else ""
     message = (
-        f"{spec.name} returned a value that is not valid JSON: NaN or infinity, invalid Unicode, or more than 254 "
+        f"{spec.name} returned a value that is not valid JSON: a type that JSON does not have, or more than 254 "
         f"levels.{effect}"
     )
     return refuse(ErrorKind.OUTPUT_SCHEMA_INVALID, message)

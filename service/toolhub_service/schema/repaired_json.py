@@ -19,6 +19,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
@@ -35,6 +37,7 @@ BYTE_ORDER_MARK: Final = "a byte order mark was left out"
 _REPAIRABLE: Final = frozenset({"lone_surrogate", "encoding", "number", "syntax", "duplicate_key"})
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _LEVELS_MAX: Final = 254
+_decode: Final = msgspec.json.Decoder().decode
 
 
 class Repaired(NamedTuple):
@@ -54,6 +57,18 @@ def loads_repaired(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = 
         if repaired is None:
             raise
         return repaired
+
+
+def read_repaired(data: bytes, *, max_depth: int = _LEVELS_MAX) -> Repaired | None:
+    """Return the value; None when it is too deep, or no JSON at all.
+
+    Strict as msgspec is: exact for integers of any size, and of equal names the last counts without a remark. Several
+    times as fast as `loads_repaired`.
+    """
+    try:
+        return Repaired(_decode(data))
+    except (ValueError, RecursionError):
+        return repair(data, max_depth=max_depth)
 
 
 def repair(data: bytes, *, max_depth: int = MAX_DEPTH) -> Repaired | None:

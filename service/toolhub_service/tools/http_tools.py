@@ -24,6 +24,7 @@ from toolhub_service.domain.tool import (
 from toolhub_service.guards.headers import check_request_headers
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.guards.urls import shown_url
+from toolhub_service.schema.repaired_json import Repaired, repair_evidence
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.tools.egress.wire import MOST, is_large
@@ -232,7 +233,7 @@ class HttpHead(HttpTool["HttpHead.In", AnswerHead]):
         return HttpRequest(args.url, "HEAD", check_request_headers(args.headers))
 
 
-# core/http.fetchJson: an API answer as a JSON value, parsed strictly.
+# core/http.fetchJson: an API answer as a JSON value; what strict parsers refuse is repaired, and evidence says so.
 
 
 class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
@@ -257,8 +258,9 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
         if answer.is_cut:
             raise too_large(answer.response, answer.max_bytes, by_policy=answer.by_policy)
         context.is_large = is_large(answer.data)
-        value = await self._value(answer, context)
+        value, repairs = await self._value(answer, context)
         _prove_value(context, value)
+        context.evidence += repair_evidence(answer.response.url.host, repairs)
         return self.Out(
             **head_of(answer.response, context),
             json=value,
@@ -268,7 +270,7 @@ class HttpFetchJson(FetchTool[FetchInput, "HttpFetchJson.Out"]):
     def request(self, args: FetchInput) -> HttpRequest:
         return fetch_request(args, content_type="application/json", accept="application/json")
 
-    async def _value(self, answer: Answer, context: ToolContext) -> JsonValue:
+    async def _value(self, answer: Answer, context: ToolContext) -> Repaired:
         try:
             return await self._services.bodies.read(answer.data)
         except ToolFailure as failure:

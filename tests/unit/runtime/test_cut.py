@@ -106,7 +106,24 @@ for _ in range(300):
     NESTED = [NESTED]
 
 
-@pytest.mark.parametrize("value", [float("nan"), [float("inf")], {"a": "half \ud800 pair"}, NESTED])
+@pytest.mark.parametrize(
+    ("value", "repaired"),
+    [
+        (float("nan"), None),
+        ([float("inf"), 1.5], [None, 1.5]),
+        ({"a": "half \ud800 pair"}, {"a": "half \ufffd pair"}),
+        ({"\udc00": ["x" * 100]}, {"\ufffd": ["x" * 100]}),
+    ],
+)
+async def test_an_answer_with_what_json_cannot_hold_is_repaired_and_evidence_says_so(value: Any, repaired: Any) -> None:
+    tool = replace(a_tool("test/odd"), output_schema={})
+    result = await a_pipeline_harness(Outcome(value=value), tools=(tool,)).result(tool)
+    assert result.ok
+    assert result.value == repaired
+    assert "was no strict JSON" in result.evidence[-1].summary
+
+
+@pytest.mark.parametrize("value", [NESTED, [NESTED, float("nan")], {"a": b"bytes"}])
 async def test_an_answer_that_is_no_json_is_refused_typed(value: Any) -> None:
     tool = replace(a_tool("test/odd"), output_schema={})
     error = await a_pipeline_harness(Outcome(value=value), tools=(tool,)).error(tool)

@@ -124,11 +124,28 @@ async def test_json_is_read_exactly(services: HttpServices) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>no</html>", b'{"a":1,"a":2}', b"[NaN]", b"", b"\xff", b'"\\ud800"', b"[" * 5_000]
+    ("body", "value"),
+    [
+        (b'{"a":"bad \\ud83d half"}', {"a": "bad \ufffd half"}),
+        (b'{"a":1,"a":2}', {"a": 2}),
+        (b"[NaN]", [None]),
+        (b'"caf\xe9"', "caf\ufffd"),
+        (b'"' + b"x" * 2_000_000 + b'\\ud83d"', "x" * 2_000_000 + "\ufffd"),
+    ],
 )
-async def test_a_body_that_is_not_strict_json_is_an_upstream_error_with_an_excerpt(
-    services: HttpServices, body: bytes
+async def test_json_that_strict_parsers_refuse_is_repaired_and_evidence_says_so(
+    services: HttpServices, body: bytes, value: object
 ) -> None:
+    async with serving(always(response(body))) as server:
+        tool, context = HttpFetchJson(services), egress_context(server.rule())
+        out = await tool.run(tool.In(url=server.url()), context)
+    assert out.json == value
+    assert context.evidence[-1].attributes["repaired"]
+    assert context.evidence[-1].ref == "127.0.0.1"
+
+
+@pytest.mark.parametrize("body", [b"<html>no</html>", b"{a:1}", b"[1,]", b"", b"\xff", b"[" * 5_000])
+async def test_a_body_that_is_no_json_is_an_upstream_error_with_an_excerpt(services: HttpServices, body: bytes) -> None:
     error = await json_error(services, response(body))
     assert (error.kind, error.is_retryable) == (ErrorKind.UPSTREAM_ERROR, False)
     assert error.upstream is not None

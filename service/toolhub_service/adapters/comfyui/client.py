@@ -1,15 +1,14 @@
 """Requests to one ComfyUI server, bounded in bytes and time, through the egress guard; redirects are never followed.
 
 About a failed request callers need to know one thing: whether the server may have received it (`NoReply.was_sent`).
-JSON is parsed by Python's own parser, because servers write NaN and Infinity into descriptions of nodes; lone
-surrogates, which could not be encoded again, are replaced.
+JSON that strict parsers refuse is repaired: servers write NaN and Infinity into descriptions of nodes, and halves of
+characters into texts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -28,6 +27,7 @@ from toolhub_service.domain.http_status import Processing, processing_of
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.urls import parse_url
 from toolhub_service.registry.cooperative import in_thread
+from toolhub_service.schema.repaired_json import Repaired, read_repaired
 from toolhub_service.tools.egress.wire import WireError
 
 # The operator's configuration of ComfyUI servers, as plain values.
@@ -102,10 +102,6 @@ _LARGE_BYTES: Final = 256 * 1024
 _TEXT_BYTES: Final = 4_000
 # A whole answer may take this many times the read timeout.
 _WHOLE_ANSWER: Final = 4
-_HALVES: Final = re.compile(r"\\u[dD][89a-fA-F]")
-_ESCAPES: Final = re.compile(
-    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\.", re.DOTALL
-)
 
 
 class NoReply(Exception):
@@ -133,6 +129,8 @@ class Reply:
     text: str
     """The beginning of the body, for people."""
     retry_after_s: float = 0.0
+    repairs: tuple[str, ...] = ()
+    """What was repaired in its JSON."""
 
     @property
     def processing(self) -> Processing:
@@ -277,13 +275,14 @@ class ComfyClient:
         except TimeoutError:
             raise NoReply("its response did not finish in time") from None
         if len(data) <= _LARGE_BYTES:
-            value = _json(data)
+            read = _read(data)
         else:
             # One at a time, because empty lists take twenty times the memory of their text.
             async with self.parsing:
-                value = await in_thread(_json, data)
+                read = await in_thread(_read, data)
         text = data[:_TEXT_BYTES].decode("utf-8", "replace")
-        return Reply(response.status_code, value, text, retry_after_s(response.headers.get("retry-after")))
+        waits_s = retry_after_s(response.headers.get("retry-after"))
+        return Reply(response.status_code, read.value, text, waits_s, read.remarks)
 
 
 @contextmanager
@@ -310,11 +309,5 @@ async def _whole(response: httpx.Response, max_bytes: int) -> bytes:
     return bytes(data)
 
 
-def _json(data: bytes) -> Any:
-    text = data.decode("utf-8-sig", "replace")
-    # A node may write a lone surrogate, which cannot be encoded again.
-    whole = _ESCAPES.sub(lambda found: "\ufffd" if found[1] else found[0], text) if _HALVES.search(text) else text
-    try:
-        return json.loads(whole)
-    except (ValueError, RecursionError):
-        return None
+def _read(data: bytes) -> Repaired:
+    return read_repaired(data) or Repaired(None)

@@ -32,6 +32,7 @@ from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.ports import Clock, EventSink
 from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, Outcome, Progress
 from toolhub_service.guards.secrets import Redact
+from toolhub_service.schema.repaired_json import repair_evidence
 
 # A server checks for an interrupt only between nodes (6 to 12 s later, measured), and may lose one that arrives just
 # then.
@@ -358,7 +359,8 @@ def _evidence(
     what = "took every result from its cache" if not executed else f"ran {len(executed)} of {len(template.graph)} nodes"
     summary = f"{call.spec.name}: {mark.endpoint} {what}, {len(files)} files"
     run = Evidence(EvidenceType.TOOL, mark.remote_id, summary, attributes=attributes)
-    return (run, *(record.evidence() for record in files[:_FILES_MAX]))
+    repairs = repair_evidence(mark.remote_id, seen.repairs)
+    return (run, *repairs, *(record.evidence() for record in files[:_FILES_MAX]))
 
 
 async def _why_lost(backend: Backend, witness: str) -> str:

@@ -62,6 +62,8 @@ class PromptStatus:
     """While it waits: (its position from 1, how many wait or run)."""
     created_ms: int = 0
     """On the server's wall clock; 0: not reported."""
+    repairs: tuple[str, ...] = ()
+    """What was repaired in the JSON of the answer."""
 
     @property
     def cached(self) -> tuple[str, ...]:
@@ -133,7 +135,7 @@ async def _in_jobs(client: ComfyClient, prompt_id: str) -> PromptStatus:
     created_ms = whole_number(reply.fields.get("create_time")) or 0
     seen = _status_of(state, reply.fields.get("outputs"), reply.fields.get("execution_status"))
     place = await _place_in_jobs(client, prompt_id) if state is PromptState.PENDING else None
-    return replace(seen, place=place, created_ms=created_ms)
+    return replace(seen, place=place, created_ms=created_ms, repairs=reply.repairs)
 
 
 async def _place_in_jobs(client: ComfyClient, prompt_id: str) -> tuple[int, int] | None:
@@ -162,7 +164,7 @@ async def _in_history(client: ComfyClient, prompt_id: str) -> PromptStatus | Non
         raise _unexpected(reply)
     seen = _status_of(state, entry.get("outputs"), status)
     item = _item(entry.get("prompt"))
-    return replace(seen, graph=item.graph, created_ms=item.created_ms)
+    return replace(seen, graph=item.graph, created_ms=item.created_ms, repairs=reply.repairs)
 
 
 async def _in_queue(client: ComfyClient, prompt_id: str) -> PromptStatus | None:

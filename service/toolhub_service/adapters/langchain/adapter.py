@@ -28,6 +28,7 @@ from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.request import too_weak
+from toolhub_service.schema.repaired_json import repair_evidence
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
@@ -226,9 +227,8 @@ class LangChainAdapter(SourceAdapter[LangChainToolSource]):
             raise reported_failure(call.spec.name, value["text"], self._redact)
         held = {"confinement": level or "", "in_hub": str(source.runs_in_hub(tool)).lower()}
         summary = f"Called {call.spec.name}."
-        return Outcome(
-            value=value, evidence=(Evidence(EvidenceType.TOOL, call.call.call_id, summary, attributes=held),)
-        )
+        proof = Evidence(EvidenceType.TOOL, call.call.call_id, summary, attributes=held)
+        return Outcome(value=value, evidence=(proof, *repair_evidence(call.call.call_id, tuple(reply["repairs"]))))
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         self._found(call.spec)

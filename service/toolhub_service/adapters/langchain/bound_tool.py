@@ -2,7 +2,7 @@
 
 Every call has the full ToolCall form: only then does LangChain return the artifact, mark an error by its status and
 pass the call's id to tools that declare it. A reply is plain JSON, whether it was made on the event loop or in a
-worker: `{"value": …, "status": "success"|"error", "runs": […]}` or `{"failed": <why>, …, "runs": […]}`.
+worker: `{"value": …, "status": "success"|"error", "repairs": […], "runs": […]}` or `{"failed": <why>, …, "runs": […]}`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 
 from toolhub_service.adapters.langchain.contract import Contract, contract_of, is_generator, runs_on_loop
 from toolhub_service.adapters.upstream import as_string
+from toolhub_service.schema.repaired_json import repair_value
 
 # The value of a result has one shape for all tools: `{"text": …}`, with `content` and `artifact` if there are any.
 # `text` is for the model; `content` has the blocks of a result that is more than one text; `artifact` is the second
@@ -38,19 +39,21 @@ class NotAResult(Exception):
     """The value has no meaning outside LangChain, such as a command to a graph; the message says what it is."""
 
 
-def value_of(given: Any, max_bytes: int) -> tuple[dict[str, Any], str]:
-    """Return the value and its status, `success` or `error`. Raises TooLarge, NotAResult."""
+def value_of(given: Any, max_bytes: int) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """Return the value, its status, `success` or `error`, and what was repaired in it. Raises TooLarge, NotAResult."""
     messages = given if isinstance(given, list) else [given]
     if not messages or not all(isinstance(message, ToolMessage) for message in messages):
         odd = next((message for message in messages if not isinstance(message, ToolMessage)), given)
         raise NotAResult(f"it returned a {type(odd).__name__}, which only a LangChain graph can use")
     contents = [message.content for message in messages]
-    value = _value(contents[0] if len(contents) == 1 else _flat(contents), max_bytes)
+    content: Any
+    content, repairs = repair_value(contents[0] if len(contents) == 1 else _flat(contents))
+    value = _value(content, max_bytes)
     artifacts = [message.artifact for message in messages if message.artifact is not None]
     if artifacts:
         value["artifact"] = _artifact(artifacts[0] if len(artifacts) == 1 else artifacts, max_bytes)
     status = "error" if any(message.status == "error" for message in messages) else "success"
-    return value, status
+    return value, status, repairs
 
 
 def _flat(contents: Sequence[Any]) -> list[Any]:
@@ -79,7 +82,7 @@ def _text(block: Any) -> str:
 
 def _artifact(artifact: Any, max_bytes: int) -> Any:
     try:
-        data = orjson.dumps(artifact, default=_plain)
+        data = orjson.dumps(repair_value(artifact).value, default=_plain)
     except (TypeError, ValueError, RecursionError):
         return _described(artifact)
     if len(data) > max_bytes:
@@ -89,7 +92,7 @@ def _artifact(artifact: Any, max_bytes: int) -> Any:
 
 def _plain(part: Any) -> Any:
     if isinstance(part, BaseModel):
-        return part.model_dump(mode="json")
+        return repair_value(part.model_dump(mode="json")).value
     raise TypeError
 
 
@@ -324,8 +327,9 @@ def _config(call: Mapping[str, Any], recorder: RunRecorder | None) -> Any:
 
 
 def _reply_of(message: Any, max_bytes: int, recorder: RunRecorder | None) -> Reply:
-    value, status = value_of(message, max_bytes)
-    return {"value": value, "status": status, "runs": recorder.records() if recorder is not None else []}
+    value, status, repairs = value_of(message, max_bytes)
+    runs = recorder.records() if recorder is not None else []
+    return {"value": value, "status": status, "repairs": list(repairs), "runs": runs}
 
 
 def _violations(error: ValidationError) -> list[list[str]]:

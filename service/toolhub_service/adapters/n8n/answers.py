@@ -29,7 +29,8 @@ from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.references import names_of
-from toolhub_service.schema.strict_json import bound_structure, loads
+from toolhub_service.schema.repaired_json import loads_repaired
+from toolhub_service.schema.strict_json import bound_structure
 from toolhub_service.tools.egress.wire import MOST
 
 EXECUTION_HEADER: Final = "x-execution-id"
@@ -52,6 +53,8 @@ class Read(NamedTuple):
     value: JsonValue
     binary: bytes | None = None
     """A body that is neither JSON nor text."""
+    repairs: tuple[str, ...] = ()
+    """What was repaired in its JSON."""
 
 
 def read(answer: Reply) -> Read:
@@ -62,7 +65,8 @@ def read(answer: Reply) -> Read:
     # By its content: with `responseData`, a webhook that answers at once sends JSON as text/html.
     if body[0] in _JSON_BEGINS:
         try:
-            return Read(loads(body, max_bytes=len(body), max_depth=_DEPTH_MAX))
+            value, repairs = loads_repaired(body, max_bytes=len(body), max_depth=_DEPTH_MAX)
+            return Read(value, repairs=repairs)
         except ToolFailure as failure:
             if body[:1] in (b"{", b"[") or "json" in answer.headers.get("content-type", ""):
                 # "true story" is a text; what begins like an object or a list and does not parse is broken.

@@ -22,7 +22,7 @@ from toolhub_service.adapters.upstream import as_object, retry_after_s
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.registry.cooperative import in_thread
-from toolhub_service.schema.strict_json import loads
+from toolhub_service.schema.repaired_json import loads_repaired
 
 Value = TypeVar("Value")
 
@@ -263,7 +263,7 @@ class N8nApi:
 
 def _value(body: bytes) -> JsonValue:
     try:
-        return loads(body, max_bytes=len(body), max_depth=_DEPTH_MAX)
+        return loads_repaired(body, max_bytes=len(body), max_depth=_DEPTH_MAX).value
     except ToolFailure:
         raise ApiError("The response of its API is not JSON, or is nested too deeply.") from None
 

@@ -53,6 +53,7 @@ from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Outcome
 from toolhub_service.guards.secrets import Redact
+from toolhub_service.schema.repaired_json import repair_evidence
 from toolhub_service.tools.egress.wire import is_large
 
 RAW_MAX_BYTES: Final = 64 * 1024
@@ -135,7 +136,7 @@ class WorkflowCaller:
     ) -> Outcome:
         """Return the outcome of a successful answer. Raises ToolFailure."""
         if server.terms.mask.finds(sent.answer.body):
-            value = Read(server.terms.mask.value(value.value), value.binary)
+            value = value._replace(value=server.terms.mask.value(value.value))
         if value.binary is not None:
             media_type = plain_media_type(sent.answer.headers.get("content-type", ""))
             held, refs = await kept_bytes(value.binary, call.call, self._artifacts, media_type=media_type)
@@ -147,7 +148,8 @@ class WorkflowCaller:
         else:
             proof = run_evidence(call, known, "answered")
         raw = kept_json(value.value, RAW_MAX_BYTES) if self._keep_raw else None
-        return Outcome(value.value, (proof,), raw=raw, is_large=is_large(sent.answer.body))
+        proofs = (proof, *repair_evidence(proof.ref, value.repairs))
+        return Outcome(value.value, proofs, raw=raw, is_large=is_large(sent.answer.body))
 
     def _check(self, workflow: Workflow | None, call: GrantedCall, value: JsonValue, known: dict[str, str]) -> None:
         words = failure_in(workflow.entry, value) if workflow is not None else None

@@ -23,6 +23,7 @@ from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, Plan
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.policy.conditions import ConditionFault
 from toolhub_service.sandbox.script_python import ScriptPython
+from toolhub_service.schema.repaired_json import repair_evidence
 
 _KNOWN_MAX: Final = 256
 _NOT_STARTED: Final = (126, 127)
@@ -187,6 +188,7 @@ def of_script(made: Runnable, run: ScriptRun) -> Iterator[Evidence]:
             **run.confinement,
         },
     )
+    yield from repair_evidence(f"script:{made.skill.name}", run.repairs)
     yield from map(_of_artifact, run.artifacts)
     if made.makes_calls:
         yield _of_calls(made, run.calls)

@@ -42,7 +42,7 @@ from toolhub_service.sandbox.process import Finished, run_process
 from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest, too_weak, wanted_level
 from toolhub_service.sandbox.script_python import Interpreter
 from toolhub_service.schema.canonical_json import dumps
-from toolhub_service.schema.strict_json import loads
+from toolhub_service.schema.repaired_json import Repaired, loads_repaired
 from toolhub_service.tools.files import DISK_FULL
 from toolhub_service.tools.storage.disk_room import DiskRoom
 from toolhub_service.tools.storage.growth import growth_of_run
@@ -70,6 +70,8 @@ class ScriptRun:
     confinement: Mapping[str, str]
     artifacts: tuple[ArtifactRef, ...]
     calls: Sequence[MadeCall]
+    repairs: tuple[str, ...] = ()
+    """What was repaired in the JSON of its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,9 @@ class Script:
             finally:
                 if self._door is not None:
                     await asyncio.shield(self._door.close())
-            value = self._checked(finished)
+            read = self._checked(finished)
             kept = await keep_output(folder / "out", self._made.manifest, self._parts.artifacts, self._call.call)
-            return self._result_of(value, finished, confinement, kept)
+            return self._result_of(read, finished, confinement, kept)
 
     @asynccontextmanager
     async def _folder(self) -> AsyncIterator[Path]:
@@ -249,7 +251,7 @@ class Script:
             self._reported_bytes += len(lines)
             self._sink.chunk(Chunk(data=lines, stream=stream))
 
-    def _checked(self, finished: Finished) -> JsonValue:
+    def _checked(self, finished: Finished) -> Repaired:
         """Return the result. Raises ToolFailure when the program has not succeeded, whatever it reports."""
         name, limits = self._made.skill.name, self._made.manifest.limits
         if finished.timed_out or finished.flooded or finished.exit_code != 0:
@@ -261,7 +263,7 @@ class Script:
             )
             raise refuse(ErrorKind.EXECUTION_ERROR, message, limit_bytes=limits.stdout_bytes)
         try:
-            return loads(bytes(finished.stdout.kept), max_bytes=limits.stdout_bytes)
+            return loads_repaired(bytes(finished.stdout.kept), max_bytes=limits.stdout_bytes)
         except ToolFailure:
             message = (
                 f"The skill {name} ended well, but its standard output is not one JSON value. Its author must write "
@@ -295,11 +297,12 @@ class Script:
     def _excerpt(self, data: bytearray) -> str:
         return quoted(bytes(data[-4 * _EXCERPT_CHARS :]).decode("utf-8", "replace"), self._parts.redact, _EXCERPT_CHARS)
 
-    def _result_of(self, value: JsonValue, finished: Finished, confinement: Mapping[str, str], kept: Kept) -> ScriptRun:
+    def _result_of(self, read: Repaired, finished: Finished, confinement: Mapping[str, str], kept: Kept) -> ScriptRun:
         entry, door = self._made.manifest.entry, self._door
         assert entry is not None
         return ScriptRun(
-            value=value,
+            value=read.value,
+            repairs=read.remarks,
             argv=entry.argv,
             interpreter=self._interpreter.version,
             finished=finished,

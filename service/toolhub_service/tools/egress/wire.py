@@ -12,10 +12,10 @@ import httpcore
 import httpx
 
 from toolhub_service.domain.errors import KEY_SENT, NOTHING_HAPPENED, WAS_SENT, ErrorKind, ToolFailure, refuse
-from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.urls import ParsedUrl
 from toolhub_service.registry.cooperative import in_thread
-from toolhub_service.schema.strict_json import MAX_DEPTH, Structure, bound_structure, has_little, lexical_depth, loads
+from toolhub_service.schema.repaired_json import Repaired, loads_repaired
+from toolhub_service.schema.strict_json import MAX_DEPTH, Structure, bound_structure, has_little, lexical_depth
 
 # How an exchange can break; `failure_of` converts it for the caller.
 
@@ -263,7 +263,8 @@ class _Gunzip:
         return b""
 
 
-# JSON from an upstream, parsed strictly, and in a thread where it is large.
+# JSON from an upstream, parsed in a thread where it is large; what strict parsers refuse is repaired where that is
+# possible.
 #
 # A parser holds the interpreter while it makes its objects, so a limit on bytes alone does not help: structure is
 # counted first (schema/strict_json.py). A large value is parsed in a thread that often yields to the event loop, one at
@@ -283,10 +284,11 @@ class JsonBodies:
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
 
-    async def read(self, data: bytes, *, max_depth: int = MAX_DEPTH) -> JsonValue:
-        """Return the value. Raises ToolFailure INVALID_INPUT for invalid JSON, too deep a value, or too many values."""
+    async def read(self, data: bytes, *, max_depth: int = MAX_DEPTH) -> Repaired:
+        """Return the value, and what was repaired in its text. Raises ToolFailure INVALID_INPUT for what is no JSON at
+        all, too deep a value, or too many values."""
         if not is_large(data):
-            return loads(data, max_bytes=len(data), max_depth=max_depth)
+            return loads_repaired(data, max_bytes=len(data), max_depth=max_depth)
         async with self._reading:
             return await in_thread(_read, data, max_depth)
 
@@ -296,8 +298,8 @@ def is_large(data: bytes) -> bool:
     return len(data) > AT_ONCE_BYTES and (len(data) > LIGHT_BYTES or not has_little(data))
 
 
-def _read(data: bytes, max_depth: int) -> JsonValue:
+def _read(data: bytes, max_depth: int) -> Repaired:
     bound_structure(data, MOST)
     if lexical_depth(data, max_depth) > max_depth:
         raise refuse(ErrorKind.INVALID_INPUT, f"The JSON is nested deeper than {max_depth} levels.", reason="too_deep")
-    return loads(data, max_bytes=len(data), max_depth=max_depth)
+    return loads_repaired(data, max_bytes=len(data), max_depth=max_depth)

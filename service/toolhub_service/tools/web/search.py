@@ -169,7 +169,7 @@ class WebSearch(Tool["WebSearch.In", "WebSearch.Out"]):
             body = response.body(_ANSWER_MAX_BYTES)
             data = await body.whole()
         try:
-            return await self._services.bodies.read(data)
+            return (await self._services.bodies.read(data)).value
         except ToolFailure:
             raise _unreadable(engine) from None
 

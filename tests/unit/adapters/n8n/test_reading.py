@@ -185,7 +185,20 @@ class TestAnswers:
 
     def test_a_broken_object_is_neither_a_file_nor_a_text(self) -> None:
         with pytest.raises(Unreadable):
-            read(Reply(200, {}, b'{"a":1,"a":2}'))
+            read(Reply(200, {}, b'{"a":1,"a"}'))
+
+    @pytest.mark.parametrize(
+        ("body", "value"),
+        [
+            (rb'{"a":"bad \ud83d half"}', {"a": "bad \ufffd half"}),
+            (b'[{"a":NaN}]', [{"a": None}]),
+            (b'{"a":"caf\xe9"}', {"a": "caf\ufffd"}),
+            (b'{"a":1,"a":2}', {"a": 2}),
+        ],
+    )
+    def test_json_that_strict_parsers_refuse_is_repaired_with_a_remark(self, body: bytes, value: Any) -> None:
+        found = read(Reply(200, {}, body))
+        assert (found.value, len(found.repairs)) == (value, 1)
 
     @pytest.mark.parametrize(
         ("pointer", "found"),
