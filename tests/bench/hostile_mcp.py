@@ -1,4 +1,5 @@
 """What hostile MCP clients cost everybody else: p99 of other calls beside quiet moments, new connections, what is left.
+Hostile MCP servers follow, one row for each shape and road (`tests.bench.hostile_floods`).
 
     make bench BENCHES=hostile_mcp
     python -m tests.bench.hostile_mcp [--rounds 10] [--seconds 3] [--streams 100000] [--only NAME …] [--write]
@@ -23,6 +24,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.bench import hostile_floods
 from tests.bench.http_load import is_result
 from tests.bench.page import arguments, at_share, machine, markdown, publish
 from tests.bench.processes import Process, machine_ticks, running, stolen_share
@@ -48,14 +50,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--streams", type=int, default=0, help="ask for so many at the end")
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=list(ATTACKS), help="these attacks alone")
+    every = [*ATTACKS, *hostile_floods.FLOODS]
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=every, help="these attacks alone")
     parser.add_argument("--attack", nargs=3, metavar=("PORT", "KEY", "NAME"), help="make one attack until killed")
     options = parser.parse_args()
     if options.attack:
         port, key, name = options.attack
         asyncio.run(attack(int(port), key, name))
         return
-    found = asyncio.run(measure(options.only, options.rounds, options.seconds, options.streams))
+    if floods := [name for name in options.only if name in hostile_floods.FLOODS]:
+        hostile_floods.run(floods, options.rounds, options.seconds, write=options.write)
+    clients = [name for name in options.only if name not in hostile_floods.FLOODS]
+    if not clients:
+        return
+    found = asyncio.run(measure(clients, options.rounds, options.seconds, options.streams))
     publish("hostile_mcp", found, as_table(found), write=options.write)
     held = [each["descriptors"] for each in found["left"]]
     if len(held) > _WARM and held[-1] > held[_WARM - 1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,7 +84,8 @@ ATTACKS = (
     garbage("unknown-block", OK),
     garbage("unknown-result", UPSTREAM, "is invalid"),
     garbage("array", UNKNOWN),
-    garbage("nan", UNKNOWN, http_legacy=OUTPUT),
+    garbage("nan", OK),
+    garbage("half-character", OK),
     garbage("bad-base64", OK),
     attack("die", UNKNOWN, "may have had its effect"),
 )
@@ -125,6 +127,20 @@ async def test_a_tool_that_misbehaves_fails_typed_and_the_next_call_works(
         assert (await harness.call(f"{transport}/echo", {"text": "é"})).result_json == '{"text":"é"}'.encode()
 
     await asyncio.gather(*map(on, TRANSPORTS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "remark"), [("half-character", {"n": "\ufffd"}, "lone surrogates"), ("nan", {"n": None}, "NaN")]
+)
+async def test_a_result_that_strict_parsers_refuse_is_delivered_and_evidence_says_what_was_repaired(
+    harness: HostileHarness, kind: str, value: Any, remark: str
+) -> None:
+    """Fails at 513ce725: the result is lost, as OUTCOME_UNKNOWN."""
+    for transport in TRANSPORTS:
+        result = await harness.call(f"{transport}/garbage", {"kind": kind})
+        assert result.ok, (transport, result.error.message)
+        assert json.loads(result.result_json) == value
+        assert any(remark in proof.summary for proof in result.evidence), transport
 
 
 async def test_a_result_that_is_too_large_for_an_answer_is_cut_and_kept_whole(harness: HostileHarness) -> None:

@@ -151,6 +151,7 @@ _GARBAGE: dict[str, Callable[[Message, Message], object]] = {
     "unknown-block": lambda request, good: result(request, content=[{"type": "hologram", "data": 1}]),
     "unknown-result": lambda request, good: result(request, resultType="tomorrow", content=[]),
     "array": lambda request, good: [good],
+    "half-character": lambda request, good: text(request, "status \ud83d", structuredContent={"n": "\udc00"}),
     "nan": lambda request, good: text(request, "nan", structuredContent={"n": float("nan")}),
     "bad-base64": lambda request, good: result(
         request, content=[{"type": "image", "data": "%%%", "mimeType": "image/png"}]

@@ -16,7 +16,6 @@ import ssl
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -163,7 +162,7 @@ class WebSocketConnector:
             from websockets.asyncio.client import connect
             from websockets.exceptions import WebSocketException
 
-            connection_class = _aborting_connection()
+            from toolhub_service.adapters.comfyui.web_socket import AbortingConnection
         except ModuleNotFoundError:
             raise ConnectFailed("the package `websockets` is not installed: pip install 'tool-hub[comfyui]'") from None
         place = parse_url(self._terms.url)
@@ -175,7 +174,7 @@ class WebSocketConnector:
             try:
                 return await connect(
                     f"{scheme}://{place.authority}{base}/ws?clientId={client_id}",
-                    create_connection=connection_class,
+                    create_connection=AbortingConnection,
                     sock=sock,
                     ssl=(self._tls or True) if scheme == "wss" else None,
                     proxy=None,
@@ -218,22 +217,6 @@ class WebSocketConnector:
             else:
                 return sock
         raise failed or OSError("no address")
-
-
-@cache
-def _aborting_connection() -> type[ClientConnection]:
-    """Return a class of connections that abort instead of closing. Raises ModuleNotFoundError without the extra."""
-    from websockets.asyncio.client import ClientConnection
-
-    # The library answers a message that is too long with a close frame, and then reads and drops all data until the
-    # server closes its side, which a hostile one never does.
-    class AbortingConnection(ClientConnection):
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.protocol.close_expected():
-                self.transport.abort()
-
-    return AbortingConnection
 
 
 _PAUSE_FIRST_S: Final = 1.0

@@ -22,6 +22,7 @@ from toolhub_service.adapters.mcp.elicitation import Questions, form_of
 from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.mcp.relay import MISSING_CAPABILITY, Relayed
 from toolhub_service.adapters.mcp.requests import SendOptions
+from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 from toolhub_service.adapters.upstream import TraceMeta, as_object, as_string, kept_bytes, kept_json, one_line
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, GrantedCall
@@ -30,6 +31,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, Progress
 from toolhub_service.guards.secrets import Redact
+from toolhub_service.schema.repaired_json import repair_evidence
 
 # The value of a result (CallToolResult, as JSON) has one of two shapes:
 #
@@ -69,6 +71,7 @@ async def outcome_of(
 ) -> Outcome:
     """Return the outcome of a result. `artifacts`: stores what is too large for a value; None: nothing is stored.
     `server`: its own name for itself, bounded."""
+    result, repairs = take_remarks(result)
     # Each block is processed on the event loop, so their number is bounded.
     blocks = _blocks(result)
     others = [block for block in blocks[:BLOCKS_MAX] if not _is_text(block)]
@@ -95,9 +98,10 @@ async def outcome_of(
     if dropped:
         attributes["dropped_blocks"] = str(dropped)
     summary = f"{call.spec.name} answered{f' by {server}' if server else ''}"
+    proof = Evidence(EvidenceType.TOOL, call.call.call_id, summary, attributes=attributes)
     return Outcome(
         value=value,
-        evidence=(Evidence(EvidenceType.TOOL, call.call.call_id, summary, attributes=attributes),),
+        evidence=(proof, *repair_evidence(call.call.call_id, repairs)),
         artifacts=tuple(keeping.refs),
         truncated=keeping.is_incomplete or dropped > 0,
         raw=kept_json(result, RAW_MAX_BYTES) if keep_raw else None,

@@ -48,6 +48,7 @@ class Breakage(Enum):
     NOT_SENT = "The server could not be reached."
     LOST = "The connection broke before the answer came."
     TOO_LARGE = "The server sent a message larger than the source's limit."
+    FLOODED = "The server sent far more framing than content."
     UNDECODABLE = "The server sent data that cannot be decoded."
     REFUSED = "The request would go to an origin that the source does not allow."
     UNAUTHORIZED = "The server or its authorization server refused the hub's credentials."
@@ -59,7 +60,10 @@ class Breakage(Enum):
     @property
     def was_taken(self) -> bool:
         """Return whether the server may have begun to process the request."""
-        taken = {Breakage.LOST, Breakage.TOO_LARGE, Breakage.UNDECODABLE, Breakage.STATUS, Breakage.HTTP_REFUSED}
+        taken = {
+            *(Breakage.LOST, Breakage.TOO_LARGE, Breakage.FLOODED, Breakage.UNDECODABLE),
+            *(Breakage.STATUS, Breakage.HTTP_REFUSED),
+        }
         return self in taken
 
 

@@ -25,11 +25,15 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
-from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, breakage_of_status, error_of, http_refused
+from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, breakage_of_status, http_refused
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.lines import counted
 from toolhub_service.adapters.mcp.requests import Exchange, Exchanges, FastClient, RequestCancelled
 from toolhub_service.adapters.mcp.user_sessions import CallerTransport, Holder
+from toolhub_service.adapters.mcp.wire.connections import PooledTransport
+from toolhub_service.adapters.mcp.wire.events import BoundedEvents, breakage_of_wire, failing_message
+from toolhub_service.adapters.mcp.wire.inbox import BoundedInbox, BoundedOutbox, PeerRequests
+from toolhub_service.adapters.mcp.wire.repairs import repair_bytes
 from toolhub_service.adapters.upstream import client_context
 from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.tools.egress.wire import BoundedBody, Pull, WireError, decoder_of
@@ -39,13 +43,12 @@ _SESSION = "mcp-session-id"
 _STATUS = {Breakage.REFUSED: 403, Breakage.NOT_SENT: 503, Breakage.NO_SESSION: 404}
 _PRIMARY = b"connection", b"content-encoding", b"content-length", b"set-cookie", b"set-cookie2", b"transfer-encoding"
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-# Timeout of optional messages: a notification delays every later request of the connection (the SDK posts it in its
-# writing loop), and the end of a session delays the end of the connection.
+# Timeout of messages that nobody waits for: a notification, or an answer to the server, delays every later request of
+# the connection (the SDK posts it in its writing loop), and the end of a session delays the end of the connection.
 _SHORT = httpx2.Timeout(2.0).as_dict()
 _NOTIFIES = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"method":\s*"notifications/|\{\s*"method":\s*"notifications/')
 _HANDSHAKE = re.compile(rb'"method":\s*"(?:initialize|server/discover)"')
-_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_END_MAX_BYTES = 3  # of an event's end that precede the piece that completes it
+_ANSWERS = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"id":\s*(?:\d+|"[^"\\]{0,200}"),\s*"(?:result|error)"')
 
 
 def origin_of(url: httpx2.URL) -> tuple[str, str, int]:
@@ -77,7 +80,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         if origin_of(request.url) not in self._origins:
             return self._broken(Breakage.REFUSED)
         content = await request.aread()
-        if request.method == "DELETE" or _NOTIFIES.match(content):
+        if request.method == "DELETE" or _NOTIFIES.match(content) or _ANSWERS.match(content):
             request.extensions = {**request.extensions, "timeout": _SHORT}
         exchange = self.exchanges.begin(request)
         try:
@@ -88,10 +91,10 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
                 self._on_lost("All its connections are in use.")
             self.was_away = True
             return self._broken(Breakage.NOT_SENT, _connect_error_of(error))
+        except WireError as error:
+            return self._broken(breakage_of_wire(error))
         except (httpx2.TransportError, RequestCancelled):
             return self._broken(Breakage.LOST)
-        except WireError:
-            return self._broken(Breakage.UNDECODABLE)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -102,11 +105,21 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         try:
             pull = decoder_of(response.headers.get("content-encoding", ""), _pieces_of(response))
             if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-                return _rebuilt(response, stream=_Events(pull, response, self._max_message_bytes, exchange))
+                return _rebuilt(response, stream=self._events(request, response, pull, exchange))
             return await exchange.wait(partial(self._read, request, response, pull))
         except (WireError, RequestCancelled):
             await response.aclose()
             raise
+
+    def _events(
+        self, request: httpx2.Request, response: httpx2.Response, pull: Pull, exchange: Exchange
+    ) -> BoundedEvents:
+        def give_up() -> None:
+            # No call waits for the standalone stream, and the SDK would open it again, and be flooded again.
+            if request.method == "GET":
+                self._on_lost(Breakage.FLOODED.value)
+
+        return BoundedEvents(pull, response.aclose, self._max_message_bytes, exchange, on_flood=give_up)
 
     async def _read(self, request: httpx2.Request, response: httpx2.Response, pull: Pull) -> httpx2.Response:
         body = BoundedBody(pull, self._max_message_bytes)
@@ -127,13 +140,13 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         broken = breakage_of_status(status)
         # An error that the server itself reports in JSON-RPC is passed on unchanged.
         if broken is not None and not _is_jsonrpc_error(content):
-            self.last_error, content = broken.value, _message(broken)
+            self.last_error, content = broken.value, failing_message(broken)
             response.headers["content-type"] = "application/json"
         # During a handshake the SDK itself learns from the status which version the server speaks.
         elif 400 <= status < 500 and not (_HANDSHAKE.search(request.content[:300]) or _is_jsonrpc_error(content)):
             content = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": http_refused(status, content)})
             response.headers["content-type"] = "application/json"
-        return _rebuilt(response, content=content)
+        return _rebuilt(response, content=await repair_bytes(content) if content else content)
 
     def _leads_on(self, request: httpx2.Request, response: httpx2.Response) -> bool:
         try:
@@ -144,62 +157,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     def _broken(self, breakage: Breakage, last_error: str = "") -> httpx2.Response:
         self.last_error = last_error or breakage.value
         headers = {"content-type": "application/json"}
-        return httpx2.Response(_STATUS.get(breakage, 502), headers=headers, content=_message(breakage))
-
-
-class _Events(httpx2.AsyncByteStream):
-    """An event stream, decompressed in bounded steps, whole events at a time.
-
-    An event that is too large, or cannot be decompressed, is replaced by one that fails the request which the stream
-    answers (the SDK inserts the request's id), and the stream ends.
-    """
-
-    def __init__(self, pull: Pull, response: httpx2.Response, max_event_bytes: int, exchange: Exchange) -> None:
-        self._pull = pull
-        self._exchange = exchange
-        self._response = response
-        self._max_event_bytes = max_event_bytes
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        held = bytearray()
-        try:
-            while piece := await self._exchange.wait(self._pull):
-                # Only the new bytes are searched; otherwise a long event would cost the square of its length.
-                seen = max(0, len(held) - _END_MAX_BYTES)
-                held += piece
-                if end := _end_of_events(held, seen):
-                    events = bytes(held[:end])
-                    del held[:end]
-                    if await run_in_slices(counted(events)):
-                        yield _failing_event(Breakage.TOO_LARGE)
-                        return
-                    yield events
-                if len(held) > self._max_event_bytes:
-                    yield _failing_event(Breakage.TOO_LARGE)
-                    return
-            if not await run_in_slices(counted(bytes(held))):
-                yield bytes(held)
-        except WireError:
-            yield _failing_event(Breakage.UNDECODABLE)
-        except RequestCancelled:
-            yield _failing_event(Breakage.LOST)
-
-    async def aclose(self) -> None:
-        await self._response.aclose()
-
-
-def _end_of_events(held: bytearray, start: int) -> int:
-    """Return the end of the last whole event, searching from `start`; 0 when there is none."""
-    found = ((held.rfind(end, start), len(end)) for end in _ENDS)
-    return max(at + length if at >= 0 else 0 for at, length in found)
-
-
-def _failing_event(breakage: Breakage) -> bytes:
-    return b"event: message\ndata: " + _message(breakage) + b"\n\n"
-
-
-def _message(breakage: Breakage) -> bytes:
-    return orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error_of(breakage)})
+        return httpx2.Response(_STATUS.get(breakage, 502), headers=headers, content=failing_message(breakage))
 
 
 def _pieces_of(response: httpx2.Response) -> Pull:
@@ -304,7 +262,10 @@ class HttpTransport:
             streamable_http_client(self._url, http_client=client, max_sse_event_size=None) as streams,
         ):
             try:
-                yield JSONRPCDispatcher(*streams), bounded, fast
+                # An answer of the hub goes out by a POST of its own, which the server may not take.
+                requests = PeerRequests(on_lost)
+                inbox, outbox = BoundedInbox(streams[0], requests), BoundedOutbox(streams[1], requests)
+                yield JSONRPCDispatcher(inbox, outbox), bounded, fast
             finally:
                 fast.close()
 
@@ -324,15 +285,13 @@ class HttpTransport:
         return self._tls
 
 
-def pool(tls: ssl.SSLContext, connections_max: int = CONNECTIONS_MAX) -> httpx2.AsyncHTTPTransport:
-    """Return a pool of HTTP/1.1 keep-alive connections. It raises httpx2.TransportError; ConnectError and similar when
-    nothing was sent."""
-    return httpx2.AsyncHTTPTransport(
+def pool(tls: ssl.SSLContext, connections_max: int = CONNECTIONS_MAX) -> PooledTransport:
+    """Return a pool of HTTP/1.1 keep-alive connections."""
+    return PooledTransport(
         tls,
-        trust_env=False,
-        limits=httpx2.Limits(
-            max_connections=connections_max, max_keepalive_connections=_IDLE_MAX, keepalive_expiry=_KEEP_ALIVE_S
-        ),
+        connections_max=connections_max,
+        idle_max=_IDLE_MAX,
+        keep_alive_s=_KEEP_ALIVE_S,
         socket_options=_PROBES,
     )
 

@@ -27,10 +27,12 @@ class Tail:
         self._unfinished = b""
 
     def feed(self, data: bytes) -> None:
-        *whole, rest = data[-2 * BYTES_MAX :].split(b"\n")
+        # From the end: a flood of empty lines is not split into lines that nobody will read.
+        *whole, rest = data[-2 * BYTES_MAX :].rsplit(b"\n", LINES_MAX)
         if whole:
-            whole[0] = self._unfinished + whole[0]
-            for line in whole[-LINES_MAX:]:
+            *earlier, last = whole[0].rsplit(b"\n", 1)
+            whole[0] = last if earlier else self._unfinished + last
+            for line in whole:
                 self._keep(line[:LINE_MAX_BYTES])
             self._unfinished = b""
         self._unfinished = (self._unfinished + rest)[:LINE_MAX_BYTES]

@@ -25,6 +25,7 @@ from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.calling import INLINE_MAX_BYTES, LargeParts, ToolCaller, unkept
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.mcp.lists import count_of, listed
+from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 from toolhub_service.adapters.upstream import as_object, as_string, one_line, quoted, shortened
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -32,6 +33,7 @@ from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, Primitive, ToolSpec
 from toolhub_service.guards.secrets import Mask, Redact
+from toolhub_service.schema.repaired_json import repair_evidence
 
 PROMPTS_MAX: Final = 500
 ARGUMENTS_MAX: Final = 64
@@ -262,7 +264,7 @@ async def get_prompt(server: McpServer, call: GrantedCall, caller: ToolCaller) -
         value["description"] = shortened(words, _WORDS_MAX_BYTES)
     return Outcome(
         value=value,
-        evidence=(evidence_of(call, session, f"gave the prompt {one_line(name, 80)}"),),
+        evidence=evidence_of(call, session, f"gave the prompt {one_line(name, 80)}", answer),
         artifacts=tuple(keeping.refs),
         truncated=keeping.is_incomplete,
     )
@@ -293,10 +295,16 @@ async def complete(server: McpServer, call: GrantedCall, caller: ToolCaller) -> 
         value["total"] = total
     if isinstance(completion.get("hasMore"), bool):
         value["hasMore"] = completion["hasMore"]
-    return Outcome(value=value, evidence=(evidence_of(call, session, "completed an argument"),))
+    return Outcome(value=value, evidence=evidence_of(call, session, "completed an argument", answer))
 
 
-def evidence_of(call: GrantedCall, session: McpSession, what: str) -> Evidence:
-    """Return the evidence; `what` is what the tool did, as part of a sentence."""
+def evidence_of(
+    call: GrantedCall, session: McpSession, what: str, answer: JsonObject | None = None
+) -> tuple[Evidence, ...]:
+    """Return the evidence; `what` is what the tool did, as part of a sentence. `answer`: what the server said, perhaps
+    repaired."""
     attributes = {"source": call.spec.source, "server": session.server, "protocol": session.protocol}
-    return Evidence(EvidenceType.TOOL, call.call.call_id, f"{call.spec.name} {what}", attributes=attributes)
+    call_id = call.call.call_id
+    proof = Evidence(EvidenceType.TOOL, call_id, f"{call.spec.name} {what}", attributes=attributes)
+    repairs = () if answer is None else take_remarks(answer)[1]
+    return (proof, *repair_evidence(call_id, repairs))

@@ -213,7 +213,7 @@ async def read_resource(server: McpServer, call: GrantedCall, caller: ToolCaller
         shown.append({**await keeping.contents(own), "uri": as_string(fields.get("uri")) or uri})
     return Outcome(
         value={"contents": shown},
-        evidence=(evidence_of(call, session, f"read {one_line(uri, 200)}"),),
+        evidence=evidence_of(call, session, f"read {one_line(uri, 200)}", answer),
         artifacts=tuple(keeping.refs),
         truncated=keeping.is_incomplete,
     )
@@ -235,8 +235,8 @@ async def subscribe_to_resource(server: McpServer, call: GrantedCall, caller: To
         with suppress(TimeoutError):  # the subscription follows a little after the answer
             async with asyncio.timeout(_ASKED_S):
                 await asked.wait()
-    proof = evidence_of(call, session, f"subscribed to {one_line(uri, 200)}")
-    return Outcome(value={"subscribed": True}, evidence=(proof,))
+    proofs = evidence_of(call, session, f"subscribed to {one_line(uri, 200)}")
+    return Outcome(value={"subscribed": True}, evidence=proofs)
 
 
 async def subscribe_again(server: McpServer, session: McpSession) -> None:

@@ -21,18 +21,25 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import msgspec
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, jsonrpc_message_adapter
 
 from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_of
 from toolhub_service.adapters.mcp.kind import StdioTerms
 from toolhub_service.adapters.mcp.lines import Lines, Tail, TooLong, later_messages
 from toolhub_service.adapters.mcp.reaper import REAPER
+from toolhub_service.adapters.mcp.wire.events import MESSAGES_FREE, MESSAGES_PER_S, line_allowance
+from toolhub_service.adapters.mcp.wire.inbox import PeerRequests
+from toolhub_service.adapters.mcp.wire.pump import LinePump
+from toolhub_service.adapters.mcp.wire.repairs import repair_message
+from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.sandbox.process import Child, Program, spawn, wait_up_to
+from toolhub_service.tools.egress.framing import Pace
 
 HELD_MAX = 256  # messages, after which the pipe is not read until half of them are taken
 HELD_MAX_BYTES = 1024 * 1024
@@ -100,8 +107,10 @@ class SendQueue(ObjectSendStream[SessionMessage]):
     It writes to the pipe, and waits while the program does not read, until the deadline of the waiting call.
     """
 
-    def __init__(self, write: Callable[[bytes], None]) -> None:
+    def __init__(self, write: Callable[[bytes], None], on_sent: Callable[[JSONRPCMessage], None]) -> None:
+        """`on_sent` is called with each message that was written."""
         self._write = write
+        self._on_sent = on_sent
         self._open = asyncio.Event()
         self._open.set()
         self._is_over = False
@@ -136,6 +145,7 @@ class SendQueue(ObjectSendStream[SessionMessage]):
         if self._is_over:
             raise anyio.BrokenResourceError
         self._write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        self._on_sent(message)
 
     async def aclose(self) -> None:
         self.end()
@@ -155,6 +165,14 @@ _NO_PROGRAM = "Its program ended."
 # Reasons that are replaced once it is known how the program ended.
 PIPE_REASONS = frozenset({_NO_OUTPUT, _NO_INPUT, _NO_PROGRAM})
 
+# Why the pipe is not read.
+_FULL = "full"
+_PACE = "pace"
+_EARNED = 10  # messages that one of the hub's own allows for
+# A longer line is repaired in a thread, a few at a time.
+_AT_ONCE_BYTES = 64 * 1024
+_MENDING_MAX = 4
+
 _read = msgspec.json.Decoder().decode
 OnEnd = Callable[[str], None]  # called once, with the reason, when the program or its pipes are gone
 
@@ -163,9 +181,13 @@ class PipeProtocol(asyncio.SubprocessProtocol):
     """One run of the program: receives what it writes, and notices its end."""
 
     def __init__(self, max_message_bytes: int, on_end: OnEnd) -> None:
-        self.inbox = ReceiveQueue(self._pause_reading)
-        self.outbox = SendQueue(self._write)
-        self._lines = Lines(max_message_bytes)
+        self.inbox = ReceiveQueue(self._hold_back)
+        self.outbox = SendQueue(self._write, self._on_sent)
+        self._pump = LinePump(Lines(max_message_bytes), self._take_line, self._pause_reading)
+        self._requests = PeerRequests(self.end)
+        self._lines = line_allowance()
+        self._pace = Pace(MESSAGES_FREE, MESSAGES_PER_S)
+        self._mending: set[asyncio.Task[None]] = set()
         self._tail = Tail()
         self._on_end: OnEnd | None = on_end
         self._transport: asyncio.SubprocessTransport | None = None
@@ -221,15 +243,14 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         if fd == 2:
             self._tail.feed(data)
             return
-        for line in self._lines.feed(data):
-            if isinstance(line, TooLong):
-                self._on_oversized_line(line)
-            elif line.strip() and not self._taken(line):
-                self._on_invalid_line(line)
+        self._pump.feed(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd != 2:
-            self.end(_NO_OUTPUT if fd == 1 else _NO_INPUT)
+        if fd == 1:
+            # What it wrote before may hold an answer.
+            self._pump.finish(lambda: self.end(_NO_OUTPUT))
+        elif fd == 0:
+            self.end(_NO_INPUT)
 
     def process_exited(self) -> None:
         code = self._transport.get_returncode() if self._transport else None
@@ -238,7 +259,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
                 f"Its program ended (exit code {code})." if code >= 0 else f"Its program was killed (signal {-code})."
             )
         # Standard output may still hold an answer, and a child of the program may keep it open for ever.
-        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.end, _NO_PROGRAM)
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._pump.finish, lambda: self.end(_NO_PROGRAM))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
@@ -251,7 +272,11 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         self.outbox.set_full(False)
 
     def end(self, why: str) -> None:
-        """End both streams; requests in flight fail at once. An empty reason is not reported."""
+        """End both streams; requests in flight fail at once, and what the program still writes is dropped. An empty
+        reason is not reported."""
+        self._pump.stop()
+        for task in self._mending:
+            task.cancel()
         self.inbox.end()
         self.outbox.end()
         on_end, self._on_end = self._on_end, None
@@ -268,16 +293,62 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             lines.append(f"{self._too_long} messages were larger than the source's limit.")
         return lines
 
+    def _take_line(self, line: bytes | TooLong) -> None:
+        if isinstance(line, TooLong):
+            self._on_oversized_line(line)
+            return
+        if not self._lines.take(1, len(line)):
+            self.end(Breakage.FLOODED.value)
+        elif line.strip() and not self._taken(line):
+            self._on_invalid_line(line)
+
     def _taken(self, line: bytes) -> bool:
         """Return whether the line is a message. Parsed strictly: the SDK's own way accepts NaN and takes five times as
         long."""
         try:
             # Parsed by msgspec, as with HTTP, so that both transports accept the same JSON.
-            message = jsonrpc_message_adapter.validate_python(_read(line), by_name=False)
+            message = _read(line)
+        except (ValueError, RecursionError):
+            return self._repaired(line)
+        return self._put(message, len(line))
+
+    def _put(self, parsed: Any, size_bytes: int) -> bool:
+        try:
+            message = jsonrpc_message_adapter.validate_python(parsed, by_name=False)
         except (ValueError, RecursionError):
             return False
-        self.inbox.put(SessionMessage(message), len(line))
+        self._requests.received(message)
+        if self._requests.are_answers_made_up:
+            self.end(Breakage.FLOODED.value)
+            return True
+        self.inbox.put(SessionMessage(message), size_bytes)
+        if (pause_s := self._pace.take(1)) > 0:
+            self._pump.hold(_PACE)
+            asyncio.get_running_loop().call_later(pause_s, self._pump.release, _PACE)
         return True
+
+    def _repaired(self, line: bytes) -> bool:
+        """Return whether the line is a message with JSON that can be repaired."""
+        if not line.lstrip().startswith(b"{"):
+            return False
+        if len(line) <= _AT_ONCE_BYTES:
+            message = repair_message(line)
+            return message is not None and self._put(message, len(line))
+        if len(self._mending) >= _MENDING_MAX:
+            return False
+        task = asyncio.get_running_loop().create_task(self._mend(line))
+        self._mending.add(task)
+        task.add_done_callback(self._mending.discard)
+        return True
+
+    async def _mend(self, line: bytes) -> None:
+        message = await in_thread(repair_message, line)
+        if message is None or not self._put(message, len(line)):
+            self._on_invalid_line(line)
+
+    def _on_sent(self, message: JSONRPCMessage) -> None:
+        self._requests.sent(message)
+        self._pace.earn(_EARNED)
 
     def _on_invalid_line(self, line: bytes) -> None:
         """Fail the request that an invalid line would have answered, and keep messages that follow a broken one in its
@@ -311,6 +382,13 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         pipe = self._transport.get_pipe_transport(0) if self._transport else None
         assert isinstance(pipe, asyncio.WriteTransport)
         pipe.write(data)
+
+    def _hold_back(self, is_full: bool) -> None:
+        """Stop reading while the SDK does not keep up."""
+        if is_full:
+            self._pump.hold(_FULL)
+        else:
+            self._pump.release(_FULL)
 
     def _pause_reading(self, is_full: bool) -> None:
         pipe = self._transport.get_pipe_transport(1) if self._transport else None

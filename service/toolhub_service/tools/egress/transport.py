@@ -29,6 +29,7 @@ from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import Networks
 from toolhub_service.guards.urls import CheckedUrl, check_url
 from toolhub_service.tools.egress.backend import Closings, GuardedBackend, MessageStream
+from toolhub_service.tools.egress.framing import FIELDS_MAX
 from toolhub_service.tools.egress.wire import WIRE_ERRORS, Breakage, Delivery, WireError, wire_error
 
 # DNS by the operating system, in threads of its own: a slow name server must not delay other work.
@@ -207,7 +208,6 @@ class Exchange(httpx.AsyncByteStream):
             await answer.aclose()
 
 
-FIELDS_MAX = 256
 _CHECKED = "toolhub.checked_url"
 _DELIVERY = "toolhub.delivery"
 _SENDING = "http11.send_request_headers.started"

@@ -11,6 +11,7 @@ from mcp_types import JSONRPCError, JSONRPCResponse
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.lines import VALUES_MAX, ValueCounter
 from toolhub_service.adapters.mcp.stdio import PipeProtocol
+from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 
 GOOD = b'{"jsonrpc":"2.0","id":9,"result":{"a":1}}'
 DEEP = b"[" * 2_000 + b"]" * 2_000
@@ -35,15 +36,10 @@ def failure_of(message: Any) -> tuple[object, str]:
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"jsonrpc":"2.0","id":4,"result":{"n":NaN}}',
-        b'{"jsonrpc":"2.0","id":4,"result":{"n":-Infinity}}',
-        b'{"jsonrpc":"2.0","id":4,"result":{"n":1e999}}',
-        b'{"jsonrpc":"2.0","id":4,"result":{"n":"\\ud800"}}',
-        b'{"jsonrpc":"2.0","id":4,"result":{"n":"\xff"}}',
         b'{"jsonrpc":"2.0","id":4,"result":{"n":' + DEEP + b"}}",
         b'{"jsonrpc":"2.0","id":4}',
         b'{"jsonrpc":"2.0","id":4,"error":"it broke"}',
-        b'{"result":{"n":NaN},"jsonrpc":"2.0","id":4}',
+        b'{"jsonrpc":"2.0","id":4,"result":{"n":nan}}',
         b'[{"jsonrpc":"2.0","id":4,"result":{}}]',
         b'{"jsonrpc":"2.0","id":4,"resu',
     ],
@@ -51,6 +47,26 @@ def failure_of(message: Any) -> tuple[object, str]:
 def test_an_answer_that_cannot_be_read_fails_its_call_at_once_and_no_other(line: bytes) -> None:
     (failed, good), ended = received(line, GOOD)
     assert failure_of(failed) == (4, Breakage.UNDECODABLE.value)
+    assert isinstance(good, JSONRPCResponse)
+    assert not ended
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        (b'{"jsonrpc":"2.0","id":4,"result":{"n":NaN}}', None),
+        (b'{"result":{"n":-Infinity},"jsonrpc":"2.0","id":4}', None),
+        (b'{"jsonrpc":"2.0","id":4,"result":{"n":1e999}}', "1e999"),
+        (b'{"jsonrpc":"2.0","id":4,"result":{"n":"\\ud83d half"}}', "\ufffd half"),
+        (b'{"jsonrpc":"2.0","id":4,"result":{"n":"\xff"}}', "\ufffd"),
+        (b'{"jsonrpc":"2.0","id":4,"result":{"n":"a\x01b"}}', "a\x01b"),
+    ],
+)
+def test_an_answer_that_strict_parsers_refuse_reaches_its_call_with_a_remark(line: bytes, value: object) -> None:
+    (answer, good), ended = received(line, GOOD)
+    assert isinstance(answer, JSONRPCResponse)
+    result, remarks = take_remarks(answer.result)
+    assert (answer.id, result, len(remarks)) == (4, {"n": value}, 1)
     assert isinstance(good, JSONRPCResponse)
     assert not ended
 
@@ -66,7 +82,7 @@ def test_other_output_of_a_program_fails_nothing(line: bytes) -> None:
 
 
 def test_a_question_of_the_server_that_cannot_be_read_fails_no_call_of_the_same_number() -> None:
-    messages, _ = received(b'{"jsonrpc":"2.0","id":4,"method":"roots/list","params":{"n":NaN}}')
+    messages, _ = received(b'{"jsonrpc":"2.0","id":4,"method":"roots/list","params":{"n":nan}}')
     assert messages == []
 
 

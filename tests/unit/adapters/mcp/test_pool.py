@@ -46,7 +46,7 @@ async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncItera
 @asynccontextmanager
 async def sockets(
     tls: ssl.SSLContext | None = None, connections_max: int = 8
-) -> AsyncIterator[httpx2.AsyncHTTPTransport]:
+) -> AsyncIterator[httpx2.AsyncBaseTransport]:
     transport = pool(tls or ssl.create_default_context(), connections_max)
     try:
         yield transport
@@ -54,7 +54,7 @@ async def sockets(
         await transport.aclose()
 
 
-async def post(transport: httpx2.AsyncHTTPTransport, url: str, content: bytes = b"{}", **timeout: float) -> bytes:
+async def post(transport: httpx2.AsyncBaseTransport, url: str, content: bytes = b"{}", **timeout: float) -> bytes:
     extensions = {"timeout": timeout}
     response = await transport.handle_async_request(httpx2.Request("POST", url, content=content, extensions=extensions))
     try:
