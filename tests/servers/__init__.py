@@ -41,7 +41,7 @@ def install() -> str:
     done = modules / ".installed"
     if done.exists() and done.read_bytes() == lock.read_bytes():
         return str(modules)
-    _run("npm", "ci", "--ignore-scripts", "--silent")
+    _run("npm", "ci", "--ignore-scripts", "--loglevel=error")
     done.write_bytes(lock.read_bytes())
     return str(modules)
 
