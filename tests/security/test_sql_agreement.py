@@ -27,8 +27,6 @@ from toolhub_service.guards.sql import read_sql
 from toolhub_service.tools.database.postgres_touched import touched_by
 from toolhub_service.tools.database.sqlite_authorizer import StatementAuthorizer
 
-pytestmark = pytest.mark.promise("databases.decided-by-the-database")
-
 CORPUS = Path(__file__).parent / "sql_corpus"
 SEED = int(os.environ.get("TOOLHUB_SQL_SEED", "29"))
 STATEMENTS = int(os.environ.get("TOOLHUB_SQL_STATEMENTS", "1000"))
@@ -151,6 +149,7 @@ def trees(connection: sqlite3.Connection, program: list[Any]) -> set[str]:
     return {names[root] for root, database in opened if database == 0 and root in names}
 
 
+@pytest.mark.promise("databases.decided-by-the-database")
 def test_in_sqlite_no_random_statement_touches_what_policy_is_not_shown() -> None:
     statements = Statements("sqlite", SEED)
     compared = 0
@@ -179,6 +178,7 @@ async def session(reader_url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]
         yield connection
 
 
+@pytest.mark.promise("databases.decided-by-the-database")
 async def test_in_postgres_no_random_statement_touches_what_policy_is_not_shown(
     session: psycopg.AsyncConnection[Any],
 ) -> None:

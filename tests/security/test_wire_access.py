@@ -43,12 +43,11 @@ async def keyed(tmp_path: Path) -> AsyncIterator[KeyedHub]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("CORE/fs.writeText", "core/fs.writetext", "core/fs.writeText ", " core/fs.writeText", "core/fs.writeText\0"),
+        *("CORE/fs.writeText", "core/fs.writetext", "core/fs.writeText ", " core/fs.writeText"),
         *("core/fs.writeText\u200b", "core//fs.writeText", "core/./fs.writeText", "core/x/../fs.writeText"),
         *(
             "ｃｏｒｅ/fs.writeText",
             "соre/fs.writeText",
-            "core/fs.writeText\n",
             "core/fs%2ewriteText",
             "core\\fs.writeText",
         ),
@@ -57,6 +56,13 @@ async def keyed(tmp_path: Path) -> AsyncIterator[KeyedHub]:
 async def test_no_other_spelling_of_a_name_passes_a_rule_about_it(keyed: KeyedHub, name: str) -> None:
     assert kind(await keyed.invoke("bob", "core/fs.writeText", {"path": "a", "text": "b"})) == "POLICY_DENIED"
     assert kind(await keyed.invoke("bob", name, {"path": "a", "text": "b"})) == "TOOL_NOT_FOUND"
+
+
+@pytest.mark.parametrize("name", ["core/fs.writeText\0", "core/fs.writeText\n", "core/fs.write\u202eText"])
+async def test_a_name_that_is_not_one_line_is_refused_by_the_contract(keyed: KeyedHub, name: str) -> None:
+    code, details = await status(keyed.invoke("bob", name, {"path": "a", "text": "b"}))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "intent.tool: must be one line" in details
 
 
 @pytest.mark.promise("policy.one-spelling")

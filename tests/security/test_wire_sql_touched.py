@@ -16,8 +16,6 @@ import pytest
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import error_pb2
 
-pytestmark = pytest.mark.promise("databases.decided-by-the-database")
-
 GRANTS = """
 extends: none
 grants: [{principals: ["*"], capabilities: [read:db, write:db, danger:destructive]}]
@@ -139,6 +137,7 @@ TARGETS = [
 MERGE = "WITH hidden AS (SELECT 1 AS a) MERGE INTO hidden h USING ok ON ok.a = h.a WHEN MATCHED THEN DELETE"
 
 
+@pytest.mark.promise("databases.decided-by-the-database")
 @pytest.mark.parametrize("policy", [GRANTS, DENIED], ids=["listed tables", "a rule that denies"])
 async def test_the_target_of_a_write_is_never_a_with_query(tmp_path: Path, databases: Databases, policy: str) -> None:
     entries = databases.entries(tables=["ok"] if policy is GRANTS else [])
@@ -247,6 +246,7 @@ ADDING = [
 ]
 
 
+@pytest.mark.promise("databases.decided-by-the-database")
 async def test_a_rule_sees_what_views_rules_triggers_policies_and_partitions_add(
     tmp_path: Path, databases: Databases
 ) -> None:

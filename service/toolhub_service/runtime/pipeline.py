@@ -219,9 +219,8 @@ class Pipeline:
             await self._store_before_effect(state, granted)
         else:
             await self.recorder.ready()
-        if (
-            now_s := self.clock.monotonic_s()
-        ) >= granted.deadline_s:  # a slot or the disk has taken what time there was
+        now_s = self.clock.monotonic_s()
+        if now_s >= granted.deadline_s:  # waiting for a slot or the disk has used the time
             raise too_late(now_s, granted.deadline_s)
 
         begun_ns[EXECUTE] = perf_counter_ns()
