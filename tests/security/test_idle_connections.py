@@ -136,3 +136,21 @@ async def test_strangers_on_this_machine_do_not_keep_a_browser_from_its_proxy() 
                 assert await status(proxy, port, "CONNECT example.com:443 HTTP/1.1") == 403
     finally:
         await proxy.close()
+
+
+@pytest.mark.parametrize("body", ["content-length: 2", "transfer-encoding: chunked"])
+async def test_a_request_refused_before_its_body_has_come_leaves_the_connection_open(body: str, tmp_path: Path) -> None:
+    """HTTP clients send heads and bodies apart, and write the next request on a connection that was not closed."""
+    rest = b"{}" if "length" in body else b"2\r\n{}\r\n0\r\n\r\n"
+    async with mcp_port(tmp_path) as port, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):
+            writer.write(head("", "localhost", body))
+            refusal = await reader.readuntil(b"\r\n\r\n")
+            assert refusal.startswith(b"HTTP/1.1 401 ")
+            length = int(refusal.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            assert b"Send a key." in await reader.readexactly(length)
+            writer.write(rest)
+        writer.write(HEALTH)
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()

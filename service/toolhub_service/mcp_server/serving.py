@@ -219,14 +219,26 @@ class BoundedProtocol(H11Protocol):
             return
         if passed:
             super().data_received(passed)
+        cycle: Any = self.cycle  # None before the first request
+        is_answered = cycle is not None and cycle.response_complete
+        if passed and is_answered and self._framing.is_whole:
+            self._end_answered_request()
+            return
         if self._framing.is_whole and self._framing.held_bytes:
             self.transport.pause_reading()  # what follows waits in the kernel
-        cycle: Any = self.cycle  # None before the first request
-        if cycle is not None and not cycle.response_complete:
+        if cycle is not None and not is_answered:
             self._accepted.begin()
             self._stop_waiting()
         elif self._late is None and not self._framing.is_between:
             self._wait_for_head()  # also for the rest of a request that was answered before its end
+
+    def _end_answered_request(self) -> None:
+        """The rest of a request that was answered before its end, such as one without a valid key, has arrived: the
+        connection is idle, and open for the next one."""
+        self._stop_waiting()
+        # uvicorn sets it only when a response ends.
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self.loop.call_soon(self._next_request)
 
     def _refuse(self, refused: RequestRefused) -> None:
         """Answer, unless the answer to an earlier request is on its way, and close: what follows cannot be read."""
