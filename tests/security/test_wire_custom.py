@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,9 @@ from msgspec import Meta
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from toolhub.v1 import error_pb2
 from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import EvidenceType
+from toolhub_service.schema.repaired_json import HALVES, NO_NUMBER
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
@@ -36,11 +39,14 @@ def endless() -> Any:
     return endless()
 
 
-NO_JSON = frozenset({"surrogate", "not a number"})
-"""Answers that get as far as step 7."""
+REPAIRED: dict[str, tuple[Callable[[], Any], JsonValue, str]] = {
+    "a surrogate": (lambda: "a \ud800 b", "a \ufffd b", HALVES),
+    "a surrogate in a name": (lambda: {"\udfff": 1}, {"\ufffd": 1}, HALVES),
+    "not a number": (lambda: float("nan"), None, NO_NUMBER),
+    "an infinity in a list": (lambda: [1, float("-inf")], [1, None], NO_NUMBER),
+}
+"""Answers that JSON cannot hold, what is delivered of them, and the remark in evidence."""
 ANSWERS: dict[str, Callable[[], Any]] = {
-    "surrogate": lambda: "\ud800",
-    "not a number": lambda: float("nan"),
     "an object": object,
     "too deep": lambda: nested(5_000),
     "a cycle": cyclic,
@@ -72,6 +78,8 @@ class Misbehaving(Tool["Misbehaving.In", "Misbehaving.Out"]):
     async def run(self, args: In, context: ToolContext) -> Out:
         if args.how in RAISED:
             raise RAISED[args.how]
+        if args.how in REPAIRED:
+            return self.Out(value=REPAIRED[args.how][0]())
         if args.how in ANSWERS:
             return self.Out(value=ANSWERS[args.how]())
         if args.how == "odd error":
@@ -95,12 +103,25 @@ async def misbehaving_hub(tmp_path: Path) -> AsyncIterator[RunningHub]:
 @pytest.mark.parametrize("how", [*ANSWERS, *RAISED])
 async def test_any_answer_or_exception_of_a_tool_becomes_a_result(misbehaving_hub: RunningHub, how: str) -> None:
     result = await misbehaving_hub.invoke("acme/wild.run", {"how": how})
-    kind = ErrorKind.OUTPUT_SCHEMA_INVALID if how in NO_JSON else ErrorKind.OUTCOME_UNKNOWN
-    assert result.error.kind == error_pb2.ErrorKind.Value(f"ERROR_KIND_{kind.value}")
+    assert result.error.kind == error_pb2.ERROR_KIND_OUTCOME_UNKNOWN
     assert result.attempts == 1
     asked, settled = (chained.event for chained in await misbehaving_hub.events())
-    assert (asked.call_id, settled.call_id, settled.outcome) == (result.call_id, result.call_id, kind.value)
+    assert (asked.call_id, settled.call_id, settled.outcome) == (result.call_id, result.call_id, "OUTCOME_UNKNOWN")
     assert (await misbehaving_hub.invoke("core/util.time.now")).ok
+
+
+@pytest.mark.parametrize("how", REPAIRED)
+async def test_an_answer_that_json_cannot_hold_is_delivered_repaired_and_evidence_says_so(
+    misbehaving_hub: RunningHub, how: str
+) -> None:
+    result = await misbehaving_hub.invoke("acme/wild.run", {"how": how})
+    _, value, remark = REPAIRED[how]
+    assert result.ok, result.error
+    assert json.loads(result.result_json) == {"value": value}
+    assert result.attempts == 1
+    assert [shown.attributes["repaired"] for shown in result.evidence if "repaired" in shown.attributes] == [remark]
+    asked, settled = (chained.event for chained in await misbehaving_hub.events())
+    assert (asked.call_id, settled.call_id, settled.outcome) == (result.call_id, result.call_id, "ok")
 
 
 @pytest.mark.parametrize("how", ["odd error", "deep error", "deepest error"])
