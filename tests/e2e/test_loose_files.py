@@ -154,7 +154,7 @@ def test_serve_and_doctor_report_the_same(cli: CommandLine) -> None:
     for words in (("serve",), ("serve", "--workers", "2")):
         refused = cli(*words, "--config", str(config))
         assert refused.code == 1
-        typed = re.findall(r"^  (chmod .*)$", refused.err, re.MULTILINE)
+        typed = re.findall(r"^ +(chmod .*)$", refused.err, re.MULTILINE)
         assert typed == [f"chmod go-w {config}", f"chmod go-w {policy}"]
     result = cli("doctor", "--config", str(config), "-o", "json")
     assert result.code == 1

@@ -297,7 +297,7 @@ MAKERS: Final[Mapping[str, tuple[str, ...]]] = {
     "tools/programs/foresight.py": ("an inner call",),
     "adapters/skill/plan.py": ("an inner call",),
     "adapters/skill/runner.py": ("an inner call",),
-    "adapters/skill/inner_socket.py": ("an inner call",),
+    "adapters/skill/call_door.py": ("an inner call",),
 }
 """Files that make calls, and the rows that try them."""
 

@@ -13,14 +13,16 @@ from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import event_pb2
 from toolhub_service.cli.audit_events import newest
 from toolhub_service.cli.client import Connection
+from toolhub_service.cli.lost_answers import Sent
 
 
 @dataclass
 class FakeAuditStub:
-    """AuditService.ListEvents over events of given ages; counts what it has sent."""
+    """AuditService.ListEvents over events of given ages; counts the events that it has sent."""
 
     ages_s: list[float]
-    sent: int = 0
+    events_sent: int = 0
+    sent: Sent = field(default_factory=Sent)
     asked: int = 0
     timeout_s: float = 1.0
     metadata: tuple[()] = ()
@@ -38,7 +40,7 @@ class FakeAuditStub:
         fitting = [n for n, age_s in enumerate(self.ages_s) if self.now_ns - age_s * 1e9 >= since_ns]
         begin = int(request.page_token or 0)
         page = fitting[begin : begin + request.page_size]
-        self.sent += len(page)
+        self.events_sent += len(page)
         more = str(begin + len(page)) if begin + len(page) < len(fitting) else ""
         return pb.ListEventsResponse(events=[event_pb2.Event(sequence=n) for n in page], next_page_token=more)
 
@@ -51,7 +53,7 @@ def sequences(log: FakeAuditStub, count: int) -> list[int]:
 def test_a_busy_log_sends_only_its_end() -> None:
     log = FakeAuditStub([10_000 - n for n in range(10_000)])
     assert sequences(log, 20) == list(range(9_980, 10_000))
-    assert log.sent < 100
+    assert log.events_sent < 100
 
 
 @pytest.mark.parametrize("age_s", [1, 100, 10_000, 1e6, 1e8])

@@ -22,6 +22,7 @@ SETTINGS = {setting.path for setting in all_settings()}
 VARIABLES = {setting.variable for setting in all_settings()} | CLIENT_VARIABLES
 VARIABLES |= {f"TOOLHUB_{name}" for name in ("INPUT", "OUTPUT", "CALLS")}  # of a skill's script
 VARIABLES |= {"TOOLHUB_SOCKET", "TOOLHUB_TOKEN"}  # which it had before, as the changelog says
+VARIABLES |= {"TOOLHUB_OSV_URL"}  # of .ci/audit_deps.py, which is no part of the hub
 SECTIONS = {path.partition(".")[0] for path in SETTINGS if "." in path}
 POLICY_KEYS = {f"sandbox.{name}" for name in SandboxRule.__struct_fields__}
 """Of the one section that settings and policy.yaml both have."""
