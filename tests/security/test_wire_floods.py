@@ -21,7 +21,7 @@ from toolhub_service.transport.rpc import Method
 KEYS = {"auth": {"modes": ["api-key"]}}
 # Codes of RST_STREAM: REFUSED_STREAM, or ENHANCE_YOUR_CALM where the client has not acknowledged the limit.
 BY_THE_CORE = {b"\0\0\0\x07", b"\0\0\0\x0b"}
-SENT = 2_000
+SENT = 10_000  # ten times the streams of a connection
 INVOKE = Method("/toolhub.v1.ToolService/Invoke", "toolhub.v1.ToolService", "Invoke", "unary")
 HEALTH = "/grpc.health.v1.Health/Check"
 

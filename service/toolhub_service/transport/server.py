@@ -117,8 +117,8 @@ _HANDSHAKE_S = 20
 _LEAVE_S = 10
 
 # Concurrent RPCs of one connection, health and reflection included; a client that wants more waits or connects again.
-# RFC 9113 §6.5.2 advises 100 at least; nginx and the load balancers of clouds allow 128.
-_STREAMS_A_CONNECTION = 128
+# With 128, gRPC refuses honest clients: it counts streams, too, that have ended and are not released yet.
+_STREAMS_A_CONNECTION = 1_000
 
 # RPCs that have arrived and are not handled yet. Beyond 1,000, gRPC resets some at random as CANCELLED, which no client
 # takes for overload: the admission layer refuses with a status that says when to retry.

@@ -32,7 +32,7 @@ class Refusals:
     """Paces refusals: whoever tries again at once gets its answers later, at most a hundred a second.
 
     gRPC has one queue for all, in which calls of others wait behind each refusal. One that is held back keeps one of
-    the few streams of its connection, and gRPC resets what comes beyond those, without the event loop.
+    the streams of its connection, and gRPC resets what comes beyond those, without the event loop.
     """
 
     def __init__(self, most: int = 1_000, most_of_strangers: int = 4_000) -> None:
