@@ -93,9 +93,9 @@ async def test_auditor_reads_what_others_own(server: ArtifactServer) -> None:
         ({"media_type": "nonsense"}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_MEDIA_TYPE"),
         *(
             ({"name": name}, grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST")
-            for name in ("../x", "/etc/passwd", "a\\b", "a\x00b", "x" * 256)
+            for name in ("../x", "/etc/passwd", "a\\b", "a\x00b", "a\nb", "\x1b[2J", "gnp.\u202eexe", "x" * 256)
         ),
-        *(({"name": name}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_NAME") for name in (".", "..", "a\nb", "\x1b[2J")),
+        *(({"name": name}, grpc.StatusCode.INVALID_ARGUMENT, "BAD_NAME") for name in (".", "..")),
         ({"task_id": "../x"}, grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED_REQUEST"),
     ],
 )
