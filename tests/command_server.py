@@ -191,9 +191,17 @@ def _forked(
     return ours, out, err
 
 
-@functools.cache
+_STARTING = threading.Lock()
+
+
 def _server() -> socket.socket:
     """One for each process of tests. It ends when its socket is closed, with us at the latest."""
+    with _STARTING:  # of two threads that ask at once, `functools.cache` would let each start one
+        return _started_server()
+
+
+@functools.cache
+def _started_server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     os.set_inheritable(theirs.fileno(), True)
     program = [sys.executable, "-P", __file__, str(theirs.fileno())]
