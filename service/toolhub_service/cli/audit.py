@@ -283,14 +283,14 @@ def _line(event: event_pb2.Event) -> Escaped:
     refused = event.error_kind != error_pb2.ERROR_KIND_UNSPECIFIED
     outcome = styled(event.outcome, fg="red" if refused else "green") if event.outcome else ""
     took = f" {event.duration.ToMicroseconds() / 1_000:.1f} ms" if event.outcome and event.call_id else ""
-    rule = f" [{on_one_line(event.rule_id)}]" if event.rule_id else ""
+    rule = f"[{on_one_line(event.rule_id)}]" if event.rule_id else ""
     cells = (
         _time(event) if is_whole() else f"{event.at.ToDatetime():%H:%M:%S}",
         enum_name(event, "type").ljust(13),
         on_one_line(event.tenant),
         on_one_line(event.principal),
         on_one_line(event.tool),
-        joined(outcome, took, rule) if outcome or rule else "",
+        joined(outcome, took, " " if outcome and rule else "", rule) if outcome or rule else "",
         on_one_line(_summary(event)),
     )
     shown = [cell for cell in cells if cell]

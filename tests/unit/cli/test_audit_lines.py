@@ -28,3 +28,10 @@ def test_a_call_is_shown_with_its_arguments() -> None:
         type=event_pb2.EVENT_TYPE_TOOL_CALLED, tool="x/y", args_summary='{"a": 1}', attributes={"attempts": "1"}
     )
     assert _line(event).endswith('x/y  {"a": 1}')
+
+
+def test_a_rule_is_two_spaces_from_the_tool_and_one_from_an_outcome() -> None:
+    called = event_pb2.Event(type=event_pb2.EVENT_TYPE_TOOL_CALLED, tool="x/y", rule_id="r")
+    assert _line(called).endswith("x/y  [r]")
+    done = event_pb2.Event(type=event_pb2.EVENT_TYPE_TOOL_RESULT, tool="x/y", rule_id="r", outcome="ok")
+    assert _line(done).endswith("x/y  \x1b[32mok\x1b[0m [r]")
