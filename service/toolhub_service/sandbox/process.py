@@ -338,7 +338,7 @@ async def run_process(
     watch = _Watch(keep_bytes, on_output)
     child = await spawn(program, watch)
     timed_out = False
-    watching = None if stop_when is None else asyncio.create_task(watch.stop_after(stop_when(child.signal_group)))
+    watching = None if stop_when is None else asyncio.create_task(watch.stop_after(stop_when, child.signal_group))
     try:
         if on_start is not None:
             on_start(child.get_pid())
@@ -381,8 +381,9 @@ class _Watch(asyncio.SubprocessProtocol):
         self.was_stopped = False
         self._on_output = on_output
 
-    async def stop_after(self, reason: Coroutine[Any, Any, None]) -> None:
-        await reason
+    async def stop_after(self, stop_when: StopWhen, signal_program: Callable[[signal.Signals], None]) -> None:
+        # Called here, not before: a program that ends at once has this task cancelled before its first step.
+        await stop_when(signal_program)
         self.was_stopped = True
         self.over.set()
 

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import resource
 import select
 import signal
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from toolhub_service.sandbox.capture import Capture
-from toolhub_service.sandbox.process import FLOOD_BYTES, Finished, OnOutput, Program, run_process
+from toolhub_service.sandbox.process import FLOOD_BYTES, Finished, OnOutput, Program, StopWhen, run_process
 
 
 async def run(
@@ -20,12 +23,14 @@ async def run(
     seconds: float = 20.0,
     keep_bytes: int = 1000,
     on_output: OnOutput = lambda lines, stream: None,
+    stop_when: StopWhen | None = None,
 ) -> Finished:
     return await run_process(
         Program(["/bin/sh", "-c", code], {"PATH": "/usr/bin:/bin"}, str(folder)),
         deadline_s=asyncio.get_running_loop().time() + seconds,
         keep_bytes=keep_bytes,
         on_output=on_output,
+        stop_when=stop_when,
     )
 
 
@@ -108,6 +113,23 @@ async def test_a_flood_is_ended_and_never_held_in_memory(tmp_path: Path) -> None
 
 async def test_both_streams_count_towards_a_flood(tmp_path: Path) -> None:
     assert (await run("yes >&2", tmp_path)).flooded
+
+
+async def test_a_program_that_ends_at_once_leaves_no_watch_behind(tmp_path: Path) -> None:
+    watched: list[Coroutine[Any, Any, None]] = []
+
+    async def watch() -> None:
+        await asyncio.Event().wait()
+
+    def begin(_: Callable[[signal.Signals], None]) -> Coroutine[Any, Any, None]:
+        watched.append(watch())
+        return watched[-1]
+
+    for _ in range(50):
+        finished = await run("exit 3", tmp_path, stop_when=begin)
+        assert (finished.exit_code, finished.was_stopped) == (3, False)
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+    assert {inspect.getcoroutinestate(each) for each in watched} <= {inspect.CORO_CLOSED}
 
 
 async def test_a_program_that_cannot_be_started_is_an_os_error(tmp_path: Path) -> None:
