@@ -50,7 +50,9 @@ async def test_a_quota_of_ten_gives_ten_in_all_in_any_order(tmp_path: Path, stor
         assert Counter(map(kind, results)) == {"OK": 10, "RATE_LIMITED": 30}
         for refused in (result for result in results if not result.ok):
             assert "ten" in refused.error.message
-            assert 3_500 < refused.error.retry_after.seconds <= 3_600
+            assert not refused.error.retryable, "an hour is longer than a caller waits"
+            assert not refused.error.HasField("retry_after")
+            assert 3_500 < dict(refused.error.details)["passes_in_s"] <= 3_600
         assert (await hubs[0].invoke(FREE, TEXT)).ok
 
 

@@ -315,7 +315,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "limit": "the policy's limit and its counter, or the limit of the hub: `jobs.max_open`, `idempotency`, "
             "`approvals.max_pending`, `large-arguments`, `tenants.max_open_jobs`, `tenants.max_open_approvals`",
             "rate_per_s, quota": "the limit that was exceeded",
-            "passes_in_s": "seconds until the policy's limit lets a call pass, if that is too long to wait for",
+            "passes_in_s": "seconds until the limit lets a call pass, if that is too long to wait for",
             "whose": "of idempotency keys: `all`, or `yours`: the caller holds as many as are left for all others",
             "waits_for": "the upstream or limit whose slots are taken",
         },

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors import LONGEST_WAIT_S, ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import ToolResult
 
 # Refusals of a new idempotency key: too many are remembered, of all or of one principal.
@@ -27,15 +29,19 @@ def share_is_taken(room_in_ms: int) -> ToolFailure:
     """The principal holds as many as are free for all others; `room_in_ms` is the time until the first key expires."""
     message = (
         "The hub remembers as many idempotency keys of yours as it may, for the rest is left to others, and forgets "
-        f"none early. Wait until some expire. {_ADVICE}"
+        f"none early. {_ADVICE}"
     )
     return _refused(message, room_in_ms, "yours")
 
 
 def _refused(message: str, room_in_ms: int, whose: str) -> ToolFailure:
     # Never 0: an immediate retry would find the store as full as before.
-    retry_after_s = max(1.0, room_in_ms / 1_000)
-    return refuse(ErrorKind.RATE_LIMITED, message, retry_after_s=retry_after_s, limit="idempotency", whose=whose)
+    wait_s = max(1.0, room_in_ms / 1_000)
+    details: dict[str, JsonValue] = {"limit": "idempotency", "whose": whose}
+    if wait_s > LONGEST_WAIT_S:
+        details["passes_in_s"] = math.ceil(wait_s)
+    error = ToolError(kind=ErrorKind.RATE_LIMITED, message=message, retry_after_s=wait_s, details=details)
+    return ToolFailure(error)
 
 
 class EffectKey(NamedTuple):
