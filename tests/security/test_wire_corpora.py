@@ -118,11 +118,12 @@ commands:
 
 
 def tree_of(folder: Path) -> dict[str, str]:
-    """Digests of all files that no call may change."""
+    """Digests of all files that no call may change; the hub's own accounts in `.usage` are left to `damage_of`."""
+    own = ("workspaces/local", "workspaces/.usage")
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(("audit", "hub.db")) and "workspaces/local" not in str(path)
+        if path.is_file() and not path.name.startswith(("audit", "hub.db")) and not any(it in str(path) for it in own)
     }
 
 
@@ -155,12 +156,14 @@ async def answers(hub: RunningHub, calls: Iterable[tuple[str, Mapping[str, Any]]
 async def damage_of(corpus_harness: CorpusHarness, activity: ProcessActivity) -> dict[str, Any]:
     """What the payloads reached, started and wrote that they must not; empty where the hub held and still answers."""
     workspaces = {path.name for path in (corpus_harness.folder / "hub" / "workspaces").iterdir()}
+    counted = corpus_harness.folder / "hub" / "workspaces" / ".usage"
     harm = {
         "connections to the canary": corpus_harness.canary.connections,
         "connections": {where[:2] for where in activity.connected} - {("127.0.0.1", corpus_harness.allowed.port)},
         "started": [argv for argv in activity.started if Path(argv[0]).name in SHELLS or argv[0].startswith("os.")],
         "files": tree_of(corpus_harness.folder).items() ^ corpus_harness.tree.items(),
-        "workspaces": workspaces - {"local", "canary.txt"},
+        "workspaces": workspaces - {"local", "canary.txt", ".usage"},
+        "accounts": {path.name for path in counted.iterdir()} - {"local"} if counted.exists() else set(),
         "the hub is gone": not (await corpus_harness.hub.invoke("core/util.time.now")).ok,
     }
     return {name: found for name, found in harm.items() if found}

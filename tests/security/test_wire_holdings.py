@@ -29,6 +29,11 @@ async def keyed(tmp_path: Path) -> AsyncIterator[KeyedHub]:
 # Workspaces
 
 
+def folders_of_callers(root: Path) -> list[str]:
+    """Beside them lies only the folder in which the hub counts their bytes, where no name of a caller leads."""
+    return [folder.name for folder in root.iterdir() if folder.name != ".usage"]
+
+
 @pytest.mark.promise("identity.tenants-apart")
 async def test_two_callers_with_the_same_ids_see_nothing_of_each_other(keyed: KeyedHub) -> None:
     await keyed.invoke(
@@ -49,7 +54,20 @@ async def test_two_callers_with_the_same_ids_see_nothing_of_each_other(keyed: Ke
 
 
 async def test_principals_of_any_name_have_folders_of_their_own(tmp_path: Path) -> None:
-    hostile = ["..", ".", "a/../alice", "alice/", "alice ", "Alice", "ａlice", "../../etc", "-rf", "%2e%2e", "a" * 300]
+    hostile = [
+        "..",
+        ".",
+        ".usage",
+        "a/../alice",
+        "alice/",
+        "alice ",
+        "Alice",
+        "ａlice",
+        "../../etc",
+        "-rf",
+        "%2e%2e",
+        "a" * 300,
+    ]
     async with keyed_hub(tmp_path, *hostile) as keyed:
         for name in ("alice", *hostile):
             wrote = await keyed.invoke(name, "core/fs.writeText", {"path": "me", "text": name}, request_id="r")
@@ -58,7 +76,8 @@ async def test_principals_of_any_name_have_folders_of_their_own(tmp_path: Path) 
             read = await keyed.invoke(name, "core/fs.readText", {"path": "me"}, request_id="r")
             assert json.loads(read.result_json)["text"] == name
         root = Paths(keyed.hub.hub.settings).workspaces
-        assert len(list(root.iterdir())) == 1 + len(hostile)
+        assert len(folders_of_callers(root)) == 1 + len(hostile)
+        assert len(list((root / ".usage").iterdir())) == 1 + len(hostile), "each has an account of its own"
         assert not (root.parent / "me").exists()
 
 
@@ -70,7 +89,7 @@ async def test_request_ids_that_climb_are_refused_or_harmless(keyed: KeyedHub) -
         assert (await status(ask))[0] is grpc.StatusCode.INVALID_ARGUMENT, hostile
     assert (await keyed.invoke("alice", "core/fs.writeText", {"path": "x", "text": "x"}, request_id="a/../bob/r")).ok
     root = Paths(keyed.hub.hub.settings).workspaces
-    assert [folder.name for folder in root.iterdir()] == ["alice"]
+    assert folders_of_callers(root) == ["alice"]
     assert [folder.name for folder in (root / "alice").iterdir()] == ["a%2F..%2Fbob%2Fr"]
 
 
