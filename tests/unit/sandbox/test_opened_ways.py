@@ -139,6 +139,7 @@ def test_a_root_that_may_make_no_mounts_refuses_what_its_user_cannot_reach(tree:
     assert "Install bubblewrap" in cause
 
 
+@needs_root  # a folder is not closed to its owner
 def test_the_outermost_closed_folder_above_each_path_is_found_once(place: Path) -> None:
     (place / "open" / "deep").mkdir(parents=True)
     closed = place / "closed"
