@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import grpc.aio
+import protovalidate
 import pytest
 
 from tests.corpora import load_json, load_lines
 from tests.fakes.http_server import RawServer, always, response, serving
 from tests.hub import RunningHub, running_hub
-from toolhub.v1 import error_pb2, result_pb2
+from toolhub.v1 import call_pb2, error_pb2, result_pb2
 from toolhub_service.tools.egress.transport import SystemResolver
 
 SAMPLE = 40
@@ -131,6 +133,15 @@ def sample(lines: Iterable[str], count: int = SAMPLE) -> list[str]:
     """The same lines on every run."""
     every = sorted({line for line in lines if line})
     return random.Random(20).sample(every, min(count, len(every)))
+
+
+def is_line(name: str) -> bool:
+    """Whether the contract takes it for a tool's name at all; anything else fails the RPC (`ToolIntent.tool`)."""
+    try:
+        protovalidate.validate(call_pb2.ToolIntent(tool=name))
+    except protovalidate.ValidationError:
+        return False
+    return True
 
 
 async def answers(hub: RunningHub, calls: Iterable[tuple[str, Mapping[str, Any]]]) -> list[result_pb2.ToolResult]:
@@ -289,8 +300,14 @@ async def test_strings_templates_and_json_come_back_as_results(
                 ("core/util.json.select", {"json": {text: text}, "path": f"${text}", "language": "jsonpath"}),
                 ("core/fs.writeText", {"path": text, "text": text, "overwrite": True}),
                 ("core/util.time.now", {"timezone": text}),
-                (text[:60] or "x", {text: text}),
             ]
+        names = sorted({text[:60] or "x" for text in strings})
+        calls += [(name, {name: name}) for name in names if is_line(name)]
+        other_names = [name for name in names if not is_line(name)]
+        assert other_names
+        for name in other_names:
+            with pytest.raises(grpc.aio.AioRpcError, match=r"intent\.tool: must be one line"):
+                await harness.hub.invoke(name, {})
         for template in templates:
             calls.append(("core/util.template.render", {"template": template, "data": {"config": template}}))
         calls += [("core/util.json.select", base64.b64decode(data)) for data in texts.values()]
