@@ -22,6 +22,7 @@ from tests.security.hostile_harness import (
     hostile_hub,
 )
 from toolhub.v1 import registry_service_pb2 as pb
+from toolhub_service.schema.repaired_json import HALVES, NO_NUMBER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -43,6 +44,8 @@ class ExpectedStatus(NamedTuple):
     good: tuple[str, ...] = ("echo", "add")
     total: int = -1
     """Tools of the source; negative: any number."""
+    diagnostic: str = ""
+    """Part of the source's diagnostics."""
 
 
 NOT_YET = "nobody has approved"
@@ -59,7 +62,8 @@ EXPECTED: dict[str, ExpectedStatus] = {
     ),
     "patterns": ExpectedStatus(READY, bad={"pattern_4": "linear", "pattern_5": "broken"}, total=8),
     "remote-ref": ExpectedStatus(READY, bad={"remote_ref": "points outside the document"}),
-    "surrogate": ExpectedStatus(DOWN, GARBLED, good=()),
+    "surrogate": ExpectedStatus(READY, good=("echo", "add", "surrogate"), total=3, diagnostic=HALVES),
+    "nan": ExpectedStatus(READY, good=("echo", "add", "nan"), total=3, diagnostic=NO_NUMBER),
     "hidden": ExpectedStatus(
         READY,
         bad=dict.fromkeys(("tags", "bidi", "ansi", "zero_width", "comment", "order", "inside"), NOT_YET),
@@ -100,12 +104,7 @@ DEEP = {
     "web": ExpectedStatus(DOWN, GARBLED, good=()),
     "new": ExpectedStatus(DOWN, GARBLED, good=()),
 }
-NAN = {
-    "pipe": ExpectedStatus(DOWN, GARBLED, good=()),
-    "web": ExpectedStatus(READY, bad={"nan": "not a JSON value"}),
-    "new": ExpectedStatus(READY, bad={"nan": "not a JSON value"}),
-}
-"""The SDK reads what comes over HTTP, and the hub what comes by pipes: strictly, and deeper."""
+"""The SDK reads what comes over HTTP, and the hub what comes by pipes: it reads deeper."""
 HTTP = {
     "http-redirect": "origin that the source does not allow",
     "http-401": "credentials",
@@ -130,13 +129,12 @@ def cases() -> dict[str, tuple[str, str, ExpectedStatus]]:
     }
     found |= {
         source_name(words, "new"): (words, "new", EXPECTED[words])
-        for words in ("hidden", "shadow", "cyclic", "list-half")
+        for words in ("hidden", "shadow", "cyclic", "list-half", "surrogate", "nan")
     }
-    for word, expected_by_transport in (("deep", DEEP), ("nan", NAN)):
-        found |= {
-            source_name(word, transport): (word, transport, expected_status)
-            for transport, expected_status in expected_by_transport.items()
-        }
+    found |= {
+        source_name("deep", transport): ("deep", transport, expected_status)
+        for transport, expected_status in DEEP.items()
+    }
     found |= {
         source_name(word, "web"): (word, "web", ExpectedStatus(DOWN, expected, good=()))
         for word, expected in HTTP.items()
@@ -187,6 +185,7 @@ async def test_a_server_that_lies_about_its_tools_has_its_expected_status(
     assert_status_fit([status])
     assert status.state == expected_status.state, status.message
     assert expected_status.message in status.message
+    assert expected_status.diagnostic in "\n".join(status.diagnostics)
     tools = await harness.tools(name)
     for tool, why in expected_status.bad.items():
         assert tools[tool].state == QUARANTINED

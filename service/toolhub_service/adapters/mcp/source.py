@@ -22,6 +22,7 @@ from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.mcp.prompts import PromptReader, completion_definition
 from toolhub_service.adapters.mcp.resources import RESOURCE_LISTS, resource_definitions, subscribe_again
 from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, listed_skills
+from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 from toolhub_service.adapters.upstream import as_number, one_line, quoted, written
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -70,6 +71,7 @@ class McpToolSource:
         self._reader = DefinitionReader(terms, server.overrides, check_schema, mask)
         self._prompts = PromptReader(terms, server.overrides, check_schema, mask)
         self._last_session: McpSession | None = None
+        self._repairs: tuple[str, ...] = ()  # of the list of tools, when it was last read
         self._reading = asyncio.Lock()  # one reading at a time, because the reader compares with the last one
 
     def restored(self, remote: JsonObject) -> Definition | None:
@@ -119,6 +121,7 @@ class McpToolSource:
             self._last_session = session
             self._reader.begin()
             await self._list(session, listing)
+            self._repairs = tuple(listing.repairs)
             self._server.task_support = dict(listing.task_support)
             self._server.has_task_extension = has_extension(session)
             listing.add(await self._skills(session, listing.problems))
@@ -137,7 +140,10 @@ class McpToolSource:
         self._server.link.listen(changed)
 
     def diagnostics(self) -> Sequence[str]:
-        return tuple(self._redact("\n".join(self._server.link.diagnostics())).split("\n"))
+        lines = list(self._server.link.diagnostics())
+        if self._repairs:
+            lines.append(f"The list of tools was no strict JSON: {'; '.join(self._repairs)}.")
+        return tuple(self._redact("\n".join(lines)).split("\n"))
 
     async def start(self) -> None:
         self._server.link.start()
@@ -234,6 +240,8 @@ class _Listing:
         self._found: list[Definition] = []
         self._seen = 0
         self.problems: list[str] = []
+        self.repairs: dict[str, None] = {}
+        """What was repaired in the JSON of the pages."""
         self.task_support: dict[str, str] = {}
         self.ttl_s: float | None = None
 
@@ -243,6 +251,7 @@ class _Listing:
 
     async def take(self, page: JsonObject) -> None:
         self._note_ttl(page.get("ttlMs"))
+        self.repairs |= dict.fromkeys(take_remarks(page)[1])
         tools = page.get("tools")
         if not isinstance(tools, list | tuple):
             self.problems.append("A page of the list of tools holds no tools.")
