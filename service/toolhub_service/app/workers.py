@@ -85,6 +85,8 @@ class Supervisor:
                 stdout=asyncio.subprocess.PIPE,
             )
             self._running[worker] = process
+            if self._stopping.is_set():  # told to stop while it was being started: the signal has not reached it
+                process.send_signal(signal.SIGTERM)
             await self._wait_until_ready(worker, process)
             status = await process.wait()
             self._running.pop(worker, None)
