@@ -154,7 +154,7 @@ async def test_settings_bound_the_keys(tmp_path: Path) -> None:
         refused = await running.invoke(WRITE, {**NOTE, "path": "b"}, idempotency_key="note:2", request_id="work")
         assert kind(refused) == "ERROR_KIND_RATE_LIMITED"
         assert not refused.error.retryable, "a key is forgotten after hours"
-        assert refused.error.details["passes_in_s"] > 300
+        assert MessageToDict(refused.error.details)["passes_in_s"] > 300
         assert (await running.invoke(WRITE, NOTE, **KEYED)).replayed
 
 

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from google.protobuf.json_format import MessageToDict
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.services import RedisServer
@@ -52,7 +53,7 @@ async def test_a_quota_of_ten_gives_ten_in_all_in_any_order(tmp_path: Path, stor
             assert "ten" in refused.error.message
             assert not refused.error.retryable, "an hour is longer than a caller waits"
             assert not refused.error.HasField("retry_after")
-            assert 3_500 < dict(refused.error.details)["passes_in_s"] <= 3_600
+            assert 3_500 < MessageToDict(refused.error.details)["passes_in_s"] <= 3_600
         assert (await hubs[0].invoke(FREE, TEXT)).ok
 
 
