@@ -165,12 +165,21 @@ async def test_below_the_reserve_reads_go_on_and_every_kind_of_storing_is_refuse
 
 
 async def test_a_program_is_ended_before_the_reserve_is_gone(small_disk: Path) -> None:
+    """It writes so much that it ends within the reserve, and leaves the audit log its part, at any speed."""
     async with hub_on(small_disk) as disk:
-        endless = {"argv": ["split", "-b", "200000", "-a", "6", "/dev/zero", "part"], "timeoutS": 60}
-        ended = (await disk.greedy.call("core/exec.run", endless, request_id="work", timeout_s=120.0)).error
+        assert (await write(disk.greedy, "input", 10)).ok
+        await disk.hub.hub.storage.watch.round()  # the hub takes its part of the reserve
+        (given,) = (small_disk / "hub" / "workspaces").glob("*/work/input")
+        given.write_bytes(bytes(20_000_000))
+        free_bytes, _ = disk.hub.hub.storage.rooms.workspaces.measure()
+        status = os.statvfs(small_disk)
+        held_bytes = free_bytes - status.f_bavail * status.f_frsize
+        fill_to(small_disk / "filler", small_disk, left_bytes=31_000_000 - held_bytes)
+        greedy = {"argv": ["split", "-b", "200000", "-a", "6", "input", "part"], "timeoutS": 60}
+        ended = (await disk.greedy.call("core/exec.run", greedy, request_id="work", timeout_s=120.0)).error
         assert ended.kind == FULL, ended.message
         assert "The program" in ended.message
-        # However far it came before it was killed: what is left of the reserve is the audit log's.
+        # What is left of the reserve is the audit log's.
         await disk.heals(NOW, {})
         assert (await disk.greedy.call("core/fs.listDir", {"path": "."}, request_id="work")).ok
         await disk.heals(DELETE, {"path": "partaaaaaa", "confirm": True}, who=disk.greedy)
