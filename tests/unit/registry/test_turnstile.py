@@ -32,6 +32,7 @@ async def test_a_cancelled_waiter_holds_up_nobody() -> None:
     second.cancel()
     async with asyncio.timeout(60):
         await asyncio.gather(first, third)
+    assert second.cancelled()
 
 
 async def test_others_run_between_the_pieces_of_all_floods() -> None:

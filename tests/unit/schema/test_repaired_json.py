@@ -94,7 +94,7 @@ def test_any_value_can_be_written_once_it_is_repaired(value: Any) -> None:
 def test_what_pythons_own_writer_wrote_is_always_read(value: Any) -> None:
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
         repaired = loads_repaired(text.encode("utf-8", "surrogatepass"))
-        msgspec.json.encode(repaired.value)
+        assert msgspec.json.encode(repaired.value), "what is delivered can be written again"
 
 
 def test_a_strict_text_is_left_alone_and_needs_no_evidence() -> None:
