@@ -21,7 +21,7 @@ import msgspec
 
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import SourceStatus
+from toolhub_service.domain.source import SourceState, SourceStatus
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import Meaning
@@ -222,11 +222,12 @@ def search_tools(
 
 
 def silent_sources(sources: Iterable[SourceStatus], where: ToolFilter = LISTED) -> tuple[SourceStatus, ...]:
-    """Return the sources that are not READY and could have held a match, by name."""
+    """Return the sources that are not READY and could have held a match, by name. One that is switched off offers
+    nothing that was missed."""
     could_hold = (
         status
         for status in sources
-        if not status.ok
+        if status.state not in (SourceState.READY, SourceState.DISABLED)
         and (not where.sources or status.name in where.sources)
         and (not where.kinds or status.kind in where.kinds)
     )

@@ -36,6 +36,13 @@ def deaf() -> None:
     time.sleep(600)
 
 
+def daemonizes() -> None:
+    """Answers the handshake, after a shell has started a process in a session of its own and has ended."""
+    command = f"setsid {sys.executable} -S -c '{_STAYS}' </dev/null >/dev/null 2>&1 &"
+    subprocess.run(["sh", "-c", command], check=True)
+    chatty()
+
+
 def chatty() -> None:
     """A server of the older generation that mixes its log into its output and answers `big` with a line of 300 kB."""
     print("hello from the logger")

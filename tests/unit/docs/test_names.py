@@ -10,6 +10,7 @@ import code_facts
 import pytest
 
 from tests.unit.docs.pages_of_docs import DOCS, ROOT, fences, inline_code, markdown, prose
+from toolhub_service.adapters.mcp.reaper import RUN_VARIABLE
 from toolhub_service.domain.error_spec import Code, StartReason
 from toolhub_service.domain.errors import ErrorKind
 from toolhub_service.domain.event import EventType
@@ -23,6 +24,7 @@ VARIABLES = {setting.variable for setting in all_settings()} | CLIENT_VARIABLES
 VARIABLES |= {f"TOOLHUB_{name}" for name in ("INPUT", "OUTPUT", "CALLS")}  # of a skill's script
 VARIABLES |= {"TOOLHUB_SOCKET", "TOOLHUB_TOKEN"}  # which it had before, as the changelog says
 VARIABLES |= {"TOOLHUB_OSV_URL"}  # of .ci/audit_deps.py, which is no part of the hub
+VARIABLES |= {RUN_VARIABLE}
 SECTIONS = {path.partition(".")[0] for path in SETTINGS if "." in path}
 POLICY_KEYS = {f"sandbox.{name}" for name in SandboxRule.__struct_fields__}
 """Of the one section that settings and policy.yaml both have."""

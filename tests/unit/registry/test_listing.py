@@ -129,6 +129,7 @@ SOURCES = (
     SourceStatus("mcp.down", ToolKind.MCP, SourceState.DOWN, "It does not answer."),
     SourceStatus("mcp.ready", ToolKind.MCP),
     SourceStatus("flows", ToolKind.N8N, SourceState.PARTIAL, "Two definitions were refused.", tool_count=5),
+    SourceStatus("attic", ToolKind.MCP, SourceState.DISABLED, "switched off in sources.yaml"),
 )
 
 
@@ -147,7 +148,12 @@ def test_sources_that_could_have_held_a_match_and_were_not_read_are_reported(
     listed = list_tools(catalog, where, sources=SOURCES)
     found = search_tools(ToolSearch(catalog), "x", where, sources=SOURCES)
     assert [status.name for status in listed.sources] == [status.name for status in found.sources] == names
-    assert [(status.ok, status.partial) for status in SOURCES] == [(False, False), (True, False), (False, True)]
+    assert [(status.ok, status.partial) for status in SOURCES] == [
+        (False, False),
+        (True, False),
+        (False, True),
+        (False, False),
+    ]
 
 
 def test_pages_of_a_search_join_to_the_whole_ranking() -> None:

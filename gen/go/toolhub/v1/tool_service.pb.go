@@ -170,7 +170,7 @@ type ListToolsResponse struct {
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// How many match in all, over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// Every source that is not READY and could have held a match.
+	// Every source that is neither READY nor DISABLED and could have held a match.
 	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
 	// How many more match but are denied to the caller, who may not call them whatever the arguments. Absent for callers
 	// without the operator role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
@@ -519,7 +519,7 @@ type SearchToolsResponse struct {
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// How many match in all, over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// Every source that is not READY and could have held a match.
+	// Every source that is neither READY nor DISABLED and could have held a match.
 	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
 	// The catalog that was searched.
 	Revision string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -927,7 +927,7 @@ type ExportToolsResponse struct {
 	Names map[string]string `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// How many match in all, over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// Every source that is not READY and could have held a match.
+	// Every source that is neither READY nor DISABLED and could have held a match.
 	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
 	// The catalog that was exported; another revision on a later page means that it changed meanwhile.
 	Revision string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`

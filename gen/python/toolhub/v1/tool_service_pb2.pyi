@@ -127,7 +127,7 @@ class ListToolsResponse(_message.Message):
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
-        """Every source that is not READY and could have held a match."""
+        """Every source that is neither READY nor DISABLED and could have held a match."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class SearchToolsResponse(_message.Message):
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
-        """Every source that is not READY and could have held a match."""
+        """Every source that is neither READY nor DISABLED and could have held a match."""
 
     @_builtins.property
     def ranked_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -546,7 +546,7 @@ class ExportToolsResponse(_message.Message):
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
-        """Every source that is not READY and could have held a match."""
+        """Every source that is neither READY nor DISABLED and could have held a match."""
 
     def __init__(
         self,

@@ -100,7 +100,7 @@ export type ListToolsResponse = Message<"toolhub.v1.ListToolsResponse"> & {
   totalSize: number;
 
   /**
-   * Every source that is not READY and could have held a match.
+   * Every source that is neither READY nor DISABLED and could have held a match.
    *
    * @generated from field: repeated toolhub.v1.SourceStatus sources = 4;
    */
@@ -313,7 +313,7 @@ export type SearchToolsResponse = Message<"toolhub.v1.SearchToolsResponse"> & {
   totalSize: number;
 
   /**
-   * Every source that is not READY and could have held a match.
+   * Every source that is neither READY nor DISABLED and could have held a match.
    *
    * @generated from field: repeated toolhub.v1.SourceStatus sources = 4;
    */
@@ -543,7 +543,7 @@ export type ExportToolsResponse = Message<"toolhub.v1.ExportToolsResponse"> & {
   totalSize: number;
 
   /**
-   * Every source that is not READY and could have held a match.
+   * Every source that is neither READY nor DISABLED and could have held a match.
    *
    * @generated from field: repeated toolhub.v1.SourceStatus sources = 4;
    */

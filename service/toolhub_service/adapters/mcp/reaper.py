@@ -4,7 +4,8 @@ A hub that is killed (SIGKILL, out of memory) cannot end its servers. Their stan
 reacts to that, and the kernel's PR_SET_PDEATHSIG reaches one process only: never the server that `npx` or a shell
 started. So one small process (this file, run with the standard library only) reads the process groups from the hub over
 a pipe that no other process holds. When the pipe closes, the hub has ended, for whatever reason, and the process kills
-those groups. It has a session of its own and runs only while there are programs to watch.
+those groups, and what left them: each program is started with a variable that everything it starts inherits
+(`RUN_VARIABLE`). It has a session of its own and runs only while there are programs to watch.
 
 For less than a millisecond after the start of a program, before its first line here, only the closing of standard input
 ends it.
@@ -13,11 +14,25 @@ ends it.
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from toolhub_service.sandbox.strays import kill_marked
+
+RUN_VARIABLE: Final = "TOOLHUB_SOURCE_RUN"
+"""Environment variable by which what a program leaves behind is found (`kill_marked`)."""
+_HUB: Final = secrets.token_hex(8)
+_ROOT: Final = str(Path(__file__).parents[3])
+_WATCH: Final = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from toolhub_service.adapters.mcp.reaper import watch; watch(sys.argv[2])"
+)
 
 
 class Reaper:
@@ -27,6 +42,12 @@ class Reaper:
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
+        self._runs = 0
+
+    def next_run(self) -> str:
+        """Return the value of `RUN_VARIABLE` for the next program; no other begins so."""
+        self._runs += 1
+        return f"{_run_of_hub()}{self._runs}."
 
     def watch(self, group: int) -> None:
         """Kill this process group when the hub dies before it calls `forget`."""
@@ -48,7 +69,7 @@ class Reaper:
         read, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603  this file, by this interpreter
-                [sys.executable, "-I", "-S", __file__],
+                [sys.executable, "-I", "-S", "-c", _WATCH, _ROOT, _run_of_hub()],
                 stdin=read,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -81,7 +102,15 @@ class Reaper:
 REAPER = Reaper()  # one per process: a pipe for each source would need a process for each
 
 
-def _watch() -> None:
+def _run_of_hub() -> str:
+    """Return how the values of all programs of this process begin; a forked process has its own."""
+    return f"{os.getpid()}.{_HUB}."
+
+
+def watch(run: str) -> None:
+    """Read groups until the hub is gone, and kill what is left of them. Body of the watching process."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
     for line in sys.stdin.buffer:
         group = int(line)
@@ -94,9 +123,5 @@ def _watch() -> None:
     for group in groups:
         with suppress(ProcessLookupError, PermissionError):  # it has ended, and its number may have been reused
             os.killpg(group, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    _watch()
+    if groups:
+        kill_marked(f"{RUN_VARIABLE}={run}")

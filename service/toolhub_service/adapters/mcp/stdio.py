@@ -9,9 +9,9 @@ ignored, a few kept for diagnostics; too many of them end the connection. One th
 that can be read, fails its request as `Breakage.UNDECODABLE` at once; programs print all sorts of things, so that any
 other line fails nothing.
 
-The end: standard input is closed, a grace, SIGTERM to the group, a grace, SIGKILL to the group in any case, so that
-nothing the program started stays behind; so also when the leader has ended by itself, and when the hub is killed
-(reaper.py).
+The end: standard input is closed, a grace, SIGTERM to the group, a grace, SIGKILL to the group in any case and to what
+left it (`kill_marked`), so that nothing the program started stays behind; so also when the leader has ended by itself,
+and when the hub is killed (reaper.py).
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, jsonrpc
 from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_of
 from toolhub_service.adapters.mcp.kind import StdioTerms
 from toolhub_service.adapters.mcp.lines import Lines, Tail, TooLong, later_messages
-from toolhub_service.adapters.mcp.reaper import REAPER
+from toolhub_service.adapters.mcp.reaper import REAPER, RUN_VARIABLE
 from toolhub_service.adapters.mcp.wire.events import MESSAGES_FREE, MESSAGES_PER_S, line_allowance
 from toolhub_service.adapters.mcp.wire.inbox import PeerRequests
 from toolhub_service.adapters.mcp.wire.pump import LinePump
 from toolhub_service.adapters.mcp.wire.repairs import repair_message
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.sandbox.process import Child, Program, spawn, wait_up_to
+from toolhub_service.sandbox.strays import kill_marked
 from toolhub_service.tools.egress.framing import Pace
 
 HELD_MAX = 256  # messages, after which the pipe is not read until half of them are taken
@@ -201,9 +202,9 @@ class PipeProtocol(asyncio.SubprocessProtocol):
     async def running(self, terms: StdioTerms) -> AsyncIterator[None]:
         """Start the program once, and leave nothing of it running. Raises NotConnected when it cannot be started."""
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        program = Program(
-            (terms.command, *terms.args), {**inherited, **terms.passed, **terms.env}, terms.cwd or None, has_input=True
-        )
+        run = REAPER.next_run()
+        environment = {**inherited, **terms.passed, **terms.env, RUN_VARIABLE: run}
+        program = Program((terms.command, *terms.args), environment, terms.cwd or None, has_input=True)
         try:
             child = await spawn(program, self)
         except (OSError, ValueError) as error:
@@ -214,10 +215,10 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             yield
             grace_s = GRACE_S
         finally:
-            await self._end_program(child, grace_s)
+            await self._end_program(child, run, grace_s)
 
-    async def _end_program(self, child: Child, grace_s: float) -> None:
-        """End the program; kill it at once when cancelled."""
+    async def _end_program(self, child: Child, run: str, grace_s: float) -> None:
+        """End the program, and what it started; kill it at once when cancelled."""
         self.end("")
         stdin = child.get_pipe_transport(0)
         term_grace_s = 0.0
@@ -231,6 +232,8 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             try:
                 await child.end(term_grace_s)
             finally:
+                # When cancelled the thread does it all the same.
+                await in_thread(kill_marked, f"{RUN_VARIABLE}={run}")
                 REAPER.forget(child.get_pid())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from tests.unit.adapters.mcp.links import (
 from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
 from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.lines import BYTES_MAX, LINES_MAX, Lines, Tail, TooLong
-from toolhub_service.adapters.mcp.reaper import REAPER
+from toolhub_service.adapters.mcp.reaper import REAPER, RUN_VARIABLE
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 
 
@@ -99,7 +100,7 @@ async def test_the_environment_is_made_from_nothing_and_no_descriptor_is_inherit
     finally:
         os.close(read)
         os.close(write)
-    names = {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "PYTHONPATH", "LC_CTYPE"}
+    names = {"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "PYTHONPATH", "LC_CTYPE", RUN_VARIABLE}
     assert set(environment) <= names
     assert environment["PYTHONPATH"] == PYTHON_PATH
     assert len(open_now) <= 4
@@ -249,6 +250,26 @@ async def test_children_that_outlive_their_leader_are_killed() -> None:
 
 
 @pytest.mark.promise("mcp.no-orphans")
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_processes_in_sessions_of_their_own_end_with_their_source_even_when_its_leader_is_killed(
+    is_killed: bool,
+) -> None:
+    async with linked(odd("daemonizes", protocol="2025-11-25")) as link, linked(odd("daemonizes")) as other:
+        await link.session(soon())
+        await other.session(soon())
+        run, others = run_of(pid_of(link)), run_of(pid_of(other))
+        assert len(processes_of(run)) == len(processes_of(others)) == 2
+        if is_killed:
+            kill(pid_of(link))
+            await until(lambda: link.connects == 2)
+        else:
+            await link.close()
+        await until(lambda: processes_of(run) == [])
+        assert len(processes_of(others)) == 2, "those of another source stay"
+    await until(lambda: processes_of(others) == [])
+
+
+@pytest.mark.promise("mcp.no-orphans")
 @pytest.mark.parametrize("generation", ["modern", "legacy"])
 async def test_many_kills_leave_nothing_behind(generation: str) -> None:
     terms = program("-S", str(SERVERS / "scripted.py"), generation)
@@ -298,7 +319,7 @@ _HUB = """
 import asyncio, sys
 from tests.unit.adapters.mcp.links import linked, odd, pid_of, soon
 async def main():
-    async with linked(odd("deaf", protocol="2025-11-25")) as link:
+    async with linked(odd(sys.argv[1], protocol="2025-11-25")) as link:
         await link.session(soon())
         print(pid_of(link), flush=True)
         await asyncio.Event().wait()
@@ -307,18 +328,38 @@ asyncio.run(main())
 
 
 @pytest.mark.promise("mcp.no-orphans")
-async def test_a_hub_that_is_killed_leaves_no_server_behind_even_one_that_ignores_signals(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["deaf", "daemonizes"])
+async def test_a_hub_that_is_killed_leaves_no_server_behind_even_one_that_ignores_signals(
+    tmp_path: Path, name: str
+) -> None:
     script = tmp_path / "hub.py"
     script.write_text(_HUB)
     hub = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(script),
+        *(str(script), name),
         env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         stdout=subprocess.PIPE,
     )
     assert hub.stdout is not None
-    group = int(await within(30, hub.stdout.readline()))
-    await until(lambda: len(group_members(group)) == 2)
+    run = run_of(int(await within(30, hub.stdout.readline())))
+    await until(lambda: len(processes_of(run)) == 2)
     hub.send_signal(signal.SIGKILL)
     await hub.wait()
-    await until(lambda: group_members(group) == [])
+    await until(lambda: processes_of(run) == [])
+
+
+def run_of(pid: int) -> bytes:
+    """Return the variable by which what a program starts is found."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(variable for variable in variables if variable.startswith(RUN_VARIABLE.encode()))
+
+
+def processes_of(run: bytes) -> list[int]:
+    """Return the live processes that were started with that variable."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        # It may go while it is read.
+        with suppress(OSError):
+            if entry.name.isdigit() and run in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found

@@ -3431,7 +3431,7 @@ class ExportToolsResponse(betterproto2.Message):
 
     sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Every source that is not READY and could have held a match.
+    Every source that is neither READY nor DISABLED and could have held a match.
     """
 
     revision: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
@@ -4539,7 +4539,7 @@ class ListToolsResponse(betterproto2.Message):
 
     sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Every source that is not READY and could have held a match.
+    Every source that is neither READY nor DISABLED and could have held a match.
     """
 
     denied_size: "int | None" = betterproto2.field(5, betterproto2.TYPE_INT32, optional=True)
@@ -5173,7 +5173,7 @@ class SearchToolsResponse(betterproto2.Message):
 
     sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Every source that is not READY and could have held a match.
+    Every source that is neither READY nor DISABLED and could have held a match.
     """
 
     revision: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
