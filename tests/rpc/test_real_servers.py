@@ -17,6 +17,7 @@ import jsonschema
 import pytest
 import pytest_asyncio
 
+from tests.fakes import model_interfaces
 from tests.fakes.http_server import RecordedRequest, response, serving
 from tests.hub import RunningHub, request
 from tests.rpc import real_servers as real
@@ -317,6 +318,19 @@ async def _check(
     assert [_unzipped(data) for data in kept] == list(call.artifacts)
     for artifact, data in zip(result.artifacts, kept, strict=True):
         assert artifact.sha256 == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("form", ["OPENAI", "OPENAI_STRICT", "ANTHROPIC", "GEMINI"])
+async def test_each_models_interface_accepts_the_export_of_every_real_tool(
+    harness: RealServerHarness, form: str
+) -> None:
+    export = await harness.hub.stub.ExportTools(
+        pb.ExportToolsRequest(format=pb.ExportFormat.Value(f"EXPORT_FORMAT_{form}"))
+    )
+    accepts = getattr(model_interfaces, form.lower())
+    definitions = json.loads(export.tools_json)
+    assert len(definitions) == export.total_size > 40
+    assert [(each, complaints) for each in definitions if (complaints := accepts(each))] == []
 
 
 async def test_an_error_that_a_tool_reports_is_reported_as_an_error(harness: RealServerHarness) -> None:

@@ -37,7 +37,7 @@ type Hub struct {
 	config     Config
 	address    string
 	connection *grpc.ClientConn
-	// What was exported under which name.
+	// What was exported under which name, as an exportedTool: in which form last.
 	exported sync.Map
 }
 
@@ -85,6 +85,8 @@ type Call struct {
 	// ExpectedToolDigest is ToolSpec.Digest of the tool as the model was shown it: with another definition the call is
 	// refused as TOOL_CHANGED.
 	ExpectedToolDigest string
+	// ArgsForm is the form of Export whose definition a model wrote the arguments for; RunToolCall sets it.
+	ArgsForm toolhubv1.ArgsForm
 	// Context is in the place of that of Config; nil means that. Without a request id it has the connection's, and with
 	// it the workspace.
 	Context *toolhubv1.ExecContext
@@ -280,7 +282,7 @@ func (hub *Hub) Export(
 		definitions = append(definitions, definition)
 	}
 	for exported, name := range names {
-		hub.exported.Store(exported, name)
+		hub.exported.Store(exported, exportedTool{name, argsForm(format)})
 	}
 	whole, err := json.Marshal(definitions)
 	return whole, names, err
@@ -350,6 +352,7 @@ func (hub *Hub) request(call Call) (*toolhubv1.InvokeRequest, error) {
 		Intent: &toolhubv1.ToolIntent{
 			Tool: call.Tool, Args: &toolhubv1.ToolIntent_ArgsJson{ArgsJson: args},
 			Purpose: call.Purpose, IdempotencyKey: key, ExpectedToolDigest: call.ExpectedToolDigest,
+			ArgsForm: call.ArgsForm,
 		},
 		Context: under, PlanDigest: call.PlanDigest, ApprovalId: call.ApprovalID,
 	}, nil

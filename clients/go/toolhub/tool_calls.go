@@ -11,14 +11,16 @@ import (
 
 // ErrNoToolCall says that what RunToolCall was given has none of the forms that it reads.
 var ErrNoToolCall = errors.New(
-	"no tool call: give an entry of OpenAI's tool_calls, a function_call item, or an Anthropic tool_use block")
+	"no tool call: give an entry of OpenAI's tool_calls, a function_call item, an Anthropic tool_use block, or a part " +
+		"of Gemini with a functionCall")
 
 const noObject = "INVALID_INPUT: The arguments are not a JSON object. Send one object with a name for each argument, " +
 	"and nothing around it."
 
 // RunToolCall makes a model's tool call, and gives the message that answers it in the form of its API: OpenAI's Chat
-// Completions and Responses, and Anthropic's Messages. call is what the model said, as its SDK has it, or as JSON. The
-// names are those of tools that this hub has exported, or full ones. A refusal is a message, too: it tells the model
+// Completions and Responses, Anthropic's Messages, and Gemini. call is what the model said, as its SDK has it, or as
+// JSON. The names are those of tools that this hub has exported, whose form its arguments are read in, or full ones. A
+// refusal is a message, too: it tells the model
 // what to do. more is what else is said of the call, such as its purpose.
 func (hub *Hub) RunToolCall(ctx context.Context, call any, more Call) (map[string]any, error) {
 	asked, err := readToolCall(call)
@@ -29,8 +31,12 @@ func (hub *Hub) RunToolCall(ctx context.Context, call any, more Call) (map[strin
 		return asked.answer(noObject, true), nil
 	}
 	more.Tool, more.Args = asked.name, asked.args
-	if name, ok := hub.exported.Load(asked.name); ok {
-		more.Tool = name.(string)
+	if known, ok := hub.exported.Load(asked.name); ok {
+		tool := known.(exportedTool)
+		more.Tool = tool.name
+		if more.ArgsForm == toolhubv1.ArgsForm_ARGS_FORM_UNSPECIFIED {
+			more.ArgsForm = tool.form
+		}
 	}
 	result, err := hub.Invoke(ctx, more)
 	var failed *CallFailed
@@ -42,6 +48,20 @@ func (hub *Hub) RunToolCall(ctx context.Context, call any, more Call) (map[strin
 	}
 	text, err := textOf(result)
 	return asked.answer(text, false), err
+}
+
+// exportedTool is what a model knows under another name.
+type exportedTool struct {
+	name string
+	form toolhubv1.ArgsForm
+}
+
+// argsForm is the form of arguments for definitions of that format; of OPENAI they are the tool's own.
+func argsForm(format toolhubv1.ExportFormat) toolhubv1.ArgsForm {
+	if _, ok := toolhubv1.ArgsForm_name[int32(format)]; ok {
+		return toolhubv1.ArgsForm(format)
+	}
+	return toolhubv1.ArgsForm_ARGS_FORM_UNSPECIFIED
 }
 
 type toolCall struct {
@@ -66,6 +86,8 @@ func readToolCall(call any) (*toolCall, error) {
 			Name      string `json:"name"`
 			Arguments string `json:"arguments"`
 		} `json:"function"`
+		Args         json.RawMessage `json:"args"`
+		FunctionCall *geminiCall     `json:"functionCall"`
 	}
 	if err := json.Unmarshal(text, &said); err != nil {
 		return nil, fmt.Errorf("%w (%w)", ErrNoToolCall, err)
@@ -89,7 +111,34 @@ func readToolCall(call any) (*toolCall, error) {
 			return map[string]any{"role": "tool", "tool_call_id": said.ID, "content": text}
 		}}, nil
 	}
+	if said.FunctionCall == nil && said.Type == "" && said.Name != "" {
+		said.FunctionCall = &geminiCall{said.ID, said.Name, said.Args}
+	}
+	if said.FunctionCall != nil {
+		return said.FunctionCall.toolCall(), nil
+	}
 	return nil, ErrNoToolCall
+}
+
+// geminiCall is a FunctionCall of Gemini.
+type geminiCall struct {
+	ID   string          `json:"id"`
+	Name string          `json:"name"`
+	Args json.RawMessage `json:"args"`
+}
+
+func (call *geminiCall) toolCall() *toolCall {
+	return &toolCall{call.Name, object(call.Args), func(text string, failed bool) map[string]any {
+		response := map[string]any{"output": text}
+		if failed {
+			response = map[string]any{"error": text}
+		}
+		message := map[string]any{"name": call.Name, "response": response}
+		if call.ID != "" {
+			message["id"] = call.ID
+		}
+		return map[string]any{"functionResponse": message}
+	}}
 }
 
 func object(text []byte) map[string]json.RawMessage {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -70,6 +70,10 @@ def refuse_unknown(options: Iterable[str], known: type) -> None:
             raise TypeError(f"unknown option {name!r}: {advice}")
 
 
+ExportForm = Literal["openai", "openai_strict", "anthropic", "gemini", "mcp"]
+"""Whose form of tool definition; docs/model-forms.md says what each accepts."""
+
+
 class CallOptions(TypedDict, total=False):
     """What may be said of a call beside its tool and arguments."""
 
@@ -83,6 +87,8 @@ class CallOptions(TypedDict, total=False):
     """Of an approval that a person has granted."""
     expected_tool_digest: str
     """`ToolSpec.digest` of the tool as it was shown to the model: with another definition the call is refused."""
+    args_form: ExportForm
+    """The form of `Hub.export` whose definition a model wrote the arguments for; `Hub.run_tool_call` sets it."""
     context: Context
     """In the place of the hub's. Without a `request_id` it has the hub's, and with it the workspace."""
 

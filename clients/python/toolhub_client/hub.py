@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mappin
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import grpc
 
@@ -38,6 +38,7 @@ from toolhub_client.context import (
     CallOptions,
     ConnectOptions,
     Context,
+    ExportForm,
     JobFields,
     ToolFields,
     WatchedJobFields,
@@ -57,11 +58,19 @@ if TYPE_CHECKING:  # asyncio stubs exist as types only
     from toolhub.v1.registry_service_pb2_grpc import RegistryServiceAsyncStub
     from toolhub.v1.tool_service_pb2_grpc import ToolServiceAsyncStub
 
-ExportForm = Literal["openai", "anthropic", "mcp"]
 _EXPORT_FORMATS: Mapping[ExportForm, tool_service_pb2.ExportFormat.ValueType] = {
     "openai": tool_service_pb2.EXPORT_FORMAT_OPENAI,
+    "openai_strict": tool_service_pb2.EXPORT_FORMAT_OPENAI_STRICT,
     "anthropic": tool_service_pb2.EXPORT_FORMAT_ANTHROPIC,
+    "gemini": tool_service_pb2.EXPORT_FORMAT_GEMINI,
     "mcp": tool_service_pb2.EXPORT_FORMAT_MCP,
+}
+# Of `openai` the arguments are the tool's own.
+_ARGS_FORMS: Mapping[ExportForm, call_pb2.ArgsForm.ValueType] = {
+    "openai_strict": call_pb2.ARGS_FORM_OPENAI_STRICT,
+    "anthropic": call_pb2.ARGS_FORM_ANTHROPIC,
+    "gemini": call_pb2.ARGS_FORM_GEMINI,
+    "mcp": call_pb2.ARGS_FORM_MCP,
 }
 
 
@@ -104,8 +113,8 @@ class Hub:
         self.context = context
         self._connection = connection
         self._automatic_keys = automatic_keys
-        # What was exported under which name.
-        self._exported: dict[str, str] = {}
+        # What was exported under which name, in which form last.
+        self._exported: dict[str, tuple[str, ExportForm]] = {}
 
     @property
     def address(self) -> str:
@@ -217,17 +226,20 @@ class Hub:
         async for page in self._connection.pages(self.tools.ExportTools, request):
             tools += json.loads(page.tools_json)
             names.update(page.names)
-        self._exported.update(names)
+        self._exported.update({exported: (name, form) for exported, name in names.items()})
         return tools, names
 
     async def run_tool_call(self, call: object, **options: Unpack[CallOptions]) -> dict[str, Any]:
-        """Make a model's tool call, and give the message that answers it: for OpenAI's Chat Completions and Responses
-        and Anthropic's Messages. The names are those of tools that this object has exported, or full ones. A refusal is
-        a message, too: it tells the model what to do. Raises TypeError for what is no tool call, and HubError."""
+        """Make a model's tool call, and give the message that answers it: for OpenAI's Chat Completions and Responses,
+        Anthropic's Messages and Gemini. The names are those of tools that this object has exported, whose form its
+        arguments are read in, or full ones. A refusal is a message, too: it tells the model what to do. Raises
+        TypeError for what is no tool call, and HubError."""
         asked = read_tool_call(call)
         if asked.args is None:
             return asked.answer(NO_OBJECT, True)
-        answer = await self.invoke(self._exported.get(asked.name, asked.name), asked.args, **options)
+        name, form = self._exported.get(asked.name, (asked.name, "openai"))
+        options.setdefault("args_form", form)
+        answer = await self.invoke(name, asked.args, **options)
         return asked.answer(to_text(answer), not answer.ok)
 
     # Jobs
@@ -388,6 +400,7 @@ class Hub:
             purpose=options.get("purpose", ""),
             idempotency_key=key,
             expected_tool_digest=options.get("expected_tool_digest", ""),
+            args_form=_ARGS_FORMS.get(options.get("args_form", "openai"), call_pb2.ARGS_FORM_UNSPECIFIED),
         )
         context = options.get("context", self.context)
         if not context.request_id:

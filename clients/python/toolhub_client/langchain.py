@@ -27,7 +27,7 @@ async def load_tools(hub: Hub, *, purpose: str = "", **where: Unpack[ToolFields]
 
 def _tool(hub: Hub, definition: dict[str, Any], name: str, purpose: str) -> BaseTool:
     async def call(**args: Any) -> str:
-        answer = await hub.invoke(name, args, purpose=purpose)
+        answer = await hub.invoke(name, args, purpose=purpose, args_form="anthropic")
         if answer.error is not None:
             raise ToolException(failure_text(answer.error)) from answer.error
         return to_text(answer)

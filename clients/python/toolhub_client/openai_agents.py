@@ -20,19 +20,19 @@ async def load_tools(hub: Hub, *, purpose: str = "", **where: Unpack[ToolFields]
     A refused call is shown to the model as the tool's answer, with what to do about it. `purpose` is sent with every
     call: tools that change something want one.
     """
-    definitions, names = await hub.export("anthropic", **where)
-    return [_tool(hub, definition, names[definition["name"]], purpose) for definition in definitions]
+    definitions, _ = await hub.export("openai", **where)
+    return [_tool(hub, definition["function"], purpose) for definition in definitions]
 
 
-def _tool(hub: Hub, definition: dict[str, Any], name: str, purpose: str) -> Tool:
+def _tool(hub: Hub, definition: dict[str, Any], purpose: str) -> Tool:
     async def call(_: object, arguments: str) -> str:
-        item = {"type": "function_call", "call_id": "", "name": name, "arguments": arguments}
+        item = {"type": "function_call", "call_id": "", "name": definition["name"], "arguments": arguments}
         return str((await hub.run_tool_call(item, purpose=purpose))["output"])
 
     return FunctionTool(
         name=definition["name"],
         description=definition["description"],
-        params_json_schema=definition["input_schema"],
+        params_json_schema=definition["parameters"],
         on_invoke_tool=call,
         strict_json_schema=False,  # the hub's schemas have arguments that may be left out
     )

@@ -27,6 +27,6 @@ async def load_tools(hub: Hub, *, purpose: str = "", **where: Unpack[ToolFields]
 
 def _tool(hub: Hub, definition: dict[str, Any], name: str, purpose: str) -> Tool[Any]:
     async def call(**args: Any) -> str:
-        return to_text(await hub.invoke(name, args, purpose=purpose))
+        return to_text(await hub.invoke(name, args, purpose=purpose, args_form="anthropic"))
 
     return Tool.from_schema(call, definition["name"], definition["description"], definition["input_schema"])

@@ -19,12 +19,13 @@ from toolhub_client.context import (
     ArtifactFields,
     CallOptions,
     ConnectOptions,
+    ExportForm,
     JobFields,
     ToolFields,
     WatchedJobFields,
 )
 from toolhub_client.faces import Face, FaceName
-from toolhub_client.hub import ExportForm, Hub, connect
+from toolhub_client.hub import Hub, connect
 
 T = TypeVar("T")
 _END: Final = object()

@@ -1,7 +1,8 @@
 """A model's tool call, in the form of its API, made through the hub, and the message that answers it in the same form.
 
-Understood are those of OpenAI's Chat Completions (`tool_calls[]`) and Responses (`function_call` items) and of
-Anthropic's Messages (`tool_use` blocks), as objects of their SDKs or as dictionaries.
+Understood are those of OpenAI's Chat Completions (`tool_calls[]`) and Responses (`function_call` items), of Anthropic's
+Messages (`tool_use` blocks) and of Gemini (parts with a `functionCall`, or that itself), as objects of their SDKs or as
+dictionaries.
 """
 
 from __future__ import annotations
@@ -56,10 +57,23 @@ def read_tool_call(call: object) -> ToolCall:
             _object(_field(function, "arguments")),
             lambda text, _: {"role": "tool", "tool_call_id": call_id, "content": text},
         )
+    part = _field(call, "functionCall") or _field(call, "function_call") or call
+    if kind is None and isinstance(_field(part, "name"), str):
+        return _of_gemini(part)
     raise TypeError(
-        f"{type(call).__name__} is no tool call: give an entry of OpenAI's `tool_calls`, a `function_call` item, or an "
-        "Anthropic `tool_use` block"
+        f"{type(call).__name__} is no tool call: give an entry of OpenAI's `tool_calls`, a `function_call` item, an "
+        "Anthropic `tool_use` block, or a part of Gemini with a `functionCall`"
     )
+
+
+def _of_gemini(call: object) -> ToolCall:
+    name, call_id, args = _field(call, "name"), _field(call, "id"), _field(call, "args")
+
+    def answer(text: str, failed: bool) -> dict[str, Any]:
+        response = {"name": name, "response": {"error" if failed else "output": text}}
+        return {"functionResponse": {**response, **({"id": call_id} if call_id else {})}}
+
+    return ToolCall(name, {} if args is None else args if isinstance(args, Mapping) else None, answer)
 
 
 def to_text(answer: Answer) -> str:

@@ -1,12 +1,26 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 
-import { type ExecContextSchema, type ToolIntent, ToolIntentSchema } from "../../../gen/ts/toolhub/v1/call_pb.js";
+import {
+  ArgsForm,
+  type ExecContextSchema,
+  type ToolIntent,
+  ToolIntentSchema,
+} from "../../../gen/ts/toolhub/v1/call_pb.js";
 import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
 import { CallFailed } from "./failures.js";
 
 export type JsonObject = { [name: string]: unknown };
 /** The circumstances of a call: who asked for what piece of work, and what it may spend. */
 export type Context = Exclude<MessageInitShape<typeof ExecContextSchema>, { $typeName: string }>;
+
+/** By form of export: how the hub reads the arguments. Of `openai` they are the tool's own. */
+const ARGS_FORMS = {
+  openai: ArgsForm.UNSPECIFIED,
+  openai_strict: ArgsForm.OPENAI_STRICT,
+  anthropic: ArgsForm.ANTHROPIC,
+  gemini: ArgsForm.GEMINI,
+  mcp: ArgsForm.MCP,
+} as const;
 
 /** What to do and why. Only `tool` is required. */
 export interface Call {
@@ -22,6 +36,8 @@ export interface Call {
   approvalId?: string;
   /** `ToolSpec.digest` of the tool as the model was shown it: with another definition the call is refused. */
   expectedToolDigest?: string;
+  /** The form of `export` whose definition a model wrote `args` for; `runToolCall` sets it. */
+  argsForm?: keyof typeof ARGS_FORMS;
   /** In the place of the hub's. Without a `requestId` it has the hub's, and with it the workspace. */
   context?: Context;
   /** Cancels the call. */
@@ -36,6 +52,7 @@ export function intentOf(call: Call, idempotencyKey: string): ToolIntent {
     purpose: call.purpose ?? "",
     expectedToolDigest: call.expectedToolDigest ?? "",
     idempotencyKey,
+    argsForm: ARGS_FORMS[call.argsForm ?? "openai"],
   });
 }
 

@@ -41,7 +41,9 @@ type Filter<
 const STUBS = { python: ExportFormat.PYTHON_STUBS, typescript: ExportFormat.TYPESCRIPT } as const;
 const FORMATS = {
   openai: ExportFormat.OPENAI,
+  openai_strict: ExportFormat.OPENAI_STRICT,
   anthropic: ExportFormat.ANTHROPIC,
+  gemini: ExportFormat.GEMINI,
   mcp: ExportFormat.MCP,
 } as const;
 
@@ -81,8 +83,8 @@ export class Hub {
   readonly approvals: Client<typeof ApprovalService>;
   readonly registry: Client<typeof RegistryService>;
   readonly audit: Client<typeof AuditService>;
-  /** What was exported under which name. */
-  private readonly exported = new Map<string, string>();
+  /** What was exported under which name, in which form last. */
+  private readonly exported = new Map<string, { tool: string; form: keyof typeof FORMATS }>();
 
   constructor(
     transport: Transport,
@@ -248,7 +250,7 @@ export class Hub {
     });
     const tools: JsonObject[] = [];
     for await (const tool of definitions) tools.push(tool);
-    for (const [exported, tool] of Object.entries(names)) this.exported.set(exported, tool);
+    for (const [exported, tool] of Object.entries(names)) this.exported.set(exported, { tool, form });
     return { tools, names };
   }
 
@@ -265,12 +267,14 @@ export class Hub {
 
   /**
    * Make a model's tool call, and give the message that answers it in the form of its API. The names are those of tools
-   * that this object has exported, or full ones. A refusal is a message, too: it tells the model what to do.
+   * that this object has exported, whose form the arguments are read in, or full ones. A refusal is a message, too: it
+   * tells the model what to do.
    */
   async runToolCall(call: ModelToolCall, more: Omit<Call, "tool" | "args"> = {}): Promise<ToolMessage> {
     const asked = readToolCall(call);
     if (asked.args === undefined) return asked.answer(NO_OBJECT, true);
-    const result = await this.invoke({ ...more, tool: this.exported.get(asked.name) ?? asked.name, args: asked.args });
+    const { tool, form } = this.exported.get(asked.name) ?? { tool: asked.name, form: "openai" as const };
+    const result = await this.invoke({ argsForm: form, ...more, tool, args: asked.args });
     return asked.answer(textOf(result), !result.ok);
   }
 

@@ -25,13 +25,26 @@ export interface AnthropicToolUse {
   input: unknown;
 }
 
-export type ModelToolCall = OpenAIToolCall | OpenAIFunctionCall | AnthropicToolUse;
+/** A `FunctionCall` of Gemini. */
+export interface GeminiFunctionCall {
+  id?: string;
+  name?: string;
+  args?: { [name: string]: unknown };
+}
+
+/** A part of Gemini with a call. */
+export interface GeminiPart {
+  functionCall?: GeminiFunctionCall;
+}
+
+export type ModelToolCall = OpenAIToolCall | OpenAIFunctionCall | AnthropicToolUse | GeminiPart | GeminiFunctionCall;
 
 /** The message that answers a tool call, in the form of its API. */
 export type ToolMessage =
   | { role: "tool"; tool_call_id: string; content: string }
   | { type: "function_call_output"; call_id: string; output: string }
-  | { type: "tool_result"; tool_use_id: string; content: string; is_error?: true };
+  | { type: "tool_result"; tool_use_id: string; content: string; is_error?: true }
+  | { functionResponse: { id?: string; name: string; response: { output: string } | { error: string } } };
 
 interface Asked {
   name: string;
@@ -45,6 +58,7 @@ export const NO_OBJECT =
 
 /** What a model asks for, and how to answer it. */
 export function readToolCall(call: ModelToolCall): Asked {
+  if (!("type" in call) && !("function" in call)) return ofGemini(call);
   if (call.type === "tool_use") {
     return {
       name: call.name,
@@ -68,6 +82,22 @@ export function readToolCall(call: ModelToolCall): Asked {
     name: call.function.name,
     args: parsed(call.function.arguments),
     answer: (content) => ({ role: "tool", tool_call_id: call.id, content }),
+  };
+}
+
+function ofGemini(call: GeminiPart | GeminiFunctionCall): Asked {
+  const asked: GeminiFunctionCall = "functionCall" in call ? (call.functionCall ?? {}) : (call as GeminiFunctionCall);
+  const { id, name = "", args = {} } = asked;
+  return {
+    name,
+    args: objectOf(args),
+    answer: (text, failed) => ({
+      functionResponse: {
+        ...(id === undefined ? {} : { id }),
+        name,
+        response: failed ? { error: text } : { output: text },
+      },
+    }),
   };
 }
 

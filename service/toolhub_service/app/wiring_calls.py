@@ -270,6 +270,7 @@ def make_pipeline(
         running=long_work.runs,
         artifacts=artifacts,
         show_raw=deps.settings.results.show_raw,
+        repairs_texts=deps.settings.arguments.repair_texts,
         unread=unread,
     )
     # Set afterwards, as the two need each other: tools call through the pipeline, which calls tools.

@@ -62,6 +62,7 @@ from toolhub_service.tools.programs.interpreter import Interpreter
 from toolhub_service.tools.programs.program_run import ProgramRun
 from toolhub_service.tools.storage.workspace_usage import WorkspaceUsage
 from toolhub_service.tools.tool import Tool
+from toolhub_service.tools.tool_describe import ToolDescribe
 from toolhub_service.tools.util_tools import util_tools
 from toolhub_service.tools.web.fetch import WebFetch
 from toolhub_service.tools.web.page_reader import PageReader
@@ -245,6 +246,7 @@ def open_toolbox(
         ExecRun(Confinement(Paths(settings).bubblewrap), own_files(settings)),
         *db_tools(databases),
         *job_tools(jobs),
+        ToolDescribe(),
         *memory_tools(memory or InProcessItems(), _memory_terms(settings), remembered, clock),
         *endpoint_tools(settings, transport, redactor, user_agent),
         ProgramRun(interpreter, clock),

@@ -308,6 +308,9 @@ class Call(NamedTuple):
     """Loop clock; None: the caller set none."""
     job_id: str = ""
     """The job that the call is run as; empty for a call that is answered at once."""
+    args_form: str = ""
+    """The form of export that a model wrote the arguments for, such as `ANTHROPIC`, until step 2 has turned them back;
+    empty: they are in the tool's own words."""
     names_artifacts: bool = False
     """Whether the arguments may hold references to artifacts, to be put in before step 2."""
     lineage: Lineage | None = None

@@ -141,6 +141,7 @@ class Face(msgspec.Struct, frozen=True):
         row = self.tools.get(call.tool)
         label = f"{self.name}:{call.tool}"[:_TOOL_NAME_MAX]
         context = call.context._replace(labels={**call.context.labels, FACE_LABEL: label})
+        call = call._replace(args_form="")  # the form is that of a face's definition, whose words the table translates
         if row is None:
             return call._replace(tool=label, context=context, unread=None, unread_bytes=0)  # a name that no tool has
         call = call._replace(tool=row.tool, context=context, purpose=call.purpose or f"called as {label}")

@@ -19,6 +19,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
 from toolhub_service.guards.foreign_text import on_one_line
+from toolhub_service.registry.export import Dialect
 from toolhub_service.schema import canonical_json, strict_json
 
 Context = ServerRequestContext[Any, Any]
@@ -120,6 +121,7 @@ def call_of(
         approval_id=approval_id,
         idempotency_key=idempotency_key,
         mode=mode,
+        args_form=Dialect.MCP.value,
         # Searching the bytes saves most calls a traversal of their arguments; a false hit only costs that traversal.
         names_artifacts=b"$artifact" in raw,
         unread=partial(_read, raw) if is_large else None,

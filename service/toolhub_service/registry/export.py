@@ -1,9 +1,10 @@
-"""Tools as definitions for a model's tool-calling interface: OpenAI function calling, Anthropic and MCP.
+"""Tools as definitions for a model's tool-calling interface: OpenAI, Anthropic, Gemini and MCP.
 
 Exported names can be mapped back; the map covers the whole catalog, so a tool has one exported name whichever selection
-is exported. Definitions are ordered by name and equal from run to run. Descriptions are never cut. Schemas are changed
-only where an interface refuses them (`object_schema`); MCP requires an object at the root of both schemas, so an output
-schema of another type is left out.
+is exported. Definitions are ordered by name and equal from run to run. Schemas are changed only where an interface
+refuses them (`schema_repairs`, `closed_schemas`), and `reading_of` says how arguments are turned back; MCP requires an
+object at the root of both schemas, so an output schema of another type is left out. docs/model-forms.md names the
+limits of each interface and their sources.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -20,89 +21,19 @@ import msgspec
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Catalog
 from toolhub_service.domain.tool import Annotations, ToolSpec
+from toolhub_service.registry.closed_schemas import GeminiSubset, StrictSubset
+from toolhub_service.registry.model_arguments import Reading
+from toolhub_service.registry.schema_repairs import (
+    DOTTED_NAMES,
+    PLAIN_NAMES,
+    NameRule,
+    accepted_names,
+    cut_description,
+    object_schema,
+    rename,
+    repair,
+)
 from toolhub_service.registry.stubs import FunctionName, function_names
-
-# Input schemas as model interfaces accept them: changed only where a request would otherwise be refused.
-#
-# OpenAI and Anthropic refuse a whole request when one tool's schema is not `"type": "object"` at its root or has
-# `oneOf`, `anyOf` or `allOf` there (OpenAI also `enum`, `const` and `not`). Such a root becomes one object schema with
-# the properties of all branches, required where every branch requires them (for allOf: where any does); a reference at
-# the root is replaced by its target. A property is shown as the branches that name it define it, which is what a model
-# needs to know; nothing is required that the original does not require, and the hub validates calls against the
-# original. Nothing below the root is changed.
-
-_UNIONS: Final = ("anyOf", "oneOf")
-# Limits for references and nested branches that are followed.
-_MAX_DEPTH: Final = 8
-_REFUSED: Final = frozenset({"anyOf", "oneOf", "allOf", "enum", "const", "not"})
-
-
-def object_schema(schema: JsonObject) -> JsonObject:
-    """Return the schema with an object at its root and no combinator beside it; the same object when it already is
-    one."""
-    if schema.get("type") == "object" and "properties" in schema and _REFUSED.isdisjoint(schema):
-        return schema
-    kept = {key: value for key, value in _dereferenced(schema, schema).items() if key not in _REFUSED}
-    properties, required = _merged(schema, schema)
-    flat: dict[str, JsonValue] = {**kept, "type": "object", "properties": properties}
-    if required:
-        flat["required"] = sorted(required)
-    return flat
-
-
-def _dereferenced(schema: JsonObject, root: JsonObject) -> JsonObject:
-    """Return the schema with a reference within the document replaced by its target; siblings of the reference win."""
-    for _ in range(_MAX_DEPTH):
-        reference = schema.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            break
-        target: JsonValue = root
-        for step in reference[2:].split("/"):
-            target = _mapping(target).get(step.replace("~1", "/").replace("~0", "~"))
-        schema = {**_mapping(target), **{key: value for key, value in schema.items() if key != "$ref"}}
-    return schema
-
-
-def _merged(schema: JsonObject, root: JsonObject, depth: int = 0) -> tuple[dict[str, JsonValue], set[str]]:
-    """All properties of a schema and its branches, and those that are required whichever branch applies."""
-    schema = _dereferenced(schema, root)
-    properties = dict(_mapping(schema.get("properties")))
-    required = {name for name in _sequence(schema.get("required")) if isinstance(name, str)}
-    if depth > _MAX_DEPTH:
-        return properties, required
-    for branch in _branches(schema, "allOf"):
-        more, needed = _merged(branch, root, depth + 1)
-        _add(properties, more)
-        required |= needed
-    for keyword in _UNIONS:
-        unions = [_merged(branch, root, depth + 1) for branch in _branches(schema, keyword)]
-        for more, _ in unions:
-            _add(properties, more)
-        if unions:
-            required |= set.intersection(*(needed for _, needed in unions))
-    return properties, required
-
-
-def _add(properties: dict[str, JsonValue], more: Mapping[str, JsonValue]) -> None:
-    """Two definitions of one property are both shown: either may be the one that applies."""
-    for name, definition in more.items():
-        known = properties.setdefault(name, definition)
-        if known != definition:
-            options = list(_sequence(_mapping(known).get("anyOf"))) or [known]
-            properties[name] = {"anyOf": options if definition in options else [*options, definition]}
-
-
-def _branches(schema: JsonObject, keyword: str) -> list[JsonObject]:
-    return [branch for branch in _sequence(schema.get(keyword)) if isinstance(branch, Mapping)]
-
-
-def _mapping(value: JsonValue) -> Mapping[str, JsonValue]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _sequence(value: JsonValue) -> Sequence[JsonValue]:
-    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
-
 
 # Names that every model interface accepts, and the map back from them.
 #
@@ -112,6 +43,8 @@ def _sequence(value: JsonValue) -> Sequence[JsonValue]:
 # the set of names only, never on their order.
 
 EXPORTED_MAX_CHARS: Final = 64
+DESCRIBE_TOOL: Final = "core/tool.describe"
+"""Answers the whole description of a tool, where an interface limits it."""
 MCP_MAX_CHARS: Final = 60
 """Cursor counts the server's name, too; Claude Code allows 64."""
 _SUFFIX_DIGITS: Final = (8, 16, 32)
@@ -168,12 +101,17 @@ def tools_by_exported_name(tools: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     shared = set()
     for tool in tools:
-        lengths = (EXPORTED_MAX_CHARS, MCP_MAX_CHARS)
-        marked = (_marked(tool, digits, length) for digits in _SUFFIX_DIGITS for length in lengths)
-        for name in {*(plain_name(tool, length) for length in lengths), *marked}:
+        for name in exported_names(tool):
             if found.setdefault(name, tool) != tool:
                 shared.add(name)
     return {name: tool for name, tool in found.items() if name not in shared}
+
+
+def exported_names(tool: str) -> set[str]:
+    """Return every name that a model interface or an MCP client may have been given for a tool."""
+    lengths = (EXPORTED_MAX_CHARS, MCP_MAX_CHARS)
+    marked = (_marked(tool, digits, length) for digits in _SUFFIX_DIGITS for length in lengths)
+    return {*(plain_name(tool, length) for length in lengths), *marked}
 
 
 def plain_name(name: str, max_chars: int = EXPORTED_MAX_CHARS) -> str:
@@ -194,10 +132,39 @@ def _marked(name: str, digits: int, max_chars: int) -> str:
 class Dialect(Enum):
     OPENAI = "OPENAI"
     """`{"type": "function", "function": {name, description, parameters}}`."""
+    OPENAI_STRICT = "OPENAI_STRICT"
+    """The same with `strict`: every property is required, and null stands for what is left out."""
     ANTHROPIC = "ANTHROPIC"
     """`{name, description, input_schema}`."""
+    GEMINI = "GEMINI"
+    """`{name, description, parameters}`, a FunctionDeclaration."""
     MCP = "MCP"
     """`{name, title, description, inputSchema, outputSchema, annotations}`."""
+
+
+OPENAI_DESCRIPTION_MAX_CHARS: Final = 1_024
+_CUT: Final = f"(Cut: call {plain_name(DESCRIBE_TOOL)} for the rest.)"
+_NAME_RULES: Final[Mapping[Dialect, NameRule]] = {
+    Dialect.ANTHROPIC: DOTTED_NAMES,
+    Dialect.MCP: DOTTED_NAMES,  # its clients hand the schema to their model's interface as it is
+    Dialect.GEMINI: PLAIN_NAMES,
+}
+_READINGS: Final[Mapping[Dialect, Reading]] = {
+    Dialect.OPENAI_STRICT: Reading(drops_nulls=True, reads_texts=True, reads_fitting_texts=True),
+    Dialect.GEMINI: Reading(drops_unfit_nulls=True, reads_texts=True, reads_fitting_texts=True, reads_members=True),
+}
+
+
+def reading_of(dialect: Dialect, schema: JsonObject) -> Reading:
+    """Return how arguments for a definition of this form are turned back."""
+    names = {short: name for name, short in renamed_properties(dialect, schema).items()}
+    return _READINGS.get(dialect, Reading())._replace(names=names)
+
+
+def renamed_properties(dialect: Dialect, schema: JsonObject) -> dict[str, str]:
+    """Return the exported name of each property whose own name the form's interface refuses."""
+    rule = _NAME_RULES.get(dialect)
+    return {} if rule is None else accepted_names(schema, rule)
 
 
 class Export(msgspec.Struct, frozen=True):
@@ -221,9 +188,10 @@ class Exporter:
         """Render tools of the catalog. Raises KeyError for a tool that is not in it."""
         names, render = self._current_names(), _RENDERERS[dialect]
         ordered = sorted(specs, key=lambda spec: spec.name)
+        shown = {spec.name: _begun(dialect, names.exported(spec.name)) for spec in ordered}
         return Export(
-            tools=tuple(render(spec, names.exported(spec.name)) for spec in ordered),
-            names={names.exported(spec.name): spec.name for spec in ordered},
+            tools=tuple(render(spec, shown[spec.name]) for spec in ordered),
+            names={short: name for name, short in shown.items()},
             revision=self._revision,
         )
 
@@ -257,12 +225,41 @@ def mcp_hints(annotations: Annotations) -> dict[str, JsonValue]:
 
 def openai_definition(spec: ToolSpec, name: str) -> dict[str, Any]:
     """Return a tool under its exported name, as OpenAI-compatible endpoints accept it."""
-    parameters = object_schema(spec.input_schema)
-    return {"type": "function", "function": {"name": name, "description": spec.description, "parameters": parameters}}
+    parameters = repair(object_schema(spec.input_schema))
+    return {
+        "type": "function",
+        "function": {"name": name, "description": _for_openai(spec.description), "parameters": parameters},
+    }
+
+
+def _openai_strict(spec: ToolSpec, name: str) -> JsonObject:
+    plain = openai_definition(spec, name)
+    parameters = StrictSubset(repair(spec.input_schema)).parameters()
+    strict = {"strict": False} if parameters is None else {"parameters": parameters, "strict": True}
+    return {**plain, "function": {**plain["function"], **strict}}
+
+
+def _for_openai(description: str) -> str:
+    return cut_description(description, OPENAI_DESCRIPTION_MAX_CHARS, _CUT)
+
+
+def _begun(dialect: Dialect, name: str) -> str:
+    """Return the name as its form's interface lets it begin: for Gemini with a letter or `_`."""
+    is_begun = dialect is not Dialect.GEMINI or PLAIN_NAMES.accepted.match(name)
+    return name if is_begun else f"_{name}"[:EXPORTED_MAX_CHARS]
 
 
 def _anthropic(spec: ToolSpec, name: str) -> JsonObject:
-    return {"name": name, "description": spec.description, "input_schema": object_schema(spec.input_schema)}
+    schema = _renamed(Dialect.ANTHROPIC, spec, repair(object_schema(spec.input_schema)))
+    return {"name": name, "description": spec.description, "input_schema": schema}
+
+
+def _gemini(spec: ToolSpec, name: str) -> JsonObject:
+    definition: dict[str, JsonValue] = {"name": name, "description": spec.description}
+    parameters = GeminiSubset(_renamed(Dialect.GEMINI, spec, repair(spec.input_schema))).parameters()
+    if parameters and parameters["properties"]:  # an object without properties is refused
+        definition["parameters"] = parameters
+    return definition
 
 
 def _mcp(spec: ToolSpec, name: str) -> JsonObject:
@@ -270,12 +267,16 @@ def _mcp(spec: ToolSpec, name: str) -> JsonObject:
         "name": name,
         "title": spec.name,
         "description": spec.description,
-        "inputSchema": _rooted(spec.input_schema),
+        "inputSchema": _renamed(Dialect.MCP, spec, repair(_rooted(spec.input_schema))),
         "annotations": mcp_hints(spec.annotations),
     }
     if spec.output_schema.get("type") == "object":
         definition["outputSchema"] = spec.output_schema
     return definition
+
+
+def _renamed(dialect: Dialect, spec: ToolSpec, schema: JsonObject) -> JsonObject:
+    return rename(schema, renamed_properties(dialect, spec.input_schema))
 
 
 def _rooted(schema: JsonObject) -> JsonObject:
@@ -285,6 +286,8 @@ def _rooted(schema: JsonObject) -> JsonObject:
 
 _RENDERERS: Final[Mapping[Dialect, Callable[[ToolSpec, str], JsonObject]]] = {
     Dialect.OPENAI: openai_definition,
+    Dialect.OPENAI_STRICT: _openai_strict,
     Dialect.ANTHROPIC: _anthropic,
+    Dialect.GEMINI: _gemini,
     Dialect.MCP: _mcp,
 }

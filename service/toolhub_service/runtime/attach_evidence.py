@@ -18,6 +18,7 @@ from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolR
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.cooperative import in_thread
+from toolhub_service.runtime.argument_forms import repair_remark
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.call_state import CallState, ResultSummary
 from toolhub_service.runtime.failures import mended, redact_text
@@ -226,6 +227,8 @@ async def attach_evidence(
             raise unwritable(spec) from not_json
     evidence: list[Evidence] = []
     proofs = outcome.evidence or (_call_evidence(state, f"{spec.name} {spec.version} answered"),)
+    if state.repairs:
+        proofs = (*proofs, repair_remark(state.call, state.repairs))
     for shown in redact_evidence(
         [*proofs, *repair_evidence(state.call.call_id, repairs)] if repairs else proofs, redactor
     ):

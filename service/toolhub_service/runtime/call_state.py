@@ -57,6 +57,8 @@ class CallState(msgspec.Struct, eq=False):
     """Microseconds of the steps before record; filled in when the call settles."""
     shown_args: JsonObject | None = None
     """What the audit log shows for arguments that hold artifacts; None: the arguments themselves."""
+    repairs: tuple[str, ...] = ()
+    """JSON Pointers of the arguments whose text was read as JSON."""
     spec: ToolSpec | None = None
     planned: PlannedCall | None = None
     verdict: Verdict | None = None

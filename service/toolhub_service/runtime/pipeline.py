@@ -54,6 +54,7 @@ from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.table import narrowed
 from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.runtime.approval_record import marked_unasked
+from toolhub_service.runtime.argument_forms import in_own_words, repair_texts
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal, keep_whole
 from toolhub_service.runtime.call_state import (
@@ -124,6 +125,8 @@ class Pipeline:
     artifacts: Artifacts
     show_raw: bool = False
     """Whether results contain the upstream's own answer."""
+    repairs_texts: bool = False
+    """Whether texts that hold the JSON which a schema wants are read as that."""
     unread: Unread = all_read
     large: LargeWork = field(init=False)
     routes: Routes = field(init=False)
@@ -193,8 +196,13 @@ class Pipeline:
         if call.context.budget.timeout_s is not None:
             state.call = call = within_budget(call, self.clock.monotonic_s())
         begun_ns[VALIDATE_INPUT] = perf_counter_ns()
+        if call.args_form:
+            state.call = state.received = call = in_own_words(call, spec)
         if call.unread_bytes or call.names_artifacts:
             state.call = call = await self._arguments_of(state, spec, route.schemas)
+        if self.repairs_texts and state.planned is None:
+            call, state.repairs = repair_texts(call, spec, route.schemas)
+            state.call = call
         if state.planned is None:  # large arguments were validated beside the loop
             validate_input(call, spec, route.schemas, route.adapter)
         begun_ns[APPLY_DEFAULTS] = perf_counter_ns()
@@ -306,6 +314,8 @@ class Pipeline:
             state.call = state.received = call = call._replace(args=args, args_error=error, unread=None)
         if call.names_artifacts and call.args_error is None:
             state.call = call = await self._with_artifacts(state)
+        if call.unread_bytes and self.repairs_texts:
+            call, state.repairs = await self._large(call, repair_texts, call, spec, schemas)
         if call.unread_bytes:
             state.planned = await self._large(call, _checked, call, spec, schemas, self.adapters[spec.kind])
         return call

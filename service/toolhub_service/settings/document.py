@@ -301,6 +301,16 @@ class Search(Section, frozen=True):
     ] = ""
 
 
+class Arguments(Section, frozen=True):
+    repair_texts: Annotated[
+        bool,
+        Meta(
+            description='Whether an argument that is a text of JSON, such as `"[1, 2]"`, is read as JSON where the '
+            "tool's schema accepts no text and then accepts the arguments. The result says what was read."
+        ),
+    ] = False
+
+
 class Results(Section, frozen=True):
     show_raw: Annotated[bool, Meta(description="Results carry the upstream's own answer (debugging).")] = False
 
@@ -346,6 +356,7 @@ class Settings(Section, frozen=True):
     search: Search = Search()
     budget: Budget = Budget()
     idempotency: Idempotency = Idempotency()
+    arguments: Arguments = Arguments()
     results: Results = Results()
     stores: Stores = Stores()
     jobs: Jobs = Jobs()

@@ -38,6 +38,7 @@ from toolhub_service.domain.tool import (
     ToolSpec,
     ToolState,
 )
+from toolhub_service.registry.schema_repairs import repair
 from toolhub_service.tools.context import Report, ToolContext
 
 
@@ -158,4 +159,4 @@ def schema_of(struct: type[msgspec.Struct]) -> JsonObject:
     schema = {key: value for key, value in components.pop(own).items() if key != "title"}
     if components:
         schema["$defs"] = components
-    return cast(JsonObject, schema)
+    return repair(cast(JsonObject, schema))  # msgspec writes `list[Any]` without `items`

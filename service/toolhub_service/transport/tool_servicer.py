@@ -235,7 +235,7 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
 
     def _exported(self, request: pb.ExportToolsRequest, face: Face, principal: Principal) -> pb.ExportToolsResponse:
         """Return the face's tools that can run now, in the order of its table: one page, without a filter."""
-        if request.format not in DIALECTS:
+        if request.format not in _FACE_FORMATS:
             wrong = (("format", "must be OPENAI, ANTHROPIC or MCP for the tools of a face"),)
             raise RpcFailure(Reason.MALFORMED_REQUEST, f"format {wrong[0][1]}.", field_violations=wrong)
         catalog, policy, exporter = self.discovery.catalog, self.discovery.policy, self.discovery.exporter
@@ -276,7 +276,11 @@ DIALECTS: dict[int, Dialect] = {
     pb.EXPORT_FORMAT_OPENAI: Dialect.OPENAI,
     pb.EXPORT_FORMAT_ANTHROPIC: Dialect.ANTHROPIC,
     pb.EXPORT_FORMAT_MCP: Dialect.MCP,
+    pb.EXPORT_FORMAT_OPENAI_STRICT: Dialect.OPENAI_STRICT,
+    pb.EXPORT_FORMAT_GEMINI: Dialect.GEMINI,
 }
+# Arguments for a face are translated by its table, and those of other forms by the schema of the hub's tool.
+_FACE_FORMATS = frozenset({pb.EXPORT_FORMAT_OPENAI, pb.EXPORT_FORMAT_ANTHROPIC, pb.EXPORT_FORMAT_MCP})
 
 
 def export_tools(discovery: Discovery, request: pb.ExportToolsRequest, principal: Principal) -> pb.ExportToolsResponse:

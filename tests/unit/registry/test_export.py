@@ -4,9 +4,7 @@ import gzip
 import json
 import random
 import re
-from typing import Any
 
-import jsonschema_rs
 import pytest
 
 from tests.corpora import FOLDER
@@ -19,7 +17,6 @@ from toolhub_service.registry.export import (
     ExportedNames,
     Exporter,
     mcp_hints,
-    object_schema,
     plain_name,
     tools_by_exported_name,
 )
@@ -160,94 +157,6 @@ def test_the_exporter_follows_the_catalog() -> None:
     assert exporter.export(Dialect.MCP, catalog.all()).names == {}
     catalog.register(tool("a/x"))
     assert exporter.export(Dialect.MCP, catalog.all()).names == {"a__x": "a/x"}
-
-
-def test_a_schema_that_is_accepted_everywhere_is_not_touched() -> None:
-    nested: JsonObject = {
-        "type": "object",
-        "properties": {"x": {"anyOf": [{"type": "null"}]}},
-        "if": {},
-        "$schema": "s",
-    }
-    assert object_schema(nested) is nested
-
-
-@pytest.mark.parametrize(
-    ("schema", "flat"),
-    [
-        ({}, {"type": "object", "properties": {}}),
-        ({"type": "object"}, {"type": "object", "properties": {}}),
-        (
-            {
-                "anyOf": [
-                    {"properties": {"a": {}, "b": {}}, "required": ["a", "b"]},
-                    {"properties": {"a": {}}, "required": ["a"]},
-                ]
-            },
-            {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"]},
-        ),
-        (
-            {"type": "object", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
-            {"type": "object", "properties": {"a": {}}},
-        ),
-        (
-            {"allOf": [{"required": ["a"], "properties": {"a": {"const": 1}}}, {"required": ["b"]}]},
-            {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a", "b"]},
-        ),
-        (
-            {"oneOf": [{"properties": {"op": {"const": "x"}}}, {"properties": {"op": {"const": "y"}}}]},
-            {"type": "object", "properties": {"op": {"anyOf": [{"const": "x"}, {"const": "y"}]}}},
-        ),
-        (
-            {"$ref": "#/$defs/T", "$defs": {"T": {"type": "object", "properties": {"a": {}}, "required": ["a"]}}},
-            {
-                "type": "object",
-                "properties": {"a": {}},
-                "required": ["a"],
-                "$defs": {"T": {"type": "object", "properties": {"a": {}}, "required": ["a"]}},
-            },
-        ),
-        ({"type": ["object", "null"], "not": {"required": ["a"]}}, {"type": "object", "properties": {}}),
-        ({"$ref": "#"}, {"$ref": "#", "type": "object", "properties": {}}),
-        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, None),
-    ],
-)
-def test_a_root_that_is_refused_becomes_one_object(schema: JsonObject, flat: JsonObject | None) -> None:
-    found = object_schema(schema)
-    assert found["type"] == "object"
-    assert not {"anyOf", "oneOf", "allOf", "not", "enum", "const"} & found.keys()
-    if flat is not None:
-        assert found == flat
-
-
-def test_no_property_is_required_or_forbidden_that_the_original_lets_be() -> None:
-    chance = random.Random(9)
-    compared = 0
-    for _ in range(300):
-        schema = _random_schema(chance, 3)
-        original = jsonschema_rs.validator_for(schema)
-        exported = jsonschema_rs.validator_for(dict(object_schema(schema)))
-        for _ in range(20):
-            value = {name: chance.choice([1, "x", None]) for name in chance.sample("abcd", chance.randint(0, 4))}
-            if original.is_valid(value):
-                compared += 1
-                assert exported.is_valid(value), (schema, object_schema(schema), value)
-    assert compared > 500
-
-
-def _random_schema(chance: random.Random, depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "object"} if chance.random() < 0.5 else {}
-    if chance.random() < 0.7:
-        schema["properties"] = {name: {} for name in chance.sample("abcd", 2)}
-    if chance.random() < 0.5:
-        schema["required"] = chance.sample("abcd", 1)
-    if chance.random() < 0.2:
-        schema["additionalProperties"] = False
-    if depth and chance.random() < 0.8:
-        keyword = chance.choice(["anyOf", "oneOf", "allOf", "not"])
-        branches = [_random_schema(chance, depth - 1) for _ in range(2)]
-        schema[keyword] = branches[0] if keyword == "not" else branches
-    return schema
 
 
 @pytest.mark.parametrize("corpus", ["github_mcp", "docker_mcp_registry"])

@@ -131,6 +131,68 @@ func (ResultEncoding) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_call_proto_rawDescGZIP(), []int{1}
 }
 
+// The form of ExportTools whose definition a model wrote the arguments for. Numbered as ExportFormat.
+type ArgsForm int32
+
+const (
+	// The arguments are as the tool's own schema says: of OPENAI and the texts, too.
+	ArgsForm_ARGS_FORM_UNSPECIFIED ArgsForm = 0
+	// Names of properties that the interface refuses were exported under others, which lead back.
+	ArgsForm_ARGS_FORM_ANTHROPIC ArgsForm = 2
+	// As ANTHROPIC.
+	ArgsForm_ARGS_FORM_MCP ArgsForm = 3
+	// null stands for an optional property that is left out. A text may be the JSON of an object or a list.
+	ArgsForm_ARGS_FORM_OPENAI_STRICT ArgsForm = 6
+	// null where a property cannot be null means that it is left out; members of enumerations are texts; a text may be
+	// the JSON of an object or a list; names as of ANTHROPIC, by a stricter rule.
+	ArgsForm_ARGS_FORM_GEMINI ArgsForm = 7
+)
+
+// Enum value maps for ArgsForm.
+var (
+	ArgsForm_name = map[int32]string{
+		0: "ARGS_FORM_UNSPECIFIED",
+		2: "ARGS_FORM_ANTHROPIC",
+		3: "ARGS_FORM_MCP",
+		6: "ARGS_FORM_OPENAI_STRICT",
+		7: "ARGS_FORM_GEMINI",
+	}
+	ArgsForm_value = map[string]int32{
+		"ARGS_FORM_UNSPECIFIED":   0,
+		"ARGS_FORM_ANTHROPIC":     2,
+		"ARGS_FORM_MCP":           3,
+		"ARGS_FORM_OPENAI_STRICT": 6,
+		"ARGS_FORM_GEMINI":        7,
+	}
+)
+
+func (x ArgsForm) Enum() *ArgsForm {
+	p := new(ArgsForm)
+	*p = x
+	return p
+}
+
+func (x ArgsForm) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ArgsForm) Descriptor() protoreflect.EnumDescriptor {
+	return file_toolhub_v1_call_proto_enumTypes[2].Descriptor()
+}
+
+func (ArgsForm) Type() protoreflect.EnumType {
+	return &file_toolhub_v1_call_proto_enumTypes[2]
+}
+
+func (x ArgsForm) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ArgsForm.Descriptor instead.
+func (ArgsForm) EnumDescriptor() ([]byte, []int) {
+	return file_toolhub_v1_call_proto_rawDescGZIP(), []int{2}
+}
+
 // What a call may spend. Narrows what policy and the tool allow, never widens it.
 type CallBudget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -332,8 +394,11 @@ type ToolIntent struct {
 	// `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
 	// refused with TOOL_CHANGED before anything happens. Empty is not compared.
 	ExpectedToolDigest string `protobuf:"bytes,6,opt,name=expected_tool_digest,json=expectedToolDigest,proto3" json:"expected_tool_digest,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The form that the arguments were written for, which the hub turns back before it checks them; what is in the tool's
+	// own words passes unchanged. Without effect on the tools of a face.
+	ArgsForm      ArgsForm `protobuf:"varint,7,opt,name=args_form,json=argsForm,proto3,enum=toolhub.v1.ArgsForm" json:"args_form,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolIntent) Reset() {
@@ -419,6 +484,13 @@ func (x *ToolIntent) GetExpectedToolDigest() string {
 	return ""
 }
 
+func (x *ToolIntent) GetArgsForm() ArgsForm {
+	if x != nil {
+		return x.ArgsForm
+	}
+	return ArgsForm_ARGS_FORM_UNSPECIFIED
+}
+
 type isToolIntent_Args interface {
 	isToolIntent_Args()
 }
@@ -466,7 +538,7 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"\x06labels\x18\b \x03(\v2#.toolhub.v1.ExecContext.LabelsEntryB=\xbaH:\x9a\x017\x10 \"&r$2\"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$*\vr\tж\xde\xca\x05\x01\x18\x80\x02R\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xca\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x87\x03\n" +
 	"\n" +
 	"ToolIntent\x12$\n" +
 	"\x04tool\x18\x01 \x01(\tB\x10\xbaH\rr\vж\xde\xca\x05\x01\x10\x01\x18\x80\x02R\x04tool\x12)\n" +
@@ -476,7 +548,8 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"argsStruct\x12\"\n" +
 	"\apurpose\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80 R\apurpose\x127\n" +
 	"\x0fidempotency_key\x18\x05 \x01(\tB\x0e\xbaH\v\xd8\x01\x01r\x06ȶ\xde\xca\x05\x01R\x0eidempotencyKey\x12J\n" +
-	"\x14expected_tool_digest\x18\x06 \x01(\tB\x18\xbaH\x15\xd8\x01\x01r\x102\x0e^[0-9a-f]{64}$R\x12expectedToolDigestB\x06\n" +
+	"\x14expected_tool_digest\x18\x06 \x01(\tB\x18\xbaH\x15\xd8\x01\x01r\x102\x0e^[0-9a-f]{64}$R\x12expectedToolDigest\x12;\n" +
+	"\targs_form\x18\a \x01(\x0e2\x14.toolhub.v1.ArgsFormB\b\xbaH\x05\x82\x01\x02\x10\x01R\bargsFormB\x06\n" +
 	"\x04args*[\n" +
 	"\n" +
 	"InvokeMode\x12\x1b\n" +
@@ -486,7 +559,13 @@ const file_toolhub_v1_call_proto_rawDesc = "" +
 	"\x0eResultEncoding\x12\x1f\n" +
 	"\x1bRESULT_ENCODING_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14RESULT_ENCODING_JSON\x10\x01\x12\x1a\n" +
-	"\x16RESULT_ENCODING_STRUCT\x10\x02BX\n" +
+	"\x16RESULT_ENCODING_STRUCT\x10\x02*\x84\x01\n" +
+	"\bArgsForm\x12\x19\n" +
+	"\x15ARGS_FORM_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13ARGS_FORM_ANTHROPIC\x10\x02\x12\x11\n" +
+	"\rARGS_FORM_MCP\x10\x03\x12\x1b\n" +
+	"\x17ARGS_FORM_OPENAI_STRICT\x10\x06\x12\x14\n" +
+	"\x10ARGS_FORM_GEMINI\x10\aBX\n" +
 	"\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\n" +
 	"ToolHub.V1b\x06proto3"
 
@@ -502,28 +581,30 @@ func file_toolhub_v1_call_proto_rawDescGZIP() []byte {
 	return file_toolhub_v1_call_proto_rawDescData
 }
 
-var file_toolhub_v1_call_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_toolhub_v1_call_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_toolhub_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_toolhub_v1_call_proto_goTypes = []any{
 	(InvokeMode)(0),             // 0: toolhub.v1.InvokeMode
 	(ResultEncoding)(0),         // 1: toolhub.v1.ResultEncoding
-	(*CallBudget)(nil),          // 2: toolhub.v1.CallBudget
-	(*ExecContext)(nil),         // 3: toolhub.v1.ExecContext
-	(*ToolIntent)(nil),          // 4: toolhub.v1.ToolIntent
-	nil,                         // 5: toolhub.v1.ExecContext.LabelsEntry
-	(*durationpb.Duration)(nil), // 6: google.protobuf.Duration
-	(*structpb.Struct)(nil),     // 7: google.protobuf.Struct
+	(ArgsForm)(0),               // 2: toolhub.v1.ArgsForm
+	(*CallBudget)(nil),          // 3: toolhub.v1.CallBudget
+	(*ExecContext)(nil),         // 4: toolhub.v1.ExecContext
+	(*ToolIntent)(nil),          // 5: toolhub.v1.ToolIntent
+	nil,                         // 6: toolhub.v1.ExecContext.LabelsEntry
+	(*durationpb.Duration)(nil), // 7: google.protobuf.Duration
+	(*structpb.Struct)(nil),     // 8: google.protobuf.Struct
 }
 var file_toolhub_v1_call_proto_depIdxs = []int32{
-	6, // 0: toolhub.v1.CallBudget.timeout:type_name -> google.protobuf.Duration
-	2, // 1: toolhub.v1.ExecContext.budget:type_name -> toolhub.v1.CallBudget
-	5, // 2: toolhub.v1.ExecContext.labels:type_name -> toolhub.v1.ExecContext.LabelsEntry
-	7, // 3: toolhub.v1.ToolIntent.args_struct:type_name -> google.protobuf.Struct
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	7, // 0: toolhub.v1.CallBudget.timeout:type_name -> google.protobuf.Duration
+	3, // 1: toolhub.v1.ExecContext.budget:type_name -> toolhub.v1.CallBudget
+	6, // 2: toolhub.v1.ExecContext.labels:type_name -> toolhub.v1.ExecContext.LabelsEntry
+	8, // 3: toolhub.v1.ToolIntent.args_struct:type_name -> google.protobuf.Struct
+	2, // 4: toolhub.v1.ToolIntent.args_form:type_name -> toolhub.v1.ArgsForm
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_call_proto_init() }
@@ -542,7 +623,7 @@ func file_toolhub_v1_call_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_call_proto_rawDesc), len(file_toolhub_v1_call_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -29,16 +29,22 @@ type ExportFormat int32
 const (
 	// Refused.
 	ExportFormat_EXPORT_FORMAT_UNSPECIFIED ExportFormat = 0
-	// OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`.
+	// OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. A description is cut at
+	// 1,024 characters, by whole sentences; `core/tool.describe` answers all of it.
 	ExportFormat_EXPORT_FORMAT_OPENAI ExportFormat = 1
-	// Anthropic tools: `{name,description,input_schema}`.
+	// Anthropic tools: `{name,description,input_schema}`. Calls name the form in `ToolIntent.args_form`.
 	ExportFormat_EXPORT_FORMAT_ANTHROPIC ExportFormat = 2
-	// MCP tools: `{name,description,inputSchema,outputSchema,annotations}`.
+	// MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls name the form, as above.
 	ExportFormat_EXPORT_FORMAT_MCP ExportFormat = 3
 	// Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone.
 	ExportFormat_EXPORT_FORMAT_PYTHON_STUBS ExportFormat = 4
 	// The same functions as declarations in TypeScript, in `text`.
 	ExportFormat_EXPORT_FORMAT_TYPESCRIPT ExportFormat = 5
+	// OPENAI with `"strict": true`: every property is required, null stands for what is left out, nothing else is allowed.
+	// Calls name the form in `ToolIntent.args_form`. Not for a face.
+	ExportFormat_EXPORT_FORMAT_OPENAI_STRICT ExportFormat = 6
+	// Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. As the one before.
+	ExportFormat_EXPORT_FORMAT_GEMINI ExportFormat = 7
 )
 
 // Enum value maps for ExportFormat.
@@ -50,14 +56,18 @@ var (
 		3: "EXPORT_FORMAT_MCP",
 		4: "EXPORT_FORMAT_PYTHON_STUBS",
 		5: "EXPORT_FORMAT_TYPESCRIPT",
+		6: "EXPORT_FORMAT_OPENAI_STRICT",
+		7: "EXPORT_FORMAT_GEMINI",
 	}
 	ExportFormat_value = map[string]int32{
-		"EXPORT_FORMAT_UNSPECIFIED":  0,
-		"EXPORT_FORMAT_OPENAI":       1,
-		"EXPORT_FORMAT_ANTHROPIC":    2,
-		"EXPORT_FORMAT_MCP":          3,
-		"EXPORT_FORMAT_PYTHON_STUBS": 4,
-		"EXPORT_FORMAT_TYPESCRIPT":   5,
+		"EXPORT_FORMAT_UNSPECIFIED":   0,
+		"EXPORT_FORMAT_OPENAI":        1,
+		"EXPORT_FORMAT_ANTHROPIC":     2,
+		"EXPORT_FORMAT_MCP":           3,
+		"EXPORT_FORMAT_PYTHON_STUBS":  4,
+		"EXPORT_FORMAT_TYPESCRIPT":    5,
+		"EXPORT_FORMAT_OPENAI_STRICT": 6,
+		"EXPORT_FORMAT_GEMINI":        7,
 	}
 )
 
@@ -2446,14 +2456,16 @@ const file_toolhub_v1_tool_service_proto_rawDesc = "" +
 	"\x14artifact_quota_bytes\x18\n" +
 	" \x01(\x03R\x12artifactQuotaBytes\x12B\n" +
 	"\x0fidempotency_ttl\x18\v \x01(\v2\x19.google.protobuf.DurationR\x0eidempotencyTtl\x124\n" +
-	"\bplan_ttl\x18\f \x01(\v2\x19.google.protobuf.DurationR\aplanTtl*\xb9\x01\n" +
+	"\bplan_ttl\x18\f \x01(\v2\x19.google.protobuf.DurationR\aplanTtl*\xf4\x01\n" +
 	"\fExportFormat\x12\x1d\n" +
 	"\x19EXPORT_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14EXPORT_FORMAT_OPENAI\x10\x01\x12\x1b\n" +
 	"\x17EXPORT_FORMAT_ANTHROPIC\x10\x02\x12\x15\n" +
 	"\x11EXPORT_FORMAT_MCP\x10\x03\x12\x1e\n" +
 	"\x1aEXPORT_FORMAT_PYTHON_STUBS\x10\x04\x12\x1c\n" +
-	"\x18EXPORT_FORMAT_TYPESCRIPT\x10\x052\x84\x06\n" +
+	"\x18EXPORT_FORMAT_TYPESCRIPT\x10\x05\x12\x1f\n" +
+	"\x1bEXPORT_FORMAT_OPENAI_STRICT\x10\x06\x12\x18\n" +
+	"\x14EXPORT_FORMAT_GEMINI\x10\a2\x84\x06\n" +
 	"\vToolService\x12M\n" +
 	"\tListTools\x12\x1c.toolhub.v1.ListToolsRequest\x1a\x1d.toolhub.v1.ListToolsResponse\"\x03\x90\x02\x01\x12S\n" +
 	"\vSearchTools\x12\x1e.toolhub.v1.SearchToolsRequest\x1a\x1f.toolhub.v1.SearchToolsResponse\"\x03\x90\x02\x01\x12G\n" +

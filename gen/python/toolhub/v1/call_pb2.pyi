@@ -73,6 +73,42 @@ RESULT_ENCODING_STRUCT: ResultEncoding.ValueType  # 2
 """
 Global___ResultEncoding: _TypeAlias = ResultEncoding  # noqa: Y015
 
+class _ArgsForm:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ArgsFormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ArgsForm.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ARGS_FORM_UNSPECIFIED: _ArgsForm.ValueType  # 0
+    """The arguments are as the tool's own schema says: of OPENAI and the texts, too."""
+    ARGS_FORM_ANTHROPIC: _ArgsForm.ValueType  # 2
+    """Names of properties that the interface refuses were exported under others, which lead back."""
+    ARGS_FORM_MCP: _ArgsForm.ValueType  # 3
+    """As ANTHROPIC."""
+    ARGS_FORM_OPENAI_STRICT: _ArgsForm.ValueType  # 6
+    """null stands for an optional property that is left out. A text may be the JSON of an object or a list."""
+    ARGS_FORM_GEMINI: _ArgsForm.ValueType  # 7
+    """null where a property cannot be null means that it is left out; members of enumerations are texts; a text may be
+    the JSON of an object or a list; names as of ANTHROPIC, by a stricter rule.
+    """
+
+class ArgsForm(_ArgsForm, metaclass=_ArgsFormEnumTypeWrapper):
+    """The form of ExportTools whose definition a model wrote the arguments for. Numbered as ExportFormat."""
+
+ARGS_FORM_UNSPECIFIED: ArgsForm.ValueType  # 0
+"""The arguments are as the tool's own schema says: of OPENAI and the texts, too."""
+ARGS_FORM_ANTHROPIC: ArgsForm.ValueType  # 2
+"""Names of properties that the interface refuses were exported under others, which lead back."""
+ARGS_FORM_MCP: ArgsForm.ValueType  # 3
+"""As ANTHROPIC."""
+ARGS_FORM_OPENAI_STRICT: ArgsForm.ValueType  # 6
+"""null stands for an optional property that is left out. A text may be the JSON of an object or a list."""
+ARGS_FORM_GEMINI: ArgsForm.ValueType  # 7
+"""null where a property cannot be null means that it is left out; members of enumerations are texts; a text may be
+the JSON of an object or a list; names as of ANTHROPIC, by a stricter rule.
+"""
+Global___ArgsForm: _TypeAlias = ArgsForm  # noqa: Y015
+
 @_typing.final
 class CallBudget(_message.Message):
     """What a call may spend. Narrows what policy and the tool allow, never widens it."""
@@ -208,6 +244,7 @@ class ToolIntent(_message.Message):
     PURPOSE_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     EXPECTED_TOOL_DIGEST_FIELD_NUMBER: _builtins.int
+    ARGS_FORM_FIELD_NUMBER: _builtins.int
     tool: _builtins.str
     """The tool's full name, such as `core/fs.readText`. A model may have made it up: any line of text is answered by a
     ToolResult (TOOL_NOT_FOUND), only emptiness, more than 256 characters and control characters fail the RPC.
@@ -227,6 +264,10 @@ class ToolIntent(_message.Message):
     """`ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
     refused with TOOL_CHANGED before anything happens. Empty is not compared.
     """
+    args_form: Global___ArgsForm.ValueType
+    """The form that the arguments were written for, which the hub turns back before it checks them; what is in the tool's
+    own words passes unchanged. Without effect on the tools of a face.
+    """
     @_builtins.property
     def args_struct(self) -> _struct_pb2.Struct:
         """For grpcurl and transcoders. A number of magnitude 2^53 or more is refused, for a double cannot hold it."""
@@ -240,10 +281,11 @@ class ToolIntent(_message.Message):
         purpose: _builtins.str = ...,
         idempotency_key: _builtins.str = ...,
         expected_tool_digest: _builtins.str = ...,
+        args_form: Global___ArgsForm.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "args_json", b"args_json", "args_struct", b"args_struct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "args_json", b"args_json", "args_struct", b"args_struct", "expected_tool_digest", b"expected_tool_digest", "idempotency_key", b"idempotency_key", "purpose", b"purpose", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "args_form", b"args_form", "args_json", b"args_json", "args_struct", b"args_struct", "expected_tool_digest", b"expected_tool_digest", "idempotency_key", b"idempotency_key", "purpose", b"purpose", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_args: _TypeAlias = _typing.Literal["args_json", "args_struct"]  # noqa: Y015
     _WhichOneofArgType_args: _TypeAlias = _typing.Literal["args", b"args"]  # noqa: Y015

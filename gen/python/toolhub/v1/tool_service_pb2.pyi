@@ -36,15 +36,23 @@ class _ExportFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExportFo
     EXPORT_FORMAT_UNSPECIFIED: _ExportFormat.ValueType  # 0
     """Refused."""
     EXPORT_FORMAT_OPENAI: _ExportFormat.ValueType  # 1
-    """OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`."""
+    """OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. A description is cut at
+    1,024 characters, by whole sentences; `core/tool.describe` answers all of it.
+    """
     EXPORT_FORMAT_ANTHROPIC: _ExportFormat.ValueType  # 2
-    """Anthropic tools: `{name,description,input_schema}`."""
+    """Anthropic tools: `{name,description,input_schema}`. Calls name the form in `ToolIntent.args_form`."""
     EXPORT_FORMAT_MCP: _ExportFormat.ValueType  # 3
-    """MCP tools: `{name,description,inputSchema,outputSchema,annotations}`."""
+    """MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls name the form, as above."""
     EXPORT_FORMAT_PYTHON_STUBS: _ExportFormat.ValueType  # 4
     """Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone."""
     EXPORT_FORMAT_TYPESCRIPT: _ExportFormat.ValueType  # 5
     """The same functions as declarations in TypeScript, in `text`."""
+    EXPORT_FORMAT_OPENAI_STRICT: _ExportFormat.ValueType  # 6
+    """OPENAI with `"strict": true`: every property is required, null stands for what is left out, nothing else is allowed.
+    Calls name the form in `ToolIntent.args_form`. Not for a face.
+    """
+    EXPORT_FORMAT_GEMINI: _ExportFormat.ValueType  # 7
+    """Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. As the one before."""
 
 class ExportFormat(_ExportFormat, metaclass=_ExportFormatEnumTypeWrapper):
     """Whose form of tool definition."""
@@ -52,15 +60,23 @@ class ExportFormat(_ExportFormat, metaclass=_ExportFormatEnumTypeWrapper):
 EXPORT_FORMAT_UNSPECIFIED: ExportFormat.ValueType  # 0
 """Refused."""
 EXPORT_FORMAT_OPENAI: ExportFormat.ValueType  # 1
-"""OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`."""
+"""OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. A description is cut at
+1,024 characters, by whole sentences; `core/tool.describe` answers all of it.
+"""
 EXPORT_FORMAT_ANTHROPIC: ExportFormat.ValueType  # 2
-"""Anthropic tools: `{name,description,input_schema}`."""
+"""Anthropic tools: `{name,description,input_schema}`. Calls name the form in `ToolIntent.args_form`."""
 EXPORT_FORMAT_MCP: ExportFormat.ValueType  # 3
-"""MCP tools: `{name,description,inputSchema,outputSchema,annotations}`."""
+"""MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls name the form, as above."""
 EXPORT_FORMAT_PYTHON_STUBS: ExportFormat.ValueType  # 4
 """Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone."""
 EXPORT_FORMAT_TYPESCRIPT: ExportFormat.ValueType  # 5
 """The same functions as declarations in TypeScript, in `text`."""
+EXPORT_FORMAT_OPENAI_STRICT: ExportFormat.ValueType  # 6
+"""OPENAI with `"strict": true`: every property is required, null stands for what is left out, nothing else is allowed.
+Calls name the form in `ToolIntent.args_form`. Not for a face.
+"""
+EXPORT_FORMAT_GEMINI: ExportFormat.ValueType  # 7
+"""Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. As the one before."""
 Global___ExportFormat: _TypeAlias = ExportFormat  # noqa: Y015
 
 @_typing.final

@@ -14,7 +14,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file toolhub/v1/call.proto.
  */
 export const file_toolhub_v1_call: GenFile = /*@__PURE__*/
-  fileDesc("ChV0b29saHViL3YxL2NhbGwucHJvdG8SCnRvb2xodWIudjEiugEKCkNhbGxCdWRnZXQSOgoHdGltZW91dBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgKMFKgASIwoLbWF4X3JldHJpZXMYAiABKAVCCbpIBhoEGAooAEgAiAEBEigKDm1heF90b29sX2NhbGxzGAMgASgFQgu6SAgaBhjAhD0oAUgBiAEBQg4KDF9tYXhfcmV0cmllc0IRCg9fbWF4X3Rvb2xfY2FsbHMisQMKC0V4ZWNDb250ZXh0EiIKCnJlcXVlc3RfaWQYASABKAlCDrpIC9gBAXIGyLbeygUBEh8KB3Rhc2tfaWQYAiABKAlCDrpIC9gBAXIGyLbeygUBEiIKCnNlc3Npb25faWQYAyABKAlCDrpIC9gBAXIGyLbeygUBEiAKCGFnZW50X2lkGAQgASgJQg66SAvYAQFyBsi23soFARIfCgd1c2VyX2lkGAUgASgJQg66SAvYAQFyBsi23soFARIrCgtwZXJtaXNzaW9ucxgGIAMoCUIWukgTkgEQEEAiDHIK0LbeygUBEAEYQBImCgZidWRnZXQYByABKAsyFi50b29saHViLnYxLkNhbGxCdWRnZXQScgoGbGFiZWxzGAggAygLMiMudG9vbGh1Yi52MS5FeGVjQ29udGV4dC5MYWJlbHNFbnRyeUI9ukg6mgE3ECAiJnIkMiJeW0EtWmEtejAtOV1bQS1aYS16MC05Ll8vLV17MCw2Mn0kKgtyCdC23soFARiAAhotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIoECCgpUb29sSW50ZW50Eh4KBHRvb2wYASABKAlCELpIDXIL0LbeygUBEAEYgAISHwoJYXJnc19qc29uGAIgASgMQgq6SAd6BRiAgIACSAASLgoLYXJnc19zdHJ1Y3QYAyABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAASGQoHcHVycG9zZRgEIAEoCUIIukgFcgMogCASJwoPaWRlbXBvdGVuY3lfa2V5GAUgASgJQg66SAvYAQFyBsi23soFARI2ChRleHBlY3RlZF90b29sX2RpZ2VzdBgGIAEoCUIYukgV2AEBchAyDl5bMC05YS1mXXs2NH0kQgYKBGFyZ3MqWwoKSW52b2tlTW9kZRIbChdJTlZPS0VfTU9ERV9VTlNQRUNJRklFRBAAEhcKE0lOVk9LRV9NT0RFX0VYRUNVVEUQARIXChNJTlZPS0VfTU9ERV9EUllfUlVOEAIqZwoOUmVzdWx0RW5jb2RpbmcSHwobUkVTVUxUX0VOQ09ESU5HX1VOU1BFQ0lGSUVEEAASGAoUUkVTVUxUX0VOQ09ESU5HX0pTT04QARIaChZSRVNVTFRfRU5DT0RJTkdfU1RSVUNUEAJCWAoNaW8udG9vbGh1Yi52MVABWjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MaoCClRvb2xIdWIuVjFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_struct, file_toolhub_v1_rules]);
+  fileDesc("ChV0b29saHViL3YxL2NhbGwucHJvdG8SCnRvb2xodWIudjEiugEKCkNhbGxCdWRnZXQSOgoHdGltZW91dBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgKMFKgASIwoLbWF4X3JldHJpZXMYAiABKAVCCbpIBhoEGAooAEgAiAEBEigKDm1heF90b29sX2NhbGxzGAMgASgFQgu6SAgaBhjAhD0oAUgBiAEBQg4KDF9tYXhfcmV0cmllc0IRCg9fbWF4X3Rvb2xfY2FsbHMisQMKC0V4ZWNDb250ZXh0EiIKCnJlcXVlc3RfaWQYASABKAlCDrpIC9gBAXIGyLbeygUBEh8KB3Rhc2tfaWQYAiABKAlCDrpIC9gBAXIGyLbeygUBEiIKCnNlc3Npb25faWQYAyABKAlCDrpIC9gBAXIGyLbeygUBEiAKCGFnZW50X2lkGAQgASgJQg66SAvYAQFyBsi23soFARIfCgd1c2VyX2lkGAUgASgJQg66SAvYAQFyBsi23soFARIrCgtwZXJtaXNzaW9ucxgGIAMoCUIWukgTkgEQEEAiDHIK0LbeygUBEAEYQBImCgZidWRnZXQYByABKAsyFi50b29saHViLnYxLkNhbGxCdWRnZXQScgoGbGFiZWxzGAggAygLMiMudG9vbGh1Yi52MS5FeGVjQ29udGV4dC5MYWJlbHNFbnRyeUI9ukg6mgE3ECAiJnIkMiJeW0EtWmEtejAtOV1bQS1aYS16MC05Ll8vLV17MCw2Mn0kKgtyCdC23soFARiAAhotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIrQCCgpUb29sSW50ZW50Eh4KBHRvb2wYASABKAlCELpIDXIL0LbeygUBEAEYgAISHwoJYXJnc19qc29uGAIgASgMQgq6SAd6BRiAgIACSAASLgoLYXJnc19zdHJ1Y3QYAyABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAASGQoHcHVycG9zZRgEIAEoCUIIukgFcgMogCASJwoPaWRlbXBvdGVuY3lfa2V5GAUgASgJQg66SAvYAQFyBsi23soFARI2ChRleHBlY3RlZF90b29sX2RpZ2VzdBgGIAEoCUIYukgV2AEBchAyDl5bMC05YS1mXXs2NH0kEjEKCWFyZ3NfZm9ybRgHIAEoDjIULnRvb2xodWIudjEuQXJnc0Zvcm1CCLpIBYIBAhABQgYKBGFyZ3MqWwoKSW52b2tlTW9kZRIbChdJTlZPS0VfTU9ERV9VTlNQRUNJRklFRBAAEhcKE0lOVk9LRV9NT0RFX0VYRUNVVEUQARIXChNJTlZPS0VfTU9ERV9EUllfUlVOEAIqZwoOUmVzdWx0RW5jb2RpbmcSHwobUkVTVUxUX0VOQ09ESU5HX1VOU1BFQ0lGSUVEEAASGAoUUkVTVUxUX0VOQ09ESU5HX0pTT04QARIaChZSRVNVTFRfRU5DT0RJTkdfU1RSVUNUEAIqhAEKCEFyZ3NGb3JtEhkKFUFSR1NfRk9STV9VTlNQRUNJRklFRBAAEhcKE0FSR1NfRk9STV9BTlRIUk9QSUMQAhIRCg1BUkdTX0ZPUk1fTUNQEAMSGwoXQVJHU19GT1JNX09QRU5BSV9TVFJJQ1QQBhIUChBBUkdTX0ZPUk1fR0VNSU5JEAdCWAoNaW8udG9vbGh1Yi52MVABWjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MaoCClRvb2xIdWIuVjFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_struct, file_toolhub_v1_rules]);
 
 /**
  * What a call may spend. Narrows what policy and the tool allow, never widens it.
@@ -187,6 +187,14 @@ export type ToolIntent = Message<"toolhub.v1.ToolIntent"> & {
    * @generated from field: string expected_tool_digest = 6;
    */
   expectedToolDigest: string;
+
+  /**
+   * The form that the arguments were written for, which the hub turns back before it checks them; what is in the tool's
+   * own words passes unchanged. Without effect on the tools of a face.
+   *
+   * @generated from field: toolhub.v1.ArgsForm args_form = 7;
+   */
+  argsForm: ArgsForm;
 };
 
 /**
@@ -264,4 +272,53 @@ export enum ResultEncoding {
  */
 export const ResultEncodingSchema: GenEnum<ResultEncoding> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_call, 1);
+
+/**
+ * The form of ExportTools whose definition a model wrote the arguments for. Numbered as ExportFormat.
+ *
+ * @generated from enum toolhub.v1.ArgsForm
+ */
+export enum ArgsForm {
+  /**
+   * The arguments are as the tool's own schema says: of OPENAI and the texts, too.
+   *
+   * @generated from enum value: ARGS_FORM_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Names of properties that the interface refuses were exported under others, which lead back.
+   *
+   * @generated from enum value: ARGS_FORM_ANTHROPIC = 2;
+   */
+  ANTHROPIC = 2,
+
+  /**
+   * As ANTHROPIC.
+   *
+   * @generated from enum value: ARGS_FORM_MCP = 3;
+   */
+  MCP = 3,
+
+  /**
+   * null stands for an optional property that is left out. A text may be the JSON of an object or a list.
+   *
+   * @generated from enum value: ARGS_FORM_OPENAI_STRICT = 6;
+   */
+  OPENAI_STRICT = 6,
+
+  /**
+   * null where a property cannot be null means that it is left out; members of enumerations are texts; a text may be
+   * the JSON of an object or a list; names as of ANTHROPIC, by a stricter rule.
+   *
+   * @generated from enum value: ARGS_FORM_GEMINI = 7;
+   */
+  GEMINI = 7,
+}
+
+/**
+ * Describes the enum toolhub.v1.ArgsForm.
+ */
+export const ArgsFormSchema: GenEnum<ArgsForm> = /*@__PURE__*/
+  enumDesc(file_toolhub_v1_call, 2);
 

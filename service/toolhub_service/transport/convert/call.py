@@ -26,6 +26,7 @@ from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Chunk, JobRef, Plan, Progress, StepName, StepVerdict, ToolResult
+from toolhub_service.registry.export import Dialect
 from toolhub_service.schema import canonical_json, strict_json
 from toolhub_service.schema.strict_json import has_little, has_many_values
 from toolhub_service.transport.convert.payload import (
@@ -58,6 +59,12 @@ _AS_TEXT = (
 )
 
 
+ARGS_FORMS = {
+    call_pb2.ARGS_FORM_ANTHROPIC: Dialect.ANTHROPIC.value,
+    call_pb2.ARGS_FORM_MCP: Dialect.MCP.value,
+    call_pb2.ARGS_FORM_OPENAI_STRICT: Dialect.OPENAI_STRICT.value,
+    call_pb2.ARGS_FORM_GEMINI: Dialect.GEMINI.value,
+}
 MODES = {
     call_pb2.INVOKE_MODE_UNSPECIFIED: Mode.EXECUTE,
     call_pb2.INVOKE_MODE_EXECUTE: Mode.EXECUTE,
@@ -97,6 +104,7 @@ def to_call(request: CallRequest, principal: Principal, *, call_id: str, deadlin
         plan_digest=request.plan_digest,
         approval_id=request.approval_id,
         expected_tool_digest=intent.expected_tool_digest,
+        args_form=ARGS_FORMS.get(intent.args_form, ""),
         # `find`, because `in` raises and drops a TypeError in bytes. A `$` may be written as an escape.
         names_artifacts=is_struct or raw.find(b"$artifact") >= 0 or raw.find(b"\\u0024") >= 0,
         deadline_s=deadline_s,

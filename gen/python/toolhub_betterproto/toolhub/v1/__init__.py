@@ -9,6 +9,7 @@ __all__ = (
     "ApprovalServiceStub",
     "ApprovalServiceSyncStub",
     "ApprovalState",
+    "ArgsForm",
     "ArgumentRole",
     "Artifact",
     "ArtifactHeader",
@@ -248,6 +249,58 @@ class ApprovalState(betterproto2.Enum):
             "APPROVAL_STATE_REJECTED": 3,
             "APPROVAL_STATE_EXPIRED": 4,
             "APPROVAL_STATE_USED": 5,
+        }
+
+
+class ArgsForm(betterproto2.Enum):
+    """
+    The form of ExportTools whose definition a model wrote the arguments for. Numbered as ExportFormat.
+    """
+
+    UNSPECIFIED = 0
+    """
+    The arguments are as the tool's own schema says: of OPENAI and the texts, too.
+    """
+
+    ANTHROPIC = 2
+    """
+    Names of properties that the interface refuses were exported under others, which lead back.
+    """
+
+    MCP = 3
+    """
+    As ANTHROPIC.
+    """
+
+    OPENAI_STRICT = 6
+    """
+    null stands for an optional property that is left out. A text may be the JSON of an object or a list.
+    """
+
+    GEMINI = 7
+    """
+    null where a property cannot be null means that it is left out; members of enumerations are texts; a text may be
+    the JSON of an object or a list; names as of ANTHROPIC, by a stricter rule.
+    """
+
+    @classmethod
+    def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
+        return {
+            0: "ARGS_FORM_UNSPECIFIED",
+            2: "ARGS_FORM_ANTHROPIC",
+            3: "ARGS_FORM_MCP",
+            6: "ARGS_FORM_OPENAI_STRICT",
+            7: "ARGS_FORM_GEMINI",
+        }
+
+    @classmethod
+    def betterproto_renamed_proto_names_to_value(cls) -> dict[str, int]:
+        return {
+            "ARGS_FORM_UNSPECIFIED": 0,
+            "ARGS_FORM_ANTHROPIC": 2,
+            "ARGS_FORM_MCP": 3,
+            "ARGS_FORM_OPENAI_STRICT": 6,
+            "ARGS_FORM_GEMINI": 7,
         }
 
 
@@ -1565,17 +1618,18 @@ class ExportFormat(betterproto2.Enum):
 
     OPENAI = 1
     """
-    OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`.
+    OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. A description is cut at
+    1,024 characters, by whole sentences; `core/tool.describe` answers all of it.
     """
 
     ANTHROPIC = 2
     """
-    Anthropic tools: `{name,description,input_schema}`.
+    Anthropic tools: `{name,description,input_schema}`. Calls name the form in `ToolIntent.args_form`.
     """
 
     MCP = 3
     """
-    MCP tools: `{name,description,inputSchema,outputSchema,annotations}`.
+    MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls name the form, as above.
     """
 
     PYTHON_STUBS = 4
@@ -1588,6 +1642,17 @@ class ExportFormat(betterproto2.Enum):
     The same functions as declarations in TypeScript, in `text`.
     """
 
+    OPENAI_STRICT = 6
+    """
+    OPENAI with `"strict": true`: every property is required, null stands for what is left out, nothing else is allowed.
+    Calls name the form in `ToolIntent.args_form`. Not for a face.
+    """
+
+    GEMINI = 7
+    """
+    Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. As the one before.
+    """
+
     @classmethod
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
@@ -1597,6 +1662,8 @@ class ExportFormat(betterproto2.Enum):
             3: "EXPORT_FORMAT_MCP",
             4: "EXPORT_FORMAT_PYTHON_STUBS",
             5: "EXPORT_FORMAT_TYPESCRIPT",
+            6: "EXPORT_FORMAT_OPENAI_STRICT",
+            7: "EXPORT_FORMAT_GEMINI",
         }
 
     @classmethod
@@ -1608,6 +1675,8 @@ class ExportFormat(betterproto2.Enum):
             "EXPORT_FORMAT_MCP": 3,
             "EXPORT_FORMAT_PYTHON_STUBS": 4,
             "EXPORT_FORMAT_TYPESCRIPT": 5,
+            "EXPORT_FORMAT_OPENAI_STRICT": 6,
+            "EXPORT_FORMAT_GEMINI": 7,
         }
 
 
@@ -5992,6 +6061,12 @@ class ToolIntent(betterproto2.Message):
     """
     `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
     refused with TOOL_CHANGED before anything happens. Empty is not compared.
+    """
+
+    args_form: "ArgsForm" = betterproto2.field(7, betterproto2.TYPE_ENUM, default_factory=lambda: ArgsForm(0))
+    """
+    The form that the arguments were written for, which the hub turns back before it checks them; what is in the tool's
+    own words passes unchanged. Without effect on the tools of a face.
     """
 
 

@@ -1,0 +1,271 @@
+"""Input schemas as model interfaces accept them, still JSON Schema: changed only where a request would be refused.
+
+One tool that an interface refuses costs the whole request, so each rule is applied at every depth. docs/model-forms.md
+names the interface behind each rule and its source. The hub validates calls against the original schema; nothing is
+required here that the original does not require.
+
+    the root is no object, or has a combinator beside it    one object with the properties of all branches
+    an array without `items`                                 `items: {}`
+    `items: [..]` of draft 7 and before                      `prefixItems` and `items`
+    `exclusiveMinimum: true` of draft 4                      the number
+    a property's name that the interface refuses             another one, which `model_arguments` turns back
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.schema.references import CHILD_MAPS, CHILDREN, IN_PLACE, IN_PLACE_LISTS, IN_PLACE_MAPS
+
+_UNIONS: Final = ("anyOf", "oneOf")
+# Limits for references and nested branches that are followed.
+MAX_DEPTH: Final = 8
+_REFUSED: Final = frozenset({"anyOf", "oneOf", "allOf", "enum", "const", "not"})
+_MAPS: Final = (*CHILD_MAPS, *IN_PLACE_MAPS, "$defs", "definitions")
+_SINGLES: Final = (*CHILDREN, *IN_PLACE, *IN_PLACE_LISTS, "contentSchema")
+
+# The root
+
+
+def object_schema(schema: JsonObject) -> JsonObject:
+    """Return the schema with an object at its root and no combinator beside it; the same object when it already is
+    one."""
+    if schema.get("type") == "object" and "properties" in schema and _REFUSED.isdisjoint(schema):
+        return schema
+    kept = {key: value for key, value in dereferenced(schema, schema).items() if key not in _REFUSED}
+    properties, required = merged(schema, schema)
+    flat: dict[str, JsonValue] = {**kept, "type": "object", "properties": properties}
+    if required:
+        flat["required"] = sorted(required)
+    return flat
+
+
+def dereferenced(schema: JsonObject, root: JsonObject) -> JsonObject:
+    """Return the schema with a reference within the document replaced by its target; siblings of the reference win."""
+    for _ in range(MAX_DEPTH):
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            break
+        target: JsonValue = root
+        for step in reference[2:].split("/") if len(reference) > 1 else ():
+            target = mapping(target).get(step.replace("~1", "/").replace("~0", "~"))
+        schema = {**mapping(target), **{key: value for key, value in schema.items() if key != "$ref"}}
+    return schema
+
+
+def merged(schema: JsonObject, root: JsonObject, depth: int = 0) -> tuple[dict[str, JsonValue], set[str]]:
+    """Return all properties of a schema and its branches, and those that are required whichever branch applies."""
+    schema = dereferenced(schema, root)
+    properties = dict(mapping(schema.get("properties")))
+    required = {name for name in sequence(schema.get("required")) if isinstance(name, str)}
+    if depth > MAX_DEPTH:
+        return properties, required
+    for branch in branches(schema, "allOf"):
+        more, needed = merged(branch, root, depth + 1)
+        _add(properties, more)
+        required |= needed
+    for keyword in _UNIONS:
+        unions = [merged(branch, root, depth + 1) for branch in branches(schema, keyword)]
+        for more, _ in unions:
+            _add(properties, more)
+        if unions:
+            required |= set.intersection(*(needed for _, needed in unions))
+    return properties, required
+
+
+def _add(properties: dict[str, JsonValue], more: Mapping[str, JsonValue]) -> None:
+    """Two definitions of one property are both shown: either may be the one that applies."""
+    for name, definition in more.items():
+        known = properties.setdefault(name, definition)
+        if known != definition:
+            options = list(sequence(mapping(known).get("anyOf"))) or [known]
+            properties[name] = {"anyOf": options if definition in options else [*options, definition]}
+
+
+def branches(schema: JsonObject, keyword: str) -> list[JsonObject]:
+    return [branch for branch in sequence(schema.get(keyword)) if isinstance(branch, Mapping)]
+
+
+def mapping(value: JsonValue) -> Mapping[str, JsonValue]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def sequence(value: JsonValue) -> Sequence[JsonValue]:
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+
+
+# Below the root
+
+
+def rewrite(schema: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
+    """Return the schema with every object subschema changed, the innermost first; the same object if none is."""
+    changed: dict[str, JsonValue] = {}
+    for keyword in _MAPS:
+        children = mapping(schema.get(keyword))
+        new = {name: _rewritten(child, change) for name, child in children.items()}
+        if any(new[name] is not child for name, child in children.items()):
+            changed[keyword] = new
+    for keyword in _SINGLES:
+        value = schema.get(keyword)
+        if isinstance(value, Mapping):
+            found: JsonValue = _rewritten(value, change)
+            is_changed = found is not value
+        else:
+            items = sequence(value)
+            listed = [_rewritten(item, change) for item in items]
+            found, is_changed = listed, any(new is not item for new, item in zip(listed, items, strict=True))
+        if is_changed:
+            changed[keyword] = found
+    return change({**schema, **changed} if changed else schema)
+
+
+def _rewritten(value: JsonValue, change: Callable[[JsonObject], JsonObject]) -> JsonValue:
+    return rewrite(value, change) if isinstance(value, Mapping) else value
+
+
+def repair(schema: JsonObject) -> JsonObject:
+    """Return the schema in the words of JSON Schema 2020-12, with `items` for every array; the same object when it
+    already is."""
+    repaired = rewrite(schema, _repair_node)
+    if repaired is not schema and "$schema" in repaired:  # it named the draft that was left
+        repaired = {key: value for key, value in repaired.items() if key != "$schema"}
+    return repaired
+
+
+def _repair_node(node: JsonObject) -> JsonObject:
+    changed: dict[str, JsonValue] = {}
+    drop: set[str] = set()
+    items = node.get("items")
+    if isinstance(items, Sequence) and not isinstance(items, str):
+        rest = node.get("additionalItems")
+        changed |= {"prefixItems": items, "items": rest if isinstance(rest, Mapping) else {}}
+        drop.add("additionalItems")
+        if rest is False:
+            changed["maxItems"] = node.get("maxItems", len(items))
+    elif not isinstance(items, Mapping) and _may_be_array(node):
+        changed["items"] = {}
+        if items is False:
+            changed["maxItems"] = node.get("maxItems", len(sequence(node.get("prefixItems"))))
+    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(node.get(exclusive), bool):
+            drop.add(exclusive)
+            if node[exclusive] and bound in node:
+                changed[exclusive] = node[bound]
+                drop = (drop | {bound}) - {exclusive}
+    if isinstance(node.get("required"), bool):  # of draft 3
+        drop.add("required")
+    if not changed and not drop:
+        return node
+    return {**{key: value for key, value in node.items() if key not in drop}, **changed}
+
+
+def _may_be_array(node: JsonObject) -> bool:
+    kinds = node.get("type")
+    return kinds == "array" or "array" in sequence(kinds) or "prefixItems" in node
+
+
+# Names of properties
+
+_SUFFIX_DIGITS: Final = 8
+_NAME_MAX_CHARS: Final = 64
+
+
+class NameRule(NamedTuple):
+    """Which names of properties an interface accepts."""
+
+    accepted: re.Pattern[str]
+    foreign: re.Pattern[str]
+    """What becomes `_`."""
+    prefix: str = ""
+    """What goes before a name that begins wrongly."""
+
+
+DOTTED_NAMES: Final = NameRule(re.compile(r"[A-Za-z0-9_.-]{1,64}"), re.compile(r"[^A-Za-z0-9_.-]"))
+PLAIN_NAMES: Final = NameRule(re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}"), re.compile(r"[^A-Za-z0-9_]"), "_")
+
+
+def accepted_names(schema: JsonObject, rule: NameRule) -> dict[str, str]:
+    """Return the accepted name of each property, anywhere in the schema, whose own name is refused.
+
+    A name of the schema has one accepted name wherever it occurs, which is no other property's. The outcome depends on
+    the set of names only.
+    """
+    names = set(property_names(schema))
+    refused = sorted(name for name in names if not rule.accepted.fullmatch(name))
+    taken = names - set(refused)
+    accepted: dict[str, str] = {}
+    for name in refused:
+        short = rule.foreign.sub("_", name)
+        if not rule.accepted.match(short):
+            short = rule.prefix + short
+        if short in taken or not rule.accepted.fullmatch(short):
+            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_SUFFIX_DIGITS]
+            short = f"{short[: _NAME_MAX_CHARS - _SUFFIX_DIGITS - 1]}_{digest}"
+        accepted[name] = short
+        taken.add(short)
+    return accepted
+
+
+def property_names(schema: JsonObject) -> Iterator[str]:
+    """Yield the name of every property at any depth."""
+    pending: list[JsonValue] = [schema]
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, Mapping):
+            continue
+        yield from mapping(node.get("properties"))
+        for keyword in _MAPS:
+            pending.extend(mapping(node.get(keyword)).values())
+        for keyword in _SINGLES:
+            value = node.get(keyword)
+            pending.extend([value] if isinstance(value, Mapping) else sequence(value))
+
+
+def rename(schema: JsonObject, names: Mapping[str, str]) -> JsonObject:
+    """Return the schema with these properties under other names; the same object without any."""
+    return rewrite(schema, lambda node: _rename_node(node, names)) if names else schema
+
+
+def _rename_node(node: JsonObject, names: Mapping[str, str]) -> JsonObject:
+    changed: dict[str, JsonValue] = {}
+    for keyword in ("properties", "dependentRequired", *IN_PLACE_MAPS):
+        value = node.get(keyword)
+        if isinstance(value, Mapping) and not value.keys().isdisjoint(names):
+            changed[keyword] = {names.get(name, name): child for name, child in value.items()}
+    required = sequence(node.get("required"))
+    if any(name in names for name in required if isinstance(name, str)):
+        changed["required"] = [names.get(name, name) if isinstance(name, str) else name for name in required]
+    reference = node.get("$ref")
+    if isinstance(reference, str) and "/properties/" in reference:
+        changed["$ref"] = _renamed_reference(reference, names)
+    return {**node, **changed} if changed else node
+
+
+def _renamed_reference(reference: str, names: Mapping[str, str]) -> str:
+    steps = reference.split("/")
+    for at, step in enumerate(steps[1:], 1):
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        if steps[at - 1] == "properties" and name in names:
+            steps[at] = names[name]
+    return "/".join(steps)
+
+
+# Descriptions
+
+
+def cut_description(text: str, max_chars: int, advice: str) -> str:
+    """Return a text of at most so many characters: the whole sentences that fit, and `advice` where any is missing."""
+    if len(text) <= max_chars:
+        return text
+    room = text[: max_chars - len(advice) - 1]
+    ends = [end.end() for end in _SENTENCE_END.finditer(room)]
+    kept = room[: ends[-1]].rstrip() if ends else room[: room.rfind(" ")] if " " in room else room
+    return f"{kept} {advice}"
+
+
+_SENTENCE_END: Final = re.compile(r"[.!?](?=\s)|[。！？]|(?=\n)")
