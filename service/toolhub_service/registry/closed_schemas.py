@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.registry.schema_repairs import (
     MAX_DEPTH,
@@ -21,7 +23,6 @@ from toolhub_service.registry.schema_repairs import (
     object_schema,
     sequence,
 )
-from toolhub_service.schema import canonical_json
 
 _LEVELS_MAX: Final = 5
 """Nested objects and arrays of the strict mode."""
@@ -249,9 +250,13 @@ class GeminiSubset(Subset):
         return written
 
 
+def json_text(value: JsonValue) -> str:
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
 def text_of_member(value: JsonValue) -> str:
     """Return a member of an enumeration as a text: itself, or its JSON."""
-    return value if isinstance(value, str) else canonical_json.dumps(value).decode()
+    return value if isinstance(value, str) else json_text(value)
 
 
 def _flat(schema: JsonObject, root: JsonObject, depth: int = 0) -> JsonObject:
@@ -279,5 +284,5 @@ def _kind(value: JsonValue) -> str:
 
 def _shown(value: JsonValue) -> str:
     """Return the JSON of a bound; empty for a long one."""
-    text = canonical_json.dumps(value).decode()
+    text = json_text(value)
     return text if len(text) <= _TOLD_MAX_CHARS else ""

@@ -14,6 +14,7 @@ import math
 import re
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntFlag
 from itertools import chain
@@ -192,6 +193,18 @@ class TermMatch(NamedTuple):
     score: float
 
 
+_PUNCTUATION: Final = re.compile(r"[\W_]+")
+
+
+def written_name(text: str) -> str:
+    """Return a name without case and punctuation: `acme/Get.Item`, `acme__get_item` and `ACME get-item` are one."""
+    return _PUNCTUATION.sub("_", text.casefold()).strip("_")
+
+
+def _written_names(key: str) -> set[str]:
+    return {written_name(key), written_name(key.partition("/")[2])} - {""}
+
+
 class InvertedIndex:
     """Documents by key; queries return slots, which `key` maps back."""
 
@@ -206,6 +219,10 @@ class InvertedIndex:
         self._length_sum = 0.0
         self._norms: Scores | None = None
         self._scratch: Scores | None = None
+        self.numbers: Counter[str] = Counter()
+        """How many names hold each number."""
+        self._named: dict[str, list[str]] = {}
+        """Keys by name as people write it: with and without the source."""
         self.generation = 0
         """Rises with every change."""
 
@@ -233,6 +250,12 @@ class InvertedIndex:
         posting = self._postings.get(term)
         return self._idf(posting.count if posting else 0)
 
+    def named(self, text: str) -> list[int]:
+        """Return the slots of the documents whose key is this text, or its part after the slash; case and punctuation
+        do not count."""
+        name = written_name(text)
+        return [self._slots[key] for key in self._named.get(name, ())] if name else []
+
     def put(self, key: str, texts: Mapping[Field, str]) -> None:
         """Add a document, or replace the one with that key."""
         if key in self._slots:
@@ -256,6 +279,9 @@ class InvertedIndex:
             posting.weights.append(weight)
             posting.fields.append(fields[term])
             posting.count += 1
+        for name in _written_names(key):
+            self._named.setdefault(name, []).append(key)
+        self.numbers.update(self._numbers_of(key))
         length = sum(weights.values())
         self.generation += 1
         self._slots[key] = slot
@@ -275,9 +301,17 @@ class InvertedIndex:
             if not posting.count:
                 del self._postings[term]
         self._length_sum -= self._lengths[slot]
+        for name in _written_names(key):
+            self._named[name].remove(key)
+            if not self._named[name]:
+                del self._named[name]
+        self.numbers -= Counter(self._numbers_of(key))
         self._words[slot] = ()
         self._holes.append(slot)
         self._norms = None
+
+    def _numbers_of(self, key: str) -> set[str]:
+        return {term for term in self.analyser.terms(key) if term.isdigit()}
 
     def lookup(self, query: Sequence[QueryTerm]) -> Lookup:
         return Lookup([matches for wanted in query if (matches := self._matches(wanted))])

@@ -6,15 +6,13 @@ branch of a combinator. Arguments in the tool's own words pass unchanged, so a c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.registry.closed_schemas import text_of_member
 from toolhub_service.registry.schema_repairs import MAX_DEPTH, branches, dereferenced, mapping, sequence
-from toolhub_service.schema import strict_json
-from toolhub_service.schema.references import step_of
 
 _IN_PLACE: Final = ("allOf", "anyOf", "oneOf")
 _ALL: Final = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
@@ -44,16 +42,21 @@ class Restored(NamedTuple):
     """JSON Pointers of the texts that were read as JSON."""
 
 
-def restore(args: JsonObject, schema: JsonObject, reading: Reading) -> Restored:
+ReadJson = Callable[[bytes], JsonValue]
+"""Reads a text of JSON. Raises ToolFailure for what is none."""
+
+
+def restore(args: JsonObject, schema: JsonObject, reading: Reading, read_json: ReadJson) -> Restored:
     """Return the arguments in the words of the tool's own schema; `args` itself where nothing is to be turned back."""
-    walk = _Walk(schema, reading)
+    walk = _Walk(schema, reading, read_json)
     return Restored(walk.value(args, [schema], ""), tuple(walk.read))
 
 
 class _Walk:
-    def __init__(self, root: JsonObject, reading: Reading) -> None:
+    def __init__(self, root: JsonObject, reading: Reading, read_json: ReadJson) -> None:
         self._root = root
         self._reading = reading
+        self._read_json = read_json
         self.read: list[str] = []
 
     def value(self, value: Any, schemas: Sequence[JsonValue], path: str) -> Any:
@@ -75,7 +78,7 @@ class _Walk:
             if child is None and self._is_left_out(own, schemas, places):
                 is_same = False
                 continue
-            result[own] = new = self.value(child, schemas, path + step_of(own))
+            result[own] = new = self.value(child, schemas, f"{path}/{own.replace('~', '~0').replace('/', '~1')}")
             is_same = is_same and new is child and own == name
         return value if is_same else result
 
@@ -118,7 +121,7 @@ class _Walk:
         if not is_read:
             return text
         try:
-            value = strict_json.loads(text.encode("utf-8", "surrogatepass"))
+            value = self._read_json(text.encode("utf-8", "surrogatepass"))
         except ToolFailure:
             return text  # the schema refuses it, where no text is allowed
         if isinstance(value, str) or not _kinds_of(value) & kinds:

@@ -1,9 +1,9 @@
 """Parses search queries: the terms to look up, their weights, and the related terms that may match instead.
 
-A term counts once however often a query repeats it, because repetitions are mostly values, not intent. Numbers beside
-words are left out: they are values of arguments, not words about a tool. Filler words ("specific", "provide",
-"recommend") count less, because they say little about the intent; they are not stop words, because some tools are about
-just that.
+A term counts once however often a query repeats it, because repetitions are mostly values, not intent. Numbers in
+sentences are left out: they are values of arguments, not words about a tool. Those among a few words, or joined to one
+as in `operation_37`, count where the name of a tool holds them. Filler words ("specific", "provide", "recommend") count
+less, because they say little about the intent; they are not stop words, because some tools are about just that.
 """
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ def _runs(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", text))
 
 
+_JOINED_NUMBER: Final = re.compile(r"(?<=[^\W\d][_./-])\d+\b|\b\d+(?=[_./-][^\W\d])")
+_FEW_WORDS: Final = 5
 QUERY_MAX_TERMS: Final = 64
 """Most distinct terms of one query that are looked up: the first ones."""
 WRAPPING_WEIGHT: Final = 0.7
@@ -157,14 +159,21 @@ class QueryReader:
         self._analyser = analyser
         self._wrapping = frozenset(analyser.terms(_WRAPPING_WORDS))
 
-    def read(self, text: str) -> Sequence[QueryTerm]:
-        """Return distinct terms in order, at most 64; none when the text has no word besides stop words."""
+    def read(self, text: str, numbers: Container[str] = ()) -> Sequence[QueryTerm]:
+        """Return distinct terms in order, at most 64; none when the text has no word besides stop words.
+
+        `numbers`: those that names of tools hold.
+        """
         words: dict[str, str] = {}
         for word, term in self._analyser.entries(text):
             words.setdefault(term, word)
         chinese = dict.fromkeys(chain.from_iterable(map(related_terms().words, ideographs(text))))
         words.update(zip(chinese, chinese, strict=True))
-        kept = [(term, word) for term, word in words.items() if not term.isdigit()] or list(words.items())
+        told = _JOINED_NUMBER.findall(text) if len(words) > _FEW_WORDS else words
+        kept = [
+            (term, word) for term, word in words.items() if not term.isdigit() or (term in numbers and term in told)
+        ]
+        kept = kept or list(words.items())
         return [self._term(word, term, chinese) for term, word in kept[:QUERY_MAX_TERMS]]
 
     def _term(self, word: str, term: str, chinese: Container[str]) -> QueryTerm:

@@ -20,14 +20,18 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.schema.references import CHILD_MAPS, CHILDREN, IN_PLACE, IN_PLACE_LISTS, IN_PLACE_MAPS
 
 _UNIONS: Final = ("anyOf", "oneOf")
 # Limits for references and nested branches that are followed.
 MAX_DEPTH: Final = 8
 _REFUSED: Final = frozenset({"anyOf", "oneOf", "allOf", "enum", "const", "not"})
-_MAPS: Final = (*CHILD_MAPS, *IN_PLACE_MAPS, "$defs", "definitions")
-_SINGLES: Final = (*CHILDREN, *IN_PLACE, *IN_PLACE_LISTS, "contentSchema")
+# Keywords below which subschemas stand: by name, and alone or in a list.
+_BY_PROPERTY: Final = ("properties", "dependentSchemas", "dependencies", "dependentRequired")
+_MAPS: Final = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
+_SINGLES: Final = (
+    "items prefixItems additionalItems unevaluatedItems contains additionalProperties unevaluatedProperties "
+    "propertyNames not if then else allOf anyOf oneOf contentSchema"
+).split()
 
 # The root
 
@@ -233,7 +237,7 @@ def rename(schema: JsonObject, names: Mapping[str, str]) -> JsonObject:
 
 def _rename_node(node: JsonObject, names: Mapping[str, str]) -> JsonObject:
     changed: dict[str, JsonValue] = {}
-    for keyword in ("properties", "dependentRequired", *IN_PLACE_MAPS):
+    for keyword in _BY_PROPERTY:
         value = node.get(keyword)
         if isinstance(value, Mapping) and not value.keys().isdisjoint(names):
             changed[keyword] = {names.get(name, name): child for name, child in value.items()}

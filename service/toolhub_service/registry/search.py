@@ -172,6 +172,13 @@ _NAMES: Final = {
 }
 
 
+def _as_named(hit: SearchHit) -> SearchHit:
+    """Return the hit of a query that is the tool's name: also one whose words are all too common to count."""
+    if "name" in hit.fields:
+        return hit
+    return msgspec.structs.replace(hit, fields=("name", *hit.fields), terms=(hit.tool.name.lower(), *hit.terms))
+
+
 # Reciprocal rank fusion: merges several rankings into one, by rank only.
 #
 # score = sum of weight / (RANK_OFFSET + place), places from 1 (Cormack, Clarke and Buettcher, SIGIR 2009, who take 60
@@ -269,14 +276,16 @@ class ToolSearch:
     ) -> SearchResult:
         """Return the hits `offset` to `offset + limit`.
 
-        A query without words returns all that the filter matches, by name.
+        A query that is the name of a tool, with or without its source, finds that tool first. One without words returns
+        all that the filter matches, by name.
 
         `viewer` is the key of `allowed` (principal and policy revision): equal viewers may see the same tools, which
         are then computed once. None: `allowed` is called for each match. `tenant`: whose past uses count; empty:
         nobody's. `meaning`: the result of `ToolMeanings.of`.
         """
-        wanted = self._reader.read(query)
-        if not wanted:
+        wanted = self._reader.read(query, self._index.numbers)
+        named = self._index.named(query)
+        if not wanted and not named:
             return self._by_name(where, allowed, limit, offset)
         shown = self._mask(where, where.compiled())
         if allowed is not None and viewer is not None:
@@ -292,8 +301,11 @@ class ToolSearch:
         if len(meaning.names):
             slots, scores = fused([(slots[np.argsort(-scores, kind="stable")], WORDS_WEIGHT), (close, MEANING_WEIGHT)])
             places = {slot: place for place, slot in enumerate(close.tolist(), 1)}
+        if named:
+            slots, scores = self._named_first(named, slots, scores, shown, allowed)
         best = self._best(slots, scores, offset + limit)[offset:]
         hits = tuple(self._hit(slot, score, lookup, uses, places.get(slot, 0)) for slot, score in best)
+        hits = tuple(_as_named(hit) if slot in named else hit for hit, (slot, _) in zip(hits, best, strict=True))
         return SearchResult(hits, len(slots), self._catalog.revision, tuple(ranked_by), self._note(meaning))
 
     @property
@@ -319,6 +331,19 @@ class ToolSearch:
         if allowed is not None:
             slots = slots[self._check(slots, allowed)]
         return slots, scores[slots]
+
+    def _named_first(
+        self, named: Sequence[int], slots: Slots, scores: Scores, shown: Mask, allowed: Test | None
+    ) -> tuple[Slots, Scores]:
+        """Return the ranking with the tools of that name above all others, in their order."""
+        first = np.array(named, np.int64)
+        first = first[shown[first]]
+        if allowed is not None:
+            first = first[self._check(first, allowed)]
+        more = np.setdiff1d(first, slots)
+        slots, scores = np.concatenate((slots, more)), np.concatenate((scores, np.zeros(len(more), np.float32)))
+        scores[np.isin(slots, first)] += scores.max(initial=0.0) + 1.0
+        return slots, scores
 
     def _close(self, meaning: Meaning, shown: Mask, allowed: Test | None) -> Slots:
         """Return the tools nearest in meaning, best first, among those that are shown."""

@@ -26,6 +26,7 @@ animal pet dog cat 动物 宠物 狗 猫
 answer reply respond response 回答 回复 答复
 api rest endpoint request http 接口
 app application mobile 应用 手机应用
+argument parameter 参数 实参
 array list
 attraction sightseeing landmark museum 景点 名胜 博物馆
 average mean 平均 均值
@@ -84,6 +85,7 @@ debt loan credit mortgage 贷款 债务 信用 借款
 definition define meaning dictionary word vocabulary 定义 词典 字典 单词 词 含义
 demographic population census 人口 普查
 deploy publish release host 部署 发布
+describe explain description explanation 描述 说明
 design designer creative 设计 设计师
 desktop screen display monitor 桌面 屏幕 显示器
 disk drive storage file 磁盘 硬盘 存储

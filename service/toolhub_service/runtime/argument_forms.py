@@ -17,6 +17,7 @@ from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.export import Dialect, reading_of
 from toolhub_service.registry.model_arguments import Reading, restore
+from toolhub_service.schema import strict_json
 from toolhub_service.schema.compiled import BoundedCache
 from toolhub_service.schema.defaults import ToolSchemas
 
@@ -50,7 +51,7 @@ def _reading(dialect: Dialect, spec: ToolSpec) -> Reading:
 
 
 def _restored(args: JsonObject, spec: ToolSpec, reading: Reading) -> JsonObject:
-    return restore(args, spec.input_schema, reading).args if any(reading) else args
+    return restore(args, spec.input_schema, reading, strict_json.loads).args if any(reading) else args
 
 
 def repair_texts(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> tuple[Call, tuple[str, ...]]:
@@ -58,7 +59,7 @@ def repair_texts(call: Call, spec: ToolSpec, schemas: ToolSchemas) -> tuple[Call
     call itself and none."""
     if call.args_error is not None or schemas.input.is_valid(call.args):
         return call, ()
-    repaired = restore(call.args, spec.input_schema, _REPAIR)
+    repaired = restore(call.args, spec.input_schema, _REPAIR, strict_json.loads)
     if not repaired.read or not schemas.input.is_valid(repaired.args):
         return call, ()
     return call._replace(args=repaired.args), repaired.read

@@ -185,7 +185,7 @@ class ReadText(FsReadTool["ReadText.In", "ReadText.Out"]):
         "Read a text file of the workspace, whole or from startLine to endLine (from 1, inclusive). Text beyond "
         "maxBytes is cut and truncated is true: ask for line ranges then. Use core/fs.searchText to find where to read."
     )
-    tags = ("files", "read", "text")
+    tags = ("files", "read", "text", "content")
     examples = (
         Example("Read a file", {"path": "notes/today.md"}),
         Example("Read its first ten lines", {"path": "notes/today.md", "startLine": 1, "endLine": 10}),

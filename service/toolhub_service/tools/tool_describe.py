@@ -20,7 +20,7 @@ class ToolDescribe(Tool["ToolDescribe.In", "ToolDescribe.Out"]):
         "Return the whole description and the input schema of a tool that you may call. Use it where a description "
         "ends with a note that it was cut."
     )
-    tags = ("tool", "describe", "help", "schema")
+    tags = ("describe", "help")
     annotations = Annotations(read_only=True, idempotent=True)
     examples = (Example("Read all about one tool", {"name": "core/http.request"}),)
 

@@ -19,6 +19,7 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.export import Dialect, Exporter, reading_of
 from toolhub_service.registry.model_arguments import Reading, restore
+from toolhub_service.schema.strict_json import loads
 
 VALIDATORS: dict[Dialect, Callable[[dict[str, Any]], list[str]]] = {
     Dialect.OPENAI: model_interfaces.openai,
@@ -144,7 +145,7 @@ def test_what_a_model_may_write_for_a_subset_is_turned_back_into_valid_arguments
         parameters = shown["function"]["parameters"] if "function" in shown else shown.get("parameters")
         for _ in range(3):
             written = {} if parameters is None else _written(parameters, chance)
-            args = restore(written, spec.input_schema, reading_of(dialect, spec.input_schema)).args
+            args = restore(written, spec.input_schema, reading_of(dialect, spec.input_schema), loads).args
             assert original.is_valid(args), (spec.input_schema, written, args)
             compared += 1
     assert compared > 50
@@ -172,7 +173,7 @@ def _written(schema: dict[str, Any], chance: random.Random) -> Any:
 
 
 def restored(schema: JsonObject, args: Any, **reading: Any) -> Any:
-    return restore(args, schema, Reading(**reading)).args
+    return restore(args, schema, Reading(**reading), loads).args
 
 
 SCHEMA: JsonObject = {

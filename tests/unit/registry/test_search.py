@@ -243,3 +243,48 @@ def test_one_empty_ranking_leaves_the_other_as_it_is() -> None:
 def test_the_first_by_words_is_beaten_only_by_one_that_both_rank_high() -> None:
     slots, scores = fused([(places(1, 2, 3), 2.0), (places(4, 2), 1.0)])
     assert slots[np.argsort(-scores)].tolist() == [2, 1, 3, 4]
+
+
+CROWD = [tool(f"svc{at}/svc{at}_operation_{number}", "It operates.") for at in range(20) for number in range(60)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "svc12_operation_37",
+        "svc12/svc12_operation_37",
+        "SVC12_Operation_37",
+        "svc12__svc12_operation_37",
+        "svc12 operation 37",
+    ],
+)
+def test_a_tool_that_is_named_exactly_comes_first_whatever_its_case_and_prefix(query: str) -> None:
+    assert names(ToolSearch(catalog_of(*CROWD)), query)[0] == "svc12/svc12_operation_37"
+
+
+def test_an_exact_name_comes_before_a_better_match_of_its_words() -> None:
+    wordy = tool("a/search.issues.search", "Search issues. Search, search the issues.", tags=("search", "issues"))
+    search = ToolSearch(catalog_of(wordy, tool("b/search", "Look."), tool("c/Search", "Look."), tool("d/it", "Do.")))
+    assert names(search, "search")[:2] == ["b/search", "c/Search"]
+    assert names(search, "c/search")[0] == "c/Search"
+    assert names(search, "it") == ["d/it"]
+    assert names(search, "search", limit=1, offset=2) == ["a/search.issues.search"]
+
+
+def test_an_exact_name_of_a_hidden_tool_finds_nothing(search: ToolSearch) -> None:
+    assert "web/weather.secret" not in names(search, "weather.secret")
+    assert names(search, "web/weather.forecast", allowed=lambda spec: spec.name != "web/weather.forecast") == []
+
+
+def test_numbers_of_a_few_words_and_of_names_count_where_a_name_holds_them() -> None:
+    catalog = catalog_of(
+        tool("a/area.51", "Tell of a place."), tool("a/area.52", "Tell of a place."), tool("b/x", "51")
+    )
+    search = ToolSearch(catalog)
+    assert names(search, "the place 52")[0] == "a/area.52"
+    sentence = "please describe the famous desert site that is known as"
+    assert names(search, f"{sentence} area_52")[0] == "a/area.52"
+    assert names(search, f"{sentence} area within 52 days") == names(search, f"{sentence} area within days")
+    assert names(search, "places within 7 days") == names(search, "places within days")
+    catalog.unregister("a/area.52")
+    assert names(search, "a place 52") == names(search, "a place")
