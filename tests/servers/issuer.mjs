@@ -1,6 +1,7 @@
 // An OpenID Connect issuer (oidc-provider) on a free port of loopback. Says its URL, then obeys the lines of its standard
 // input: `rotate` (new keys beside the old ones), `revoke` (new keys, the old ones gone), `away` and `back` (answers
-// nobody), `deny` and `agree` (what the user says to a login), each answered by a line; `refreshes` by how many there were.
+// nobody), `deny` and `agree` (what the user says to a login), `person NAME` (who the user is), each answered by a line; `refreshes`
+// by how many there were.
 import { createServer } from 'node:http';
 import { generateKeyPairSync, randomUUID } from 'node:crypto';
 import { createInterface } from 'node:readline';
@@ -55,7 +56,19 @@ let provider;
 let signing = [];
 let isAway = false;
 let isDenied = false;
+let person = 'alice';
 let refreshes = 0;
+
+// A client that is known by the document at its id (OAuth Client ID Metadata Document), served for the hub by its operator.
+const DOCUMENT = {
+  client_id: 'https://hub.example.com/oauth-client.json',
+  client_name: 'tool-hub',
+  application_type: 'native',
+  token_endpoint_auth_method: 'none',
+  grant_types: ['authorization_code', 'refresh_token'],
+  redirect_uris: ['http://127.0.0.1/callback'],
+  response_types: ['code'],
+};
 
 function open(former) {
   signing = [...keys(), ...former];
@@ -74,6 +87,12 @@ function open(former) {
       && (!['cli', 'hasty'].includes(client.clientId) || code.scopes.has('offline_access'))
     ),
     rotateRefreshToken: true,
+    // The one page of the web that it reads.
+    fetch: async (url) => (
+      String(url) === DOCUMENT.client_id
+        ? new Response(JSON.stringify(DOCUMENT), { headers: { 'content-type': 'application/json' } })
+        : new Response('', { status: 404 })
+    ),
     ttl: { DeviceCode: (_, token, client) => (client.clientId === 'hasty' ? 1 : 600) },
     features: {
       deviceFlow: { enabled: true },
@@ -81,6 +100,7 @@ function open(former) {
       clientCredentials: { enabled: true },
       devInteractions: { enabled: false },
       registration: { enabled: true },
+      clientIdMetadataDocument: { enabled: true, ack: 'draft-02' },
       resourceIndicators: {
         enabled: true,
         getResourceServerInfo: (_, resource, client) => ({
@@ -97,7 +117,7 @@ function open(former) {
   provider.on('grant.success', ({ oidc }) => { refreshes += oidc.params.grant_type === 'refresh_token'; });
 }
 
-// Whoever comes is alice, and agrees to everything, unless `deny` was said.
+// Whoever comes is alice, unless `person` was said, and agrees to everything, unless `deny` was said.
 async function agree(request, response) {
   const { params, prompt, grantId, session } = await provider.interactionDetails(request, response);
   if (isDenied) {
@@ -105,7 +125,7 @@ async function agree(request, response) {
     return;
   }
   if (prompt.name === 'login') {
-    await provider.interactionFinished(request, response, { login: { accountId: 'alice' } });
+    await provider.interactionFinished(request, response, { login: { accountId: person } });
     return;
   }
   const grant = grantId
@@ -134,6 +154,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   if (line === 'back') isAway = false;
   if (line === 'deny') isDenied = true;
   if (line === 'agree') isDenied = false;
+  if (line.startsWith('person ')) person = line.slice('person '.length);
   console.log(line === 'refreshes' ? refreshes : line);
 }
 server.closeAllConnections();

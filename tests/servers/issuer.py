@@ -31,7 +31,8 @@ class RealIssuer:
         return token
 
     async def does(self, line: str) -> None:
-        """`rotate`, `revoke`, `away` or `back`; `deny` or `agree`: what alice says to a login."""
+        """`rotate`, `revoke`, `away` or `back`; `deny` or `agree`: what the user says to a login; `person NAME`: who it
+        is (alice)."""
         assert await self._answer(line) == line
 
     async def refreshes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, ClassVar
@@ -61,10 +61,50 @@ def set_credential(source: str, **options: Any) -> None:
     note(f"Kept. Calls to {source} carry it from now on.")
 
 
+def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of commands that log in by a browser."""
+    for flag, text in (
+        ("--paste", "Ask for the URL that the browser ended at: for a browser elsewhere."),
+        ("--no-browser", "Print the URL and open no browser."),
+    ):
+        command = click.option(flag, is_flag=True, help=text)(command)
+    return command
+
+
+def log_in(
+    hub: Connection, source: str, *, opens_browser: bool, paste: bool, for_source: bool = False
+) -> pb.Credential:
+    """Log in by a browser, and return what the hub keeps. Raises ClickException when nobody logged in."""
+    with callback() as back:
+        request = pb.BeginLoginRequest(source=source, redirect_uri=back.uri, for_source=for_source)
+        begun = hub.call(hub.credentials.BeginLogin, request)
+        page = _page(begun.authorization_url)
+        note("Open this page and log in:", err=True)
+        print_line(page, err=True)
+        if opens_browser:
+            webbrowser.open(page)
+        pasted = ask("URL that the browser ended at") if paste else ""
+        answer = query_of(pasted) if paste else back.answer(LOGIN_S)
+    if "code" not in answer:
+        words = answer.get("error_description") or answer.get("error") or "nothing came back within ten minutes"
+        raise click.ClickException(f"The login did not come about: {words}")
+    completed = pb.CompleteLoginRequest(
+        login=begun.login,
+        code=answer["code"],
+        state=answer.get("state", ""),
+        issuer=answer.get("iss", ""),
+        for_source=for_source,
+    )
+    return hub.call(hub.credentials.CompleteLogin, completed).credential
+
+
+def granted_scopes(kept: pb.Credential) -> str:
+    return f" with {', '.join(kept.scopes)}" if kept.scopes else ""
+
+
 @credentials.command()
 @click.argument("source")
-@click.option("--no-browser", is_flag=True, help="Print the URL and open no browser.")
-@click.option("--paste", is_flag=True, help="Ask for the URL that the browser ended at: for a browser elsewhere.")
+@login_options
 @connection_options
 def login(source: str, no_browser: bool, paste: bool, **options: Any) -> None:
     """Log in at the authorization server of SOURCE, in a browser.
@@ -75,22 +115,9 @@ def login(source: str, no_browser: bool, paste: bool, **options: Any) -> None:
     Example:
       toolhub credentials login shop
     """
-    with callback() as back, connected_by(options) as hub:
-        begun = hub.call(hub.credentials.BeginLogin, pb.BeginLoginRequest(source=source, redirect_uri=back.uri))
-        page = _page(begun.authorization_url)
-        note("Open this page and log in:", err=True)
-        print_line(page, err=True)
-        if not (no_browser or paste):
-            webbrowser.open(page)
-        pasted = ask("URL that the browser ended at") if paste else ""
-        answer = query_of(pasted) if paste else back.answer(LOGIN_S)
-        if "code" not in answer:
-            words = answer.get("error_description") or answer.get("error") or "nothing came back within ten minutes"
-            raise click.ClickException(f"The login did not come about: {words}")
-        given = {"code": answer["code"], "state": answer.get("state", ""), "issuer": answer.get("iss", "")}
-        kept = hub.call(hub.credentials.CompleteLogin, pb.CompleteLoginRequest(login=begun.login, **given)).credential
-    scopes = f" with {', '.join(kept.scopes)}" if kept.scopes else ""
-    note(f"Logged in{scopes}. Calls to {source} carry your token from now on.")
+    with connected_by(options) as hub:
+        kept = log_in(hub, source, opens_browser=not (no_browser or paste), paste=paste)
+    note(f"Logged in{granted_scopes(kept)}. Calls to {source} carry your token from now on.")
 
 
 @credentials.command("list")
@@ -166,7 +193,7 @@ def _page(url: str) -> str:
 def _cells(credential: pb.Credential) -> tuple[str, ...]:
     return (
         credential.source,
-        credential.principal,
+        credential.principal or "(the source)",
         credential.tenant,
         enum_name(credential, "kind"),
         enum_name(credential, "state"),

@@ -10,10 +10,11 @@ from typing import Any
 import click
 import grpc
 
+from toolhub.v1 import credential_service_pb2, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
-from toolhub.v1 import source_pb2, tool_pb2
 from toolhub_service.cli.client import Connection, HubRefused, connected_by, connection_options
 from toolhub_service.cli.completion import complete_source
+from toolhub_service.cli.credentials import granted_scopes, log_in, login_options
 from toolhub_service.cli.output import (
     EXIT_REFUSED,
     counted,
@@ -43,7 +44,7 @@ from toolhub_service.registry.catalog import CORE_NAMESPACE
 
 Status = source_pb2.SourceStatus
 
-_COLOURS = {"READY": "green", "PARTIAL": "yellow", "PENDING": "yellow", "DOWN": "red"}
+_COLOURS = {"READY": "green", "PARTIAL": "yellow", "PENDING": "yellow", "NEEDS_LOGIN": "yellow", "DOWN": "red"}
 _HEADINGS = ("SOURCE", "KIND", "STATE", "TOOLS", "PROTOCOL", "READ", "TOOK", "NEXT", "BREAKER")
 # Prefixes of diagnostics that a source's process wrote; all others come from the hub.
 _PROCESS_OUTPUT = ("stderr: ", "stdout: ")
@@ -53,6 +54,11 @@ _WIDE = ("TRUST", "SERVER", "ENDPOINT", "WHY")
 
 def is_down(status: Status) -> bool:
     return status.state == source_pb2.SOURCE_STATE_DOWN
+
+
+def is_unread(status: Status) -> bool:
+    """Return whether the last attempt to read it has failed, for whatever reason."""
+    return is_down(status) or status.state == source_pb2.SOURCE_STATE_NEEDS_LOGIN
 
 
 def is_remote(status: Status) -> bool:
@@ -121,6 +127,7 @@ def _row(status: Status, *, wide: bool) -> tuple[str, ...]:
 
 def _facts(status: Status) -> Iterator[tuple[str, str]]:
     yield "why", status.message
+    yield from (("type" if not at else "or", command) for at, command in enumerate(status.login_commands))
     yield "kind", enum_name(status, "kind").lower()
     yield from _tool_facts(status)
     yield "trust", _trust(status)
@@ -251,14 +258,52 @@ def refresh(names: tuple[str, ...], as_json: bool, **options: Any) -> None:
         for status in _refreshed(connection, list(dict.fromkeys(names)) or _configured_names(connection)):
             found.append(status)
             if not wants_json(as_json):
-                print_line(styled(line(status), fg="red" if is_down(status) else None))
+                print_line(styled(line(status), fg="red" if is_unread(status) else None))
     if wants_json(as_json):
         found.sort(key=lambda status: status.source)
         print_json({"sources": [message_as_json(status) for status in found]})
     elif not found:
         footnote("No source is configured. `toolhub sources add --help` shows how to add one.")
-    if any(is_down(status) for status in found):
+    if any(is_unread(status) for status in found):
         sys.exit(EXIT_REFUSED)
+
+
+@sources.command()
+@click.argument("name", shell_complete=complete_source)
+@login_options
+@connection_options
+def login(name: str, no_browser: bool, paste: bool, **options: Any) -> None:
+    """Log the source NAME in at its server's authorization server, in a browser.
+
+    The hub keeps the tokens, reads the tools with them, and sends them with calls of callers without a credential of
+    their own: to the server these are calls of the account that logs in. It needs the role operator.
+
+    \b
+    Example:
+      toolhub sources login crm
+    """
+    with connected_by(options) as connection:
+        _refresh(connection, CORE_NAMESPACE)  # a source that was just added is in the hub's file only
+        kept = log_in(connection, name, opens_browser=not (no_browser or paste), paste=paste, for_source=True)
+        note(f"Logged in{granted_scopes(kept)}. The tools of {name} are read with this login.")
+        for status in _refresh(connection, name):
+            print_line(styled(line(status), fg=_COLOURS.get(enum_name(status, "state"))))
+
+
+@sources.command()
+@click.argument("name", shell_complete=complete_source)
+@connection_options
+def logout(name: str, **options: Any) -> None:
+    """Remove the login of the source NAME, and revoke it at its authorization server where that can be done.
+
+    \b
+    Example:
+      toolhub sources logout crm
+    """
+    with connected_by(options) as connection:
+        request = credential_service_pb2.RevokeCredentialRequest(source=name, of_source=True)
+        answer = connection.call(connection.credentials.RevokeCredential, request)
+    note(f"Removed{' and revoked at its authorization server' if answer.revoked_upstream else ''}.")
 
 
 for command in (add, remove, check):

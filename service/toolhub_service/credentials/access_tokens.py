@@ -93,6 +93,7 @@ class Renewals:
 
     async def _refresh(self, terms: PerUserTerms, claim: StoredCredential, secret: Secret) -> Renewed:
         after = replace(claim, renewed_by="", renewed_until_unix_ms=0, version=claim.version + 1)
+        whose = "hub's" if terms.is_source_login else "caller's"
         try:
             if not secret.refresh_token:
                 raise GrantRefused("expired", "there is no refresh token")  # noqa: TRY301 - the same end
@@ -109,7 +110,7 @@ class Renewals:
             advice = "Try again later." + (then if isinstance(away, Unanswered) else "")
             raise refuse(
                 ErrorKind.TOOL_UNAVAILABLE,
-                f"The caller's token for {terms.source} cannot be renewed. {away} The call was not sent. {advice}",
+                f"The {whose} token for {terms.source} cannot be renewed. {away} The call was not sent. {advice}",
                 blames_upstream=False,
                 source=terms.source,
             ) from None
@@ -118,7 +119,7 @@ class Renewals:
             await self._store.put(after)
             raise refuse(
                 ErrorKind.TOOL_UNAVAILABLE,
-                f"The caller's token for {terms.source} could not be renewed: the hub failed. Nothing was sent. Try "
+                f"The {whose} token for {terms.source} could not be renewed: the hub failed. Nothing was sent. Try "
                 "again later; operators find the error in the log.",
                 blames_upstream=False,
                 source=terms.source,

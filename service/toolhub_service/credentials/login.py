@@ -67,7 +67,8 @@ class Logins:
     async def begin(
         self, terms: PerUserTerms, key: CredentialKey, redirect_uri: str, now_unix_ms: int
     ) -> tuple[str, str]:
-        """Return the URL for a person's browser, and the sealed login. Raises HubFailure."""
+        """Return the URL for a person's browser, and the sealed login. `key`: of the one who logs in, also where the
+        login is the source's. Raises HubFailure."""
         _check_redirect(terms, redirect_uri)
         try:
             server = await self._server(terms)
@@ -101,14 +102,13 @@ class Logins:
         }
         joint = "&" if urlsplit(server.authorization_url).query else "?"
         # Bound to the caller and the source: another caller who obtains it cannot complete it.
-        sealed = self._keys.seal(packed(begun), "login", *key)
+        sealed = self._keys.seal(packed(begun), *_bound(terms, key))
         login = f"{self._keys.current}:{key.source}:{base64.urlsafe_b64encode(sealed).decode()}"
         return f"{server.authorization_url}{joint}{urlencode(query)}", login
 
     async def complete(
         self,
         terms: PerUserTerms,
-        key: CredentialKey,
         begun: Begun,
         code: str,
         answer: tuple[str, str],
@@ -137,15 +137,26 @@ class Logins:
         except (Unreachable, GrantRefused) as failed:
             raise refused(f"The login at {terms.source} failed. {failed}") from None
 
-    def opened(self, key: CredentialKey, login: str) -> Begun:
-        """Return the opened login. Raises HubFailure for one that this caller has not begun."""
+    def opened(self, terms: PerUserTerms, key: CredentialKey, login: str) -> Begun:
+        """Return the opened login. Raises HubFailure for one that this caller has not begun, or not for this
+        purpose."""
         key_id, _, rest = login.partition(":")
         try:
             # Non-ASCII characters are replaced, so that the login fails to open, instead of an error of its own.
             sealed = base64.urlsafe_b64decode(rest.partition(":")[2].encode("ascii", "replace"))
-            return unpacked(self._keys.open(key_id, sealed, "login", *key), Begun)
+            return unpacked(self._keys.open(key_id, sealed, *_bound(terms, key)), Begun)
         except (SealBroken, ValueError):
             raise refused("This login was begun by another caller or at another hub.") from None
+
+    async def names_issuer(self, terms: PerUserTerms) -> bool:
+        """Return whether somebody can log in: the operator names the authorization server, or the source's server does
+        (RFC 9728)."""
+        if terms.oauth.issuer:
+            return True
+        try:
+            return bool(first_text((await self._protected_resource(terms)).get("authorization_servers")))
+        except Unreachable:
+            return False  # as a login at it would find
 
     async def _server(self, terms: PerUserTerms) -> Server:
         """Return the authorization server. Raises Unreachable."""
@@ -217,6 +228,11 @@ class Logins:
             client_secret=text_in(answer.document, "client_secret", TOKEN_MAX_CHARS),
             in_body=answer.document.get("token_endpoint_auth_method") == "client_secret_post",
         )
+
+
+def _bound(terms: PerUserTerms, key: CredentialKey) -> tuple[str, ...]:
+    """Return what a sealed login is bound to: a login of the source is no login of the operator who makes it."""
+    return ("source login" if terms.is_source_login else "login", *key)
 
 
 def _server_of(terms: PerUserTerms, document: Mapping[str, Any], issuer: str, scope: str, resource: str) -> Server:

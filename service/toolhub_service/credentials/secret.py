@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from toolhub_service.credentials.sealing import SealBroken, SealingKeys
 from toolhub_service.domain.credential import CredentialKind, CredentialState, StoredCredential
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.source import OPERATORS_LOGIN
 
 T = TypeVar("T")
 
@@ -122,10 +123,14 @@ class PerUserTerms:
     server_url: str = field(default="", repr=False)
     """Of the source, without credentials: the resource that tokens are made for."""
     oauth: OAuthSettings = OAuthSettings()
+    is_source_login: bool = False
+    """Whether this is the login of the source itself, which an operator makes for all callers."""
 
     @property
     def command(self) -> str:
         """With which its user gives a credential."""
+        if self.is_source_login:
+            return f"{OPERATORS_LOGIN} {self.source}"
         verb = "set" if self.kind is CredentialKind.HEADER else "login"
         return f"toolhub credentials {verb} {self.source}"
 
@@ -174,12 +179,18 @@ def _bound(stored: StoredCredential) -> tuple[str, ...]:
 
 
 def missing(terms: PerUserTerms, state: CredentialState | None = None) -> ToolFailure:
-    """The caller has no usable credential."""
-    why = "has none" if state is None else "must log in again: its authorization server does not renew the last login"
+    """The caller, or the source itself, has no usable credential."""
+    ended = "its authorization server does not renew the last login"
+    if terms.is_source_login:
+        message = f"The source {terms.source} wants a login{f' again: {ended}' if state is not None else ''}. "
+        message += f"Nothing was sent. An operator logs in with: {terms.command}"
+    else:
+        why = "has none" if state is None else f"must log in again: {ended}"
+        message = f"The source {terms.source} wants a credential of the caller's own, and the caller {why}. "
+        message += f"Nothing was sent. The user gives one with: {terms.command}"
     return refuse(
         ErrorKind.PERMISSION_DENIED,
-        f"The source {terms.source} wants a credential of the caller's own, and the caller {why}. Nothing was sent. "
-        f"The user gives one with: {terms.command}",
+        message,
         blames_upstream=False,
         source=terms.source,
         command=terms.command,
@@ -188,11 +199,12 @@ def missing(terms: PerUserTerms, state: CredentialState | None = None) -> ToolFa
 
 
 def of_another_server(terms: PerUserTerms) -> ToolFailure:
-    """The credential was given for the server that the source had then, and identifies the caller only there."""
+    """The credential was given for the server that the source had then, and identifies its owner only there."""
+    giver = "an operator logged in" if terms.is_source_login else "the caller gave a credential"
     return refuse(
         ErrorKind.PERMISSION_DENIED,
-        f"The source {terms.source} has another server than the one for which the caller gave a credential. Nothing "
-        f"was sent. The user gives one for the server of now with: {terms.command}",
+        f"The source {terms.source} has another server than the one for which {giver}. Nothing was sent. For the "
+        f"server of now: {terms.command}",
         blames_upstream=False,
         source=terms.source,
         command=terms.command,

@@ -1,4 +1,5 @@
-"""The vault: one credential for a tenant's principal and a source, read by step 6 of a call of that principal.
+"""The vault: one credential for a tenant's principal and a source, read by step 6 of a call of that principal; and for
+each source one login of its own, made by an operator, which its list of tools is read with.
 
     no usable credential            PERMISSION_DENIED with the command that gives one: nothing is sent
     store or key unavailable        TOOL_UNAVAILABLE
@@ -75,6 +76,9 @@ class Vault:
         self._sources: dict[str, PerUserTerms] = {}
         self._hosts: set[str] = set()
         """Sources that are hosts of the built-in HTTP tools."""
+        self._logins: dict[str, PerUserTerms] = {}
+        """Of sources that an operator can log in at."""
+        self._followers: dict[str, Callable[[], None]] = {}
         self._refused_s: dict[CredentialKey, float] = {}
         """When a server last refused a token that was then renewed."""
 
@@ -90,10 +94,61 @@ class Vault:
         self.open_source(terms)
         self._hosts.add(terms.source)
 
+    def open_login(self, terms: PerUserTerms) -> None:
+        """Accept an operator's login for a source. Keys are needed only when there is one."""
+        self._logins[terms.source] = terms
+
+    def follow(self, source: str, changed: Callable[[], None]) -> None:
+        """Call `changed` when a credential of the source was given or revoked at this hub."""
+        self._followers[source] = changed
+
     def close_source(self, source: str) -> None:
         """Return no more credentials for it; stored ones stay."""
         if source not in self._hosts:
             self._sources.pop(source, None)
+            self._logins.pop(source, None)
+            self._followers.pop(source, None)
+
+    async def of_source(self, source: str) -> CallerCredential | None:
+        """Return the source's own login; None where nobody has logged in. Raises ToolFailure, LOGIN_NEEDED too."""
+        return await self._credential(self._logins[source], login_key(source))
+
+    async def renewed_of_source(self, source: str, used: str) -> CallerCredential | None:
+        """As `renewed`, for the source's own login."""
+        return await self._renewed_after(self._logins.get(source), login_key(source), used)
+
+    async def of_key(self, key: CredentialKey) -> CallerCredential | None:
+        """Return a caller's stored credential, for reading what its source offers. Raises ToolFailure."""
+        terms = self._sources.get(key.source)
+        if terms is None or terms.kind is CredentialKind.EXCHANGED:
+            return None
+        return await self._credential(terms, key)
+
+    async def renewed_of_key(self, key: CredentialKey, used: str) -> CallerCredential | None:
+        """As `renewed`."""
+        return await self._renewed_after(self._sources.get(key.source), key, used)
+
+    async def givers(self, source: str) -> list[StoredCredential]:
+        """Return the usable credentials of callers of the source, the oldest first; at most the 500 changed last."""
+        terms = self._sources.get(source)
+        if terms is None:
+            return []
+        page = await self._store.page(owner=None, source=source, after=None, limit=_STORE_PAGE)
+        fit = [
+            each
+            for each in page
+            if each.principal and each.kind is terms.kind and each.state is CredentialState.ACTIVE and each.sealed
+        ]
+        return sorted(fit, key=lambda each: (each.created_at_unix_ms, each.key))
+
+    async def has_issuer(self, source: str) -> bool:
+        """Return whether a login at the source is possible: its authorization server is configured, or named by its
+        server."""
+        try:
+            logins = self._open.logins
+        except ValueError:
+            return False  # there are no keys to seal a login with; `toolhub doctor` says so
+        return await logins.names_issuer(self._logins[source])
 
     async def credential(self, principal: Principal, source: str) -> CallerCredential | None:
         """Return the caller's credential; None where there is none and the source serves such callers all the same.
@@ -105,7 +160,10 @@ class Vault:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The source {source} has been stopped.", source=source)
         if terms.kind is CredentialKind.EXCHANGED:
             return _exchanged(terms, *await self._open.exchanges.token(terms, principal))
-        stored = await self._store.get(key_for(principal, source))
+        return await self._credential(terms, key_for(principal, source))
+
+    async def _credential(self, terms: PerUserTerms, key: CredentialKey) -> CallerCredential | None:
+        stored = await self._store.get(key)
         if stored is None or stored.is_removed or stored.kind is not terms.kind:
             if terms.is_required:
                 raise missing(terms)
@@ -120,17 +178,21 @@ class Vault:
     async def renewed(self, principal: Principal, source: str, used: str) -> CallerCredential | None:
         """Return a credential other than that secret, which the server has just refused with 401; None when there is
         none and the refusal is final. Raises ToolFailure."""
-        terms = self._sources.get(source)
+        return await self._renewed_after(self._sources.get(source), key_for(principal, source), used, principal)
+
+    async def _renewed_after(
+        self, terms: PerUserTerms | None, key: CredentialKey, used: str, principal: Principal | None = None
+    ) -> CallerCredential | None:
         if terms is None or terms.kind is CredentialKind.HEADER:
             return None
-        key, now_s = key_for(principal, source), self._clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
         if self._refused_s.get(key, -_PAUSE_S) + _PAUSE_S > now_s:
             return None  # a server that accepts no token at all must not make each call renew one
         if len(self._refused_s) >= _REFUSED_MAX:
             # Dictionaries keep insertion order, so this is the oldest one.
             del self._refused_s[next(iter(self._refused_s))]
         self._refused_s[key] = now_s
-        if terms.kind is CredentialKind.EXCHANGED:
+        if principal is not None and terms.kind is CredentialKind.EXCHANGED:
             return _exchanged(terms, *await self._open.exchanges.token(terms, principal, used))
         return _given(terms, *await self._open.renewals.renewed(terms, key, used))
 
@@ -144,19 +206,23 @@ class Vault:
                 return stored, secret
             raise
 
-    async def begin_login(self, principal: Principal, source: str, redirect_uri: str) -> tuple[str, str]:
-        """Return the URL for a person's browser, and the sealed login. Raises HubFailure."""
-        terms, key = self._terms(principal, source, CredentialKind.OAUTH), key_for(principal, source)
+    async def begin_login(
+        self, principal: Principal, source: str, redirect_uri: str, *, for_source: bool = False
+    ) -> tuple[str, str]:
+        """Return the URL for a person's browser, and the sealed login. `for_source`: an operator's for the source
+        itself. Raises HubFailure."""
+        terms, key = self._login_terms(principal, source, for_source=for_source), key_for(principal, source)
         return await self._open.logins.begin(terms, key, redirect_uri, self._clock.unix_ms())
 
     async def complete_login(
-        self, principal: Principal, login: str, code: str, state: str, issuer: str
+        self, principal: Principal, login: str, code: str, state: str, issuer: str, *, for_source: bool = False
     ) -> StoredCredential:
         """Redeem the code and store its tokens. Raises HubFailure, ToolFailure."""
         source = login.partition(":")[2].partition(":")[0]
-        terms, key = self._terms(principal, source, CredentialKind.OAUTH), key_for(principal, source)
-        begun = self._open.logins.opened(key, login)
-        secret = await self._open.logins.complete(terms, key, begun, code, (state, issuer), self._clock.unix_ms())
+        terms = self._login_terms(principal, source, for_source=for_source)
+        begun = self._open.logins.opened(terms, key_for(principal, source), login)
+        secret = await self._open.logins.complete(terms, begun, code, (state, issuer), self._clock.unix_ms())
+        key = login_key(source) if for_source else key_for(principal, source)
         # A new login may be renewed at once, whatever was refused before it.
         self._refused_s.pop(key, None)
         return await self._keep(key, CredentialKind.OAUTH, secret)
@@ -180,7 +246,7 @@ class Vault:
             page = await self._store.page(owner=owner, source=source, after=after, limit=_STORE_PAGE)
             # The store knows no tenants: records of other tenants are omitted here, and more are read.
             there = (each for each in page if not each.is_removed)
-            found += [each for each in there if not everybody or principal.may_know(each.principal)]
+            found += [each for each in there if not everybody or _may_know(principal, each.key)]
             if len(page) < _STORE_PAGE:
                 break
             after = self._store.place(page[-1])
@@ -190,7 +256,9 @@ class Vault:
         """Remove a credential, and return whether its authorization server has revoked it, too. Raises HubFailure when
         there is none."""
         # Removed here first: whatever the authorization server answers, the hub never uses it again.
-        stored, terms = await self._removed(key), self._sources.get(key.source)
+        stored = await self._removed(key)
+        terms = self._sources.get(key.source) if key.principal else self._logins.get(key.source)
+        self._tell(key.source)
         if terms is None or stored.kind is CredentialKind.HEADER:
             return False
         try:
@@ -207,7 +275,7 @@ class Vault:
     async def kept(self, key: CredentialKey, viewer: Principal | None = None) -> StoredCredential:
         """Return the record. Raises HubFailure when there is none, or none that the viewer may know of."""
         stored = await self._store.get(key)
-        if stored is None or stored.is_removed or (viewer is not None and not viewer.may_know(key.principal)):
+        if stored is None or stored.is_removed or (viewer is not None and not _may_know(viewer, key)):
             raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"There is no such credential for source `{key.source}`.")
         return stored
 
@@ -221,12 +289,32 @@ class Vault:
             raise HubFailure(Reason.LOGIN_REFUSED, message)
         return terms
 
+    def _login_terms(self, principal: Principal, source: str, *, for_source: bool) -> PerUserTerms:
+        if not for_source:
+            return self._terms(principal, source, CredentialKind.OAUTH)
+        terms = self._logins.get(source) if _may_know(principal, login_key(source)) else None
+        if terms is None:
+            message = (
+                f"The source `{source}` takes no login: it is not configured, is not an MCP server at a `url`, or "
+            )
+            raise HubFailure(Reason.CREDENTIAL_NOT_FOUND, f"{message}has its own credentials in sources.yaml.")
+        try:
+            _ = self._open
+        except ValueError as unfit:
+            raise HubFailure(Reason.LOGIN_REFUSED, f"The login cannot be kept: {unfit}.") from unfit
+        return terms
+
+    def _tell(self, source: str) -> None:
+        if (changed := self._followers.get(source)) is not None:
+            changed()
+
     async def _keep(self, key: CredentialKey, kind: CredentialKind, secret: Secret) -> StoredCredential:
         """Store the record, replacing any other."""
         for _ in range(_TRIES):
             former = await self._store.get(key)
             stored = self._open.envelopes.sealed(self._new(key, kind, former), secret)
             if await self._store.put(stored):
+                self._tell(key.source)
                 return stored
             # Lets the process's other writer continue before the record is read again.
             await asyncio.sleep(0)
@@ -302,6 +390,18 @@ def _contended() -> ToolFailure:
 
 def key_for(principal: Principal, source: str) -> CredentialKey:
     return CredentialKey(principal.tenant, principal.id, source)
+
+
+def login_key(source: str) -> CredentialKey:
+    """Return the key of the source's own login; no principal has an empty id."""
+    return CredentialKey("", "", source)
+
+
+def _may_know(viewer: Principal, key: CredentialKey) -> bool:
+    """Return whether a role may show it the credential: a source's own login concerns all who may change the source."""
+    if key.principal:
+        return viewer.may_know(key.principal)
+    return viewer.tenancy is None or viewer.tenancy.owns(key.source)
 
 
 def _problem_of(terms: PerUserTerms, secret: str) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from toolhub_service.domain.call import Principal
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 
@@ -114,6 +115,8 @@ class SourceState(Enum):
     PENDING = "PENDING"
     """Configured and not read yet."""
     DISABLED = "DISABLED"
+    NEEDS_LOGIN = "NEEDS_LOGIN"
+    """Its server wants a token, and nobody has given one: `SourceStatus.login_commands`."""
 
 
 class Trust(Enum):
@@ -159,6 +162,23 @@ class Discovery(msgspec.Struct, frozen=True):
     """Protocol version in use, such as `2026-07-28`; empty where there is none."""
 
 
+OPERATORS_LOGIN: Final = "toolhub sources login"
+"""How the command begins that only operators can use."""
+
+
+class LoginNeeded(ToolFailure):
+    """A source cannot be read before somebody logs in."""
+
+    def __init__(self, source: str, commands: tuple[str, ...], why: str = "") -> None:
+        """`commands`: what to type, each enough by itself, first what only operators can do; `why`: a sentence about
+        former logins."""
+        choice = " or ".join(f"`{command}`" for command in commands)
+        message = f"{why} " if why else ""
+        message += f"Its server wants a login: {choice}."
+        super().__init__(ToolError(ErrorKind.TOOL_UNAVAILABLE, message, details={"source": source}))
+        self.commands = commands
+
+
 class SourceStatus(msgspec.Struct, frozen=True):
     name: str
     kind: ToolKind
@@ -185,6 +205,8 @@ class SourceStatus(msgspec.Struct, frozen=True):
     # `tuple()` is empty: most sources have no diagnostics.
     diagnose: Callable[[], Sequence[str]] = tuple
     """`ToolSource.diagnostics`, called on demand: redacting them costs milliseconds, and few ask for them."""
+    login_commands: tuple[str, ...] = ()
+    """What to type when NEEDS_LOGIN, each enough by itself."""
 
     @property
     def diagnostics(self) -> tuple[str, ...]:
@@ -230,7 +252,8 @@ class ToolSource(Protocol):
     async def discover(self) -> Discovery:
         """Read all tools that it offers, all pages. May take any time: the caller limits it and may cancel.
 
-        Raises ToolFailure with a message for an operator when it cannot be read, and nothing else but cancellation.
+        Raises ToolFailure with a message for an operator when it cannot be read (LoginNeeded where somebody can log
+        in), and nothing else but cancellation.
         """
 
     def listen(self, changed: Callable[[], None]) -> None:

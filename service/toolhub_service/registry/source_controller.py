@@ -23,6 +23,7 @@ from toolhub_service.domain.ports import Clock, Randomness
 from toolhub_service.domain.source import (
     Definition,
     Discovery,
+    LoginNeeded,
     Pin,
     PinChange,
     PinState,
@@ -159,6 +160,7 @@ class SourceController:
         self._missing: frozenset[str] = frozenset()
         self._discovery = Discovery(())
         self._down = _NOT_READ_YET
+        self._login_commands: tuple[str, ...] = ()
         self._was_read = False
         self._has_ended = False
         self._failures = 0
@@ -189,6 +191,7 @@ class SourceController:
             protocol=self._discovery.protocol,
             trust=source.trust,
             diagnose=source.diagnostics,
+            login_commands=self._login_commands,
         )
 
     @property
@@ -239,6 +242,8 @@ class SourceController:
 
     @property
     def _state(self) -> SourceState:
+        if self._login_commands:
+            return SourceState.NEEDS_LOGIN
         if self._down or not self._was_read:  # READY only when a whole first read is in the catalog
             return SourceState.DOWN if self.was_tried.is_set() else SourceState.PENDING
         return SourceState.PARTIAL if self._reason else SourceState.READY
@@ -303,6 +308,8 @@ class SourceController:
         began_s = self._deps.clock.monotonic_s()
         try:
             await self._take_in(await self._discovered(), began_s)
+        except LoginNeeded as needed:
+            await self._failed(needed.error.message, needed.commands)
         except ToolFailure as failure:
             await self._failed(str(failure.error.details.get("reason") or failure.error.message))  # the operator's text
         except Exception as defect:  # noqa: BLE001 - whatever a source does, it is read again
@@ -333,7 +340,7 @@ class SourceController:
             self._discovery, self._offers = discovery, (*offers, *missing)
             self._latency_ms = latency_ms
             self._refreshed_at_unix_ms = clock.unix_ms()
-            self._down = ""
+            self._down, self._login_commands = "", ()
             await self._check(is_reading=not discovery.problems)
             self._was_read = True
         self._failures = self._failures + 1 if self._pin_problem else 0
@@ -343,10 +350,10 @@ class SourceController:
         names = {offer.name for offer in offers}
         return [offer for offer in self._offers if offer.name not in names][:_MISSING_MAX]
 
-    async def _failed(self, reason: str) -> None:
+    async def _failed(self, reason: str, login_commands: tuple[str, ...] = ()) -> None:
         async with self._checking:
             self._failures += 1
-            self._down = _as_reason(reason)
+            self._down, self._login_commands = _as_reason(reason), login_commands
             await self._publish()
 
     async def _check(self, *, is_reading: bool) -> None:
@@ -362,7 +369,8 @@ class SourceController:
         gone, why = self._missing, _NOT_SEEN
         if self._down:
             gone = frozenset(spec.name for spec in self._specs)
-            why = f"its source `{self._source.name}` is not there: {self._down.removesuffix('.')}"
+            fault = "needs a login" if self._login_commands else "is not there"
+            why = f"its source `{self._source.name}` {fault}: {self._down.removesuffix('.')}"
         self._problems = await self._tools.publish(
             unavailable(spec, why) if spec.name in gone else spec for spec in self._specs
         )

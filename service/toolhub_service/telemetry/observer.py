@@ -281,7 +281,11 @@ def _why(job: Job) -> dict[str, str]:
 # Sources and pins
 
 _READ: Final = frozenset({SourceState.READY, SourceState.PARTIAL})
-_WORRYING: Final = {SourceState.DOWN: names.LOG_SOURCE_DOWN, SourceState.PARTIAL: names.LOG_SOURCE_PARTIAL}
+_WORRYING: Final = {
+    SourceState.DOWN: names.LOG_SOURCE_DOWN,
+    SourceState.NEEDS_LOGIN: names.LOG_SOURCE_DOWN,
+    SourceState.PARTIAL: names.LOG_SOURCE_PARTIAL,
+}
 _SAME_DRIFT_MS: Final = 3600 * 1000
 # Most changes remembered, over all sources; about 0.3 kB each.
 _DRIFTS_MAX: Final = 50_000

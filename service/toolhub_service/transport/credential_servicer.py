@@ -1,5 +1,5 @@
-"""CredentialService: callers' own credentials of sources. Secrets are sealed when they come in and are never
-returned."""
+"""CredentialService: callers' own credentials of sources, and logins of sources themselves. Secrets are sealed when
+they come in and are never returned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolhub.v1 import credential_service_pb2 as pb
 from toolhub.v1 import credential_service_pb2_grpc
-from toolhub_service.credentials.vault import Vault, key_for
+from toolhub_service.credentials.vault import Vault, key_for, login_key
 from toolhub_service.domain.call import Role
 from toolhub_service.domain.credential import CredentialKey, StoredCredential
 from toolhub_service.domain.event import Event, EventType
@@ -33,14 +33,25 @@ class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
         return pb.SetCredentialResponse(credential=await self._noted(stored))
 
     async def BeginLogin(self, request: pb.BeginLoginRequest, context: ServicerContext) -> pb.BeginLoginResponse:
-        url, login = await self.vault.begin_login(current_principal(), request.source, request.redirect_uri)
+        if request.for_source:
+            _check_operator("log a source in")
+        url, login = await self.vault.begin_login(
+            current_principal(), request.source, request.redirect_uri, for_source=request.for_source
+        )
         return pb.BeginLoginResponse(authorization_url=url, login=login)
 
     async def CompleteLogin(
         self, request: pb.CompleteLoginRequest, context: ServicerContext
     ) -> pb.CompleteLoginResponse:
+        if request.for_source:
+            _check_operator("log a source in")
         stored = await self.vault.complete_login(
-            current_principal(), request.login, request.code, request.state, request.issuer
+            current_principal(),
+            request.login,
+            request.code,
+            request.state,
+            request.issuer,
+            for_source=request.for_source,
         )
         return pb.CompleteLoginResponse(credential=await self._noted(stored))
 
@@ -71,14 +82,19 @@ class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
             if named != key:
                 _check_operator("revoke somebody else's credentials")
             key = named
+        if request.of_source:
+            _check_operator("end the login of a source")
+            key = login_key(request.source)
         await self.vault.kept(key, principal)
         await self._note(
-            EventType.CREDENTIAL_REVOKED, {"source": key.source, "of": key.principal, "tenant": key.tenant}
+            EventType.CREDENTIAL_REVOKED,
+            {"source": key.source, "of": key.principal or "the source", "tenant": key.tenant},
         )
         return pb.RevokeCredentialResponse(revoked_upstream=await self.vault.revoke(key))
 
     async def _noted(self, stored: StoredCredential) -> pb.Credential:
-        await self._note(EventType.CREDENTIAL_SET, {"source": stored.source, "kind": stored.kind.value})
+        of = "" if stored.principal else "the source"
+        await self._note(EventType.CREDENTIAL_SET, {"source": stored.source, "kind": stored.kind.value, "of": of})
         return from_credential(stored)
 
     async def _note(self, type: EventType, attributes: dict[str, str]) -> None:

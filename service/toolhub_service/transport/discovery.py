@@ -20,7 +20,7 @@ from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.source import SourceState, SourceStatus, known_to
+from toolhub_service.domain.source import OPERATORS_LOGIN, LoginNeeded, SourceState, SourceStatus, known_to
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
 from toolhub_service.registry.embedding import ToolMeanings
@@ -147,8 +147,18 @@ def shown_sources(statuses: Sequence[SourceStatus], principal: Principal) -> lis
     """Return the sources; their failures may contain their own texts or paths of the hub's machine, so only operators
     see these."""
     if not _is_operator(principal):
-        statuses = [structs.replace(status, reason=_SILENT.get(status.state, status.reason)) for status in statuses]
+        statuses = [_for_callers(status) for status in statuses]
     return [from_source(status, for_operator=False) for status in statuses]
+
+
+def _for_callers(status: SourceStatus) -> SourceStatus:
+    if status.state is not SourceState.NEEDS_LOGIN:
+        return structs.replace(status, reason=_SILENT.get(status.state, status.reason))
+    own = tuple(each for each in status.login_commands if not each.startswith(OPERATORS_LOGIN))
+    reason = (
+        LoginNeeded(status.name, own).error.message if own else "Its server wants a login, which an operator makes."
+    )
+    return structs.replace(status, reason=reason, login_commands=own)
 
 
 # Watches of the catalog: one listener for the whole process, fanned out in memory.

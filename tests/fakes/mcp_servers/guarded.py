@@ -16,8 +16,19 @@ from typing import Any
 
 import uvicorn
 from mcp.server.mcpserver import MCPServer
+from mcp_types import Tool
 
 USER: ContextVar[str] = ContextVar("user", default="")
+
+
+class _PerUser(MCPServer):
+    shown: dict[str, dict[str, str]]
+
+    async def list_tools(self) -> list[Tool]:
+        tools, own = await super().list_tools(), self.shown.get(USER.get())
+        if own is None:
+            return tools
+        return [tool.model_copy(update={"description": own[tool.name]}) for tool in tools if tool.name in own]
 
 
 @dataclass
@@ -40,13 +51,16 @@ class Guarded:
     """Values that are taken no more."""
     calls: list[str] = field(default_factory=list)
     """The users of the calls that ran."""
+    shown: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Which tools a user is shown, by name the description; a user that is absent is shown all as they are."""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/mcp"
 
     def tools(self) -> MCPServer:
-        mcp = MCPServer("guarded", version="1.0", log_level="CRITICAL")
+        mcp = _PerUser("guarded", version="1.0", log_level="CRITICAL")
+        mcp.shown = self.shown
 
         @mcp.tool()
         def whoami() -> str:

@@ -138,7 +138,7 @@ type Credential struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The source that it is for.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// Whose it is.
+	// Whose it is. Empty for the login of the source itself.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
 	// Of which tenant the principal is. Empty when tenants are not used.
 	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
@@ -359,7 +359,10 @@ type BeginLoginRequest struct {
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	// Where the authorization server sends the person back to: a loopback address (RFC 8252), such as
 	// `http://127.0.0.1:8910/callback`, or one that the source's configuration lists.
-	RedirectUri   string `protobuf:"bytes,2,opt,name=redirect_uri,json=redirectUri,proto3" json:"redirect_uri,omitempty"`
+	RedirectUri string `protobuf:"bytes,2,opt,name=redirect_uri,json=redirectUri,proto3" json:"redirect_uri,omitempty"`
+	// Whether the login is the source's own, for operators only: its tools are read with it, and calls without a
+	// caller's own credential carry it. NOT_FOUND for a source that has credentials in its configuration.
+	ForSource     bool `protobuf:"varint,3,opt,name=for_source,json=forSource,proto3" json:"for_source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -406,6 +409,13 @@ func (x *BeginLoginRequest) GetRedirectUri() string {
 		return x.RedirectUri
 	}
 	return ""
+}
+
+func (x *BeginLoginRequest) GetForSource() bool {
+	if x != nil {
+		return x.ForSource
+	}
+	return false
 }
 
 // A login that has begun.
@@ -473,7 +483,9 @@ type CompleteLoginRequest struct {
 	// `state` of that query.
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	// `iss` of that query (RFC 9207). Empty when it has none.
-	Issuer        string `protobuf:"bytes,4,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	Issuer string `protobuf:"bytes,4,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// As in BeginLogin.
+	ForSource     bool `protobuf:"varint,5,opt,name=for_source,json=forSource,proto3" json:"for_source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -534,6 +546,13 @@ func (x *CompleteLoginRequest) GetIssuer() string {
 		return x.Issuer
 	}
 	return ""
+}
+
+func (x *CompleteLoginRequest) GetForSource() bool {
+	if x != nil {
+		return x.ForSource
+	}
+	return false
 }
 
 // The credential that is kept.
@@ -718,7 +737,9 @@ type RevokeCredentialRequest struct {
 	// Whose, for operators only. Empty means the caller's own.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
 	// Of which tenant that principal is. Empty means none.
-	Tenant        string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Whether the login of the source itself is meant, for operators only; `principal` is empty then.
+	OfSource      bool `protobuf:"varint,4,opt,name=of_source,json=ofSource,proto3" json:"of_source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -772,6 +793,13 @@ func (x *RevokeCredentialRequest) GetTenant() string {
 		return x.Tenant
 	}
 	return ""
+}
+
+func (x *RevokeCredentialRequest) GetOfSource() bool {
+	if x != nil {
+		return x.OfSource
+	}
+	return false
 }
 
 // The revocation.
@@ -846,18 +874,22 @@ const file_toolhub_v1_credential_service_proto_rawDesc = "" +
 	"\x15SetCredentialResponse\x126\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x16.toolhub.v1.CredentialR\n" +
-	"credential\"r\n" +
+	"credential\"\x91\x01\n" +
 	"\x11BeginLoginRequest\x12(\n" +
 	"\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\vж\xde\xca\x05\x01\x10\x01\x18\x80\x01R\x06source\x123\n" +
-	"\fredirect_uri\x18\x02 \x01(\tB\x10\xbaH\rr\vж\xde\xca\x05\x01\x10\x01\x18\x80\x10R\vredirectUri\"W\n" +
+	"\fredirect_uri\x18\x02 \x01(\tB\x10\xbaH\rr\vж\xde\xca\x05\x01\x10\x01\x18\x80\x10R\vredirectUri\x12\x1d\n" +
+	"\n" +
+	"for_source\x18\x03 \x01(\bR\tforSource\"W\n" +
 	"\x12BeginLoginResponse\x12+\n" +
 	"\x11authorization_url\x18\x01 \x01(\tR\x10authorizationUrl\x12\x14\n" +
-	"\x05login\x18\x02 \x01(\tR\x05login\"\xa4\x01\n" +
+	"\x05login\x18\x02 \x01(\tR\x05login\"\xc3\x01\n" +
 	"\x14CompleteLoginRequest\x12!\n" +
 	"\x05login\x18\x01 \x01(\tB\v\xbaH\br\x06\x10\x01\x18\x80\x80\x01R\x05login\x12!\n" +
 	"\x04code\x18\x02 \x01(\tB\r\xbaH\ar\x05\x10\x01\x18\x80@\x80\x01\x01R\x04code\x12\x1e\n" +
 	"\x05state\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x05state\x12&\n" +
-	"\x06issuer\x18\x04 \x01(\tB\x0e\xbaH\vr\tж\xde\xca\x05\x01\x18\x80\x10R\x06issuer\"O\n" +
+	"\x06issuer\x18\x04 \x01(\tB\x0e\xbaH\vr\tж\xde\xca\x05\x01\x18\x80\x10R\x06issuer\x12\x1d\n" +
+	"\n" +
+	"for_source\x18\x05 \x01(\bR\tforSource\"O\n" +
 	"\x15CompleteLoginResponse\x126\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x16.toolhub.v1.CredentialR\n" +
@@ -870,11 +902,12 @@ const file_toolhub_v1_credential_service_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"{\n" +
 	"\x17ListCredentialsResponse\x128\n" +
 	"\vcredentials\x18\x01 \x03(\v2\x16.toolhub.v1.CredentialR\vcredentials\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x99\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x01\n" +
 	"\x17RevokeCredentialRequest\x12(\n" +
 	"\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\vж\xde\xca\x05\x01\x10\x01\x18\x80\x01R\x06source\x12,\n" +
 	"\tprincipal\x18\x02 \x01(\tB\x0e\xbaH\vr\tж\xde\xca\x05\x01\x18\x80\bR\tprincipal\x12&\n" +
-	"\x06tenant\x18\x03 \x01(\tB\x0e\xbaH\vr\tж\xde\xca\x05\x01\x18\xff\x01R\x06tenant\"E\n" +
+	"\x06tenant\x18\x03 \x01(\tB\x0e\xbaH\vr\tж\xde\xca\x05\x01\x18\xff\x01R\x06tenant\x12\x1b\n" +
+	"\tof_source\x18\x04 \x01(\bR\bofSource\"E\n" +
 	"\x18RevokeCredentialResponse\x12)\n" +
 	"\x10revoked_upstream\x18\x01 \x01(\bR\x0frevokedUpstream*\x87\x01\n" +
 	"\x0eCredentialKind\x12\x1f\n" +

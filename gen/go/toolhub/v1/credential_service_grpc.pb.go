@@ -30,8 +30,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Callers' own credentials of sources (`auth.per_user`). Callers have their own, operators see whose exist and may revoke
-// them. No answer holds a secret.
+// Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
+// have their own, operators see whose exist and may revoke them. No answer holds a secret.
 type CredentialServiceClient interface {
 	// Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
 	// NOT_FOUND for a source that takes none.
@@ -112,8 +112,8 @@ func (c *credentialServiceClient) RevokeCredential(ctx context.Context, in *Revo
 // All implementations must embed UnimplementedCredentialServiceServer
 // for forward compatibility.
 //
-// Callers' own credentials of sources (`auth.per_user`). Callers have their own, operators see whose exist and may revoke
-// them. No answer holds a secret.
+// Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
+// have their own, operators see whose exist and may revoke them. No answer holds a secret.
 type CredentialServiceServer interface {
 	// Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
 	// NOT_FOUND for a source that takes none.

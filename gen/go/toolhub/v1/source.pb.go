@@ -39,6 +39,8 @@ const (
 	SourceState_SOURCE_STATE_PENDING SourceState = 4
 	// Switched off by configuration.
 	SourceState_SOURCE_STATE_DISABLED SourceState = 5
+	// Its server wants a token that nobody has given: `login_commands` tells how. Tools known from before are UNAVAILABLE.
+	SourceState_SOURCE_STATE_NEEDS_LOGIN SourceState = 6
 )
 
 // Enum value maps for SourceState.
@@ -50,6 +52,7 @@ var (
 		3: "SOURCE_STATE_DOWN",
 		4: "SOURCE_STATE_PENDING",
 		5: "SOURCE_STATE_DISABLED",
+		6: "SOURCE_STATE_NEEDS_LOGIN",
 	}
 	SourceState_value = map[string]int32{
 		"SOURCE_STATE_UNSPECIFIED": 0,
@@ -58,6 +61,7 @@ var (
 		"SOURCE_STATE_DOWN":        3,
 		"SOURCE_STATE_PENDING":     4,
 		"SOURCE_STATE_DISABLED":    5,
+		"SOURCE_STATE_NEEDS_LOGIN": 6,
 	}
 )
 
@@ -236,7 +240,10 @@ type SourceStatus struct {
 	// What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its connection
 	// fares, in the hub's words: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for others
 	// and where there is nothing to tell.
-	Diagnostics   []string `protobuf:"bytes,15,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
+	Diagnostics []string `protobuf:"bytes,15,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
+	// What somebody types who wants it to be read, each line enough by itself; callers see only what they can do
+	// themselves. Empty unless NEEDS_LOGIN.
+	LoginCommands []string `protobuf:"bytes,16,rep,name=login_commands,json=loginCommands,proto3" json:"login_commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -376,12 +383,19 @@ func (x *SourceStatus) GetDiagnostics() []string {
 	return nil
 }
 
+func (x *SourceStatus) GetLoginCommands() []string {
+	if x != nil {
+		return x.LoginCommands
+	}
+	return nil
+}
+
 var File_toolhub_v1_source_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_source_proto_rawDesc = "" +
 	"\n" +
 	"\x17toolhub/v1/source.proto\x12\n" +
-	"toolhub.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15toolhub/v1/tool.proto\"\xef\x04\n" +
+	"toolhub.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15toolhub/v1/tool.proto\"\x96\x05\n" +
 	"\fSourceStatus\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12(\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x14.toolhub.v1.ToolKindR\x04kind\x12-\n" +
@@ -398,14 +412,16 @@ const file_toolhub_v1_source_proto_rawDesc = "" +
 	"\x06server\x18\f \x01(\tR\x06server\x12\x1a\n" +
 	"\bprotocol\x18\r \x01(\tR\bprotocol\x12-\n" +
 	"\x05trust\x18\x0e \x01(\x0e2\x17.toolhub.v1.SourceTrustR\x05trust\x12 \n" +
-	"\vdiagnostics\x18\x0f \x03(\tR\vdiagnostics*\xa9\x01\n" +
+	"\vdiagnostics\x18\x0f \x03(\tR\vdiagnostics\x12%\n" +
+	"\x0elogin_commands\x18\x10 \x03(\tR\rloginCommands*\xc7\x01\n" +
 	"\vSourceState\x12\x1c\n" +
 	"\x18SOURCE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12SOURCE_STATE_READY\x10\x01\x12\x18\n" +
 	"\x14SOURCE_STATE_PARTIAL\x10\x02\x12\x15\n" +
 	"\x11SOURCE_STATE_DOWN\x10\x03\x12\x18\n" +
 	"\x14SOURCE_STATE_PENDING\x10\x04\x12\x19\n" +
-	"\x15SOURCE_STATE_DISABLED\x10\x05*{\n" +
+	"\x15SOURCE_STATE_DISABLED\x10\x05\x12\x1c\n" +
+	"\x18SOURCE_STATE_NEEDS_LOGIN\x10\x06*{\n" +
 	"\vSourceTrust\x12\x1c\n" +
 	"\x18SOURCE_TRUST_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13SOURCE_TRUST_ALWAYS\x10\x01\x12\x1a\n" +

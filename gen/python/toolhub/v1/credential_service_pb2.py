@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from toolhub.v1 import rules_pb2 as toolhub_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#toolhub/v1/credential_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16toolhub/v1/rules.proto\"\x86\x03\n\nCredential\x12\x16\n\x06source\x18\x01 \x01(\tR\x06source\x12\x1c\n\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x16\n\x06tenant\x18\x03 \x01(\tR\x06tenant\x12.\n\x04kind\x18\x04 \x01(\x0e\x32\x1a.toolhub.v1.CredentialKindR\x04kind\x12\x31\n\x05state\x18\x05 \x01(\x0e\x32\x1b.toolhub.v1.CredentialStateR\x05state\x12\x39\n\ncreated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x39\n\nchanged_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tchangedAt\x12\x39\n\nexpires_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\texpiresAt\x12\x16\n\x06scopes\x18\t \x03(\tR\x06scopes\"f\n\x14SetCredentialRequest\x12(\n\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\x0b\x10\x01\x18\x80\x01\xd0\xb6\xde\xca\x05\x01R\x06source\x12$\n\x05value\x18\x02 \x01(\tB\x0e\x80\x01\x01\xbaH\x08r\x06\x10\x01\x18\x80\x80\x01R\x05value\"O\n\x15SetCredentialResponse\x12\x36\n\ncredential\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.CredentialR\ncredential\"r\n\x11\x42\x65ginLoginRequest\x12(\n\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\x0b\x10\x01\x18\x80\x01\xd0\xb6\xde\xca\x05\x01R\x06source\x12\x33\n\x0credirect_uri\x18\x02 \x01(\tB\x10\xbaH\rr\x0b\x10\x01\x18\x80\x10\xd0\xb6\xde\xca\x05\x01R\x0bredirectUri\"W\n\x12\x42\x65ginLoginResponse\x12+\n\x11\x61uthorization_url\x18\x01 \x01(\tR\x10\x61uthorizationUrl\x12\x14\n\x05login\x18\x02 \x01(\tR\x05login\"\xa4\x01\n\x14\x43ompleteLoginRequest\x12!\n\x05login\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\x80\x80\x01R\x05login\x12!\n\x04\x63ode\x18\x02 \x01(\tB\r\x80\x01\x01\xbaH\x07r\x05\x10\x01\x18\x80@R\x04\x63ode\x12\x1e\n\x05state\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\x05state\x12&\n\x06issuer\x18\x04 \x01(\tB\x0e\xbaH\x0br\t\x18\x80\x10\xd0\xb6\xde\xca\x05\x01R\x06issuer\"O\n\x15\x43ompleteLoginResponse\x12\x36\n\ncredential\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.CredentialR\ncredential\"\xa7\x01\n\x16ListCredentialsRequest\x12 \n\x06source\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06source\x12\x1c\n\teverybody\x18\x02 \x01(\x08R\teverybody\x12$\n\tpage_size\x18\x03 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\"{\n\x17ListCredentialsResponse\x12\x38\n\x0b\x63redentials\x18\x01 \x03(\x0b\x32\x16.toolhub.v1.CredentialR\x0b\x63redentials\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x99\x01\n\x17RevokeCredentialRequest\x12(\n\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\x0b\x10\x01\x18\x80\x01\xd0\xb6\xde\xca\x05\x01R\x06source\x12,\n\tprincipal\x18\x02 \x01(\tB\x0e\xbaH\x0br\t\x18\x80\x08\xd0\xb6\xde\xca\x05\x01R\tprincipal\x12&\n\x06tenant\x18\x03 \x01(\tB\x0e\xbaH\x0br\t\x18\xff\x01\xd0\xb6\xde\xca\x05\x01R\x06tenant\"E\n\x18RevokeCredentialResponse\x12)\n\x10revoked_upstream\x18\x01 \x01(\x08R\x0frevokedUpstream*\x87\x01\n\x0e\x43redentialKind\x12\x1f\n\x1b\x43REDENTIAL_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43REDENTIAL_KIND_HEADER\x10\x01\x12\x19\n\x15\x43REDENTIAL_KIND_OAUTH\x10\x02\x12\x1d\n\x19\x43REDENTIAL_KIND_EXCHANGED\x10\x03*s\n\x0f\x43redentialState\x12 \n\x1c\x43REDENTIAL_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43REDENTIAL_STATE_ACTIVE\x10\x01\x12!\n\x1d\x43REDENTIAL_STATE_LOGIN_NEEDED\x10\x02\x32\xcc\x03\n\x11\x43redentialService\x12T\n\rSetCredential\x12 .toolhub.v1.SetCredentialRequest\x1a!.toolhub.v1.SetCredentialResponse\x12K\n\nBeginLogin\x12\x1d.toolhub.v1.BeginLoginRequest\x1a\x1e.toolhub.v1.BeginLoginResponse\x12T\n\rCompleteLogin\x12 .toolhub.v1.CompleteLoginRequest\x1a!.toolhub.v1.CompleteLoginResponse\x12_\n\x0fListCredentials\x12\".toolhub.v1.ListCredentialsRequest\x1a#.toolhub.v1.ListCredentialsResponse\"\x03\x90\x02\x01\x12]\n\x10RevokeCredential\x12#.toolhub.v1.RevokeCredentialRequest\x1a$.toolhub.v1.RevokeCredentialResponseBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#toolhub/v1/credential_service.proto\x12\ntoolhub.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16toolhub/v1/rules.proto\"\x86\x03\n\nCredential\x12\x16\n\x06source\x18\x01 \x01(\tR\x06source\x12\x1c\n\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x16\n\x06tenant\x18\x03 \x01(\tR\x06tenant\x12.\n\x04kind\x18\x04 \x01(\x0e\x32\x1a.toolhub.v1.CredentialKindR\x04kind\x12\x31\n\x05state\x18\x05 \x01(\x0e\x32\x1b.toolhub.v1.CredentialStateR\x05state\x12\x39\n\ncreated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x39\n\nchanged_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tchangedAt\x12\x39\n\nexpires_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\texpiresAt\x12\x16\n\x06scopes\x18\t \x03(\tR\x06scopes\"f\n\x14SetCredentialRequest\x12(\n\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\x0b\x10\x01\x18\x80\x01\xd0\xb6\xde\xca\x05\x01R\x06source\x12$\n\x05value\x18\x02 \x01(\tB\x0e\x80\x01\x01\xbaH\x08r\x06\x10\x01\x18\x80\x80\x01R\x05value\"O\n\x15SetCredentialResponse\x12\x36\n\ncredential\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.CredentialR\ncredential\"\x91\x01\n\x11\x42\x65ginLoginRequest\x12(\n\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\x0b\x10\x01\x18\x80\x01\xd0\xb6\xde\xca\x05\x01R\x06source\x12\x33\n\x0credirect_uri\x18\x02 \x01(\tB\x10\xbaH\rr\x0b\x10\x01\x18\x80\x10\xd0\xb6\xde\xca\x05\x01R\x0bredirectUri\x12\x1d\n\nfor_source\x18\x03 \x01(\x08R\tforSource\"W\n\x12\x42\x65ginLoginResponse\x12+\n\x11\x61uthorization_url\x18\x01 \x01(\tR\x10\x61uthorizationUrl\x12\x14\n\x05login\x18\x02 \x01(\tR\x05login\"\xc3\x01\n\x14\x43ompleteLoginRequest\x12!\n\x05login\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\x80\x80\x01R\x05login\x12!\n\x04\x63ode\x18\x02 \x01(\tB\r\x80\x01\x01\xbaH\x07r\x05\x10\x01\x18\x80@R\x04\x63ode\x12\x1e\n\x05state\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\x05state\x12&\n\x06issuer\x18\x04 \x01(\tB\x0e\xbaH\x0br\t\x18\x80\x10\xd0\xb6\xde\xca\x05\x01R\x06issuer\x12\x1d\n\nfor_source\x18\x05 \x01(\x08R\tforSource\"O\n\x15\x43ompleteLoginResponse\x12\x36\n\ncredential\x18\x01 \x01(\x0b\x32\x16.toolhub.v1.CredentialR\ncredential\"\xa7\x01\n\x16ListCredentialsRequest\x12 \n\x06source\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01R\x06source\x12\x1c\n\teverybody\x18\x02 \x01(\x08R\teverybody\x12$\n\tpage_size\x18\x03 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00R\x08pageSize\x12\'\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x08R\tpageToken\"{\n\x17ListCredentialsResponse\x12\x38\n\x0b\x63redentials\x18\x01 \x03(\x0b\x32\x16.toolhub.v1.CredentialR\x0b\x63redentials\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x01\n\x17RevokeCredentialRequest\x12(\n\x06source\x18\x01 \x01(\tB\x10\xbaH\rr\x0b\x10\x01\x18\x80\x01\xd0\xb6\xde\xca\x05\x01R\x06source\x12,\n\tprincipal\x18\x02 \x01(\tB\x0e\xbaH\x0br\t\x18\x80\x08\xd0\xb6\xde\xca\x05\x01R\tprincipal\x12&\n\x06tenant\x18\x03 \x01(\tB\x0e\xbaH\x0br\t\x18\xff\x01\xd0\xb6\xde\xca\x05\x01R\x06tenant\x12\x1b\n\tof_source\x18\x04 \x01(\x08R\x08ofSource\"E\n\x18RevokeCredentialResponse\x12)\n\x10revoked_upstream\x18\x01 \x01(\x08R\x0frevokedUpstream*\x87\x01\n\x0e\x43redentialKind\x12\x1f\n\x1b\x43REDENTIAL_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43REDENTIAL_KIND_HEADER\x10\x01\x12\x19\n\x15\x43REDENTIAL_KIND_OAUTH\x10\x02\x12\x1d\n\x19\x43REDENTIAL_KIND_EXCHANGED\x10\x03*s\n\x0f\x43redentialState\x12 \n\x1c\x43REDENTIAL_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43REDENTIAL_STATE_ACTIVE\x10\x01\x12!\n\x1d\x43REDENTIAL_STATE_LOGIN_NEEDED\x10\x02\x32\xcc\x03\n\x11\x43redentialService\x12T\n\rSetCredential\x12 .toolhub.v1.SetCredentialRequest\x1a!.toolhub.v1.SetCredentialResponse\x12K\n\nBeginLogin\x12\x1d.toolhub.v1.BeginLoginRequest\x1a\x1e.toolhub.v1.BeginLoginResponse\x12T\n\rCompleteLogin\x12 .toolhub.v1.CompleteLoginRequest\x1a!.toolhub.v1.CompleteLoginResponse\x12_\n\x0fListCredentials\x12\".toolhub.v1.ListCredentialsRequest\x1a#.toolhub.v1.ListCredentialsResponse\"\x03\x90\x02\x01\x12]\n\x10RevokeCredential\x12#.toolhub.v1.RevokeCredentialRequest\x1a$.toolhub.v1.RevokeCredentialResponseBX\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -65,32 +65,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REVOKECREDENTIALREQUEST'].fields_by_name['tenant']._serialized_options = b'\272H\013r\t\030\377\001\320\266\336\312\005\001'
   _globals['_CREDENTIALSERVICE'].methods_by_name['ListCredentials']._loaded_options = None
   _globals['_CREDENTIALSERVICE'].methods_by_name['ListCredentials']._serialized_options = b'\220\002\001'
-  _globals['_CREDENTIALKIND']._serialized_start=1691
-  _globals['_CREDENTIALKIND']._serialized_end=1826
-  _globals['_CREDENTIALSTATE']._serialized_start=1828
-  _globals['_CREDENTIALSTATE']._serialized_end=1943
+  _globals['_CREDENTIALKIND']._serialized_start=1783
+  _globals['_CREDENTIALKIND']._serialized_end=1918
+  _globals['_CREDENTIALSTATE']._serialized_start=1920
+  _globals['_CREDENTIALSTATE']._serialized_end=2035
   _globals['_CREDENTIAL']._serialized_start=138
   _globals['_CREDENTIAL']._serialized_end=528
   _globals['_SETCREDENTIALREQUEST']._serialized_start=530
   _globals['_SETCREDENTIALREQUEST']._serialized_end=632
   _globals['_SETCREDENTIALRESPONSE']._serialized_start=634
   _globals['_SETCREDENTIALRESPONSE']._serialized_end=713
-  _globals['_BEGINLOGINREQUEST']._serialized_start=715
-  _globals['_BEGINLOGINREQUEST']._serialized_end=829
-  _globals['_BEGINLOGINRESPONSE']._serialized_start=831
-  _globals['_BEGINLOGINRESPONSE']._serialized_end=918
-  _globals['_COMPLETELOGINREQUEST']._serialized_start=921
-  _globals['_COMPLETELOGINREQUEST']._serialized_end=1085
-  _globals['_COMPLETELOGINRESPONSE']._serialized_start=1087
-  _globals['_COMPLETELOGINRESPONSE']._serialized_end=1166
-  _globals['_LISTCREDENTIALSREQUEST']._serialized_start=1169
-  _globals['_LISTCREDENTIALSREQUEST']._serialized_end=1336
-  _globals['_LISTCREDENTIALSRESPONSE']._serialized_start=1338
-  _globals['_LISTCREDENTIALSRESPONSE']._serialized_end=1461
-  _globals['_REVOKECREDENTIALREQUEST']._serialized_start=1464
-  _globals['_REVOKECREDENTIALREQUEST']._serialized_end=1617
-  _globals['_REVOKECREDENTIALRESPONSE']._serialized_start=1619
-  _globals['_REVOKECREDENTIALRESPONSE']._serialized_end=1688
-  _globals['_CREDENTIALSERVICE']._serialized_start=1946
-  _globals['_CREDENTIALSERVICE']._serialized_end=2406
+  _globals['_BEGINLOGINREQUEST']._serialized_start=716
+  _globals['_BEGINLOGINREQUEST']._serialized_end=861
+  _globals['_BEGINLOGINRESPONSE']._serialized_start=863
+  _globals['_BEGINLOGINRESPONSE']._serialized_end=950
+  _globals['_COMPLETELOGINREQUEST']._serialized_start=953
+  _globals['_COMPLETELOGINREQUEST']._serialized_end=1148
+  _globals['_COMPLETELOGINRESPONSE']._serialized_start=1150
+  _globals['_COMPLETELOGINRESPONSE']._serialized_end=1229
+  _globals['_LISTCREDENTIALSREQUEST']._serialized_start=1232
+  _globals['_LISTCREDENTIALSREQUEST']._serialized_end=1399
+  _globals['_LISTCREDENTIALSRESPONSE']._serialized_start=1401
+  _globals['_LISTCREDENTIALSRESPONSE']._serialized_end=1524
+  _globals['_REVOKECREDENTIALREQUEST']._serialized_start=1527
+  _globals['_REVOKECREDENTIALREQUEST']._serialized_end=1709
+  _globals['_REVOKECREDENTIALRESPONSE']._serialized_start=1711
+  _globals['_REVOKECREDENTIALRESPONSE']._serialized_end=1780
+  _globals['_CREDENTIALSERVICE']._serialized_start=2038
+  _globals['_CREDENTIALSERVICE']._serialized_end=2498
 # @@protoc_insertion_point(module_scope)

@@ -90,7 +90,7 @@ class Credential(_message.Message):
     source: _builtins.str
     """The source that it is for."""
     principal: _builtins.str
-    """Whose it is."""
+    """Whose it is. Empty for the login of the source itself."""
     tenant: _builtins.str
     """Of which tenant the principal is. Empty when tenants are not used."""
     kind: Global___CredentialKind.ValueType
@@ -192,21 +192,27 @@ class BeginLoginRequest(_message.Message):
 
     SOURCE_FIELD_NUMBER: _builtins.int
     REDIRECT_URI_FIELD_NUMBER: _builtins.int
+    FOR_SOURCE_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Which source."""
     redirect_uri: _builtins.str
     """Where the authorization server sends the person back to: a loopback address (RFC 8252), such as
     `http://127.0.0.1:8910/callback`, or one that the source's configuration lists.
     """
+    for_source: _builtins.bool
+    """Whether the login is the source's own, for operators only: its tools are read with it, and calls without a
+    caller's own credential carry it. NOT_FOUND for a source that has credentials in its configuration.
+    """
     def __init__(
         self,
         *,
         source: _builtins.str = ...,
         redirect_uri: _builtins.str = ...,
+        for_source: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["redirect_uri", b"redirect_uri", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["for_source", b"for_source", "redirect_uri", b"redirect_uri", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -248,6 +254,7 @@ class CompleteLoginRequest(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     ISSUER_FIELD_NUMBER: _builtins.int
+    FOR_SOURCE_FIELD_NUMBER: _builtins.int
     login: _builtins.str
     """As BeginLogin gave it."""
     code: _builtins.str
@@ -256,6 +263,8 @@ class CompleteLoginRequest(_message.Message):
     """`state` of that query."""
     issuer: _builtins.str
     """`iss` of that query (RFC 9207). Empty when it has none."""
+    for_source: _builtins.bool
+    """As in BeginLogin."""
     def __init__(
         self,
         *,
@@ -263,10 +272,11 @@ class CompleteLoginRequest(_message.Message):
         code: _builtins.str = ...,
         state: _builtins.str = ...,
         issuer: _builtins.str = ...,
+        for_source: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "issuer", b"issuer", "login", b"login", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "for_source", b"for_source", "issuer", b"issuer", "login", b"login", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -367,22 +377,26 @@ class RevokeCredentialRequest(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    OF_SOURCE_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Which source."""
     principal: _builtins.str
     """Whose, for operators only. Empty means the caller's own."""
     tenant: _builtins.str
     """Of which tenant that principal is. Empty means none."""
+    of_source: _builtins.bool
+    """Whether the login of the source itself is meant, for operators only; `principal` is empty then."""
     def __init__(
         self,
         *,
         source: _builtins.str = ...,
         principal: _builtins.str = ...,
         tenant: _builtins.str = ...,
+        of_source: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["principal", b"principal", "source", b"source", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["of_source", b"of_source", "principal", b"principal", "source", b"source", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class CredentialServiceStub:
-    """Callers' own credentials of sources (`auth.per_user`). Callers have their own, operators see whose exist and may revoke
-    them. No answer holds a secret.
+    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
+    have their own, operators see whose exist and may revoke them. No answer holds a secret.
     """
 
     def __init__(self, channel):
@@ -64,8 +64,8 @@ class CredentialServiceStub:
 
 
 class CredentialServiceServicer:
-    """Callers' own credentials of sources (`auth.per_user`). Callers have their own, operators see whose exist and may revoke
-    them. No answer holds a secret.
+    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
+    have their own, operators see whose exist and may revoke them. No answer holds a secret.
     """
 
     def SetCredential(self, request, context):
@@ -145,8 +145,8 @@ def add_CredentialServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CredentialService:
-    """Callers' own credentials of sources (`auth.per_user`). Callers have their own, operators see whose exist and may revoke
-    them. No answer holds a secret.
+    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
+    have their own, operators see whose exist and may revoke them. No answer holds a secret.
     """
 
     @staticmethod

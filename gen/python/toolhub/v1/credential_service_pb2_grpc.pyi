@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CredentialServiceStub:
-    """Callers' own credentials of sources (`auth.per_user`). Callers have their own, operators see whose exist and may revoke
-    them. No answer holds a secret.
+    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
+    have their own, operators see whose exist and may revoke them. No answer holds a secret.
     """
 
     @_typing.overload
@@ -57,8 +57,8 @@ class CredentialServiceStub:
 
 @_typing.type_check_only
 class CredentialServiceAsyncStub(CredentialServiceStub):
-    """Callers' own credentials of sources (`auth.per_user`). Callers have their own, operators see whose exist and may revoke
-    them. No answer holds a secret.
+    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
+    have their own, operators see whose exist and may revoke them. No answer holds a secret.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -83,8 +83,8 @@ class CredentialServiceAsyncStub(CredentialServiceStub):
     """
 
 class CredentialServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Callers' own credentials of sources (`auth.per_user`). Callers have their own, operators see whose exist and may revoke
-    them. No answer holds a secret.
+    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
+    have their own, operators see whose exist and may revoke them. No answer holds a secret.
     """
 
     @_abc_1.abstractmethod

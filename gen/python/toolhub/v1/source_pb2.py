@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from toolhub.v1 import tool_pb2 as toolhub_dot_v1_dot_tool__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17toolhub/v1/source.proto\x12\ntoolhub.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15toolhub/v1/tool.proto\"\xef\x04\n\x0cSourceStatus\x12\x16\n\x06source\x18\x01 \x01(\tR\x06source\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.ToolKindR\x04kind\x12-\n\x05state\x18\x03 \x01(\x0e\x32\x17.toolhub.v1.SourceStateR\x05state\x12\x18\n\x07message\x18\x04 \x01(\tR\x07message\x12\x14\n\x05tools\x18\x05 \x01(\x05R\x05tools\x12 \n\x0bquarantined\x18\x06 \x01(\x05R\x0bquarantined\x12=\n\x0crefreshed_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0brefreshedAt\x12\x42\n\x0fnext_refresh_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\rnextRefreshAt\x12\x1a\n\x08\x65ndpoint\x18\t \x01(\tR\x08\x65ndpoint\x12\x44\n\x10refresh_duration\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationR\x0frefreshDuration\x12\x32\n\x07\x62reaker\x18\x0b \x01(\x0e\x32\x18.toolhub.v1.BreakerStateR\x07\x62reaker\x12\x16\n\x06server\x18\x0c \x01(\tR\x06server\x12\x1a\n\x08protocol\x18\r \x01(\tR\x08protocol\x12-\n\x05trust\x18\x0e \x01(\x0e\x32\x17.toolhub.v1.SourceTrustR\x05trust\x12 \n\x0b\x64iagnostics\x18\x0f \x03(\tR\x0b\x64iagnostics*\xa9\x01\n\x0bSourceState\x12\x1c\n\x18SOURCE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12SOURCE_STATE_READY\x10\x01\x12\x18\n\x14SOURCE_STATE_PARTIAL\x10\x02\x12\x15\n\x11SOURCE_STATE_DOWN\x10\x03\x12\x18\n\x14SOURCE_STATE_PENDING\x10\x04\x12\x19\n\x15SOURCE_STATE_DISABLED\x10\x05*{\n\x0bSourceTrust\x12\x1c\n\x18SOURCE_TRUST_UNSPECIFIED\x10\x00\x12\x17\n\x13SOURCE_TRUST_ALWAYS\x10\x01\x12\x1a\n\x16SOURCE_TRUST_FIRST_USE\x10\x02\x12\x19\n\x15SOURCE_TRUST_APPROVAL\x10\x03*|\n\x0c\x42reakerState\x12\x1d\n\x19\x42REAKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42REAKER_STATE_CLOSED\x10\x01\x12\x1b\n\x17\x42REAKER_STATE_HALF_OPEN\x10\x02\x12\x16\n\x12\x42REAKER_STATE_OPEN\x10\x03\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17toolhub/v1/source.proto\x12\ntoolhub.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15toolhub/v1/tool.proto\"\x96\x05\n\x0cSourceStatus\x12\x16\n\x06source\x18\x01 \x01(\tR\x06source\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x14.toolhub.v1.ToolKindR\x04kind\x12-\n\x05state\x18\x03 \x01(\x0e\x32\x17.toolhub.v1.SourceStateR\x05state\x12\x18\n\x07message\x18\x04 \x01(\tR\x07message\x12\x14\n\x05tools\x18\x05 \x01(\x05R\x05tools\x12 \n\x0bquarantined\x18\x06 \x01(\x05R\x0bquarantined\x12=\n\x0crefreshed_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0brefreshedAt\x12\x42\n\x0fnext_refresh_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\rnextRefreshAt\x12\x1a\n\x08\x65ndpoint\x18\t \x01(\tR\x08\x65ndpoint\x12\x44\n\x10refresh_duration\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationR\x0frefreshDuration\x12\x32\n\x07\x62reaker\x18\x0b \x01(\x0e\x32\x18.toolhub.v1.BreakerStateR\x07\x62reaker\x12\x16\n\x06server\x18\x0c \x01(\tR\x06server\x12\x1a\n\x08protocol\x18\r \x01(\tR\x08protocol\x12-\n\x05trust\x18\x0e \x01(\x0e\x32\x17.toolhub.v1.SourceTrustR\x05trust\x12 \n\x0b\x64iagnostics\x18\x0f \x03(\tR\x0b\x64iagnostics\x12%\n\x0elogin_commands\x18\x10 \x03(\tR\rloginCommands*\xc7\x01\n\x0bSourceState\x12\x1c\n\x18SOURCE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12SOURCE_STATE_READY\x10\x01\x12\x18\n\x14SOURCE_STATE_PARTIAL\x10\x02\x12\x15\n\x11SOURCE_STATE_DOWN\x10\x03\x12\x18\n\x14SOURCE_STATE_PENDING\x10\x04\x12\x19\n\x15SOURCE_STATE_DISABLED\x10\x05\x12\x1c\n\x18SOURCE_STATE_NEEDS_LOGIN\x10\x06*{\n\x0bSourceTrust\x12\x1c\n\x18SOURCE_TRUST_UNSPECIFIED\x10\x00\x12\x17\n\x13SOURCE_TRUST_ALWAYS\x10\x01\x12\x1a\n\x16SOURCE_TRUST_FIRST_USE\x10\x02\x12\x19\n\x15SOURCE_TRUST_APPROVAL\x10\x03*|\n\x0c\x42reakerState\x12\x1d\n\x19\x42REAKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42REAKER_STATE_CLOSED\x10\x01\x12\x1b\n\x17\x42REAKER_STATE_HALF_OPEN\x10\x02\x12\x16\n\x12\x42REAKER_STATE_OPEN\x10\x03\x42X\n\rio.toolhub.v1P\x01Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\xaa\x02\nToolHub.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'toolhub.v1.source_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\rio.toolhub.v1P\001Z8github.com/tool-hub/tool-hub/gen/go/toolhub/v1;toolhubv1\252\002\nToolHub.V1'
-  _globals['_SOURCESTATE']._serialized_start=754
-  _globals['_SOURCESTATE']._serialized_end=923
-  _globals['_SOURCETRUST']._serialized_start=925
-  _globals['_SOURCETRUST']._serialized_end=1048
-  _globals['_BREAKERSTATE']._serialized_start=1050
-  _globals['_BREAKERSTATE']._serialized_end=1174
+  _globals['_SOURCESTATE']._serialized_start=793
+  _globals['_SOURCESTATE']._serialized_end=992
+  _globals['_SOURCETRUST']._serialized_start=994
+  _globals['_SOURCETRUST']._serialized_end=1117
+  _globals['_BREAKERSTATE']._serialized_start=1119
+  _globals['_BREAKERSTATE']._serialized_end=1243
   _globals['_SOURCESTATUS']._serialized_start=128
-  _globals['_SOURCESTATUS']._serialized_end=751
+  _globals['_SOURCESTATUS']._serialized_end=790
 # @@protoc_insertion_point(module_scope)

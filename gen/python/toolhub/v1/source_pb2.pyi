@@ -40,6 +40,8 @@ class _SourceStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SourceSta
     """Configured and not read yet."""
     SOURCE_STATE_DISABLED: _SourceState.ValueType  # 5
     """Switched off by configuration."""
+    SOURCE_STATE_NEEDS_LOGIN: _SourceState.ValueType  # 6
+    """Its server wants a token that nobody has given: `login_commands` tells how. Tools known from before are UNAVAILABLE."""
 
 class SourceState(_SourceState, metaclass=_SourceStateEnumTypeWrapper):
     """Whether a source could be read."""
@@ -56,6 +58,8 @@ SOURCE_STATE_PENDING: SourceState.ValueType  # 4
 """Configured and not read yet."""
 SOURCE_STATE_DISABLED: SourceState.ValueType  # 5
 """Switched off by configuration."""
+SOURCE_STATE_NEEDS_LOGIN: SourceState.ValueType  # 6
+"""Its server wants a token that nobody has given: `login_commands` tells how. Tools known from before are UNAVAILABLE."""
 Global___SourceState: _TypeAlias = SourceState  # noqa: Y015
 
 class _SourceTrust:
@@ -135,6 +139,7 @@ class SourceStatus(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     TRUST_FIELD_NUMBER: _builtins.int
     DIAGNOSTICS_FIELD_NUMBER: _builtins.int
+    LOGIN_COMMANDS_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Its configured name, such as `github`; also the namespace of its tools."""
     kind: _tool_pb2.ToolKind.ValueType
@@ -176,6 +181,12 @@ class SourceStatus(_message.Message):
         and where there is nothing to tell.
         """
 
+    @_builtins.property
+    def login_commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What somebody types who wants it to be read, each line enough by itself; callers see only what they can do
+        themselves. Empty unless NEEDS_LOGIN.
+        """
+
     def __init__(
         self,
         *,
@@ -194,10 +205,11 @@ class SourceStatus(_message.Message):
         protocol: _builtins.str = ...,
         trust: Global___SourceTrust.ValueType = ...,
         diagnostics: _abc.Iterable[_builtins.str] | None = ...,
+        login_commands: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["next_refresh_at", b"next_refresh_at", "refresh_duration", b"refresh_duration", "refreshed_at", b"refreshed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["breaker", b"breaker", "diagnostics", b"diagnostics", "endpoint", b"endpoint", "kind", b"kind", "message", b"message", "next_refresh_at", b"next_refresh_at", "protocol", b"protocol", "quarantined", b"quarantined", "refresh_duration", b"refresh_duration", "refreshed_at", b"refreshed_at", "server", b"server", "source", b"source", "state", b"state", "tools", b"tools", "trust", b"trust"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["breaker", b"breaker", "diagnostics", b"diagnostics", "endpoint", b"endpoint", "kind", b"kind", "login_commands", b"login_commands", "message", b"message", "next_refresh_at", b"next_refresh_at", "protocol", b"protocol", "quarantined", b"quarantined", "refresh_duration", b"refresh_duration", "refreshed_at", b"refreshed_at", "server", b"server", "source", b"source", "state", b"state", "tools", b"tools", "trust", b"trust"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

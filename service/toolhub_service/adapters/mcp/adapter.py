@@ -20,6 +20,7 @@ from toolhub_service.adapters.mcp.http import parted
 from toolhub_service.adapters.mcp.job import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.mcp.kind import ClientCredentials, HttpTerms, McpSource, McpTerms, OAuthTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
+from toolhub_service.adapters.mcp.list_login import ListLogin
 from toolhub_service.adapters.mcp.prompts import complete, get_prompt
 from toolhub_service.adapters.mcp.resources import ResourceList, read_resource, subscribe_to_resource
 from toolhub_service.adapters.mcp.skills import read_served
@@ -30,9 +31,10 @@ from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.source_config import SourceValues, Value, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import hub_failed
-from toolhub_service.credentials.secret import PerUserTerms
+from toolhub_service.credentials.secret import OAuthSettings, PerUserTerms
 from toolhub_service.domain.call import GrantedCall, QuestionAsked
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.credential import CredentialKind
+from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness
 from toolhub_service.domain.result import Outcome
@@ -65,11 +67,15 @@ class McpOpener:
     def open(self, name: str, entry: McpSource) -> OpenedSource:
         values = SourceValues(self._deps.redactor)
         terms = self._terms(name, entry, values)
-        link = McpLink(terms, self._deps.randomness)
-        server = McpServer(link, Overrides(entry.tools))
-        callers = opened_for_callers(self._deps.vault, _per_user(name, entry, terms, values))
+        per_user = _per_user(name, entry, terms, values)
+        login = self._login(terms, _login(name, entry, terms, values), per_user, values)
+        link = McpLink(terms, self._deps.randomness) if login is None else login.link
+        server = McpServer(link, Overrides(entry.tools), login=login)
+        callers = opened_for_callers(self._deps.vault, per_user)
         if callers is not None:
             server.users = self.adapter.user_sessions(server, callers)
+        if login is not None:
+            self._deps.vault.follow(name, lambda: server.changed())  # noqa: PLW0108 - `changed` is set later
         source = McpToolSource(
             server,
             SourceTerms.of(ToolKind.MCP, name, self.endpoint(name, entry), entry),
@@ -85,6 +91,15 @@ class McpOpener:
     def forget(self, name: str) -> None:
         self._deps.vault.close_source(name)
         self.adapter.remove(name)
+
+    def _login(
+        self, terms: McpTerms, own: PerUserTerms | None, callers: PerUserTerms | None, values: SourceValues
+    ) -> ListLogin[McpLink] | None:
+        if own is None:
+            return None
+        self._deps.vault.open_login(own)
+        connect = partial(McpLink, terms, self._deps.randomness)
+        return ListLogin(self._deps.vault, own, callers, connect, values.secrets)
 
     def _terms(self, name: str, entry: McpSource, values: SourceValues) -> McpTerms:
         return McpTerms(
@@ -109,7 +124,40 @@ def _where(entry: McpSource, values: SourceValues) -> StdioTerms | HttpTerms:
 def _per_user(name: str, entry: McpSource, terms: McpTerms, values: SourceValues) -> PerUserTerms | None:
     if not isinstance(terms.where, HttpTerms):
         return None
-    return per_user_terms(name, entry.auth, parted(terms.where.url)[0], values, entry.tls.ca_file)
+    found = per_user_terms(name, entry.auth, parted(terms.where.url)[0], values, entry.tls.ca_file)
+    # An origin that the source may connect to need not be named twice.
+    return found and replace(found, oauth=replace(found.oauth, origins=(*found.oauth.origins, *entry.origins)))
+
+
+def _login(name: str, entry: McpSource, terms: McpTerms, values: SourceValues) -> PerUserTerms | None:
+    """Return the terms of an operator's login; None where the configuration holds credentials, or there is no URL."""
+    per_user = entry.auth.per_user
+    header = per_user.header.lower() if per_user is not None else ""
+    if not isinstance(terms.where, HttpTerms) or terms.where.has_credentials(header):
+        return None
+    callers, own = _per_user(name, entry, terms, values), entry.login
+    if own is not None:
+        oauth = OAuthSettings(
+            issuer=own.issuer,
+            client_id=own.client_id,
+            client_secret=values.one(own.client_secret),
+            scopes=own.scopes,
+            origins=entry.origins,
+            redirect_uris=own.redirect_uris,
+            ca_file=entry.tls.ca_file,
+        )
+    elif callers is not None and callers.kind is CredentialKind.OAUTH:
+        oauth = callers.oauth
+    else:
+        oauth = OAuthSettings(origins=entry.origins, ca_file=entry.tls.ca_file)
+    return PerUserTerms(
+        source=name,
+        kind=CredentialKind.OAUTH,
+        is_required=False,
+        server_url=parted(terms.where.url)[0],
+        oauth=oauth,
+        is_source_login=True,
+    )
 
 
 def _oauth(credentials: ClientCredentials | None, values: SourceValues) -> OAuthTerms | None:
@@ -140,6 +188,12 @@ def terms_of_caller(terms: McpTerms, header: str) -> McpTerms:
     assert isinstance(where, HttpTerms)
     headers = dict(others(tuple(where.headers.items()), header))
     return replace(terms, where=replace(where, url=parted(where.url)[0], headers=headers, oauth=None))
+
+
+def _is_unauthorized(failure: ToolFailure) -> bool:
+    """Return whether the server refuses the credentials. Failures of a connection have no error kind for this case; the
+    message contains the breakage."""
+    return Breakage.UNAUTHORIZED.value in failure.error.message
 
 
 class _Source(NamedTuple):
@@ -186,10 +240,10 @@ class McpAdapter(SourceAdapter[_Source]):
         source = self._source(call)
         users = source.server.users
         if users is None:
-            return await self._execute(source, call, sink)
+            return await self._execute_for_all(source, call, sink)
         async with users.used(call) as used:
             if used is None:
-                return await self._execute(source, call, sink)
+                return await self._execute_for_all(source, call, sink)
             own, holder = used
             shared = source.server
             # The source's own connection reads once what the tools support; that applies to every user's connection.
@@ -200,10 +254,29 @@ class McpAdapter(SourceAdapter[_Source]):
                     holder.credential, lambda: holder.credential, sink, lambda shown: self._execute(own, call, shown)
                 )
             except ToolFailure as failure:
-                # Failures of a connection have no error kind for this case; the message contains the breakage.
-                if Breakage.UNAUTHORIZED.value in failure.error.message:
+                if _is_unauthorized(failure):
+                    source.server.changed()  # its list may be read with this credential
                     raise users.callers.refused(call) from failure
                 raise
+
+    async def _execute_for_all(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
+        """Run the call on the source's own connection, which carries the source's login where it has one."""
+        login = source.server.login
+        if login is None:
+            return await self._execute(source, call, sink)
+        try:
+            await login.take()
+            holder = login.holder
+            return await hidden(
+                holder.credential, lambda: holder.credential, sink, lambda shown: self._execute(source, call, shown)
+            )
+        except ToolFailure as failure:
+            if failure.error.kind is ErrorKind.PERMISSION_DENIED:
+                source.server.changed()  # the login has ended, which its state must tell
+            if _is_unauthorized(failure):
+                source.server.changed()
+                raise login.refused(call) from failure
+            raise
 
     async def _execute(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
         job_id = call.call.job_id

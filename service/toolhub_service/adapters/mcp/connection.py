@@ -191,6 +191,11 @@ class Connection:
         hint = f" {_MAY_FETCH}" if isinstance(where, StdioTerms) and where.is_launcher else ""
         return f"It did not answer the handshake within {self._deps.terms.connect_timeout_s:g} s.{hint}"
 
+    @property
+    def was_unauthorized(self) -> bool:
+        """Return whether it could not be made because the server wants other credentials, or any (401)."""
+        return not self.was_connected and self._bounded is not None and self._bounded.was_unauthorized
+
     def diagnostics(self) -> list[str]:
         return self._program.diagnostics() if self._program else []
 

@@ -67,8 +67,10 @@ class DefinitionReader:
         self._now: dict[bytes, Definition | None] = {}
         self.read_bytes = 0  # JSON of the tools in this reading so far
 
-    def begin(self) -> None:
-        """Begin a new reading: definitions that the last one did not contain are dropped."""
+    def begin(self, mask: Mask | None = None) -> None:
+        """Begin a new reading: definitions that the last one did not contain are dropped. `mask`: hides the secrets of
+        this and later readings."""
+        self._mask = mask or self._mask
         # Keyed by the digest of the JSON, so that reading a thousand unchanged tools checks no schema again.
         self._before, self._now = self._now, {}
         self.read_bytes = 0

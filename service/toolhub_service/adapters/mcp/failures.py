@@ -251,6 +251,10 @@ def cannot_be_asked(call: GrantedCall, what: str) -> ToolFailure:
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False)
 
 
+class CredentialsRefused(ToolFailure):
+    """The server does not let the hub read its list with the present credentials, or without any."""
+
+
 class NotConnected(Exception):
     """A connection could not be made; `reason` may be shown to models."""
 

@@ -75,6 +75,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self.exchanges = Exchanges()
         self.last_error = ""  # the last breakage, for people; empty without one
         self.was_away = False  # whether a request could not be sent at all
+        self.was_unauthorized = False  # whether the last answer was 401
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if origin_of(request.url) not in self._origins:
@@ -137,6 +138,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             self._on_lost(Breakage.NO_SESSION.value)
             return self._broken(Breakage.NO_SESSION)
         status = response.status_code
+        self.was_unauthorized = status == 401
         broken = breakage_of_status(status)
         # An error that the server itself reports in JSON-RPC is passed on unchanged.
         if broken is not None and not _is_jsonrpc_error(content):
@@ -224,7 +226,7 @@ class HttpTransport:
     """What connections to one server share: the TLS context, the origins, the token."""
 
     def __init__(self, terms: HttpTerms, max_message_bytes: int, holder: Holder | None = None) -> None:
-        """`holder`: of a caller's credential, used instead of the source's own."""
+        """`holder`: of a caller's credential or of the source's login, used instead of the configured credentials."""
         self._holder = holder
         self._terms = terms
         self._url, self._credentials = parted(terms.url)

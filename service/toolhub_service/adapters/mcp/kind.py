@@ -76,6 +76,22 @@ class ClientCredentials(Section, frozen=True):
     scopes: Annotated[tuple[str, ...], Meta(description="Scopes to request.")] = ()
 
 
+class LoginClient(Section, frozen=True):
+    """How an operator logs the source in (`toolhub sources login`), where its server does not tell all of it."""
+
+    issuer: Annotated[
+        str, Meta(description="Issuer of the authorization server; empty: that of `auth.per_user`, else the server's.")
+    ] = ""
+    client_id: Annotated[
+        str, Meta(description="The hub's client there, or the https URL of its metadata; empty: it registers itself.")
+    ] = ""
+    client_secret: Annotated[Value, Meta(description="Its secret, preferably a reference; with `issuer`.")] = ""
+    scopes: Annotated[tuple[str, ...], Meta(description="Scopes to ask for; empty: those that the server names.")] = ()
+    redirect_uris: Annotated[
+        tuple[str, ...], Meta(description="Where logins may lead back to, besides loopback addresses.")
+    ] = ()
+
+
 class McpSource(Source, frozen=True, tag="mcp"):
     """A server that speaks the Model Context Protocol: `command` for stdio, or `url` for streamable HTTP."""
 
@@ -99,6 +115,7 @@ class McpSource(Source, frozen=True, tag="mcp"):
         default_factory=dict
     )
     oauth: Annotated[ClientCredentials | None, Meta(description="Client credentials, with `url`.")] = None
+    login: Annotated[LoginClient | None, Meta(description="Client of `toolhub sources login`, with `url`.")] = None
     auth: Annotated[SourceAuth, Meta(description="Whose credentials calls are made with; with `url`.")] = NO_AUTH
     tls: Annotated[ClientTls, Meta(description="Certificates, with `url`.")] = ClientTls()
     origins: Annotated[
@@ -134,12 +151,24 @@ def _check(place: str, source: McpSource) -> None:
     check_auth(f"{place}.auth", source.auth)
     if source.command and source.auth.per_user is not None:
         raise SourceInvalid(f"{place}.auth.per_user: not allowed with `command`: one program serves all callers")
-    misplaced = ("headers", "oauth", "origins") if source.command else ("args", "env", "pass_env", "cwd")
+    misplaced = ("headers", "oauth", "login", "origins") if source.command else ("args", "env", "pass_env", "cwd")
     for key in misplaced:
         if getattr(source, key):
             raise SourceInvalid(f"{place}.{key}: not allowed with `{'command' if source.command else 'url'}`")
     if source.oauth is not None:
         _check_client(f"{place}.oauth", source.oauth)
+    if source.login is not None:
+        _check_login(place, source, source.login)
+
+
+def _check_login(place: str, source: McpSource, login: LoginClient) -> None:
+    if source.oauth is not None:
+        raise SourceInvalid(f"{place}.login: not allowed with `oauth`, by which the hub gets tokens without a person")
+    if login.client_secret and not (login.client_id and login.issuer):
+        # Otherwise the secret would be sent to any issuer that the server names (SEP-2352).
+        raise SourceInvalid(f"{place}.login.client_secret: needs `client_id` and `issuer`")
+    if login.issuer and not login.issuer.startswith(("http://", "https://")):
+        raise SourceInvalid(f"{place}.login.issuer: must begin with https://")
 
 
 def _check_client(place: str, client: ClientCredentials) -> None:
@@ -160,6 +189,8 @@ def _values(source: McpSource) -> Iterator[tuple[str, Value]]:
     if source.oauth is not None:
         yield "oauth.client_secret", source.oauth.client_secret
         yield "oauth.private_key", source.oauth.private_key
+    if source.login is not None:
+        yield "login.client_secret", source.login.client_secret
 
 
 def _missing(source: McpSource, _trusted_namespaces: tuple[str, ...]) -> Iterator[str]:
@@ -220,6 +251,12 @@ class HttpTerms:
     origins: tuple[str, ...] = ()
     """Allowed `scheme://host[:port]` besides those of the URL and of `oauth.token_url`."""
 
+    def has_credentials(self, header: str = "") -> bool:
+        """Return whether the configuration holds what identifies the hub at the server; `header`: one that does so
+        besides Authorization."""
+        named = {name.lower() for name in self.headers}
+        return self.oauth is not None or bool(named & {"authorization", header}) or "@" in urlsplit(self.url).netloc
+
 
 @dataclass(frozen=True)
 class McpTerms:
@@ -262,7 +299,7 @@ class McpTerms:
 MCP = SourceKind(
     ToolKind.MCP,
     McpSource,
-    {ClientCredentials: "oauth"},
+    {ClientCredentials: "oauth", LoginClient: "login"},
     _check,
     "toolhub_service.adapters.mcp.adapter:McpOpener",
     package="mcp",

@@ -27,6 +27,7 @@ from toolhub_service.adapters.mcp.elicitation import Answering
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.http import HttpTransport
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms
+from toolhub_service.adapters.mcp.list_login import ListLogin
 from toolhub_service.adapters.mcp.relay import Running
 from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
 from toolhub_service.adapters.mcp.user_sessions import Holder, UserSessions
@@ -39,6 +40,8 @@ from toolhub_service.guards.secrets import Redactor
 
 _LEAVE_WITHIN_S = 5.0
 _STOPPED = "The hub has stopped the source."
+# Before the next attempt that nobody asked for at a server that wants a login.
+_UNAUTHORIZED_PAUSE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +65,8 @@ class McpLink:
     """Keeps one server connected. All methods belong to the loop that `start` ran on."""
 
     def __init__(self, terms: McpTerms, randomness: Randomness, holder: Holder | None = None) -> None:
-        """`holder`: of the credential of the one caller that the connection serves; None: it serves all."""
+        """`holder`: of the credential of the one caller that the connection serves, or of the source's own login; None:
+        the connection has the credentials of the configuration."""
         where = terms.where
         http = HttpTransport(where, terms.max_message_bytes, holder) if isinstance(where, HttpTerms) else None
         self.terms = terms
@@ -94,6 +98,8 @@ class McpLink:
         self._next_try_s = 0.0
         self._closed = asyncio.Event()
         self._last_error = ""
+        self._is_unauthorized = False  # why the last attempt failed
+        self._carries_login = holder is not None
 
     @property
     def running(self) -> Running:
@@ -168,6 +174,11 @@ class McpLink:
         if session is self._session and self._connection is not None:
             self._connection.disconnect(why)
 
+    def leave(self, why: str) -> None:
+        """Leave the connection in use, if there is one, and make another."""
+        if self._session is not None:
+            self.lost(self._session, why)
+
     def diagnostics(self) -> tuple[str, ...]:
         """Return the tail of standard error, the state and the last problem; secrets are masked."""
         session = self._session
@@ -204,7 +215,7 @@ class McpLink:
             self._attempts += 1
             connection = self._connection = Connection(self._deps, self._has_connected, self._has_disconnected)
             await self._run(connection)
-            self._last_error = connection.why_over
+            self._last_error, self._is_unauthorized = connection.why_over, connection.was_unauthorized
             if self._closed.is_set():
                 return
             # The server was there and is gone, so its tools must be shown as unavailable.
@@ -213,6 +224,8 @@ class McpLink:
             had_connected = connection.was_connected
             lasted_s = _now_s() - began_s
             pause_s = self._backoff.after_loss(lasted_s) if had_connected else self._backoff.failed()
+            if self._is_unauthorized and self._carries_login:
+                pause_s = _UNAUTHORIZED_PAUSE_S
             await self._pause(pause_s, has_failed=not had_connected)
 
     async def _run(self, connection: Connection) -> None:
@@ -282,13 +295,14 @@ class McpLink:
                 source=self.terms.name,
             )
         reason = self._last_error or "The connection is still being made."
-        return refuse(
+        failure = refuse(
             ErrorKind.TOOL_UNAVAILABLE,
             f"The MCP server of {self.terms.name} is not connected. {reason} Use another tool, or try again later.",
             retry_after_s=round(max(FLOOR_S, self._next_try_s - _now_s()), 2),
             source=self.terms.name,
             reason=reason,
         )
+        return failures.CredentialsRefused(failure.error) if self._is_unauthorized else failure
 
 
 def features_of(capabilities: ServerCapabilities | None) -> frozenset[str]:
@@ -332,9 +346,13 @@ class McpServer:
     """Called when a tool's definition turns out to differ from the known one."""
     users: UserSessions[Any] | None = None
     """Sessions where callers have credentials of their own; None: `link` serves all."""
+    login: ListLogin[McpLink] | None = None
+    """Where the configuration holds no credentials: whose token the list is read with."""
     _header_maps: dict[str, HeaderMap] = field(default_factory=dict)
 
     async def close(self) -> None:
+        if self.login is not None:
+            await self.login.close()
         if self.users is not None:
             await self.users.close()
         await self.link.close()

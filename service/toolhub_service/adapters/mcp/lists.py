@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from mcp import MCPError
 
-from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.mcp.link import McpLink, McpSession
 from toolhub_service.adapters.upstream import as_number, written
 from toolhub_service.domain.json import JsonObject, JsonValue
 
@@ -33,7 +33,7 @@ class Listed(NamedTuple):
 
 
 async def listed(
-    server: McpServer, session: McpSession, method: str, member: str, entries_max: int, timeout_s: float | None = None
+    link: McpLink, session: McpSession, method: str, member: str, entries_max: int, timeout_s: float | None = None
 ) -> Listed:
     """Return the entries in `member` of all pages of `method`. `timeout_s`: per page. Never raises MCPError."""
     entries: list[JsonObject] = []
@@ -42,7 +42,7 @@ async def listed(
     cursor, left_bytes = "", LIST_MAX_BYTES
     for _ in range(PAGES_MAX):
         try:
-            page = await server.link.send(session, method, {"cursor": cursor} if cursor else {}, timeout_s=timeout_s)
+            page = await link.send(session, method, {"cursor": cursor} if cursor else {}, timeout_s=timeout_s)
         except MCPError as error:
             return Listed(entries, False, ttl_s, error)
         ttl_s = _shortest(ttl_s, page) if session.is_modern else None

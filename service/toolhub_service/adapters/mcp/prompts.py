@@ -23,7 +23,7 @@ from toolhub_service.adapters.definitions import (
 )
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.calling import INLINE_MAX_BYTES, LargeParts, ToolCaller, unkept
-from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.mcp.lists import count_of, listed
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 from toolhub_service.adapters.upstream import as_object, as_string, one_line, quoted, shortened
@@ -138,20 +138,19 @@ def completion_definition(terms: SourceTerms, overrides: Overrides) -> Definitio
 class PromptReader:
     """Reads the prompts of one source."""
 
-    def __init__(self, terms: SourceTerms, overrides: Overrides, check_schema: CheckSchema, mask: Mask) -> None:
+    def __init__(self, terms: SourceTerms, overrides: Overrides, check_schema: CheckSchema) -> None:
         self._terms = terms
         self._overrides = overrides
         self._check_schema = check_schema
-        self._mask = mask
 
     async def read_all(
-        self, server: McpServer, session: McpSession, redact: Redact, problems: list[str]
+        self, link: McpLink, session: McpSession, redact: Redact, problems: list[str], mask: Mask
     ) -> list[Definition]:
-        """Return the definitions of the whole list. An unusable prompt becomes a problem and does not fail the
-        reading."""
+        """Return the definitions of the whole list, without the secrets of `mask`. An unusable prompt becomes a problem
+        and does not fail the reading."""
         if "prompts" not in session.features:
             return []
-        found = await listed(server, session, "prompts/list", "prompts", PROMPTS_MAX)
+        found = await listed(link, session, "prompts/list", "prompts", PROMPTS_MAX)
         if found.error is not None:
             excerpt = quoted(found.error.error.message, redact)
             problems.append(f"The list of prompts could not be read whole. The server says: {excerpt}")
@@ -160,7 +159,7 @@ class PromptReader:
         definitions = []
         for entry in found.entries:
             try:
-                definition = self._read(self._mask.object(entry))
+                definition = self._read(mask.object(entry))
             except Unnamed as unnamed:
                 problems.append(unnamed.problem)
                 continue

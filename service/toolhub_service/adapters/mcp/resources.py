@@ -158,7 +158,7 @@ async def _read_list(server: McpServer, call: GrantedCall, redact: Redact) -> _K
     found: dict[str, list[JsonValue]] = {}
     is_whole, ttl_s, left_bytes = True, _TTL_MAX_S, _LIST_MAX_BYTES
     for (method, member), (shown, place, most) in zip(RESOURCE_LISTS, _SHOWN, strict=True):
-        page = await listed(server, session, method, member, most, time_left_s(call))
+        page = await listed(server.link, session, method, member, most, time_left_s(call))
         if page.error is not None and member == "resources":
             raise failures.answered(call, page.error, redact)
         entries = found[shown] = []

@@ -22,7 +22,7 @@ from mcp import MCPError
 
 from toolhub_service.adapters.definitions import Overrides, SourceTerms, Unnamed, known_name
 from toolhub_service.adapters.mcp import failures
-from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.skill.definitions import READ, READ_INPUT, READ_OUTPUT
 from toolhub_service.adapters.skill.skill_file import SkillInvalid, frontmatter_of, read_skill_file
 from toolhub_service.adapters.upstream import as_object, as_string, kept_bytes, one_line, quoted, written
@@ -70,7 +70,7 @@ class ServedSkill:
 
 
 async def listed_skills(
-    server: McpServer, session: McpSession, redact: Redact, mask: Mask, problems: list[str]
+    link: McpLink, session: McpSession, redact: Redact, mask: Mask, problems: list[str]
 ) -> list[ServedSkill]:
     """Return the skills on all pages of `skills/list`, without the source's own secrets. An unusable skill becomes a
     problem and does not fail the reading."""
@@ -78,7 +78,7 @@ async def listed_skills(
     cursor = ""
     for _ in range(_PAGES_MAX if EXTENSION in session.extensions else 0):
         try:
-            page = await server.link.send(session, "skills/list", {"cursor": cursor} if cursor else {})
+            page = await link.send(session, "skills/list", {"cursor": cursor} if cursor else {})
         except MCPError as error:
             problems.append(
                 f"The list of skills could not be read. The server says: {quoted(error.error.message, redact)}"

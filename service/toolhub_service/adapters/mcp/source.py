@@ -7,9 +7,9 @@ reported as problems. The reading fails only when no list can be read at all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp import MCPError
 from mcp_types import METHOD_NOT_FOUND
@@ -18,7 +18,7 @@ from toolhub_service.adapters.definitions import NO_MASK, SourceTerms, Unnamed, 
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader, task_support
 from toolhub_service.adapters.mcp.job import has_extension
-from toolhub_service.adapters.mcp.link import McpServer, McpSession
+from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.mcp.prompts import PromptReader, completion_definition
 from toolhub_service.adapters.mcp.resources import RESOURCE_LISTS, resource_definitions, subscribe_again
 from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, listed_skills
@@ -39,6 +39,24 @@ LIST_MAX_BYTES: Final = 64 * 1024 * 1024  # of all tools together, as JSON
 CURSOR_MAX_CHARS: Final = 64 * 1024
 # A tool of this size is checked in a thread: the largest schemas take a quarter of a second.
 _LARGE_BYTES: Final = 16 * 1024
+
+
+class _Lists(NamedTuple):
+    """One connection that lists are read over."""
+
+    link: McpLink
+    session: McpSession
+    mask: Mask
+    """Hides the secrets of the source and of its requests in definitions."""
+    redact_known: Redact
+
+    def redact(self, text: str) -> str:
+        """Hide all known secrets in a text that is no definition."""
+        return self.mask.text(self.redact_known(text))
+
+    async def send(self, method: str, cursor: str = "") -> JsonObject:
+        """Request a page. Raises MCPError."""
+        return await self.link.send(self.session, method, {"cursor": cursor} if cursor else {})
 
 
 class McpToolSource:
@@ -67,9 +85,10 @@ class McpToolSource:
         self.trust = trust
         self._redact = redact
         self._terms = terms
+        self._check_schema = check_schema
         self._mask = mask
         self._reader = DefinitionReader(terms, server.overrides, check_schema, mask)
-        self._prompts = PromptReader(terms, server.overrides, check_schema, mask)
+        self._prompts = PromptReader(terms, server.overrides, check_schema)
         self._last_session: McpSession | None = None
         self._repairs: tuple[str, ...] = ()  # of the list of tools, when it was last read
         self._reading = asyncio.Lock()  # one reading at a time, because the reader compares with the last one
@@ -113,27 +132,44 @@ class McpToolSource:
 
     async def discover(self) -> Discovery:
         async with self._reading:
-            session = await self._server.link.session(inf)
-            listing = _Listing(self._reader, is_modern=session.is_modern)
-            # In 2025-11-25 subscriptions belong to a session, and a new one has none.
-            if session is not self._last_session and not session.is_modern:
+            login = self._server.login
+            if login is None:
+                return await self._read(self._server.link, self._mask)
+            return await login.read(self._read, self._names)
+
+    async def _read(self, link: McpLink, mask: Mask) -> Discovery:
+        """Read everything over this connection: the source's own, or one with a caller's credential."""
+        session = await link.session(inf)
+        lists = _Lists(link, session, mask, self._redact)
+        listing = _Listing(self._reader, is_modern=session.is_modern)
+        # In 2025-11-25 subscriptions belong to a session, and a new one has none.
+        if link is self._server.link and session is not self._last_session:
+            if not session.is_modern:
                 await subscribe_again(self._server, session)
             self._last_session = session
-            self._reader.begin()
-            await self._list(session, listing)
-            self._repairs = tuple(listing.repairs)
-            self._server.task_support = dict(listing.task_support)
-            self._server.has_task_extension = has_extension(session)
-            listing.add(await self._skills(session, listing.problems))
-            listing.add(await self._prompts.read_all(self._server, session, self._redact, listing.problems))
-            listing.add(self._fixed(await self._features(session, listing.problems)))
-            return Discovery(
-                definitions=listing.unique(),
-                problems=limited([self._redact(problem) for problem in listing.problems]),
-                ttl_s=listing.ttl_s,
-                server=self._redact(session.server),
-                protocol=session.protocol,
-            )
+        self._reader.begin(mask)
+        await self._list(lists, listing)
+        self._repairs = tuple(listing.repairs)
+        self._server.task_support = dict(listing.task_support)
+        self._server.has_task_extension = has_extension(session)
+        listing.add(await self._skills(lists, listing.problems))
+        listing.add(await self._prompts.read_all(link, session, lists.redact, listing.problems, mask))
+        listing.add(self._fixed(await self._features(lists, listing.problems)))
+        return Discovery(
+            definitions=listing.unique(),
+            problems=limited([lists.redact(problem) for problem in listing.problems]),
+            ttl_s=listing.ttl_s,
+            server=lists.redact(session.server),
+            protocol=session.protocol,
+        )
+
+    async def _names(self, link: McpLink, mask: Mask) -> Mapping[str, JsonObject]:
+        """Return the tools that another caller is shown, by full name, in the server's words. Changes nothing."""
+        session = await link.session(inf)
+        reader = DefinitionReader(self._terms, self._server.overrides, self._check_schema, mask)
+        listing = _Listing(reader, is_modern=session.is_modern)
+        await self._list(_Lists(link, session, mask, self._redact), listing)
+        return {definition.spec.name: definition.remote for definition in listing.unique()}
 
     def listen(self, changed: Callable[[], None]) -> None:
         self._server.changed = changed
@@ -141,6 +177,8 @@ class McpToolSource:
 
     def diagnostics(self) -> Sequence[str]:
         lines = list(self._server.link.diagnostics())
+        if self._server.login is not None:
+            lines += self._server.login.diagnostics()
         if self._repairs:
             lines.append(f"The list of tools was no strict JSON: {'; '.join(self._repairs)}.")
         return tuple(self._redact("\n".join(lines)).split("\n"))
@@ -151,17 +189,17 @@ class McpToolSource:
     async def close(self) -> None:
         await self._server.close()
 
-    async def _features(self, session: McpSession, problems: list[str]) -> Collection[str]:
+    async def _features(self, lists: _Lists, problems: list[str]) -> Collection[str]:
         """Return the features that the server declares and really has: many declare resources because their library
         does."""
-        features = session.features - {"resources"}
+        features = lists.session.features - {"resources"}
         # A server may declare resources and have none: one request avoids two useless tools.
-        for method, member in RESOURCE_LISTS if "resources" in session.features else ():
+        for method, member in RESOURCE_LISTS if "resources" in lists.session.features else ():
             try:
-                page = await self._server.link.send(session, method, {})
+                page = await lists.send(method)
             except MCPError as error:
                 if error.error.code != METHOD_NOT_FOUND:
-                    excerpt = quoted(error.error.message, self._redact)
+                    excerpt = quoted(error.error.message, lists.redact)
                     problems.append(f"The list of resources could not be read. The server says: {excerpt}")
                 continue
             if page.get(member):
@@ -177,11 +215,11 @@ class McpToolSource:
         completion = completion_definition(self._terms, self._server.overrides) if "completions" in features else None
         return definitions if completion is None else [*definitions, completion]
 
-    async def _skills(self, session: McpSession, problems: list[str]) -> list[Definition]:
+    async def _skills(self, lists: _Lists, problems: list[str]) -> list[Definition]:
         """Return the tools that read the skills which the server serves."""
         definitions: list[Definition] = []
         known: dict[str, ServedSkill] = {}
-        for skill in await listed_skills(self._server, session, self._redact, self._mask, problems):
+        for skill in await listed_skills(lists.link, lists.session, lists.redact, lists.mask, problems):
             try:
                 definition = definition_of(skill, self._terms, self._server.overrides)
             except Unnamed as unnamed:
@@ -193,11 +231,11 @@ class McpToolSource:
         self._server.skills = known
         return definitions
 
-    async def _list(self, session: McpSession, listing: _Listing) -> None:
+    async def _list(self, lists: _Lists, listing: _Listing) -> None:
         cursors: set[str] = set()  # a server might return the same one for ever
         cursor = ""
         for _ in range(PAGES_MAX):
-            page = await self._page(session, cursor, listing)
+            page = await self._page(lists, cursor, listing)
             if page is None:
                 return
             if not cursor and not isinstance(page.get("tools"), list | tuple):
@@ -213,20 +251,23 @@ class McpToolSource:
             cursor = following
         listing.problems.append(f"The list of tools has more than {PAGES_MAX} pages; the rest was not read.")
 
-    async def _page(self, session: McpSession, cursor: str, listing: _Listing) -> JsonObject | None:
+    async def _page(self, lists: _Lists, cursor: str, listing: _Listing) -> JsonObject | None:
         """Return one page; None when the server has none, or none after those already read."""
         try:
-            return await self._server.link.send(session, "tools/list", {"cursor": cursor} if cursor else {})
+            return await lists.send("tools/list", cursor)
         except MCPError as error:
             # A server may have only prompts or resources.
             if not cursor and error.error.code == METHOD_NOT_FOUND:
-                if not session.features:
+                if not lists.session.features:
                     listing.problems.append("The server offers no tools.")
                 return None
             breakage = failures.breakage_in(error)
-            reason = breakage.value if breakage else f"The server says: {quoted(error.error.message, self._redact)}"
+            reason = breakage.value if breakage else f"The server says: {quoted(error.error.message, lists.redact)}"
             if not cursor:
-                raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"The list of tools could not be read. {reason}") from error
+                failure = refuse(ErrorKind.TOOL_UNAVAILABLE, f"The list of tools could not be read. {reason}")
+                if breakage is failures.Breakage.UNAUTHORIZED:
+                    failure = failures.CredentialsRefused(failure.error)
+                raise failure from error
             listing.problems.append(f"The list of tools was read only in part. {reason}")
             return None
 

@@ -39,16 +39,17 @@ Renew = Callable[[CallerCredential], Awaitable[CallerCredential | None]]
 
 
 class Holder:
-    """The credential on a connection's requests: that of the caller's last call."""
+    """The credential on a connection's requests: that of the caller's last call, or of the source's own login."""
 
-    def __init__(self, credential: CallerCredential, renew: Renew) -> None:
-        """`renew` returns a new credential after the server refused one; None: there is none. Raises ToolFailure."""
+    def __init__(self, credential: CallerCredential | None, renew: Renew) -> None:
+        """`credential`: None: requests carry none. `renew` returns a new credential after the server refused one; None:
+        there is none. Raises ToolFailure."""
         self.credential = credential
         self._renew = renew
 
     async def renewed(self, used: CallerCredential) -> CallerCredential | None:
         # Another request has renewed it meanwhile.
-        if self.credential.secret != used.secret:
+        if self.credential is None or self.credential.secret != used.secret:
             return self.credential
         try:
             other = await self._renew(used)
@@ -74,6 +75,8 @@ class CallerTransport(httpx2.AsyncBaseTransport):
         if (url.scheme, url.host, port) != self._origin:
             return await self._inner.handle_async_request(request)
         used = self._holder.credential
+        if used is None:
+            return await self._inner.handle_async_request(request)
         request.headers[used.header] = used.value
         response = await self._inner.handle_async_request(request)
         # A server answers 401 before it processes the request, so nothing runs twice.

@@ -2022,6 +2022,11 @@ class SourceState(betterproto2.Enum):
     Switched off by configuration.
     """
 
+    NEEDS_LOGIN = 6
+    """
+    Its server wants a token that nobody has given: `login_commands` tells how. Tools known from before are UNAVAILABLE.
+    """
+
     @classmethod
     def betterproto_value_to_renamed_proto_names(cls) -> dict[int, str]:
         return {
@@ -2031,6 +2036,7 @@ class SourceState(betterproto2.Enum):
             3: "SOURCE_STATE_DOWN",
             4: "SOURCE_STATE_PENDING",
             5: "SOURCE_STATE_DISABLED",
+            6: "SOURCE_STATE_NEEDS_LOGIN",
         }
 
     @classmethod
@@ -2042,6 +2048,7 @@ class SourceState(betterproto2.Enum):
             "SOURCE_STATE_DOWN": 3,
             "SOURCE_STATE_PENDING": 4,
             "SOURCE_STATE_DISABLED": 5,
+            "SOURCE_STATE_NEEDS_LOGIN": 6,
         }
 
 
@@ -2674,6 +2681,12 @@ class BeginLoginRequest(betterproto2.Message):
     `http://127.0.0.1:8910/callback`, or one that the source's configuration lists.
     """
 
+    for_source: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
+    """
+    Whether the login is the source's own, for operators only: its tools are read with it, and calls without a
+    caller's own credential carry it. NOT_FOUND for a source that has credentials in its configuration.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "BeginLoginRequest", BeginLoginRequest)
 
@@ -2836,6 +2849,11 @@ class CompleteLoginRequest(betterproto2.Message):
     `iss` of that query (RFC 9207). Empty when it has none.
     """
 
+    for_source: "bool" = betterproto2.field(5, betterproto2.TYPE_BOOL)
+    """
+    As in BeginLogin.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "CompleteLoginRequest", CompleteLoginRequest)
 
@@ -2897,7 +2915,7 @@ class Credential(betterproto2.Message):
 
     principal: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Whose it is.
+    Whose it is. Empty for the login of the source itself.
     """
 
     tenant: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
@@ -5057,6 +5075,11 @@ class RevokeCredentialRequest(betterproto2.Message):
     Of which tenant that principal is. Empty means none.
     """
 
+    of_source: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
+    """
+    Whether the login of the source itself is meant, for operators only; `principal` is empty then.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "RevokeCredentialRequest", RevokeCredentialRequest)
 
@@ -5633,6 +5656,12 @@ class SourceStatus(betterproto2.Message):
     What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its connection
     fares, in the hub's words: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for others
     and where there is nothing to tell.
+    """
+
+    login_commands: "list[str]" = betterproto2.field(16, betterproto2.TYPE_STRING, repeated=True)
+    """
+    What somebody types who wants it to be read, each line enough by itself; callers see only what they can do
+    themselves. Empty unless NEEDS_LOGIN.
     """
 
 
@@ -7263,8 +7292,8 @@ class AuditServiceStub(betterproto2_grpclib.ServiceStub):
 
 class CredentialServiceSyncStub:
     """
-    Callers' own credentials of sources (`auth.per_user`). Callers have their own, operators see whose exist and may revoke
-    them. No answer holds a secret.
+    Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
+    have their own, operators see whose exist and may revoke them. No answer holds a secret.
     """
 
     def __init__(self, channel: grpc.Channel):
@@ -7333,8 +7362,8 @@ class CredentialServiceSyncStub:
 
 class CredentialServiceStub(betterproto2_grpclib.ServiceStub):
     """
-    Callers' own credentials of sources (`auth.per_user`). Callers have their own, operators see whose exist and may revoke
-    them. No answer holds a secret.
+    Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
+    have their own, operators see whose exist and may revoke them. No answer holds a secret.
     """
 
     async def set_credential(
