@@ -19,6 +19,8 @@ from tests.servers.issuer import RealIssuer, real_issuer
 from toolhub.v1 import credential_service_pb2, error_pb2, source_pb2, tool_pb2, tool_service_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
+from toolhub_service.adapters.mcp.kind import McpSource
+from toolhub_service.app.sources_file import read_sources
 
 UNAVAILABLE = error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
 NEEDS_LOGIN, READY = source_pb2.SOURCE_STATE_NEEDS_LOGIN, source_pb2.SOURCE_STATE_READY
@@ -93,9 +95,12 @@ async def log_in(
 
 async def command(harness: CredentialsHarness, *words: str) -> tuple[int, str]:
     """Run `toolhub` as the operator, and be the person whose browser it sends to a page."""
-    where = ("--address", harness.hub.address, "--api-key", harness.keys["warden"])
+    return await ran(*words, "--address", harness.hub.address, "--api-key", harness.keys["warden"])
+
+
+async def ran(*words: str) -> tuple[int, str]:
     program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "toolhub_service", *words, *where),
+        *(sys.executable, "-m", "toolhub_service", *words),
         stderr=asyncio.subprocess.STDOUT,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -311,3 +316,28 @@ async def test_a_list_is_read_with_a_header_that_a_caller_has_set(tmp_path: Path
         await harness.ask("alice", "SetCredential", source="shop", value="alice-secret-0123456789")
         await becomes(harness, READY)
         assert (await harness.value("alice", "shop/whoami"))["result"] == "alice"
+
+
+async def test_adding_a_server_that_wants_a_login_names_where_and_offers_both_ways(
+    issuer: RealIssuer, server: Guarded, tmp_path: Path
+) -> None:
+    async with credentials_harness(tmp_path, {}) as harness:
+        file = tmp_path / "hub" / "sources.yaml"
+        words = ("sources", "add", "shop", "--url", server.url, "--file", str(file))
+        code, said = await ran(*words)
+        assert (code, f"it wants a login at {issuer.url}" in said) == (0, True), said
+        assert "toolhub sources login shop" in said
+        assert "toolhub credentials login shop" in said
+        code, said = await command(harness, "sources", "login", "shop", "--no-browser")
+        assert (code, "shop  READY  2 tools" in said) == (0, True), said
+
+        code, said = await ran(*words, "--per-user", "--replace")
+        assert (code, "toolhub sources login" in said) == (0, False), said
+        written = read_sources(file).sources["shop"]
+        assert isinstance(written, McpSource)
+        assert written.origins == (issuer.url,)
+        assert written.auth.per_user is not None
+
+    async with guarded_server(users={"": "anybody"}) as open_to_all:
+        code, said = await ran("sources", "add", "open", "--url", open_to_all.url, "--file", str(file))
+        assert (code, "login" in said) == (0, False), said

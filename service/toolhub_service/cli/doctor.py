@@ -121,6 +121,10 @@ def _of(status: source_pb2.SourceStatus) -> Iterator[Finding]:
         else:
             yield ok(name, tools)
         return
+    if status.login_commands:
+        choice = " or ".join(f"`{command}`" for command in status.login_commands)
+        yield warn(name, "NEEDS_LOGIN: its server wants a login", f"Run {choice}.", f"{status.source}/*")
+        return
     state = enum_name(status, "state")
     shown = f"{state}: {status.message}" if status.message else state
     wrote = [line.removeprefix(_STDERR) for line in status.diagnostics if line.startswith(_STDERR)]

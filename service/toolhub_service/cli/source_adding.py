@@ -69,6 +69,7 @@ def _kind_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Choice(["first-use", "approval", "always"]),
     help="When a tool may be called: as first seen (default), after approval, or always.",
 )
+@click.option("--per-user", is_flag=True, help="Each caller logs in with an account of its own (OAuth), with --url.")
 @click.option("--replace", is_flag=True, help="Replace sources of the same names.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @file_option
@@ -102,6 +103,7 @@ def add(
       toolhub sources add claude_desktop_config.json --name github --trust approval
       toolhub sources add memory -- npx -y @modelcontextprotocol/server-memory
       toolhub sources add crm --url https://mcp.example.com/mcp --header 'Authorization: Bearer {env: CRM_TOKEN}'
+      toolhub sources add tracker --url https://mcp.example.com/mcp --per-user
       toolhub sources add flows --kind n8n --url https://n8n.example.com --api-key '{env: N8N_KEY}' --webhook send=send
       toolhub sources add images --kind comfyui --url http://gpu-1:8188 --template scale_image.yaml
     """
@@ -109,8 +111,11 @@ def add(
     path = sources_file or Paths(settings).sources
     _check_usage(what, command, given)
     found, refused = _converted(_servers(what, command, given), Paths(settings).source_secrets, given["kind"])
-    for source in found if given["trust"] else ():
-        source.entry["trust"] = given["trust"]
+    for source in found:
+        if given["trust"]:
+            source.entry["trust"] = given["trust"]
+        if given["url"] and given["kind"] == "mcp":
+            _note_login(source, per_user=given["per_user"])
     # Without a lock file beside sources.yaml, as nothing will be written.
     if dry_run or not found:
         merged = _merged(path, found, refused, replace=replace)
@@ -128,6 +133,8 @@ def add(
 def _check_usage(what: str, command: tuple[str, ...], given: dict[str, Any]) -> None:
     if command and given["url"]:
         raise click.UsageError("Give a command or --url, not both.")
+    if given["per_user"] and not (given["url"] and given["kind"] == "mcp"):
+        raise click.UsageError("--per-user goes with the --url of an MCP server.")
     if given["headers"] and not given["url"]:
         raise click.UsageError("--header goes with --url.")
     if given["variables"] and not command:
@@ -203,6 +210,31 @@ def _converted(servers: dict[str, dict[str, Any]], folder: Path, kind: str) -> t
         except NotConvertible as why:
             refused[name] = str(why)
     return found, refused
+
+
+def _note_login(source: Converted, *, per_user: bool) -> None:
+    """Ask the server whether it wants a login; note the origin of its authorization server, and both ways."""
+    from toolhub_service.cli.login_probe import wanted_login
+
+    url, headers = source.entry["url"], source.entry.get("headers", {})
+    if per_user:
+        source.entry["auth"] = {"per_user": {"kind": "oauth"}}
+    if not isinstance(url, str) or "authorization" in map(str.lower, headers):
+        return
+    origin = wanted_login(url)
+    if not origin:
+        return
+    if not url.startswith(f"{origin}/"):
+        source.entry["origins"] = [origin]  # the hub sends codes and tokens nowhere else
+    name = source.name
+    each = f"each caller logs in: toolhub credentials login {name}"
+    if per_user:
+        source.notes.append(f"it wants a login at {origin}; {each}")
+    else:
+        source.notes.append(
+            f"it wants a login at {origin}; one account for all callers: toolhub sources login {name}; or, added again "
+            f"with --per-user --replace, {each}"
+        )
 
 
 @dataclass(slots=True)

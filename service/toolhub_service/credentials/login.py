@@ -20,7 +20,15 @@ from urllib.parse import urlencode, urlsplit
 from toolhub_service import __version__
 from toolhub_service.credentials.answers import TOKEN_MAX_CHARS, first_text, lists, scope_of, text_in
 from toolhub_service.credentials.sealing import SealBroken, SealingKeys
-from toolhub_service.credentials.secret import ClientAt, Hidden, PerUserTerms, Secret, packed, unpacked
+from toolhub_service.credentials.secret import (
+    ClientAt,
+    Hidden,
+    OAuthSettings,
+    PerUserTerms,
+    Secret,
+    packed,
+    unpacked,
+)
 from toolhub_service.credentials.token_requests import GrantRefused, TokenRequests, Unanswered, Unreachable, checked
 from toolhub_service.domain.credential import CredentialKey
 from toolhub_service.domain.errors import HubFailure
@@ -154,7 +162,8 @@ class Logins:
         if terms.oauth.issuer:
             return True
         try:
-            return bool(first_text((await self._protected_resource(terms)).get("authorization_servers")))
+            found = await protected_resource(self._requests, terms.oauth, terms.server_url)
+            return bool(first_text(found.get("authorization_servers")))
         except Unreachable:
             return False  # as a login at it would find
 
@@ -162,7 +171,7 @@ class Logins:
         """Return the authorization server. Raises Unreachable."""
         issuer, scope, resource = terms.oauth.issuer, "", terms.server_url
         if not issuer:
-            found = await self._protected_resource(terms)
+            found = await protected_resource(self._requests, terms.oauth, terms.server_url)
             resource, issuer = text_in(found, "resource"), first_text(found.get("authorization_servers"))
             if not resource or not _covers(resource, terms.server_url):
                 raise Unreachable("Its server does not say who issues its tokens (RFC 9728): name `issuer`.")
@@ -170,27 +179,11 @@ class Logins:
             if not issuer:
                 raise Unreachable("Its server names no authorization server: name `issuer`.")
             scope = scope_of(found.get("scopes_supported"))
-        document = await self._first(terms, _metadata_urls(issuer))
+        document = await _first(self._requests, terms.oauth, terms.server_url, _metadata_urls(issuer))
         # RFC 8414 §3.3: otherwise a server could publish metadata that sends codes to another one.
         if document.get("issuer") != issuer:
             raise Unreachable(f"The metadata at {issuer} is missing, or of another issuer.")
         return _server_of(terms, document, issuer, scope, resource)
-
-    async def _protected_resource(self, terms: PerUserTerms) -> Mapping[str, Any]:
-        answer = await self._requests.ask(terms.oauth, terms.server_url, terms.server_url)
-        advertised = _METADATA.search(answer.challenge)
-        parts = urlsplit(terms.server_url)
-        base, path = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource", parts.path.rstrip("/")
-        # The URL that the server advertises has priority over the well-known one, as in MCP's authorization.
-        urls = [advertised[1]] if advertised else [f"{base}{path}", *([base] if path else [])]
-        return await self._first(terms, urls)
-
-    async def _first(self, terms: PerUserTerms, urls: list[str]) -> Mapping[str, Any]:
-        for url in urls:
-            answer = await self._requests.ask(terms.oauth, terms.server_url, url)
-            if answer.status == 200 and answer.document:
-                return answer.document
-        return {}
 
     async def _client(self, terms: PerUserTerms, server: Server, redirect_uri: str) -> ClientAt:
         """Return the client. Raises Unreachable, GrantRefused."""
@@ -228,6 +221,29 @@ class Logins:
             client_secret=text_in(answer.document, "client_secret", TOKEN_MAX_CHARS),
             in_body=answer.document.get("token_endpoint_auth_method") == "client_secret_post",
         )
+
+
+async def protected_resource(
+    requests: TokenRequests, oauth: OAuthSettings, server_url: str, challenge: str | None = None
+) -> Mapping[str, Any]:
+    """Return what a server says of its protection (RFC 9728); empty: nothing. `challenge`: its WWW-Authenticate; None:
+    it is asked for one. Raises Unreachable."""
+    if challenge is None:
+        challenge = (await requests.ask(oauth, server_url, server_url)).challenge
+    advertised = _METADATA.search(challenge)
+    parts = urlsplit(server_url)
+    base, path = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource", parts.path.rstrip("/")
+    # The URL that the server advertises has priority over the well-known one, as in MCP's authorization.
+    urls = [advertised[1]] if advertised else [f"{base}{path}", *([base] if path else [])]
+    return await _first(requests, oauth, server_url, urls)
+
+
+async def _first(requests: TokenRequests, oauth: OAuthSettings, server_url: str, urls: list[str]) -> Mapping[str, Any]:
+    for url in urls:
+        answer = await requests.ask(oauth, server_url, url)
+        if answer.status == 200 and answer.document:
+            return answer.document
+    return {}
 
 
 def _bound(terms: PerUserTerms, key: CredentialKey) -> tuple[str, ...]:

@@ -22,6 +22,12 @@ OPEN, HALF_OPEN = source_pb2.BREAKER_STATE_OPEN, source_pb2.BREAKER_STATE_HALF_O
         ({"state": READY, "tools": 3, "breaker": OPEN}, State.WARN, "but calls failed repeatedly", "sources show"),
         ({"state": DOWN, "message": "It ended."}, State.WARN, "DOWN: It ended.", "`toolhub sources show far`"),
         (
+            {"state": source_pb2.SOURCE_STATE_NEEDS_LOGIN, "login_commands": ["toolhub sources login far"]},
+            State.WARN,
+            "NEEDS_LOGIN",
+            "`toolhub sources login far`",
+        ),
+        (
             {"state": DOWN, "diagnostics": ["far: not connected", "stderr: no\x1b[2J config"]},
             State.WARN,
             "DOWN",
