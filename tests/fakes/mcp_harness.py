@@ -29,7 +29,7 @@ from toolhub_service.domain.call import GrantedCall, Reply
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import Annotations, CostHints, ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.schema.relaxing import repair_schema
 
 WITHIN_S = 60.0
 """Longer than anything here takes: what hangs fails by name."""
@@ -108,7 +108,7 @@ def stage_of(
     calling = ToolCaller(redact, artifacts=artifacts, keep_raw=keep_raw)
     adapter = McpAdapter(calling, FakeRunningJobs(marks, Life()), LoopClock(), FixedRandomness())
     adapter.put(server)
-    source = McpToolSource(server, SourceTerms(ToolKind.MCP, "fake", endpoint=terms.endpoint), compile_schema, redact)
+    source = McpToolSource(server, SourceTerms(ToolKind.MCP, "fake", endpoint=terms.endpoint), repair_schema, redact)
     return McpHarness(link, server, adapter, source, marks, script or Script())
 
 

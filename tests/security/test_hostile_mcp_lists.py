@@ -53,15 +53,17 @@ CUT_OFF = "larger than the source's limit"
 GARBLED = "cannot be decoded"
 EXPECTED: dict[str, ExpectedStatus] = {
     "shadow": ExpectedStatus(
-        PARTIAL, "`core/fs.readText` was left out", {"core.fs.readText": "reads like a tool of another"}
+        READY, bad={"core.fs.readText": "reads like a tool of another"}, diagnostic="name reads like it", total=5
     ),
     "huge-description": ExpectedStatus(DOWN, CUT_OFF, good=()),
     "exponential": ExpectedStatus(READY, bad={"exponential": "too_complex"}),
     "cyclic": ExpectedStatus(
         READY, bad={"cycle_self": "endless", "cycle_two": "endless"}, good=("echo", "add", "cycle_tree")
     ),
-    "patterns": ExpectedStatus(READY, bad={"pattern_4": "linear", "pattern_5": "broken"}, total=8),
-    "remote-ref": ExpectedStatus(READY, bad={"remote_ref": "points outside the document"}),
+    "patterns": ExpectedStatus(
+        READY, good=("echo", "add", *(f"pattern_{number}" for number in range(6))), total=8, diagnostic="is not enforced"
+    ),
+    "remote-ref": ExpectedStatus(READY, good=("echo", "add", "remote_ref"), diagnostic="leads nowhere"),
     "surrogate": ExpectedStatus(READY, good=("echo", "add", "surrogate"), total=3, diagnostic=HALVES),
     "nan": ExpectedStatus(READY, good=("echo", "add", "nan"), total=3, diagnostic=NO_NUMBER),
     "hidden": ExpectedStatus(
@@ -71,17 +73,11 @@ EXPECTED: dict[str, ExpectedStatus] = {
     "wrong-types": ExpectedStatus(
         PARTIAL,
         "without a name was left out",
-        {
-            "description_list": "not text",
-            "schema_text": "not a JSON object",
-            "schema_array": "arguments are an object",
-            "schema_true": "not a JSON object",
-            "schema_missing": "there is none",
-            "annotations_list": "not a JSON object",
-        },
+        good=("description_list", "schema_text", "schema_array", "schema_true", "schema_missing", "annotations_list"),
+        diagnostic="`annotations_list`: annotations is not a JSON object",
     ),
-    "odd-names": ExpectedStatus(PARTIAL, "without a name was left out", good=("add", "ECHO")),
-    "duplicates": ExpectedStatus(PARTIAL, "`twin` was left out", good=("echo", "add", "twin")),
+    "odd-names": ExpectedStatus(PARTIAL, "without a name was left out", diagnostic="`ECHO` is `"),
+    "duplicates": ExpectedStatus(PARTIAL, "`twin` is listed twice", good=("echo", "add", "twin")),
     "liar": ExpectedStatus(READY, good=("echo", "add", "erase_everything")),
     "many": ExpectedStatus(PARTIAL, "cut at 2000 tools", total=2_000),
     "endless": ExpectedStatus(PARTIAL, "cut at 2000 tools", total=2_000),
@@ -231,16 +227,14 @@ async def test_a_pending_definition_states_its_findings_and_hides_nothing(harnes
             assert_shown(pin.diff.replace("\n", ""), 10_000)
 
 
-async def test_the_first_of_names_that_read_alike_waits_and_the_others_are_reported(
-    harnesses: dict[str, HostileHarness],
-) -> None:
+async def test_no_suffix_hides_that_a_name_reads_like_another_sources(harnesses: dict[str, HostileHarness]) -> None:
     for transport in ("pipe", "web", "new"):
         name = source_name("shadow", transport)
-        (pin,) = [pin for pin in await harnesses[name].pins(name) if pin.tool.endswith("core.fs.readText")]
-        assert "reads like `core/" in pin.findings[0]
-        message = (await harnesses[name].status(name)).message
-        assert "`core/fs.readText` was left out" in message
-        assert "`core__fs_readText` was left out" in message
+        shadows = [pin for pin in await harnesses[name].pins(name) if "readText" in pin.tool]
+        assert len(shadows) == 3
+        assert all("reads like `core/" in pin.findings[0] for pin in shadows)
+        tools = await harnesses[name].tools(name)
+        assert {tools[pin.tool.partition("/")[2]].state for pin in shadows} == {QUARANTINED}
 
 
 async def test_every_list_of_the_hub_stays_bounded_and_names_all_sources(harnesses: dict[str, HostileHarness]) -> None:

@@ -42,6 +42,7 @@ from toolhub_service.registry.usage import UsageLearning
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.schema.compiled import check_schema
+from toolhub_service.schema.relaxing import compile_relaxed
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.memory_items import InProcessItems
 from toolhub_service.telemetry import names
@@ -256,7 +257,7 @@ def open_toolbox(
     adapter = CoreAdapter(
         built_in, make_workspaces(settings, usage), custom_tools=custom.tools, artifact_service=artifacts
     )
-    catalog = ToolCatalog(check_schema=check_schema)
+    catalog = ToolCatalog(check_schema=check_schema, check_relaxed=compile_relaxed)
     catalog.register_builtins(adapter.specs())
     catalog.register_all([*adapter.custom_specs(), *(tool.spec() for tool in custom.unavailable)])
 

@@ -237,6 +237,9 @@ class ToolSpec:
     state_reason: str = ""
     """Why it is not ACTIVE; empty when it is."""
     examples: tuple[Example, ...] = ()
+    unenforced: tuple[str, ...] = ()
+    """What a source describes and the hub leaves out or does not enforce, such as a pattern that is not linear; one
+    clause each. Empty: calls are checked by all of both schemas."""
     replays: bool = False
     """Whether its only effects are calls made by `InnerCalls.durable`: a job of it may be run again, whatever it has
     begun."""

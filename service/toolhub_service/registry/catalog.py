@@ -134,8 +134,10 @@ class _Batch:
 class ToolCatalog:
     """In-memory implementation of the Catalog port."""
 
-    def __init__(self, *, check_schema: SchemaCheck) -> None:
+    def __init__(self, *, check_schema: SchemaCheck, check_relaxed: SchemaCheck | None = None) -> None:
+        """`check_relaxed`: for the schemas of tools of which not everything is enforced; None: `check_schema`."""
         self._check_schema = check_schema
+        self._check_relaxed = check_relaxed or check_schema
         self._tools: dict[str, ToolSpec] = {}
         self._names_by_skeleton: dict[str, str] = {}
         self._listeners: list[Listener] = []
@@ -284,9 +286,10 @@ class ToolCatalog:
             raise _taken(spec.name, "replace it explicitly or choose another name")
 
     def _check_schemas(self, spec: ToolSpec) -> None:
+        check = self._check_relaxed if spec.unenforced else self._check_schema
         for place, schema in (("inputSchema", spec.input_schema), ("outputSchema", spec.output_schema)):
             try:
-                self._check_schema(schema)
+                check(schema)
             except (ToolFailure, HubFailure, ValueError) as failure:
                 raise _broken_schema(spec.name, place, failure) from failure
 

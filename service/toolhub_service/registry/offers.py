@@ -30,6 +30,7 @@ SMALL_CHARS: Final = 8 * 1024
 """Up to this size a definition is analysed in 2 ms."""
 LEVELS_MAX: Final = 200
 """Nesting limit for arrays and objects; stores write 254."""
+_NAMES: Final = frozenset({"name", "suffix"})
 # The size of any value besides its text.
 _VALUE_CHARS: Final = 4
 
@@ -70,7 +71,7 @@ async def offers_of(
 
 def nameless(definition: JsonObject) -> str:
     """Return the canonical JSON of everything except the name, which is equal for a renamed tool."""
-    return json.dumps({key: value for key, value in definition.items() if key != "name"}, sort_keys=True)
+    return json.dumps({key: value for key, value in definition.items() if key not in _NAMES}, sort_keys=True)
 
 
 def _offer(
@@ -92,7 +93,10 @@ def _kept_offer(
 ) -> Offer:
     digest = pin_digest(source, definition.remote)
     seen = known.get(digest)
-    return Offer(definition, digest, seen.findings if seen else check(definition.remote))
+    if seen is not None:
+        return Offer(definition, digest, seen.findings)
+    unenforced = tuple(Finding(f"{clause}.", is_serious=False) for clause in definition.spec.unenforced)
+    return Offer(definition, digest, (*check(definition.remote), *unenforced))
 
 
 def fits(definition: JsonObject, max_chars: int) -> bool:
@@ -281,8 +285,10 @@ class RegisteredTools:
             raise _invalid(spec.name, str(wrong)) from wrong
         if definition.spec.name != spec.name:
             raise _invalid(spec.name, f"the source {source.name!r} would call it {definition.spec.name!r}")
-        if definition.problem or not fits(definition.remote, DEFINITION_MAX_CHARS):
-            raise _invalid(spec.name, definition.problem or "it is too large or too deep to be kept")
+        # Only what a server describes by itself is relaxed: here, its author is asked to correct it.
+        wrong = definition.problem or "; ".join(definition.spec.unenforced)
+        if wrong or not fits(definition.remote, DEFINITION_MAX_CHARS):
+            raise _invalid(spec.name, wrong or "it is too large or too deep to be kept")
         return definition
 
     def offers(self, pins: Sequence[Pin], own: Sequence[Offer]) -> tuple[Offer, ...]:

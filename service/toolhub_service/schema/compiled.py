@@ -8,6 +8,7 @@ asserted in any draft: guards, not formats, check paths, hosts and addresses.
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections import OrderedDict
 from typing import Any, Final, Generic, TypeVar, cast
@@ -146,6 +147,13 @@ def check_schema(schema: JsonObject | bool) -> None:
     """
     if _good.get(hashlib.sha256(_text(schema)).hexdigest()) is None:
         compile_schema(schema)
+
+
+def read_schema(schema: JsonObject) -> dict[str, Any]:
+    """Return a copy that may be changed, with its members in their order. Raises SchemaRefused beyond the bounds."""
+    _document(_text(schema), MAX_SCHEMA_DEPTH)
+    copy: dict[str, Any] = json.loads(json.dumps(schema))
+    return copy
 
 
 def _engine(text: bytes) -> jsonschema_rs.Validator:

@@ -33,6 +33,7 @@ from toolhub_service.schema.default_plan import (
     fill_bytes,
     prune,
 )
+from toolhub_service.schema.relaxing import compile_relaxed
 from toolhub_service.schema.references import MAX_INSTANCE_DEPTH, MAX_SCHEMA_DEPTH, References, SchemaRefused, step_of
 
 # The parts of a tool's contract that steps 2, 3 and 7 need, created once per definition digest.
@@ -53,8 +54,9 @@ class ToolSchemas:
     __slots__ = ("_scalars", "defaults", "input", "output", "validate_input", "validate_output")
 
     def __init__(self, spec: ToolSpec) -> None:
-        self.input: CompiledSchema = compile_schema(spec.input_schema)
-        self.output: CompiledSchema = compile_schema(spec.output_schema)
+        compiled = compile_relaxed if spec.unenforced else compile_schema
+        self.input: CompiledSchema = compiled(spec.input_schema)
+        self.output: CompiledSchema = compiled(spec.output_schema)
         self.validate_input: Callable[[JsonValue], tuple[Violation, ...]] = self.input.validate
         """Step 2: returns violations of the raw arguments; empty when they are valid."""
         self.validate_output: Callable[[JsonValue], tuple[Violation, ...]] = self.output.validate

@@ -49,6 +49,30 @@ LINEAR_PATTERNS: Final = jsonschema_rs.RegexOptions(size_limit=_SIZES_BYTES[-1],
 """How every schema's patterns are compiled."""
 
 
+_MAX_UNFIT: Final = 32
+
+
+def unfit_patterns(nodes: Iterable[dict[str, Any]]) -> frozenset[str]:
+    """Return the patterns that `bound_patterns` refuses, and those for which no memory is left.
+
+    Raises SchemaRefused `pattern` for more than 32, as looking for each may take some ten milliseconds.
+    """
+    unfit: set[str] = set()
+    left_bytes = _MAX_ALL_BYTES
+    for pattern in sorted(_patterns(nodes)):
+        try:
+            size_bytes = _size_bytes(pattern)
+        except SchemaRefused:
+            size_bytes = _MAX_ALL_BYTES + 1
+        if size_bytes <= left_bytes:
+            left_bytes -= size_bytes
+            continue
+        unfit.add(pattern)
+        if len(unfit) > _MAX_UNFIT:
+            raise SchemaRefused("pattern", f"More than {_MAX_UNFIT} patterns are broken, too large or not linear.")
+    return frozenset(unfit)
+
+
 def bound_patterns(nodes: Iterable[dict[str, Any]]) -> None:
     """Raises SchemaRefused `pattern` when one is invalid, not linear or too large, or all together are too large."""
     left_bytes = _MAX_ALL_BYTES

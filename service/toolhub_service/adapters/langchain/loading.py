@@ -26,12 +26,14 @@ from toolhub_service.adapters.definitions import (
     ANY_OBJECT,
     OWN_NAME_MAX_CHARS,
     PROBLEM_MAX_CHARS,
-    CheckSchema,
     Overrides,
+    RepairSchema,
     SourceTerms,
     Unnamed,
+    UsableSchema,
+    keep_apart,
     known_name,
-    refusal,
+    usable_input,
 )
 from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
 from toolhub_service.adapters.langchain.kind import LoadTerms
@@ -41,7 +43,6 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.guards.secrets import Mask
-from toolhub_service.registry.catalog import skeleton
 
 # Each tool is described independently, so that a broken one does not affect the others. LangChain does not declare
 # whether a tool changes anything: it counts as changing, unless the operator's overrides say otherwise.
@@ -60,34 +61,32 @@ OUTPUT_SCHEMA: Final[JsonObject] = {
 
 
 def definitions_of(
-    tools: Iterable[BoundTool], terms: SourceTerms, overrides: Overrides, check_schema: CheckSchema
+    tools: Iterable[BoundTool], terms: SourceTerms, overrides: Overrides, repair: RepairSchema
 ) -> tuple[tuple[Definition, ...], tuple[str, ...]]:
     """Return the definitions by name, and why tools were left out, one sentence each."""
-    found: dict[str, Definition] = {}
+    found: list[Definition] = []
     problems: list[str] = []
-    # Of two names that look alike the same one stays, whatever the toolkit's order.
-    for tool in sorted(tools, key=lambda tool: tool.own_name):
+    for tool in tools:
         chosen = overrides.of(tool.own_name)
         if not chosen.offered:
             continue
         try:
-            definition = _definition(tool, terms, chosen, check_schema)
+            found.append(_definition(tool, terms, chosen, repair))
         except Unnamed as unnamed:
             problems.append(unnamed.problem)
-            continue
-        if found.setdefault(skeleton(definition.spec.name), definition) is not definition:
-            problems.append(f"{_shown(tool)} was left out: its name is too similar to that of another tool.")
-    return tuple(found.values()), tuple(problems)
+    return tuple(keep_apart(found, problems)), tuple(problems)
 
 
-def _definition(bound: BoundTool, terms: SourceTerms, chosen: ToolTerms, check_schema: CheckSchema) -> Definition:
+def _definition(bound: BoundTool, terms: SourceTerms, chosen: ToolTerms, repair: RepairSchema) -> Definition:
     """Return the definition. Raises Unnamed."""
     if not bound.own_name or len(bound.own_name) > OWN_NAME_MAX_CHARS:
         raise Unnamed(f"{_shown(bound)} was left out: its name is empty or too long.")
     name = known_name(terms.name, bound.own_name, "A tool")
-    problem, schema = bound.problem, ANY_OBJECT
+    problem, usable = bound.problem, UsableSchema(ANY_OBJECT)
     if not problem:
-        schema, problem = _checked(bound.schema, check_schema)
+        usable = _usable_arguments(bound.schema, repair)
+        problem = f"Its argument schema cannot be used: {usable.problem}" if usable.problem else ""
+    schema = ANY_OBJECT if problem else usable.schema
     spec = terms.spec(
         name,
         bound.own_name,
@@ -101,19 +100,19 @@ def _definition(bound: BoundTool, terms: SourceTerms, chosen: ToolTerms, check_s
             idempotent=chosen.idempotent is True,
         ),
     )
+    spec = replace(spec, unenforced=usable.unenforced)
     remote: JsonObject = {"name": bound.own_name, "description": spec.description, "inputSchema": schema}
     return Definition(spec, remote, one_line(problem, PROBLEM_MAX_CHARS))
 
 
-def _checked(schema: dict[str, Any], check_schema: CheckSchema) -> tuple[JsonObject, str]:
-    """Return a copy that is plain JSON, or a placeholder schema and why it is used."""
+def _usable_arguments(schema: dict[str, Any], repair: RepairSchema) -> UsableSchema:
+    """Return a copy that is plain JSON: the tool may change its own dict later, and the registry must hold what was
+    checked."""
     try:
-        # A copy: the tool may change its own dict later, and the registry must hold what was checked.
         copy: JsonObject = msgspec.json.decode(msgspec.json.encode(schema))
-        why = refusal(partial(check_schema, copy))
     except (ValueError, TypeError, RecursionError) as not_json:
-        copy, why = {}, str(not_json) or "it is nested too deeply."
-    return (ANY_OBJECT, f"Its argument schema cannot be used: {why}") if why else (copy, "")
+        return UsableSchema(ANY_OBJECT, problem=str(not_json) or "it is nested too deeply.")
+    return usable_input(copy, repair)
 
 
 def _shown(bound: BoundTool) -> str:
@@ -240,13 +239,13 @@ class Reader:
         loads: LoadTerms,
         injected: Iterable[str],
         overrides: Overrides,
-        check_schema: CheckSchema,
+        repair: RepairSchema,
         mask: Mask,
     ) -> None:
         """`injected`: arguments that the operator fills; `mask` hides the code's own arguments."""
         self._terms = terms
         self._overrides = overrides
-        self._check_schema = check_schema
+        self._repair = repair
         self._loader = Loader(loads)
         self._injected = frozenset(injected)
         self._mask = mask
@@ -260,7 +259,7 @@ class Reader:
             if known is None or known[0] is not tool:
                 self._bound[tool.name] = tool, self._masked(bound(tool, self._injected))
         tools = {tool.name: self._bound[tool.name][1] for tool in loaded}
-        definitions, left_out = definitions_of(tools.values(), self._terms, self._overrides, self._check_schema)
+        definitions, left_out = definitions_of(tools.values(), self._terms, self._overrides, self._repair)
         return Read(tools, definitions, left_out, unloaded)
 
     def _masked(self, tool: BoundTool) -> BoundTool:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from toolhub_service.adapters.definitions import Overrides, SourceTerms
+from toolhub_service.adapters.definitions import Overrides, SourceTerms, limited, remarks_of
 from toolhub_service.adapters.langchain.kind import LangChainSource, LoadTerms
 from toolhub_service.adapters.langchain.worker import disable_tracing, encode, worker_argv, worker_environment
 from toolhub_service.adapters.langchain.worker_process import WorkerPool, WorkerProcess, WorkerTerms, start_worker
@@ -26,7 +26,7 @@ from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Mask, Redact
 from toolhub_service.sandbox.hidden import HiddenPaths
 from toolhub_service.sandbox.request import Level
-from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.schema.relaxing import repair_schema
 
 if TYPE_CHECKING:
     from toolhub_service.adapters.langchain.bound_tool import BoundTool
@@ -79,6 +79,7 @@ class LangChainToolSource:
         self._reading: asyncio.Future[Read] | None = None
         self._tools: Mapping[str, BoundTool] = {}
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._remarks: tuple[str, ...] = ()  # on its definitions, when it was last read
         self.pool = WorkerPool(self._start_worker, size=entry.processes)
 
     @property
@@ -108,7 +109,7 @@ class LangChainToolSource:
         """Do nothing: loaded code does not change."""
 
     def diagnostics(self) -> Sequence[str]:
-        return tuple(self._redact(f"stderr: {line}") for line in self._lines)
+        return tuple(map(self._redact, (*(f"stderr: {line}" for line in self._lines), *self._remarks)))
 
     async def start(self) -> None:
         """Do nothing: there is nothing to connect to."""
@@ -135,7 +136,7 @@ class LangChainToolSource:
 
         if self._reader is None:
             self._reader = Reader(
-                self._terms, self._loads, self.entry.inject, self.overrides, compile_schema, self._mask
+                self._terms, self._loads, self.entry.inject, self.overrides, repair_schema, self._mask
             )
         return self._reader.read()
 
@@ -159,6 +160,7 @@ class LangChainToolSource:
         problems = (*(problem.sentence for problem in read.unloaded), *read.left_out)
         if problems and not read.tools:
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, f"Nothing could be loaded. {'; '.join(problems)[:500]}")
+        self._remarks = limited(list(remarks_of(read.definitions)))
         return Discovery(definitions=read.definitions, problems=problems, server=SERVER)
 
     async def _start_worker(self) -> WorkerProcess:

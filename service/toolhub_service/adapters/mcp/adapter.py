@@ -41,7 +41,7 @@ from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Trust
 from toolhub_service.domain.tool import Primitive, ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Mask
-from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.schema.relaxing import repair_schema
 
 # MCP servers of sources.yaml. Only this module of the app imports the MCP SDK, which adds half a second to a start.
 
@@ -79,7 +79,7 @@ class McpOpener:
         source = McpToolSource(
             server,
             SourceTerms.of(ToolKind.MCP, name, self.endpoint(name, entry), entry),
-            compile_schema,
+            repair_schema,
             self._deps.redactor.text,
             trust=Trust(entry.trust),
             mask=Mask(values.secrets),

@@ -1,7 +1,8 @@
 """Makes a `Definition` of each tool in `tools/list`, independently, so that a broken one affects no other.
 
-All of it is untrusted. No value is traversed before its size is known; a schema that cannot be used gives a definition
-with a `problem` and placeholder schemas. A server's annotations may raise the risk and never lower it: only the
+All of it is untrusted. No value is traversed before its size is known. A part that cannot be used is left out, and the
+tool says so (`ToolSpec.unenforced`); only an input schema beyond the bounds gives a definition with a `problem` and
+placeholder schemas. A server's annotations may raise the risk and never lower it: only the
 operator's overrides can declare that a tool changes nothing. `Definition.remote` holds the texts that callers rely on,
 verbatim.
 
@@ -11,7 +12,7 @@ Most readings return the same tools as the last one. A definition is rebuilt onl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,12 +25,14 @@ from toolhub_service.adapters.definitions import (
     OWN_NAME_MAX_CHARS,
     PROBLEM_MAX_CHARS,
     SCHEMA_MAX_BYTES,
-    CheckSchema,
     Overrides,
+    RepairSchema,
     SourceTerms,
     Unnamed,
+    UsableSchema,
     known_name,
-    unusable,
+    usable_input,
+    usable_output,
 )
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.adapters.upstream import as_string, kept_json, one_line, shortened, written
@@ -40,6 +43,8 @@ from toolhub_service.guards.secrets import Mask
 
 HINTS_MAX_BYTES: Final = 16 * 1024  # of annotations, execution terms and title, each
 FORBIDDEN: Final = "forbidden"
+# Of the beginning of a long description in a pin, as JSON: a character may become six.
+_PINNED_WORDS_MAX_BYTES: Final = 8 * DESCRIPTION_MAX_BYTES
 
 _ANYTHING: Final[JsonObject] = {}
 _HEADER_KEY: Final = b'"x-mcp-header"'
@@ -52,16 +57,16 @@ class DefinitionReader:
         self,
         terms: SourceTerms,
         overrides: Overrides,
-        check_schema: CheckSchema,
+        repair: RepairSchema,
         mask: Mask = NO_MASK,
     ) -> None:
-        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot validate with.
+        """`repair` raises ToolFailure, HubFailure or ValueError for a schema of which the hub can use nothing.
 
         `mask` hides the source's own secrets: every caller reads a definition's texts, and pins store them.
         """
         self._terms = terms
         self._overrides = overrides
-        self._check_schema = check_schema
+        self._repair = repair
         self._mask = mask
         self._before: dict[bytes, Definition | None] = {}
         self._now: dict[bytes, Definition | None] = {}
@@ -86,7 +91,7 @@ class DefinitionReader:
         if text is not None and self._mask.finds(text):
             own_name, tool, text = self._masked(own_name, tool)
         if text is None:
-            return self._made(own_name, tool, "", "It is nested too deeply to be read.", is_async=False)
+            return self._made(own_name, {}, "It is nested too deeply to be read.")
         self.read_bytes += len(text)
         key = hashlib.sha256(text).digest() + bytes([is_modern])
         if key not in self._now:
@@ -104,34 +109,33 @@ class DefinitionReader:
         return own_name, shown, written(shown)
 
     def _read(self, own_name: str, tool: JsonObject, text: bytes, *, is_modern: bool) -> Definition | None:
-        problem = _plain_problem(tool) or self._schema_problem(tool)
+        arguments = usable_input(tool.get("inputSchema"), self._repair)
+        problem = f"Its inputSchema cannot be used: {arguments.problem}" if arguments.problem else ""
         if not problem and is_modern and _HEADER_KEY in text:
-            reason = find_invalid_x_mcp_header(tool["inputSchema"])
+            reason = find_invalid_x_mcp_header(dict(arguments.schema))
             problem = f"It asks for headers that cannot be sent: {reason}." if reason else ""
+        results = UsableSchema(_ANYTHING) if problem else usable_output(tool.get("outputSchema"), self._repair)
         is_async = not is_modern and task_support(tool) == "required"
-        return self._made(own_name, tool, as_string(tool.get("description")), problem, is_async=is_async)
-
-    def _schema_problem(self, tool: JsonObject) -> str:
-        for place in ("inputSchema", "outputSchema"):
-            schema = tool.get(place)
-            if schema is None and place == "outputSchema":
-                continue
-            reason = self._unusable(schema)
-            if reason:
-                return f"Its {place} cannot be used: {reason}"
-        schema = tool.get("inputSchema")
-        if isinstance(schema, Mapping) and schema.get("type") != "object":
-            return 'Its inputSchema cannot be used: it lacks `"type": "object"`, and arguments are an object.'
-        return ""
-
-    def _unusable(self, schema: JsonValue) -> str:
-        """Return why a schema cannot be used; empty when it can."""
-        if not isinstance(schema, Mapping):
-            return "it is not a JSON object." if schema is not None else "there is none."
-        return unusable(schema, self._check_schema)
+        return self._made(
+            own_name,
+            tool,
+            problem,
+            is_async=is_async,
+            input_schema=ANY_OBJECT if problem else arguments.schema,
+            output_schema=results.schema,
+            unenforced=(*_left_out(tool), *arguments.unenforced, *results.unenforced),
+        )
 
     def _made(
-        self, own_name: str, tool: JsonObject, description: str, problem: str, *, is_async: bool
+        self,
+        own_name: str,
+        tool: JsonObject,
+        problem: str,
+        *,
+        is_async: bool = False,
+        input_schema: JsonObject = ANY_OBJECT,
+        output_schema: JsonObject = _ANYTHING,
+        unenforced: tuple[str, ...] = (),
     ) -> Definition | None:
         chosen = self._overrides.of(own_name)
         if not chosen.offered:
@@ -140,13 +144,13 @@ class DefinitionReader:
             known_name(self._terms.name, own_name, "A tool"),
             own_name,
             chosen,
-            description=description,
-            input_schema=ANY_OBJECT if problem else _object(tool, "inputSchema"),
-            output_schema=_ANYTHING if problem else _object(tool, "outputSchema"),
+            description=_description(tool),
+            input_schema=input_schema,
+            output_schema=output_schema,
             annotations=_annotations(_object(tool, "annotations"), chosen),
         )
-        if is_async:
-            spec = replace(spec, cost=CostHints(is_async=True))
+        if is_async or unenforced:
+            spec = replace(spec, cost=CostHints(is_async=is_async), unenforced=unenforced)
         return Definition(spec, _remote(own_name, tool), one_line(problem, PROBLEM_MAX_CHARS) if problem else "")
 
 
@@ -167,18 +171,24 @@ def _own_name(tool: JsonValue) -> str:
     return name
 
 
-def _plain_problem(tool: JsonObject) -> str:
-    """Return what is wrong with the tool besides its schemas."""
+def _description(tool: JsonObject) -> str:
+    """Return the text that models read, which is all that a pin holds of it: its beginning where it is too long."""
+    given = tool.get("description")
+    # As `kept_text` writes what was too long, and a pin gives it back.
+    return as_string(given.get("beginning")) if isinstance(given, Mapping) else as_string(given)
+
+
+def _left_out(tool: JsonObject) -> Iterator[str]:
+    """Yield what cannot be used besides the schemas."""
     description = tool.get("description")
-    if description is not None and not isinstance(description, str):
-        return "Its description is not text."
-    # Not truncated: an approver must have read all that a model reads.
-    if description and len(shortened(description, DESCRIPTION_MAX_BYTES)) < len(description):
-        return f"Its description has more than {DESCRIPTION_MAX_BYTES} bytes."
+    whole = as_string(description)
+    if isinstance(description, Mapping) or len(shortened(whole, DESCRIPTION_MAX_BYTES)) < len(whole):
+        yield f"description: only its first {DESCRIPTION_MAX_BYTES:,} bytes are shown"
+    elif description is not None and not isinstance(description, str):
+        yield "description is not text and is left out"
     for place in ("annotations", "execution"):
         if tool.get(place) is not None and not isinstance(tool[place], Mapping):
-            return f"Its {place} are not a JSON object."
-    return ""
+            yield f"{place} is not a JSON object and is left out"
 
 
 def _annotations(hints: JsonObject, chosen: ToolTerms) -> Annotations:
@@ -198,7 +208,8 @@ def _remote(own_name: str, tool: JsonObject) -> JsonObject:
     remote: dict[str, JsonValue] = {"name": own_name}
     for place, max_bytes in _KEPT.items():
         if tool.get(place) is not None:
-            remote[place] = kept_json(tool[place], max_bytes)
+            is_from_pin = place == "description" and isinstance(tool[place], Mapping)
+            remote[place] = kept_json(tool[place], _PINNED_WORDS_MAX_BYTES if is_from_pin else max_bytes)
     remote.setdefault("description", "")
     return remote
 

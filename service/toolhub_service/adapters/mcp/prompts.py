@@ -26,8 +26,9 @@ from toolhub_service.adapters.mcp.calling import INLINE_MAX_BYTES, LargeParts, T
 from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.mcp.lists import count_of, listed
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
-from toolhub_service.adapters.upstream import as_object, as_string, one_line, quoted, shortened
+from toolhub_service.adapters.upstream import as_object, as_string, one_line, quoted
 from toolhub_service.domain.call import GrantedCall
+from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.source import Definition
@@ -46,7 +47,7 @@ COMPLETE: Final = "completion.complete"
 READS: Final = Annotations(read_only=True, idempotent=True, open_world=True)
 """The hub sends only requests that the protocol defines as reads."""
 
-_WORDS_MAX_BYTES: Final = 4 * 1024  # of a title, or a description of a prompt or an argument
+_WORDS_MAX_CHARS: Final = 4 * 1024  # of a title, or a description of a prompt or an argument
 _MESSAGES_MAX: Final = 200
 _RESULT_MAX_BYTES: Final = 512 * 1024  # which an MCP client can take as one message
 _VALUES_MAX: Final = 100  # of a completion, by the protocol
@@ -152,8 +153,8 @@ class PromptReader:
             return []
         found = await listed(link, session, "prompts/list", "prompts", PROMPTS_MAX)
         if found.error is not None:
-            excerpt = quoted(found.error.error.message, redact)
-            problems.append(f"The list of prompts could not be read whole. The server says: {excerpt}")
+            said = quoted(found.error.error.message, redact)
+            problems.append(f"The list of prompts could not be read whole. The server says: {said}")
         elif not found.is_whole:
             problems.append(f"Only the first {len(found.entries)} prompts are offered.")
         definitions = []
@@ -216,24 +217,21 @@ def _schema(prompt: JsonObject, name: str) -> JsonObject:
         # The whole prompt is left out: without one of its arguments it may mean something else.
         if not own or len(own) > OWN_NAME_MAX_CHARS or own in properties:
             raise Unnamed(f"{label}: an argument has no name of its own.")
-        properties[own] = {"type": "string", **_words(fields, label)}
+        properties[own] = {"type": "string", **_words(fields)}
         if fields.get("required") is True:
             required.append(own)
-    schema: dict[str, JsonValue] = {"type": "object", **_words(prompt, label), "properties": properties}
+    schema: dict[str, JsonValue] = {"type": "object", **_words(prompt), "properties": properties}
     if required:
         schema["required"] = required
     return {**schema, "additionalProperties": False}
 
 
-def _words(fields: JsonObject, label: str) -> dict[str, JsonValue]:
-    """Return title and description. Raises Unnamed for a text that is too long for anybody to read."""
+def _words(fields: JsonObject) -> dict[str, JsonValue]:
+    """Return title and description; of a text that is too long for anybody to read the first sentences."""
     words: dict[str, JsonValue] = {}
     for place in ("title", "description"):
-        text = as_string(fields.get(place))
-        if len(shortened(text, _WORDS_MAX_BYTES)) < len(text):
-            raise Unnamed(f"{label}: a {place} has more than {_WORDS_MAX_BYTES:,} bytes.")
-        if text:
-            words[place] = text
+        if text := as_string(fields.get(place)):
+            words[place] = excerpt(text, _WORDS_MAX_CHARS)
     return words
 
 
@@ -260,7 +258,7 @@ async def get_prompt(server: McpServer, call: GrantedCall, caller: ToolCaller) -
         shown.append({"role": role, "content": await keeping.shown(unkept(content))})
     value: dict[str, JsonValue] = {"messages": shown}
     if words := as_string(answer.get("description")):
-        value["description"] = shortened(words, _WORDS_MAX_BYTES)
+        value["description"] = excerpt(words, _WORDS_MAX_CHARS)
     return Outcome(
         value=value,
         evidence=evidence_of(call, session, f"gave the prompt {one_line(name, 80)}", answer),

@@ -14,7 +14,17 @@ from typing import Final, NamedTuple
 from mcp import MCPError
 from mcp_types import METHOD_NOT_FOUND
 
-from toolhub_service.adapters.definitions import NO_MASK, SourceTerms, Unnamed, limited
+from toolhub_service.adapters.definitions import (
+    NO_MASK,
+    RepairSchema,
+    SourceTerms,
+    Unnamed,
+    keep_apart,
+    limited,
+    remarks_of,
+    suffix_of,
+    with_suffix,
+)
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.definitions import FORBIDDEN, DefinitionReader, task_support
 from toolhub_service.adapters.mcp.job import has_extension
@@ -23,13 +33,12 @@ from toolhub_service.adapters.mcp.prompts import PromptReader, completion_defini
 from toolhub_service.adapters.mcp.resources import RESOURCE_LISTS, resource_definitions, subscribe_again
 from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, listed_skills
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
-from toolhub_service.adapters.upstream import as_number, one_line, quoted, written
+from toolhub_service.adapters.upstream import as_number, quoted, written
 from toolhub_service.domain.errors import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Mask, Redact
-from toolhub_service.registry.catalog import skeleton
 from toolhub_service.registry.cooperative import TimeSlice, in_thread
 
 # Upper limits of what a server can make the hub read and store.
@@ -68,13 +77,13 @@ class McpToolSource:
         self,
         server: McpServer,
         terms: SourceTerms,
-        check_schema: Callable[[JsonObject], object],
+        repair: RepairSchema,
         redact: Redact,
         *,
         trust: Trust = Trust.FIRST_USE,
         mask: Mask = NO_MASK,
     ) -> None:
-        """`check_schema` raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot validate with.
+        """`repair` raises ToolFailure, HubFailure or ValueError for a schema of which the hub can use nothing.
 
         `mask` hides the source's own secrets in its definitions; `redact` hides all secrets known to the hub in other
         texts.
@@ -85,12 +94,13 @@ class McpToolSource:
         self.trust = trust
         self._redact = redact
         self._terms = terms
-        self._check_schema = check_schema
+        self._repair = repair
         self._mask = mask
-        self._reader = DefinitionReader(terms, server.overrides, check_schema, mask)
-        self._prompts = PromptReader(terms, server.overrides, check_schema)
+        self._reader = DefinitionReader(terms, server.overrides, repair, mask)
+        self._prompts = PromptReader(terms, server.overrides, repair)
         self._last_session: McpSession | None = None
         self._repairs: tuple[str, ...] = ()  # of the list of tools, when it was last read
+        self._remarks: tuple[str, ...] = ()  # on its definitions
         self._reading = asyncio.Lock()  # one reading at a time, because the reader compares with the last one
 
     def restored(self, remote: JsonObject) -> Definition | None:
@@ -106,6 +116,8 @@ class McpToolSource:
         except Unnamed:
             return None
         support = task_support(remote)
+        if definition is not None:
+            definition = with_suffix(definition, suffix_of(remote))
         if definition is not None and support != FORBIDDEN:
             self._server.task_support.setdefault(definition.spec.resource_id, support)
         return definition
@@ -113,7 +125,8 @@ class McpToolSource:
     def _restored_primitive(self, remote: JsonObject) -> Definition | None:
         """Raises Unnamed."""
         if "prompt" in remote:
-            return self._prompts.restored(remote)
+            prompt = self._prompts.restored(remote)
+            return None if prompt is None else with_suffix(prompt, suffix_of(remote))
         fixed = self._fixed({"resources", "resources.subscribe", "completions"})
         return next((definition for definition in fixed if definition.remote == remote), None)
 
@@ -155,8 +168,10 @@ class McpToolSource:
         listing.add(await self._skills(lists, listing.problems))
         listing.add(await self._prompts.read_all(link, session, lists.redact, listing.problems, mask))
         listing.add(self._fixed(await self._features(lists, listing.problems)))
+        definitions = listing.kept_apart()
+        self._remarks = limited([lists.redact(remark) for remark in remarks_of(definitions)])
         return Discovery(
-            definitions=listing.unique(),
+            definitions=definitions,
             problems=limited([lists.redact(problem) for problem in listing.problems]),
             ttl_s=listing.ttl_s,
             server=lists.redact(session.server),
@@ -166,10 +181,10 @@ class McpToolSource:
     async def _names(self, link: McpLink, mask: Mask) -> Mapping[str, JsonObject]:
         """Return the tools that another caller is shown, by full name, in the server's words. Changes nothing."""
         session = await link.session(inf)
-        reader = DefinitionReader(self._terms, self._server.overrides, self._check_schema, mask)
+        reader = DefinitionReader(self._terms, self._server.overrides, self._repair, mask)
         listing = _Listing(reader, is_modern=session.is_modern)
         await self._list(_Lists(link, session, mask, self._redact), listing)
-        return {definition.spec.name: definition.remote for definition in listing.unique()}
+        return {definition.spec.name: definition.remote for definition in listing.kept_apart()}
 
     def listen(self, changed: Callable[[], None]) -> None:
         self._server.changed = changed
@@ -181,6 +196,7 @@ class McpToolSource:
             lines += self._server.login.diagnostics()
         if self._repairs:
             lines.append(f"The list of tools was no strict JSON: {'; '.join(self._repairs)}.")
+        lines += self._remarks
         return tuple(self._redact("\n".join(lines)).split("\n"))
 
     async def start(self) -> None:
@@ -314,16 +330,9 @@ class _Listing:
         """Add definitions of what the server offers besides tools."""
         self._found += definitions
 
-    def unique(self) -> tuple[Definition, ...]:
-        """Return the definitions sorted by their own names; of two whose full names look alike only the first."""
-        unique: dict[str, Definition] = {}
-        # Of two names that look alike the same one stays, whatever the order in the server's list.
-        for definition in sorted(self._found, key=lambda found: found.spec.resource_id):
-            first = unique.setdefault(skeleton(definition.spec.name), definition)
-            if first is not definition:
-                own, other = (one_line(each.spec.resource_id, 80) for each in (definition, first))
-                self.problems.append(f"The tool `{own}` was left out: its name is too similar to that of `{other}`.")
-        return tuple(unique.values())
+    def kept_apart(self) -> tuple[Definition, ...]:
+        """Return the definitions sorted by their own names, under names that no reader confuses."""
+        return tuple(keep_apart(self._found, self.problems))
 
     def _take(self, tool: JsonValue) -> None:
         try:

@@ -103,7 +103,7 @@ async def test_a_tool_that_cannot_be_called_states_why_and_does_not_affect_other
         assert (await desk("echo", text="x")) == {"text": "x"}
 
 
-async def test_a_schema_that_the_hub_cannot_check_by_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_part_of_a_schema_that_the_hub_cannot_check_by_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.fakes import langchain_tools
 
     schema = {"type": "object", "properties": {"a": {"$ref": "https://example.com/schema.json"}}}
@@ -111,8 +111,8 @@ async def test_a_schema_that_the_hub_cannot_check_by_is_a_problem(monkeypatch: p
     monkeypatch.setattr(langchain_tools, "hostile", hostile, raising=False)
     async with opened("hostile") as desk:
         (definition,) = desk.discovery.definitions
-    assert definition.problem.startswith("Its argument schema cannot be used: reference")
-    assert definition.spec.input_schema == {"type": "object"}
+        assert "leads nowhere" in desk.source.diagnostics()[-1]
+    assert (definition.problem, definition.spec.input_schema["properties"]) == ("", {"a": {}})
 
 
 async def test_a_tool_without_a_schema_takes_one_text() -> None:

@@ -104,11 +104,12 @@ async def test_an_entry_point_that_no_package_offers_is_a_problem() -> None:
         assert problem.startswith("entry point missing: no installed package offers it")
 
 
-async def test_two_tools_of_one_name_and_two_that_read_alike_leave_the_second_out() -> None:
+async def test_of_two_tools_that_read_alike_one_has_a_suffix() -> None:
     async with opened("echo", "BROKEN_TOOLS", "made") as desk:
-        problems = desk.discovery.problems
-        assert "desk/made_one_" in {one.spec.name for one in desk.discovery.definitions}
-        assert sum("too similar" in problem for problem in problems) == 1
+        named = {one.spec.resource_id: one.spec.name for one in desk.discovery.definitions}
+        assert named["made_one_"] == "desk/made_one_"
+        assert named["made one!"].startswith("desk/made_one__")
+        assert not any("made" in problem for problem in desk.discovery.problems)
 
 
 async def test_the_source_describes_itself() -> None:

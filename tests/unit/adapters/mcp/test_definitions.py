@@ -14,13 +14,14 @@ from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, pin_digest
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.registry.catalog import check_name
-from toolhub_service.schema.compiled import compile_schema
+from toolhub_service.schema.defaults import for_tool
+from toolhub_service.schema.relaxing import Relaxed, repair_schema
 
 OBJECT: dict[str, Any] = {"type": "object"}
 
 
 def reader(overrides: dict[str, ToolTerms] | None = None, **terms: Any) -> DefinitionReader:
-    return DefinitionReader(SourceTerms(ToolKind.MCP, "files", **terms), Overrides(overrides), compile_schema)
+    return DefinitionReader(SourceTerms(ToolKind.MCP, "files", **terms), Overrides(overrides), repair_schema)
 
 
 def read(tool: dict[str, Any], overrides: dict[str, ToolTerms] | None = None, **terms: Any) -> Definition:
@@ -68,31 +69,83 @@ def test_an_error_pattern_that_is_none_is_refused_when_the_source_is_put_togethe
         Overrides({"*": ToolTerms(error_pattern="(?=x)")})
 
 
+LOOK_AROUND = r"^(?!\.)(?!.*\.\.)[^@]+@[^@]+$"  # of an address, as zod 4.1 writes it
+ADDRESS: dict[str, Any] = {"type": "object", "properties": {"to": {"type": "string", "pattern": LOOK_AROUND}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "shown"),
+    [
+        ({}, OBJECT),
+        ({"type": ["object", "null"]}, OBJECT),
+        ({"oneOf": [OBJECT]}, {**OBJECT, "oneOf": [OBJECT]}),
+        ({"$ref": "#/$defs/A", "$defs": {"A": OBJECT}}, {**OBJECT, "$ref": "#/$defs/A", "$defs": {"A": OBJECT}}),
+    ],
+)
+def test_arguments_are_an_object_whatever_their_schema_says(schema: JsonObject, shown: JsonObject) -> None:
+    definition = read({"name": "a", "inputSchema": schema})
+    assert (definition.problem, definition.spec.unenforced, definition.spec.input_schema) == ("", (), shown)
+
+
+@pytest.mark.parametrize(
+    ("tool", "shown"),
+    [
+        ({"inputSchema": None}, OBJECT),
+        ({"inputSchema": [1]}, OBJECT),
+        ({"inputSchema": {"type": "string"}}, OBJECT),
+        ({"inputSchema": ADDRESS}, ADDRESS),
+        ({"inputSchema": {"type": "object", "$ref": "https://evil.example/schema"}}, OBJECT),
+        ({"inputSchema": {"type": "object", "required": "to"}}, OBJECT),
+        ({"outputSchema": "text"}, OBJECT),
+        ({"outputSchema": {"type": "nonsense"}}, OBJECT),
+        ({"outputSchema": {"$ref": "#"}}, OBJECT),
+        ({"description": 7}, OBJECT),
+        ({"description": "x" * (DESCRIPTION_MAX_BYTES + 1)}, OBJECT),
+        ({"annotations": "harmless"}, OBJECT),
+        ({"execution": []}, OBJECT),
+    ],
+)
+def test_a_part_that_cannot_be_used_is_left_out_and_the_tool_stays(tool: dict[str, Any], shown: JsonObject) -> None:
+    definition = read({"name": "usable", **tool})
+    assert (definition.problem, definition.spec.input_schema, definition.spec.output_schema) == ("", shown, {})
+    assert len(definition.spec.unenforced) == 1
+    assert len(definition.spec.unenforced[0]) <= 240
+    assert for_tool(definition.spec).validate_input({"to": "a..b@c"}) == ()
+
+
+def test_what_is_left_of_a_schema_is_enforced() -> None:
+    closed = {**ADDRESS, "required": ["to"], "additionalProperties": False}
+    schemas = for_tool(read({"name": "mail", "inputSchema": closed}).spec)
+    assert [violation.keyword for violation in schemas.validate_input({})] == ["required"]
+    assert [violation.keyword for violation in schemas.validate_input({"to": 7})] == ["type"]
+    assert [violation.keyword for violation in schemas.validate_input({"to": "", "cc": ""})] == ["additionalProperties"]
+
+
 @pytest.mark.parametrize(
     "tool",
     [
-        {"inputSchema": None},
-        {"inputSchema": [1]},
-        {"inputSchema": {"type": "string"}},
-        {"inputSchema": {}},
-        {"inputSchema": {"type": "object", "$ref": "https://evil.example/schema"}},
-        {"inputSchema": {"type": "object", "properties": {"a": {"pattern": "(a+)+\\1$"}}}},
         {"inputSchema": {"type": "object", "description": "x" * 300_000}},
-        {"outputSchema": "text"},
-        {"outputSchema": {"type": "nonsense"}},
-        {"description": 7},
-        {"description": "x" * (DESCRIPTION_MAX_BYTES + 1)},
-        {"annotations": "harmless"},
-        {"execution": []},
+        {"inputSchema": {"type": "object", "$ref": "#"}},
         {"inputSchema": {"type": "object", "properties": {"a": {"type": "object", "x-mcp-header": "A"}}}},
     ],
 )
-def test_a_broken_definition_gets_a_problem_and_schemas_that_stand_in(tool: dict[str, Any]) -> None:
-    definition = read({"name": "broken", **tool})
+def test_arguments_beyond_the_bounds_are_a_problem_and_schemas_stand_in(tool: dict[str, Any]) -> None:
+    definition = read({"name": "broken", "outputSchema": OBJECT, **tool})
     assert definition.problem
     assert len(definition.problem) <= 500
     assert (definition.spec.input_schema, definition.spec.output_schema) == (OBJECT, {})
-    assert len(definition.spec.description) <= DESCRIPTION_MAX_BYTES
+
+
+def test_a_long_description_is_shown_as_its_pin_holds_it() -> None:
+    long = read({"name": "a", "description": "x" * 100_000})
+    again = read(dict(long.remote))
+    assert len(long.spec.description) == DESCRIPTION_MAX_BYTES
+    assert (again.spec.description, again.remote, again.problem) == (long.spec.description, long.remote, "")
+
+
+def test_a_schema_too_large_to_be_pinned_stays_a_problem_after_a_restart() -> None:
+    large = read({"name": "a", "inputSchema": {"type": "object", "description": "x" * 300_000}})
+    assert read(dict(large.remote)).problem
 
 
 def test_a_schema_nested_without_end_is_a_problem_of_its_tool_alone() -> None:
@@ -107,7 +160,7 @@ def test_a_schema_nested_without_end_is_a_problem_of_its_tool_alone() -> None:
     "failure", [ValueError("too many branches"), refuse(ErrorKind.INVALID_INPUT, "too many branches")]
 )
 def test_why_a_schema_is_refused_is_reported_with_its_place(failure: Exception) -> None:
-    def refusing(schema: JsonObject) -> None:
+    def refusing(schema: JsonObject) -> Relaxed:
         raise failure
 
     refused = DefinitionReader(SourceTerms(ToolKind.MCP, "files"), Overrides(), refusing)
@@ -141,7 +194,7 @@ def test_only_an_older_server_can_require_a_task() -> None:
 
 def test_a_definition_that_stays_is_not_checked_again() -> None:
     checked: list[JsonObject] = []
-    known = DefinitionReader(SourceTerms(ToolKind.MCP, "files"), Overrides(), checked.append)
+    known = DefinitionReader(SourceTerms(ToolKind.MCP, "files"), Overrides(), lambda schema: checked.append(schema) or Relaxed(schema))
     tool: JsonObject = {"name": "a", "inputSchema": OBJECT}
     first = known.read(tool, is_modern=True)
     known.begin()

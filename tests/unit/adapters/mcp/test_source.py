@@ -12,6 +12,7 @@ from toolhub_service.adapters.definitions import PROBLEMS_MAX
 from toolhub_service.adapters.mcp import source as reading
 from toolhub_service.domain.errors import ErrorKind, ToolFailure
 from toolhub_service.domain.source import Discovery, Trust
+from toolhub_service.registry.catalog import skeleton
 
 
 async def discovered(*pages: list[Any], generation: str = "modern", ttl_ms: int = 0) -> Discovery:
@@ -43,18 +44,49 @@ async def test_a_server_that_keeps_nothing_names_no_time() -> None:
 @pytest.mark.promise("sources.broken-tool-alone")
 @pytest.mark.parametrize("generation", ["modern", "legacy"])
 async def test_a_broken_tool_affects_only_itself(generation: str) -> None:
-    broken = {"name": "broken", "inputSchema": "not a schema", "annotations": 7}
+    broken = {"name": "broken", "inputSchema": {"type": "object", "$ref": "#"}, "annotations": 7}
     found = await discovered([tool("a"), broken, None, {"no": "name"}, tool("z")], generation=generation)
     assert [each.spec.resource_id for each in found.definitions] == ["a", "broken", "z"]
     assert [bool(each.problem) for each in found.definitions] == [False, True, False]
     assert len(found.problems) == 2
 
 
-async def test_the_second_of_two_names_that_read_alike_is_left_out() -> None:
-    found = await discovered([tool("read_file"), tool("readFile"), tool("read_file"), tool("read/file")])
-    assert [each.spec.resource_id for each in found.definitions] == ["read/file"]
-    assert len(found.problems) == 3
-    assert "too similar" in found.problems[0]
+async def test_names_that_read_alike_live_side_by_side_whatever_their_order() -> None:
+    own = ["GET USER", "Get_User", "get_user", "get/user"]
+    names = []
+    for order in (own, own[::-1]):
+        async with over_http(Script(pages=[[tool(name) for name in order]])) as harness:
+            found = await harness.source.discover()
+            remarks = [line for line in harness.source.diagnostics() if "reads like it" in line]
+            restored = [harness.source.restored(each.remote) for each in found.definitions]
+        assert [each and each.spec.name for each in restored] == [each.spec.name for each in found.definitions]
+        assert (found.problems, len(remarks)) == ((), 3)
+        names.append({each.spec.resource_id: each.spec.name for each in found.definitions})
+    assert names[0] == names[1]
+    assert names[0]["get_user"] == "fake/get_user"
+    assert names[0]["Get_User"] == "fake/Get_User_660510b8"
+    assert len(set(map(skeleton, names[0].values()))) == 4
+
+
+async def test_a_tool_that_is_listed_twice_is_offered_once() -> None:
+    found = await discovered([tool("read_file"), tool("read_file", description="Another.")])
+    assert [each.spec.description for each in found.definitions] == ["It is read_file."]
+    assert "listed twice" in found.problems[0]
+
+
+async def test_a_name_that_imitates_anothers_suffix_stays_and_the_other_is_left_out() -> None:
+    found = await discovered([tool("get_user"), tool("Get_User"), tool("get_user_660510b8")])
+    assert [each.spec.resource_id for each in found.definitions] == ["get_user", "get_user_660510b8"]
+    assert found.problems == ("The tool `Get_User` was left out: its name looks like another's.",)
+
+
+async def test_the_operator_is_told_what_of_a_tool_is_not_enforced() -> None:
+    look_around = {"type": "object", "properties": {"to": {"pattern": "^(?!x)"}}}
+    async with over_http(Script(pages=[[tool("mail", inputSchema=look_around)]])) as harness:
+        found = await harness.source.discover()
+        told = harness.source.diagnostics()
+    assert (found.problems, found.definitions[0].problem) == ((), "")
+    assert any(line.startswith("`mail`: inputSchema: the pattern `^(?!x)` is not enforced") for line in told)
 
 
 async def test_a_page_that_fails_makes_the_reading_incomplete() -> None:
