@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,16 +59,36 @@ def echo(description: str = "Say it again.") -> dict[str, Any]:
     return tool("echo", description=description, inputSchema=TAKES_TEXT)
 
 
-@pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[DriftHarness]:
+@asynccontextmanager
+async def drift_harness(tmp_path: Path, pins: str = "all") -> AsyncIterator[DriftHarness]:
     script = Script(pages=[[echo()]])
     async with serving(script) as url:
         (tmp_path / "hub").mkdir()
-        (tmp_path / "hub" / "sources.yaml").write_text(f"sources:\n  papers: {{url: {url}}}\n")
+        (tmp_path / "hub" / "sources.yaml").write_text(f"sources:\n  papers: {{url: {url}, pins: {pins}}}\n")
         async with running_hub(tmp_path, policy=POLICY) as hub:
             harness = DriftHarness(hub, script)
             await harness.read()
             yield harness
+
+
+@pytest.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[DriftHarness]:
+    async with drift_harness(tmp_path) as harness:
+        yield harness
+
+
+async def test_a_source_whose_schemas_alone_are_pinned_may_reword_its_tools(tmp_path: Path) -> None:
+    async with drift_harness(tmp_path, pins="schema") as harness:
+        for version in range(12):
+            harness.offer(echo(f"Say it again, version {version}."))
+            assert (await harness.read()).quarantined == 0
+        assert (await harness.hub.invoke(NAME, {"text": "hi"})).ok
+        (pin,) = await harness.pins(pin_pb2.PIN_STATE_APPROVED)
+        assert pin.decided_by == "pins: schema"
+        assert '-  "description": "Say it again, version 10."' in pin.diff
+        assert len(await harness.pins()) < 9, "of former words the last few are kept"
+        harness.offer({**echo("Say it again."), "inputSchema": {"type": "object"}})
+        assert (await harness.read()).quarantined == 1
 
 
 @pytest.mark.promise("pins.drift-waits")

@@ -61,7 +61,10 @@ EXPECTED: dict[str, ExpectedStatus] = {
         READY, bad={"cycle_self": "endless", "cycle_two": "endless"}, good=("echo", "add", "cycle_tree")
     ),
     "patterns": ExpectedStatus(
-        READY, good=("echo", "add", *(f"pattern_{number}" for number in range(6))), total=8, diagnostic="is not enforced"
+        READY,
+        good=("echo", "add", *(f"pattern_{number}" for number in range(6))),
+        total=8,
+        diagnostic="is not enforced",
     ),
     "remote-ref": ExpectedStatus(READY, good=("echo", "add", "remote_ref"), diagnostic="leads nowhere"),
     "surrogate": ExpectedStatus(READY, good=("echo", "add", "surrogate"), total=3, diagnostic=HALVES),

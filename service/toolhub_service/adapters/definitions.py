@@ -50,6 +50,8 @@ class SourceTerms:
     tags: tuple[str, ...] = ()
     timeout_s: float = 60.0
     max_concurrency: int = 0
+    follows_words: bool = False
+    """Whether new titles and descriptions of its tools are accepted without a person."""
 
     @classmethod
     def of(cls, kind: ToolKind, name: str, endpoint: str, entry: Source) -> SourceTerms:
@@ -179,8 +181,8 @@ def _usable(schema: JsonObject, repair: RepairSchema, place: str = "inputSchema"
 
 # MCP hardly restricts the names of tools (SEP-986 only recommends a grammar); names in the hub are `source/path.verb`.
 # A character outside that grammar is replaced, never dropped, so that different names stay different: ASCII becomes
-# `_`, anything else its code point (`u641c`), which also makes hidden characters visible. Of names that still look alike
-# (`skeleton`), all but one end in digits of their sha256.
+# `_`, anything else its code point (`u641c`), which also makes hidden characters visible. Of names that still
+# look alike (`skeleton`), all but one end in digits of their sha256.
 
 # A longer name of a remote tool is refused: nobody writes it by hand, and every call would carry it.
 OWN_NAME_MAX_CHARS: Final = 256

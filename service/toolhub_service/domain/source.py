@@ -28,6 +28,10 @@ FIRST_USE: Final = "first-use"
 """Decided-by value when nobody decided: the source is trusted on first use."""
 
 
+WORDS_ONLY: Final = "pins: schema"
+"""Decided-by value when nobody decided, because only words changed and the operator accepts that."""
+
+
 class PinState(Enum):
     PENDING = "PENDING"
     """Seen and quarantined; waits for a decision."""
@@ -71,7 +75,7 @@ class Pin(Struct, frozen=True, gc=False):
     decided_at_unix_ms: int = 0
     """0 while PENDING."""
     decided_by: str = ""
-    """`first-use` when nobody was asked."""
+    """`first-use` or `pins: schema` when nobody was asked."""
     comment: str = ""
     version: int = 1
     """Incremented by every change; compare-and-set compares it."""
@@ -145,6 +149,9 @@ class Definition(msgspec.Struct, frozen=True):
     is_operators: bool = False
     """Whether the operator wrote it, not the source: it may be called whatever the source's trust, and is never
     pinned."""
+    follows_words: bool = False
+    """Whether the operator accepts new titles and descriptions without a person, while all else stays (`pins:
+    schema`)."""
 
 
 class Discovery(msgspec.Struct, frozen=True):

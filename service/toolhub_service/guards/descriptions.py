@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -227,7 +227,6 @@ RULES: Final[tuple[Rule, ...]] = (
         r"\b(?:do not|don'?t|never) (?:use|call|invoke) (?:any|the) other tools?\b",
         r"\b(?:for|before|with) (?:any|every|each|all) (?:requests?|questions?|quer(?:y|ies)|messages?|responses?)\b"
         r".*\b(?:call|use|invoke|run) (?:this|it)\b",
-        r"\b(?:always|must) (?:call|use|invoke|run) this (?:tool|function) (?:first|before)\b",
     ),
     _rule(
         "a command that fetches and runs code",
@@ -253,6 +252,13 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule("letters of several scripts in one word", r"[a-z]\p{Cyrillic}|\p{Cyrillic}[a-z]", is_serious=False),
 )
 
+ORDER_RULE: Final = _rule(
+    "it tells the model how to treat other tools",
+    r"\b(?:always|must) (?:call|use|invoke|run) this (?:tool|function) (?:first|before)\b",
+)
+"""Serious unless its sentence names tools of the same source only: an order among its own is what a source may ask."""
+_QUOTED_NAME: Final = re.compile(r"[`'\"‘“]([A-Za-z_][A-Za-z0-9_.-]{1,127})[`'\"’”]")
+
 NAME_RULE: Final = _rule("a name that asks for secrets", _KEPT_AT, r"\bcontents? from reading\b|\bssh id\b")
 """Matched against names of parameters, which should contain neither paths nor instructions."""
 
@@ -260,6 +266,7 @@ NAME_RULE: Final = _rule("a name that asks for secrets", _KEPT_AT, r"\bcontents?
 LONG_CHARS: Final = 4_000
 """A longer text is reported; the longest description of 872 published ones has 3,032."""
 TOO_LONG_CHARS: Final = 16_000
+_DESCRIPTIONS: Final = frozenset({"description", "description.beginning"})
 _EXCERPT_CHARS: Final = 100
 _FINDINGS_MAX: Final = 20
 _NOT_PLAIN: Final = re.compile(r"[^\n\r\t -~]")
@@ -280,15 +287,16 @@ class Finding(msgspec.Struct, frozen=True):
     """A definition with such a finding is not trusted on first use."""
 
 
-def check_definition(definition: JsonObject) -> tuple[Finding, ...]:
+def check_definition(definition: JsonObject, siblings: Collection[str] = ()) -> tuple[Finding, ...]:
     """Return what looks wrong with a definition in its source's own words, serious findings first; at most twenty.
 
-    Linear in the text, of which 64 Ki characters are checked; more is a serious finding of its own.
+    `siblings`: names of tools that only this source has. Linear in the text, of which 64 Ki
+    characters are checked; more is a serious finding of its own.
     """
     document = document_of(definition)
     cut = Finding(f"It has more than {TEXT_MAX_CHARS:,} characters of text; the rest was not checked.", True)
     found = dict.fromkeys(
-        (*(() if document.is_whole else (cut,)), *_hidden(document), *_matches(document), *_sized(document))
+        (*(() if document.is_whole else (cut,)), *_hidden(document), *_matches(document, siblings), *_sized(document))
     )
     return tuple(sorted(found, key=lambda finding: not finding.is_serious)[:_FINDINGS_MAX])
 
@@ -309,11 +317,16 @@ def _hidden(document: Document) -> Iterator[Finding]:
             yield _finding(text, f"{len(odd)} blanks of unusual width", excerpt, len(odd) > _ODD_SPACES_MAX)
 
 
-def _matches(document: Document) -> Iterator[Finding]:
+def _matches(document: Document, siblings: Collection[str]) -> Iterator[Finding]:
     for rule in RULES:
         found = rule.pattern.search(document.lines)
         if found is not None:
             yield _match(document.text_at(found.start()), rule, found.group())
+    for found in ORDER_RULE.pattern.finditer(document.lines):
+        start = document.lines.rfind("\n", 0, found.start()) + 1
+        named = _QUOTED_NAME.findall(document.lines, start, document.lines.index("\n", found.end()))
+        is_serious = not named or any(name not in siblings for name in named)
+        yield _finding(document.text_at(found.start()), ORDER_RULE.message, found.group(), is_serious)
     for text in document.texts:
         if text.is_name and len(text.raw) > 5:
             found = NAME_RULE.pattern.search(f"{text.raw} {text.raw.replace('_', ' ')}")
@@ -324,7 +337,9 @@ def _matches(document: Document) -> Iterator[Finding]:
 def _sized(document: Document) -> Iterator[Finding]:
     for text in document.texts:
         if len(text.raw) > LONG_CHARS:
-            yield _finding(text, f"{len(text.raw):,} characters of text", text.raw, len(text.raw) > TOO_LONG_CHARS)
+            # The description is shown up to a bound; texts elsewhere have no reason to be long.
+            is_serious = len(text.raw) > TOO_LONG_CHARS and text.place not in _DESCRIPTIONS
+            yield _finding(text, f"{len(text.raw):,} characters of text", text.raw, is_serious)
 
 
 def _first_hidden(text: str) -> int | None:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.domain.call import TenantBounds
-from toolhub_service.domain.source import FIRST_USE
+from toolhub_service.domain.source import FIRST_USE, WORDS_ONLY
 from toolhub_service.policy.patterns import Patterns
 
 EVERY: Final = "*"
@@ -26,7 +26,7 @@ of theirs."""
 PLACEHOLDER: Final = "{tenant}"
 # A tenant as a token's claim or a SPIFFE trust domain names it: it ends at any other character.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_NOBODY: Final = frozenset({"", FIRST_USE})
+_NOBODY: Final = frozenset({"", FIRST_USE, WORDS_ONLY})
 _REMEMBERED_MAX: Final = 16_384
 
 Bound = Annotated[int, Meta(ge=0, le=2**53)]

@@ -7,11 +7,12 @@ lets other tasks run in between, and runs in a thread for a large one, which tak
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from math import isfinite
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -35,6 +36,12 @@ _NAMES: Final = frozenset({"name", "suffix"})
 _VALUE_CHARS: Final = 4
 
 
+class Check(Protocol):
+    """Returns what looks wrong with a definition; `siblings`: names of tools that only its source has."""
+
+    def __call__(self, definition: JsonObject, siblings: Collection[str]) -> Sequence[Finding]: ...
+
+
 class Offer(msgspec.Struct, frozen=True):
     definition: Definition
     digest: str
@@ -51,17 +58,25 @@ async def offers_of(
     definitions: Sequence[Definition],
     before: Sequence[Offer] = (),
     *,
-    check: Callable[[JsonObject], tuple[Finding, ...]] = check_definition,
+    elsewhere: Callable[[], Collection[str]] = tuple,
+    check: Check = check_definition,
 ) -> tuple[Offer, ...]:
-    """Return the offers in the given order. A definition that is identical to one in `before` is not analysed again."""
+    """Return the offers in the given order. A definition that is identical to one in `before` is not analysed again.
+
+    `elsewhere` returns the own names of other sources' tools.
+    """
     same = {id(offer.definition): offer for offer in before}
     known = {offer.digest: offer for offer in before if offer.digest}
     offers: list[Offer] = []
     time_slice = TimeSlice()
+    siblings: Collection[str] | None = None
     for definition in definitions:
         offer = same.get(id(definition))
         if offer is None:
-            checked = source, definition, known, check
+            if siblings is None:
+                own = (each.remote.get("name") for each in definitions)
+                siblings = {name for name in own if isinstance(name, str)}.difference(elsewhere())
+            checked = source, definition, known, partial(check, siblings=siblings)
             is_small = fits(definition.remote, SMALL_CHARS)
             offer = _kept_offer(*checked) if is_small else await in_thread(_offer, *checked)
         offers.append(offer)
@@ -78,7 +93,7 @@ def _offer(
     source: str,
     definition: Definition,
     known: Mapping[str, Offer],
-    check: Callable[[JsonObject], tuple[Finding, ...]],
+    check: Callable[[JsonObject], Sequence[Finding]],
 ) -> Offer:
     if not fits(definition.remote, DEFINITION_MAX_CHARS):
         return Offer(definition, "")
@@ -89,7 +104,7 @@ def _kept_offer(
     source: str,
     definition: Definition,
     known: Mapping[str, Offer],
-    check: Callable[[JsonObject], tuple[Finding, ...]],
+    check: Callable[[JsonObject], Sequence[Finding]],
 ) -> Offer:
     digest = pin_digest(source, definition.remote)
     seen = known.get(digest)
@@ -154,6 +169,11 @@ class SourceTools:
     @property
     def count(self) -> int:
         return len(self._states)
+
+    def elsewhere(self) -> frozenset[str]:
+        """Return the own names of other sources' tools."""
+        others = (spec for spec in self._catalog.all() if spec.source != self._source)
+        return frozenset(name for spec in others for name in (spec.resource_id, spec.name.partition("/")[2]))
 
     @property
     def quarantined_count(self) -> int:
@@ -286,9 +306,9 @@ class RegisteredTools:
         if definition.spec.name != spec.name:
             raise _invalid(spec.name, f"the source {source.name!r} would call it {definition.spec.name!r}")
         # Only what a server describes by itself is relaxed: here, its author is asked to correct it.
-        wrong = definition.problem or "; ".join(definition.spec.unenforced)
-        if wrong or not fits(definition.remote, DEFINITION_MAX_CHARS):
-            raise _invalid(spec.name, wrong or "it is too large or too deep to be kept")
+        problem = definition.problem or "; ".join(definition.spec.unenforced)
+        if problem or not fits(definition.remote, DEFINITION_MAX_CHARS):
+            raise _invalid(spec.name, problem or "it is too large or too deep to be kept")
         return definition
 
     def offers(self, pins: Sequence[Pin], own: Sequence[Offer]) -> tuple[Offer, ...]:

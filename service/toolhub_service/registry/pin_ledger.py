@@ -19,6 +19,7 @@ from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import (
     FIRST_USE,
+    WORDS_ONLY,
     Definition,
     Pin,
     PinChange,
@@ -121,9 +122,10 @@ def registered_pins(
 
 
 def outdated(known: Sequence[Pin]) -> Iterator[Pin]:
-    """Yield the formerly registered pins to remove: all but the last `FORMER_MAX` of each tool, and all but the last
-    `FORMER_OF_SOURCE_MAX` of the source."""
-    former = [pin for pin in known if pin.state is PinState.SUPERSEDED and not pin.registered and pin.endpoint]
+    """Yield the formerly registered pins, and those that only words replaced, to remove: all but the last `FORMER_MAX`
+    of each tool, and all but the last `FORMER_OF_SOURCE_MAX` of the source."""
+    gone = (pin for pin in known if pin.state is PinState.SUPERSEDED and not pin.registered)
+    former = [pin for pin in gone if pin.endpoint or pin.decided_by == WORDS_ONLY]
     former.sort(key=lambda pin: (pin.decided_at_unix_ms, pin.version), reverse=True)
     of_tool: Counter[str] = Counter()
     for place, pin in enumerate(former):
@@ -292,6 +294,8 @@ class PinLedger:
                 return comparison.specs
             if await self._store.put(comparison.pins):
                 await self._keep(source.name, comparison)
+                if any(pin.decided_by == WORDS_ONLY for pin in comparison.created):
+                    await self._remove_outdated(source.name)
                 if not comparison.created:
                     return comparison.specs
                 # Another process may have read the source at the same moment: read again what both have stored.

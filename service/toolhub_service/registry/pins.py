@@ -9,6 +9,8 @@ A definition is identified by its digest, never by its name. Rules, for a source
 - any other definition of a source with pins is drift: it gets a new record, PENDING, and the tool is quarantined. It is
   RENAMED when only its name differs from an approved tool that is no longer offered: a rename does not evade a pin.
 - a rejected definition stays quarantined; a superseded one that is offered again waits for a person again.
+- where the operator follows words (`pins: schema`), a definition that differs from the approved one in titles and
+  descriptions only, without serious findings, replaces it; the former stays for the difference.
 - a PENDING record whose definition is no longer offered stays unchanged: otherwise two hubs that see two versions of a
   server would keep rewriting it. A decision removes it (pin_ledger.py).
 - a tool that was registered over the wire while its source had another endpoint waits for a person again: a definition
@@ -22,15 +24,15 @@ tool, further ones are quarantined without a record, as are new ones of a source
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec import structs
 
-from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.source import FIRST_USE, Definition, Pin, PinChange, PinState, Trust
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.source import FIRST_USE, WORDS_ONLY, Definition, Pin, PinChange, PinState, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.offers import Offer, is_moved, nameless
 
@@ -179,11 +181,11 @@ class Comparison(msgspec.Struct, frozen=True):
     specs: tuple[ToolSpec, ...]
     """All offered tools, ACTIVE or QUARANTINED with the reason."""
     created: tuple[Pin, ...] = ()
-    """New records of definitions that are no drift, as on the first read."""
+    """New or approved records of definitions that are no drift, as on the first read."""
     drifted: tuple[Pin, ...] = ()
     """New or changed records of definitions that differ from the pinned ones."""
     amended: tuple[Pin, ...] = ()
-    """Records in which only a change is noted, such as that a removed tool is back."""
+    """Records in which only a change is noted, such as that a removed tool is back, or its words are others."""
 
     @property
     def pins(self) -> tuple[Pin, ...]:
@@ -216,7 +218,7 @@ def check(
     specs = yield from _gathered(map(checking.checked, offers))
     missing = (yield from _gathered(checking.missing())) if is_reading else ()
     back = (yield from _gathered(checking.back())) if is_reading else ()
-    return Comparison(specs, tuple(checking.created), (*checking.drifted, *missing), back)
+    return Comparison(specs, tuple(checking.created), (*checking.drifted, *missing), (*checking.amended, *back))
 
 
 def _gathered(found: Iterable[_T]) -> Generator[None, None, tuple[_T, ...]]:
@@ -225,6 +227,31 @@ def _gathered(found: Iterable[_T]) -> Generator[None, None, tuple[_T, ...]]:
         gathered.append(each)
         yield
     return tuple(gathered)
+
+
+_WORDS: Final = frozenset({"title", "description", "$comment", "examples"})
+# Members that map names to schemas: there a name may be `title`.
+_NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_VALUES: Final = frozenset({"enum", "const", "default"})
+
+
+def contract_of(definition: JsonObject) -> JsonValue:
+    """Return what binds callers: a definition without the words that only describe, here and in its schemas."""
+    return _without_words(definition, is_named=False)
+
+
+def _without_words(value: JsonValue, *, is_named: bool) -> JsonValue:
+    if isinstance(value, Mapping):
+        return {
+            name: member
+            if name in _VALUES and not is_named
+            else _without_words(member, is_named=not is_named and name in _NAMED)
+            for name, member in value.items()
+            if is_named or name not in _WORDS
+        }
+    if isinstance(value, list | tuple):
+        return [_without_words(item, is_named=False) for item in value]
+    return value
 
 
 def is_believed(pin: Pin, trust: Trust) -> bool:
@@ -253,6 +280,7 @@ class _Checking:
         self._shadowed_by = shadowed_by
         self._now_unix_ms = now_unix_ms
         self.created: list[Pin] = []
+        self.amended: list[Pin] = []
         self.drifted = demoted(known)
         losers = {pin.key for pin in self.drifted}
         self.drifted += [
@@ -281,7 +309,10 @@ class _Checking:
         if not offer.digest:
             return quarantined(offer.definition, CANNOT_BE_KEPT)
         pin = self._pins.get((offer.name, offer.digest))
-        if pin is None:
+        approved = self._approved_before(offer, pin) if offer.definition.follows_words else None
+        if approved is not None:
+            pin = self._reworded(offer, pin, approved)
+        elif pin is None:
             pin = self._seen_first(offer)
         elif pin.state is PinState.SUPERSEDED:
             pin = self._seen_again(pin)
@@ -307,6 +338,33 @@ class _Checking:
             if pin.change is PinChange.REMOVED and tool in self._offers and self._offers[tool].digest == digest
             if pin.state is PinState.APPROVED
         )
+
+    def _approved_before(self, offer: Offer, pin: Pin | None) -> Pin | None:
+        """Return the approved definition that this one replaces without a person, because only words differ."""
+        if pin is not None and pin.state in (PinState.APPROVED, PinState.REJECTED):
+            return None
+        if any(finding.is_serious for finding in offer.findings) or self._shadowed_by(offer.definition.spec):
+            return None
+        approved = (other for other in self._of_tool.get(offer.name, ()) if is_believed(other, self._trust))
+        before = next(approved, None)
+        if before is None or contract_of(before.definition) != contract_of(offer.definition.remote):
+            return None
+        return before
+
+    def _reworded(self, offer: Offer, pin: Pin | None, before: Pin) -> Pin:
+        new = self._pin(offer, tuple(finding.message for finding in offer.findings))
+        approved = structs.replace(
+            pin or new,
+            state=PinState.APPROVED,
+            change=PinChange.CHANGED,
+            previous_digest=before.digest,
+            decided_at_unix_ms=self._now_unix_ms,
+            decided_by=WORDS_ONLY,
+            version=1 if pin is None else pin.version + 1,
+        )
+        self.created.append(approved)
+        self.amended.append(structs.replace(before, state=PinState.SUPERSEDED, version=before.version + 1))
+        return approved
 
     def _seen_first(self, offer: Offer) -> Pin | None:
         findings = [finding.message for finding in offer.findings]

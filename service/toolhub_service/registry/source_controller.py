@@ -333,7 +333,9 @@ class SourceController:
     async def _take_in(self, discovery: Discovery, began_s: float) -> None:
         clock = self._deps.clock
         latency_ms = (clock.monotonic_s() - began_s) * 1_000
-        offers = await offers_of(self._source.name, discovery.definitions, self._offers)
+        offers = await offers_of(
+            self._source.name, discovery.definitions, self._offers, elsewhere=self._tools.elsewhere
+        )
         async with self._checking:
             missing = self._missing_from(offers) if discovery.problems else ()
             self._missing = frozenset(offer.name for offer in missing)

@@ -33,8 +33,8 @@ from toolhub_service.schema.default_plan import (
     fill_bytes,
     prune,
 )
-from toolhub_service.schema.relaxing import compile_relaxed
 from toolhub_service.schema.references import MAX_INSTANCE_DEPTH, MAX_SCHEMA_DEPTH, References, SchemaRefused, step_of
+from toolhub_service.schema.relaxing import compile_relaxed
 
 # The parts of a tool's contract that steps 2, 3 and 7 need, created once per definition digest.
 

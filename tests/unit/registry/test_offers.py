@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ def of_size(chars: int) -> Definition:
 async def test_only_a_large_definition_is_checked_in_a_thread() -> None:
     threads: list[threading.Thread] = []
 
-    def check(_: JsonObject) -> tuple[Finding, ...]:
+    def check(definition: JsonObject, siblings: Collection[str]) -> tuple[Finding, ...]:
         threads.append(threading.current_thread())
         return ()
 

@@ -12,7 +12,7 @@ from tests.fakes.tool_sources import definition
 from toolhub_service.domain.error_spec import Code
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.domain.source import FIRST_USE, Definition, Pin, PinChange, PinState, Trust
+from toolhub_service.domain.source import FIRST_USE, WORDS_ONLY, Definition, Pin, PinChange, PinState, Trust
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.registry.offers import offers_of
@@ -99,6 +99,58 @@ def test_a_new_definition_is_approved_on_first_use() -> None:
     assert states(comparison) == {"read": ToolState.ACTIVE, "write": ToolState.ACTIVE}
     assert {pin.decided_by for pin in comparison.created} == {FIRST_USE}
     assert comparison.drifted == ()
+
+
+def reworded(description: str, **more: Any) -> Definition:
+    """The tool `read` of a source whose words the operator follows."""
+    new = definition("files", "read", description)
+    return structs.replace(new, remote={**new.remote, **more}, follows_words=True)
+
+
+def test_new_words_replace_the_approved_ones_where_the_operator_follows_them() -> None:
+    known = pinned(READ)
+    comparison = checked(known, reworded("Reads better.", title="Reader"), at=T0 + 5)
+    assert states(comparison) == {"read": ToolState.ACTIVE}
+    [new], [before] = comparison.created, comparison.amended
+    assert (new.state, new.decided_by, new.previous_digest) == (PinState.APPROVED, WORDS_ONLY, known[0].digest)
+    assert (before.digest, before.state) == (known[0].digest, PinState.SUPERSEDED)
+    later = kept(known, comparison)
+    assert compared_with(later, new) == before
+    assert checked(later, reworded("Reads better.", title="Reader")).pins == ()
+
+
+def test_former_words_come_back_without_a_person_where_the_operator_follows_them() -> None:
+    first = pinned(READ)
+    second = kept(first, checked(first, reworded("Reads better.")))
+    third = checked(second, structs.replace(READ, follows_words=True))
+    assert states(third) == {"read": ToolState.ACTIVE}
+    assert {pin.digest: pin.state for pin in kept(second, third)}[first[0].digest] is PinState.APPROVED
+
+
+def test_words_in_schemas_are_followed_and_nothing_else_is() -> None:
+    def schema(**field: Any) -> JsonObject:
+        return {"type": "object", "properties": {"title": {"type": "string", **field}}}
+
+    known = pinned(structs.replace(READ, remote={**READ.remote, "inputSchema": schema(description="Old.")}))
+    assert states(checked(known, reworded("Reads.", inputSchema=schema(description="New.")))) == {
+        "read": ToolState.ACTIVE
+    }
+    for other in (schema(default="x"), schema(enum=["a"]), {"type": "object", "properties": {}}):
+        assert states(checked(known, reworded("Reads.", inputSchema=other))) == {"read": ToolState.QUARANTINED}
+    hinted = reworded("Reads.", inputSchema=schema(description="Old."), annotations={"readOnlyHint": True})
+    assert states(checked(known, hinted)) == {"read": ToolState.QUARANTINED}
+
+
+def test_followed_words_wait_where_they_are_serious_or_rejected_or_nothing_was_approved() -> None:
+    known = pinned(READ)
+    poisoned = structs.replace(POISONED, follows_words=True)
+    assert states(checked(known, poisoned)) == {"read": ToolState.QUARANTINED}
+    waiting = kept(known, checked(known, OTHER_READ))
+    rejected = after(waiting, "files/read", waiting[-1].digest, approve=False)
+    assert states(checked(rejected, structs.replace(OTHER_READ, follows_words=True))) == {"read": ToolState.QUARANTINED}
+    assert states(checked(known, structs.replace(OTHER_READ, follows_words=True), trust=Trust.APPROVAL)) == {
+        "read": ToolState.QUARANTINED
+    }, "trusted on first use only"
 
 
 def test_an_unchanged_definition_needs_no_record() -> None:

@@ -1,4 +1,4 @@
-"""Foreign schemas without the parts that cannot be enforced: never stricter than the original, never beyond the bounds."""
+"""Foreign schemas without the parts that cannot be enforced: never stricter than the original, and within bounds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from toolhub_service.domain.json import JsonObject
 from toolhub_service.schema.references import SchemaRefused
 from toolhub_service.schema.relaxing import compile_relaxed, repair_schema
 
@@ -18,13 +19,13 @@ def accepts(schema: Any, value: Any) -> bool:
 
 
 def test_a_good_schema_stays_the_same_object() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$"}}}
+    schema: JsonObject = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$"}}}
     assert repair_schema(schema) == (schema, ())
     assert repair_schema(schema).schema is schema
 
 
 def test_a_pattern_is_shown_as_it_is_and_not_enforced() -> None:
-    schema = {"type": "object", "properties": {"a": TEXT, "b": {"type": "string", "pattern": "^b$"}}}
+    schema: JsonObject = {"type": "object", "properties": {"a": TEXT, "b": {"type": "string", "pattern": "^b$"}}}
     repaired = repair_schema(schema)
     assert repaired.schema is schema
     assert len(repaired.notes) == 1
@@ -35,7 +36,7 @@ def test_a_pattern_is_shown_as_it_is_and_not_enforced() -> None:
 
 
 def test_members_keep_their_order_where_something_is_left_out() -> None:
-    schema = {"type": "object", "title": "T", "properties": {"z": {"$ref": "#/no"}, "a": {"type": "str"}}}
+    schema: JsonObject = {"type": "object", "title": "T", "properties": {"z": {"$ref": "#/no"}, "a": {"type": "str"}}}
     repaired = repair_schema(schema)
     assert list(repaired.schema) == ["type", "title", "properties"]
     assert repaired.schema["properties"] == {"z": {}, "a": {}}

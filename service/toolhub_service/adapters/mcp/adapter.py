@@ -78,7 +78,10 @@ class McpOpener:
             self._deps.vault.follow(name, lambda: server.changed())  # noqa: PLW0108 - `changed` is set later
         source = McpToolSource(
             server,
-            SourceTerms.of(ToolKind.MCP, name, self.endpoint(name, entry), entry),
+            replace(
+                SourceTerms.of(ToolKind.MCP, name, self.endpoint(name, entry), entry),
+                follows_words=entry.pins == "schema",
+            ),
             repair_schema,
             self._deps.redactor.text,
             trust=Trust(entry.trust),

@@ -151,7 +151,12 @@ class DefinitionReader:
         )
         if is_async or unenforced:
             spec = replace(spec, cost=CostHints(is_async=is_async), unenforced=unenforced)
-        return Definition(spec, _remote(own_name, tool), one_line(problem, PROBLEM_MAX_CHARS) if problem else "")
+        return Definition(
+            spec,
+            _remote(own_name, tool),
+            one_line(problem, PROBLEM_MAX_CHARS) if problem else "",
+            follows_words=self._terms.follows_words,
+        )
 
 
 def task_support(tool: JsonObject) -> str:

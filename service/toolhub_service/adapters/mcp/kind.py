@@ -126,6 +126,14 @@ class McpSource(Source, frozen=True, tag="mcp"):
         Literal["always", "first-use", "approval"],
         Meta(description="When a definition may be called: always, as first seen, or once a person has approved it."),
     ] = "first-use"
+    pins: Annotated[
+        Literal["all", "schema"],
+        Meta(
+            description="What of a definition must not change without a person: all of it, or schemas, hints and names "
+            "only. New titles and descriptions are then accepted, unless they have serious findings, and the "
+            "difference is kept."
+        ),
+    ] = "all"
     protocol: Annotated[Protocol, Meta(description="Protocol version; auto asks the server.")] = "auto"
     elicitation: Annotated[
         Elicitation,

@@ -200,7 +200,8 @@ class PromptReader:
         )
         remote: JsonObject = {"name": own_name, "prompt": name, "inputSchema": schema}
         limits = structs.replace(spec.limits, max_result_bytes=_RESULT_MAX_BYTES)
-        return Definition(replace(spec, primitive=Primitive.PROMPT, limits=limits), remote)
+        spec = replace(spec, primitive=Primitive.PROMPT, limits=limits)
+        return Definition(spec, remote, follows_words=self._terms.follows_words)
 
 
 def _schema(prompt: JsonObject, name: str) -> JsonObject:

@@ -194,7 +194,12 @@ def test_only_an_older_server_can_require_a_task() -> None:
 
 def test_a_definition_that_stays_is_not_checked_again() -> None:
     checked: list[JsonObject] = []
-    known = DefinitionReader(SourceTerms(ToolKind.MCP, "files"), Overrides(), lambda schema: checked.append(schema) or Relaxed(schema))
+
+    def repair(schema: JsonObject) -> Relaxed:
+        checked.append(schema)
+        return Relaxed(schema)
+
+    known = DefinitionReader(SourceTerms(ToolKind.MCP, "files"), Overrides(), repair)
     tool: JsonObject = {"name": "a", "inputSchema": OBJECT}
     first = known.read(tool, is_modern=True)
     known.begin()
