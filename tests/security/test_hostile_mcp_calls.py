@@ -55,11 +55,11 @@ def garbage(what: str, kind: int, expected: str = "", **otherwise: int) -> Attac
 
 
 ATTACKS = (
-    attack("huge_result", UNKNOWN, "larger than the source's limit"),
+    attack("huge_result", UNKNOWN, "larger than `max_message_bytes` of its source"),
     attack("huge_result", OK, megabytes=7),
-    attack("huge_error", UNKNOWN, "larger than the source's limit"),
+    attack("huge_error", UNKNOWN, "larger than `max_message_bytes` of its source"),
     attack("huge_error", UPSTREAM, "The server says: xxx", megabytes=7),
-    attack("crowded_result", UNKNOWN, "larger than the source's limit", megabytes=3),
+    attack("crowded_result", UNKNOWN, "more than 100,000 values", megabytes=3),
     attack("deep_result", UNKNOWN, "The server sent"),
     attack("endless_progress", UNKNOWN, "did not answer in time", SHORT_S),
     attack("never", UNKNOWN, "did not answer in time", SHORT_S),

@@ -49,7 +49,7 @@ class ExpectedStatus(NamedTuple):
 
 
 NOT_YET = "nobody has approved"
-CUT_OFF = "larger than the source's limit"
+CUT_OFF = "larger than `max_message_bytes`"
 GARBLED = "cannot be decoded"
 EXPECTED: dict[str, ExpectedStatus] = {
     "shadow": ExpectedStatus(
@@ -108,7 +108,7 @@ HTTP = {
     "http-redirect": "origin that the source does not allow",
     "http-401": "credentials",
     "http-500": "HTTP error",
-    "http-html": "refused the handshake",
+    "http-html": "not MCP: check `url`",
     "http-half": "did not answer the handshake",
     "http-no-head": "broke",
 }

@@ -20,7 +20,7 @@ from toolhub_service.adapters.source_config import ClientTls
 from toolhub_service.domain.artifact import OCTETS, ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, GrantedCall, Suspended
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
-from toolhub_service.domain.excerpts import excerpt
+from toolhub_service.domain.excerpts import both_ends
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.tools.hiding import masked_bytes
@@ -164,10 +164,13 @@ def as_number(value: object) -> float | None:
 
 
 def quoted(text: str, redact: Redact, max_chars: int = EXCERPT_MAX_CHARS) -> str:
-    """Return foreign text for handing on: redacted, without control characters, truncated."""
-    clean = redact(text[:CHECKED_CHARS])
+    """Return foreign text for handing on: redacted, without control characters; of a long one both ends."""
+    left_out = max(0, len(text) - 2 * CHECKED_CHARS)
+    # Each end is redacted by itself; where the text was cut, nothing is shown.
+    parts = (text[:CHECKED_CHARS], text[-CHECKED_CHARS:]) if left_out else (text,)
+    clean = "".join(map(redact, parts))
     shown = "".join(char if char.isprintable() or char in "\n\t" else " " for char in clean).strip()
-    return excerpt(shown, max_chars)
+    return both_ends(shown, max_chars, left_out=left_out)
 
 
 _PATH: Final = re.compile(r"""(?:[A-Za-z]:\\|\\\\|(?<![\w:/])/)[^\s'",:;()<>|]{2,}""")

@@ -31,8 +31,6 @@ _OF_THIS_SIDE = frozenset(
         *(ErrorKind.HTTP_DISALLOWED_HOST, ErrorKind.PATH_OUTSIDE_SANDBOX),
     }
 )
-# JSON-RPC 2.0 §5.1.
-_INTERNAL_ERROR = -32603
 # The cause of an unknown outcome that a defect has caused.
 _DEFECT = ErrorKind.INTERNAL.value
 
@@ -55,9 +53,10 @@ class Health(Enum):
 def health(outcome: ErrorKind | ToolError | None, had_fair_time: bool = True) -> Health:
     """Return what the outcome of a call says about its upstream; None is success.
 
-    An upstream that answers is healthy (the request was wrong), except with HTTP 5xx and 408 and JSON-RPC's internal
-    error. A timeout says nothing when the caller did not allow enough time, which the error itself may know better than
-    `had_fair_time`. A defect of this hub, however it is reported, says nothing.
+    An upstream that answers is healthy (the request was wrong), except with HTTP 5xx and 408. JSON-RPC's internal error
+    is an answer, too: servers send it for whatever a tool of theirs raises. A timeout says nothing when the caller did
+    not allow enough time, which the error itself may know better than `had_fair_time`. A defect of this hub, however it
+    is reported, says nothing.
     """
     if outcome is None:
         return Health.HEALTHY
@@ -76,8 +75,8 @@ def health(outcome: ErrorKind | ToolError | None, had_fair_time: bool = True) ->
 
 
 def is_failing_status(status: int) -> bool:
-    """Return whether a status shows that the upstream itself fails: HTTP 5xx and 408, JSON-RPC's internal error."""
-    return status >= 500 or status in (408, _INTERNAL_ERROR)
+    """Return whether a status shows that the upstream itself fails: HTTP 5xx and 408."""
+    return status >= 500 or status == 408
 
 
 class Breaker:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from toolhub_service.adapters.source_config import SourceInvalid
-from toolhub_service.app.kinds import BY_NAME, preview_sources
+from toolhub_service.app.kinds import BY_NAME, kind_of, preview_sources
 from toolhub_service.app.sources_file import RESERVED, check_source_name, to_source
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.guards.secrets import Redactor
@@ -182,17 +182,16 @@ def convert(foreign_name: str, server: dict[str, Any], secrets_folder: Path) -> 
         _put_command(found, server, secrets_folder)
     else:
         put_url(found, str(url), _texts(server.get("headers"), "headers"), secrets_folder)
-        if urlsplit(str(url)).path.rstrip("/").endswith("/sse"):
-            found.notes.append("its URL ends in /sse, which is the retired transport; if it does not answer, try /mcp")
     if server.get("disabled") is True or server.get("enabled") is False:
         found.entry["enabled"] = False
         found.notes.append("it is switched off there, and here: `enabled: false`")
     for key in sorted(server.keys() - _KNOWN):
         found.notes.append(f"`{key}` is left out" + (f": {_ADVICE[key]}" if key in _ADVICE else ""))
     try:
-        to_source(found.name, found.entry)
+        entry = to_source(found.name, found.entry)
     except SourceInvalid as invalid:
         raise NotConvertible(str(invalid)) from invalid
+    found.notes += kind_of(entry).remarks(entry)
     return found
 
 

@@ -364,6 +364,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         details={
             "host": "the host that answered",
             "reason": "`too_many_values`: its JSON has more values than the hub reads at once",
+            "data": "`data` of an MCP server's JSON-RPC error; of more than 4 KiB only both ends, as a text",
             "cause": "`REFUSED` or `NODE_ERRORS`: a ComfyUI server did not accept the graph (not retryable)",
             "node_errors": "what it rejected, by node, class, input and type",
             **_KEY,

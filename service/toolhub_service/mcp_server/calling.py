@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -22,7 +23,7 @@ from msgspec import structs
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ToolError, ToolFailure
+from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import JobState, ToolResult
@@ -39,7 +40,7 @@ from toolhub_service.mcp_server.calls import (
 )
 from toolhub_service.mcp_server.elicitation import Awaited, Prompt, awaited, how_to_approve
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.offer import Offer, lasts
+from toolhub_service.mcp_server.offer import FIND_IT, Offer, lasts
 from toolhub_service.mcp_server.relay import Client, Relay
 from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
 from toolhub_service.runtime.approval_refusals import AGAIN
@@ -130,11 +131,12 @@ class Calling:
         """Return the answer, in which hidden tools look like missing ones. The original was recorded."""
         if answer.error is not None:
             spec = self._engine.catalog.get(call.tool)
-            if spec is None or not self._engine.policy.could_allow(call.principal, spec):
-                unknown = not_found(call, self._engine.catalog, self._engine.policy, self._offer.name_of)
+            is_unread = spec is None and answer.error.kind is ErrorKind.TOOL_UNAVAILABLE  # as its source is
+            if not is_unread and (spec is None or not self._engine.policy.could_allow(call.principal, spec)):
+                unknown = not_found(call, self._engine.catalog, self._engine.policy, self._offer.name_of, FIND_IT)
                 # Answered as if it did not exist: a refusal by policy would reveal that it does.
                 return failed(unknown.error)
-            answer = answer._replace(error=_without_id(answer.error))
+            answer = answer._replace(error=self._in_mcp_words(call.tool, answer.error))
         answer = await self._fitting(call, answer)
         blocks = await blocks_of(answer, call.principal.id, self._engine.artifacts) if is_blocks(answer) else None
         result = answer_of(answer, blocks)
@@ -143,6 +145,13 @@ class Calling:
             how = how_to_approve(approval.approval_id, self._engine.approval_page(approval.approval_id))
             result["content"].append({"type": "text", "text": f"{how}."})
         return result
+
+    def _in_mcp_words(self, tool: str, error: ToolError) -> ToolError:
+        """Return the error with the tool's listed name. A model must not add the approval's id to the arguments: over
+        MCP the same call finds its approval."""
+        message = error.message.replace(AGAIN, "make the same call again.")
+        name = self._offer.name_of(tool)
+        return structs.replace(error, message=re.sub(rf"(?<!\w){re.escape(tool)}(?!\w)", lambda _: name, message))
 
     async def _answer(self, context: Context, call: Call, answer: ToolResult) -> dict[str, Any]:
         if answer.job is not None and declares_tasks(context):
@@ -155,7 +164,7 @@ class Calling:
         """Choose the next way for a call that waits for an approver, and was refused with `answer` until then."""
         assert answer.error is not None
         approval_id, url = approval.approval_id, self._engine.approval_page(approval.approval_id)
-        message = f"{_without_id(answer.error).message} {how_to_approve(approval_id, url)}."
+        message = f"{self._in_mcp_words(call.tool, answer.error).message} {how_to_approve(approval_id, url)}."
         prompt = Prompt(approval_id, f"{message} When it has been approved, accept to go on.", url)
         if came_back is None and prompt.mode(context):
             if not context.session.can_send_request:
@@ -249,11 +258,6 @@ class Calling:
 
     def _again(self, call: Call, approval_id: str) -> Call:
         return call._replace(call_id=self._engine.call_ids.next(), approval_id=approval_id)
-
-
-def _without_id(error: ToolError) -> ToolError:
-    """A model must not add the approval's id to the arguments: over MCP the same call finds its approval."""
-    return structs.replace(error, message=error.message.replace(AGAIN, "make the same call again."))
 
 
 def _is_long(value: JsonValue) -> bool:

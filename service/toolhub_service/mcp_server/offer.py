@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from toolhub_service.domain.call import Principal
+from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.source import SourceState, known_to
 from toolhub_service.domain.tool import Primitive, ToolSpec, ToolState
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.registry.export import MCP_MAX_CHARS, Dialect, ExportedNames, Exporter
+from toolhub_service.registry.export import MCP_MAX_CHARS, Dialect, ExportedNames, Exporter, plain_name
 from toolhub_service.registry.stubs import FunctionName
 from toolhub_service.schema import canonical_json
 
@@ -21,6 +23,9 @@ EVERY: Final = "*"
 """In place of a source's name: all."""
 TTL_MS: Final = 60_000
 """How long a client may cache a list; one that listens for changes is notified sooner."""
+
+FIND_IT: Final = "Find one with search_tools."
+"""Where to look for a tool, in the words of this entrance."""
 
 RUN_PROGRAM: Final = "run_program"
 PROGRAM_TOOL: Final = "core/program.run"
@@ -71,14 +76,23 @@ class Offer:
 
     def tool_of(self, name: str) -> str:
         """Return the tool that a client names by its listed name, or by the catalog's."""
-        return self._current_names().original(name) or (PROGRAM_TOOL if name == RUN_PROGRAM else name)
+        known = self._current_names().original(name) or (PROGRAM_TOOL if name == RUN_PROGRAM else "")
+        return known or self._of_silent_source(name)
 
     def name_of(self, tool: str) -> str:
-        """Return the listed name of a tool of the catalog; the tool's own for any other."""
+        """Return the listed name of a tool of the catalog; that which any other would have."""
         try:
             return self._current_names().exported(tool)
         except KeyError:
-            return tool
+            return plain_name(tool, MCP_MAX_CHARS)
+
+    def _of_silent_source(self, name: str) -> str:
+        """Return the tool of a source that has not been read, so that a call of it is told so; else the name."""
+        for status in self._engine.sources():
+            prefix = plain_name(f"{status.name}/", MCP_MAX_CHARS)
+            if not status.ok and name.startswith(prefix):
+                return f"{status.name}/{name.removeprefix(prefix)}"
+        return name
 
     def may_see(self, principal: Principal, spec: ToolSpec) -> bool:
         return spec.state is ToolState.ACTIVE and self._engine.policy.could_allow(principal, spec)
@@ -87,6 +101,23 @@ class Offer:
         """Return the tool, if it can be called now and the principal may know of it."""
         spec = self._engine.catalog.get(tool)
         return spec if spec is not None and self.may_see(principal, spec) else None
+
+    def absence(self, principal: Principal, name: str) -> ToolError:
+        """Return why a tool cannot be described that a client names, and that is not `visible`."""
+        tool = self.tool_of(name)
+        spec = self._engine.catalog.get(tool)
+        is_away = spec is not None and spec.state is ToolState.UNAVAILABLE
+        if spec is not None and is_away and self._engine.policy.could_allow(principal, spec):
+            why = f"{name} cannot be used now: {spec.state_reason.removesuffix('.')}."
+            return ToolError(kind=ErrorKind.TOOL_UNAVAILABLE, message=why)
+        source = tool.partition("/")[0]
+        shown = known_to(principal, self._engine.sources())
+        silent = next((status for status in shown if status.name == source and not status.ok), None)
+        if spec is None and silent is not None and silent.state in (SourceState.DOWN, SourceState.PENDING):
+            why = f"{name} cannot be used now, because its source `{source}` cannot: {silent.reason.removesuffix('.')}."
+            return ToolError(kind=ErrorKind.TOOL_UNAVAILABLE, message=why)
+        message = f"There is no tool named {name!r} that you may call. {FIND_IT}"
+        return ToolError(kind=ErrorKind.TOOL_NOT_FOUND, message=message)
 
     def definition(self, spec: ToolSpec) -> Definition:
         known = self._definitions.get(spec.name)

@@ -241,8 +241,7 @@ class OwnTools:
             return _structured(program)
         spec = self._offer.visible(asked.principal, self._offer.tool_of(args.name))
         if spec is None:
-            message = f"There is no tool named {args.name!r} that you may call. Find one with search_tools."
-            return failed(ToolError(kind=ErrorKind.TOOL_NOT_FOUND, message=message))
+            return failed(self._offer.absence(asked.principal, args.name))
         return _structured(self._offer.definition(spec).tool)
 
     async def _call(self, args: CallTool, asked: Asked) -> dict[str, Any]:

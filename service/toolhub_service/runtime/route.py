@@ -169,13 +169,18 @@ def _not_there_yet(call: Call, reason: str) -> ToolFailure:
 
 
 def not_found(
-    call: Call, catalog: Catalog, policy: PolicySource, shown: Callable[[str], str] | None = None
+    call: Call,
+    catalog: Catalog,
+    policy: PolicySource,
+    shown: Callable[[str], str] | None = None,
+    advice: str = SEARCH_FOR_IT,
 ) -> ToolFailure:
     """Return TOOL_NOT_FOUND; it suggests only tools that the caller may see, so that guessing names does not reveal
     denied ones.
 
     `shown` returns the name of a tool in the caller's protocol, where that has names of its own. The requested name is
-    not repeated then, because the call may have it in another spelling.
+    not repeated then, because the call may have it in another spelling. `advice`: where to look when no name is
+    similar.
     """
     specs: Sequence[ToolSpec] = catalog.all()
     tenancy = call.principal.tenancy
@@ -186,7 +191,7 @@ def not_found(
     visible = [name for name in close if _may_see(name, call, catalog, policy)][:_SUGGESTIONS_MAX]
     if shown is not None:
         visible = [shown(name) for name in visible]
-    advice = f"Did you mean {', '.join(visible)}?" if visible else SEARCH_FOR_IT
+    advice = f"Did you mean {', '.join(visible)}?" if visible else advice
     name = "of this name" if shown is not None else f"named {call.tool!r}"
     return refuse(ErrorKind.TOOL_NOT_FOUND, f"There is no tool {name}. {advice}", did_you_mean=visible)
 

@@ -147,7 +147,7 @@ def test_an_answer_from_before_the_outage_changes_nothing(late: Health) -> None:
         (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(200)), HEALTHY),
         (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(0)), HEALTHY),
         (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(-32602)), HEALTHY),
-        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(-32603)), FAILING),
+        (ToolError(ErrorKind.UPSTREAM_ERROR, "", upstream=Upstream(-32603)), HEALTHY),
         (ToolError(ErrorKind.NETWORK_ERROR, "", blames_upstream=False), NO_EVIDENCE),
         (ToolError(ErrorKind.HTTP_TIMEOUT, "", blames_upstream=False), NO_EVIDENCE),
         (ToolError(ErrorKind.UPSTREAM_ERROR, ""), FAILING),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolhub_service.domain.excerpts import excerpt
+from toolhub_service.domain.excerpts import both_ends, excerpt
 
 SENTENCES = "The server is away. It comes back at ten. Send the call again then, with the same key. Or leave it."
 
@@ -32,3 +32,22 @@ def test_an_excerpt_is_a_beginning_within_its_limit(text: str, max_chars: int) -
     shown = excerpt(text, max_chars)
     assert len(shown) <= max_chars
     assert shown == text or text.startswith(shown.rpartition("… [")[0])
+
+
+TRACEBACK = "Traceback (last call last):\n" + '  File "x.py", line 3, in f\n' * 100 + "ValueError: no owner given"
+
+
+def test_of_a_long_error_both_ends_are_shown_with_the_count_of_what_is_left_out() -> None:
+    shown = both_ends(TRACEBACK, 300)
+    beginning, _, end = shown.partition("… [")
+    assert TRACEBACK.startswith(beginning)
+    assert end.endswith('\n  File "x.py", line 3, in f\nValueError: no owner given')
+    count, _, end = end.partition(" more characters]\n")
+    assert int(count.replace(",", "")) == len(TRACEBACK) - len(beginning) - len(end)
+    assert f"… [{1_000_000 + int(count.replace(',', '')):,} more" in both_ends(TRACEBACK, 303, left_out=1_000_000)
+
+
+@given(st.text(), st.integers(64, 400), st.sampled_from([0, 10**6]))
+def test_both_ends_stay_within_their_limit(text: str, max_chars: int, left_out: int) -> None:
+    shown = both_ends(text, max_chars, left_out=left_out if len(text) > max_chars else 0)
+    assert len(shown) <= max_chars

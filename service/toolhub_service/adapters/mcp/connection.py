@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from mcp_types import (
     ElicitationCapability,
     FormElicitationCapability,
     Implementation,
+    InitializeRequest,
     PromptListChangedNotification,
     ResourceListChangedNotification,
     ResourceUpdatedNotification,
@@ -38,13 +40,13 @@ from pydantic import ValidationError
 
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.elicitation import elicitation_callback, form_of
-from toolhub_service.adapters.mcp.failures import NotConnected, reason_of
+from toolhub_service.adapters.mcp.failures import NotConnected, breakage_of, reason_of, reason_of_answer
 from toolhub_service.adapters.mcp.http import BoundedTransport, HttpTransport
 from toolhub_service.adapters.mcp.kind import McpTerms, Protocol, StdioTerms
 from toolhub_service.adapters.mcp.relay import Callbacks, Running
 from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
 from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, PipeProtocol
-from toolhub_service.adapters.upstream import is_cancelled
+from toolhub_service.adapters.upstream import is_cancelled, written
 from toolhub_service.domain.ports import Randomness
 
 # Reconnects are exponential with full jitter (Brooker, "Exponential Backoff And Jitter"). The first is immediate; a
@@ -90,6 +92,7 @@ _MAY_FETCH = (
 )
 _CLIENT = Implementation(name="tool-hub", version=__version__)
 _NAME_MAX_CHARS = 100
+_VERSION = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 # What the SDK declares for a session with a callback for questions.
 _MAY_BE_ASKED = ElicitationCapability(form=FormElicitationCapability(), url=UrlElicitationCapability())
 
@@ -227,7 +230,7 @@ class Connection:
         """Yield the SDK's session after the handshake, and the dispatcher that it shares with the hub's own
         requests."""
         async with self._dispatcher() as dispatcher:
-            session = ClientSession(
+            session = _Session(
                 dispatcher=dispatcher,
                 client_info=_CLIENT,
                 elicitation_callback=self._callbacks.elicitation(self._declared),
@@ -237,7 +240,7 @@ class Connection:
                 message_handler=self._on_message,
             )
             async with session:
-                await negotiate(session, self._deps.terms.protocol)
+                await negotiate(session, self._deps.terms.protocol, self._refusal_text)
                 yield dispatcher, session
 
     @asynccontextmanager
@@ -254,7 +257,14 @@ class Connection:
             try:
                 yield dispatcher
             except Exception as error:  # noqa: BLE001  the SDK's reason hides what the transport knows
-                raise NotConnected(bounded.last_error or reason_of(error)) from None
+                url = self._deps.http.url
+                refused = reason_of_answer(bounded.refusal, url) if bounded.refusal else reason_of(error)
+                raise NotConnected(bounded.last_error or refused) from None
+
+    def _refusal_text(self) -> str:
+        """Return what an HTTP answer says by which the server refused the handshake; empty without one."""
+        refusal = self._bounded.refusal if self._bounded is not None else None
+        return refusal["text"] if refusal else ""
 
     async def _on_message(self, message: IncomingMessage) -> None:
         match message:
@@ -269,16 +279,17 @@ class Connection:
                 pass
 
 
-async def negotiate(session: ClientSession, wanted: Protocol) -> None:
+async def negotiate(session: ClientSession, wanted: Protocol, refusal_text: Callable[[], str]) -> None:
     """Agree on a protocol version, as the SDK's `Client` does in its modes `auto` and `legacy`.
 
-    A server that does not answer server/discover like a modern one gets the handshake of 2025-11-25. A fixed 2026-07-28
-    is probed as well: without that, a dead server would count as connected.
+    A server that does not answer server/discover like a modern one gets the handshake of 2025-11-25, and where its
+    refusal names older versions, that of the newest of them. A fixed 2026-07-28 is probed as well: without that, a dead
+    server would count as connected. `refusal_text` returns what an HTTP answer says that was no JSON-RPC.
 
     Raises MCPError, ValidationError or RuntimeError when there is no version in common.
     """
     if wanted == "2025-11-25":
-        await session.initialize()
+        await _initialize(session, refusal_text)
         return
     try:
         await session.discover()
@@ -287,12 +298,42 @@ async def negotiate(session: ClientSession, wanted: Protocol) -> None:
         if isinstance(error, MCPError) and _is_modern_only(error):
             raise
         try:
-            await session.initialize()
+            await _initialize(session, refusal_text)
         except MCPError as refused:
             # A modern server that started slowly answers the probe after its timeout, and refuses a handshake.
             if refused.code != UNSUPPORTED_PROTOCOL_VERSION:
                 raise
             await session.discover()
+
+
+async def _initialize(session: ClientSession, refusal_text: Callable[[], str]) -> None:
+    """Make the handshake with the newest version, or with one that the refusal names. Raises as `negotiate`."""
+    try:
+        await session.initialize()
+    except MCPError as refused:
+        version = named_version(f"{refused.error.message} {written(refused.error.data)!r} {refusal_text()}")
+        if not version or breakage_of(refused) or not isinstance(session, _Session):
+            raise
+        session.offered_version = version
+        await session.initialize()
+
+
+class _Session(ClientSession):
+    """The SDK's session, which can offer an older version than its newest."""
+
+    offered_version = ""
+    """Offered by the next handshake; empty: the newest."""
+
+    async def send_request(self, request: Any, *more: Any, **options: Any) -> Any:
+        if self.offered_version and isinstance(request, InitializeRequest):
+            request.params.protocol_version = self.offered_version
+        return await super().send_request(request, *more, **options)
+
+
+def named_version(text: str) -> str:
+    """Return the newest version of the older handshake that a refusal names, besides the refused one; empty: none."""
+    named = set(_VERSION.findall(text))
+    return max((version for version in HANDSHAKE_PROTOCOL_VERSIONS[:-1] if version in named), default="")
 
 
 def _is_modern_only(error: MCPError) -> bool:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
+import msgspec
 from mcp import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -29,11 +30,13 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from toolhub_service.adapters.upstream import CHECKED_CHARS, quoted, quoted_answer
+from toolhub_service.adapters.mcp.kind import sse_advice
+from toolhub_service.adapters.upstream import one_line, quoted, quoted_answer
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError, ToolFailure, Upstream, refuse
+from toolhub_service.domain.excerpts import both_ends
 from toolhub_service.domain.http_status import Processing, processing_of
-from toolhub_service.domain.json import JsonObject
+from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secrets import Redact
 
 # The transports report a breakage between the hub and an MCP server as a JSON-RPC error with a mark that no server can
@@ -47,9 +50,11 @@ class Breakage(Enum):
 
     NOT_SENT = "The server could not be reached."
     LOST = "The connection broke before the answer came."
-    TOO_LARGE = "The server sent a message larger than the source's limit."
+    TOO_LARGE = "The server sent a message larger than `max_message_bytes` of its source."
+    TOO_MANY = "The server sent a message of more than 100,000 values."
     FLOODED = "The server sent far more framing than content."
     UNDECODABLE = "The server sent data that cannot be decoded."
+    NOT_MCP = "The answer is not MCP."
     REFUSED = "The request would go to an origin that the source does not allow."
     UNAUTHORIZED = "The server or its authorization server refused the hub's credentials."
     NO_SESSION = "The server no longer knows the session."
@@ -61,22 +66,28 @@ class Breakage(Enum):
     def was_taken(self) -> bool:
         """Return whether the server may have begun to process the request."""
         taken = {
-            *(Breakage.LOST, Breakage.TOO_LARGE, Breakage.FLOODED, Breakage.UNDECODABLE),
-            *(Breakage.STATUS, Breakage.HTTP_REFUSED),
+            *(Breakage.LOST, Breakage.TOO_LARGE, Breakage.TOO_MANY, Breakage.FLOODED, Breakage.UNDECODABLE),
+            *(Breakage.NOT_MCP, Breakage.STATUS, Breakage.HTTP_REFUSED),
         }
         return self in taken
 
 
-def error_of(breakage: Breakage) -> dict[str, Any]:
+class Facts(TypedDict, total=False):
+    """What the transport knows about a breakage."""
+
+    status: int
+    """Of HTTP."""
+    media: str
+    """Content type of the answer, without parameters."""
+    text: str
+    """What the answer says, as far as it is for people. Untrusted, at most 8,000 characters."""
+    limit_bytes: int
+
+
+def error_of(breakage: Breakage, facts: Facts | None = None) -> dict[str, Any]:
     """Return the `error` member of a JSON-RPC error response."""
-    return {"code": CONNECTION_CLOSED, "message": breakage.value, "data": {"mark": _MARK, "breakage": breakage.name}}
-
-
-def http_refused(status: int, body: bytes) -> dict[str, Any]:
-    """Return the `error` member for a request that the server refused by an HTTP status alone, with its own text."""
-    error = error_of(Breakage.HTTP_REFUSED)
-    text = body[:CHECKED_CHARS].decode("utf-8", "replace")
-    return {**error, "data": {**error["data"], "status": status, "text": text}}
+    data = {"mark": _MARK, "breakage": breakage.name, **(facts or {})}
+    return {"code": CONNECTION_CLOSED, "message": breakage.value, "data": data}
 
 
 def breakage_of_status(status: int) -> Breakage | None:
@@ -118,18 +129,39 @@ _UNTAKEN_ADVICE: Final[Mapping[Breakage, str]] = {
 _PASSING: Final = frozenset({Breakage.NOT_SENT, Breakage.NO_SESSION, Breakage.BUSY})
 
 
-def broken(call: GrantedCall, breakage: Breakage) -> ToolFailure:
+# The server has answered, or another than the server is to blame: no reason to give it a rest.
+_NO_OUTAGE: Final = frozenset({Breakage.TOO_LARGE, Breakage.TOO_MANY, Breakage.REFUSED, Breakage.NO_SESSION})
+
+
+def broken(call: GrantedCall, breakage: Breakage, facts: Facts, redact: Redact) -> ToolFailure:
     """The connection failed; the kind depends on what may have happened."""
     name, what = call.spec.name, breakage.value
+    if "limit_bytes" in facts:
+        what = f"{what} The limit is {facts['limit_bytes']:,} bytes; an operator can raise it."
+    upstream, said = None, ""
+    if status := facts.get("status"):
+        upstream = Upstream(status, quoted(facts.get("text", ""), redact))
+        said = f" It answered HTTP {status}" + (f" ({facts['media']})" if breakage is Breakage.NOT_MCP else "")
+        said += f": {upstream.excerpt}" if upstream.excerpt else "."
+    blames = False if breakage in _NO_OUTAGE else None
     if not breakage.was_taken:
-        message = f"{name} could not be called. {what} {_UNTAKEN_ADVICE[breakage]}"
-        return refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=breakage in _PASSING)
+        message = f"{name} could not be called. {what} {_UNTAKEN_ADVICE[breakage]}{said}"
+        can_retry = breakage in _PASSING
+        return refuse(
+            ErrorKind.TOOL_UNAVAILABLE, message, retryable=can_retry, upstream=upstream, blames_upstream=blames
+        )
     if call.safe_to_repeat:
         can_retry = breakage is Breakage.LOST
         advice = "It is safe to call it again." if can_retry else "Request less, or use another tool."
-        return refuse(ErrorKind.UPSTREAM_ERROR, f"{name} gave no answer. {what} {advice}", retryable=can_retry)
+        message = f"{name} gave no answer. {what} {advice}{said}"
+        return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=can_retry, upstream=upstream, blames_upstream=blames)
     message = f"{name} may have had its effect; its outcome is unknown. {what} Check that before you call it again."
-    return refuse(ErrorKind.OUTCOME_UNKNOWN, message, cause=breakage.name)
+    return refuse(
+        *(ErrorKind.OUTCOME_UNKNOWN, message + said),
+        upstream=upstream,
+        blames_upstream=blames,
+        cause=breakage.name,
+    )
 
 
 def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
@@ -137,10 +169,11 @@ def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
     connection."""
     code = error.error.code
     breakage = breakage_in(error)
-    if breakage is Breakage.HTTP_REFUSED and "status" in error.error.data:
-        return _refused_by_status(call, error.error.data, redact)
+    facts: Facts = error.error.data if breakage_of(error) else {}
+    if breakage is Breakage.HTTP_REFUSED and "status" in facts:
+        return _refused_by_status(call, facts, redact)
     if breakage is not None:
-        return broken(call, breakage)
+        return broken(call, breakage, facts, redact)
     if code == REQUEST_TIMEOUT:
         return timed_out(call)
     # A request of an unknown session has not run, so the same call may be sent again.
@@ -151,16 +184,34 @@ def answered(call: GrantedCall, error: MCPError, redact: Redact) -> ToolFailure:
         message = f"{call.spec.name} could not be called: its definition has changed and is being reloaded. Try again."
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message)
     excerpt = quoted(error.error.message, redact)
-    return refuse(
-        ErrorKind.UPSTREAM_ERROR,
-        f"The server refused {call.spec.name}. {_ADVICE.get(code, _PLAIN_ADVICE)} The server says: {excerpt}",
-        retryable=False,
-        upstream=Upstream(status=code, excerpt=excerpt),
-    )
+    data = data_of(error)
+    message = f"The server refused {call.spec.name}. {_ADVICE.get(code, _PLAIN_ADVICE)} The server says: {excerpt}"
+    if data:
+        message += f" Its data: {quoted(_json(data['data']), redact, _DATA_SHOWN_CHARS)}"
+    upstream = Upstream(status=code, excerpt=excerpt)
+    return ToolFailure(ToolError(ErrorKind.UPSTREAM_ERROR, message, retryable=False, details=data, upstream=upstream))
 
 
-def _refused_by_status(call: GrantedCall, data: Mapping[str, Any], redact: Redact) -> ToolFailure:
-    status, excerpt = int(data["status"]), quoted(data["text"], redact)
+_DATA_SHOWN_CHARS: Final = 500
+_DATA_MAX_BYTES: Final = 4_096
+
+
+def data_of(error: MCPError) -> JsonObject:
+    """Return `{"data": …}` of a server's own error; empty without any. Of more than 4 KiB only a text with both
+    ends."""
+    data: JsonValue = error.error.data
+    if data is None or data in ({}, [], ""):
+        return {}
+    text = _json(data)
+    return {"data": data if len(text) <= _DATA_MAX_BYTES else both_ends(text, _DATA_MAX_BYTES)}
+
+
+def _json(data: JsonValue) -> str:
+    return data if isinstance(data, str) else msgspec.json.encode(data).decode("utf-8", "replace")
+
+
+def _refused_by_status(call: GrantedCall, facts: Facts, redact: Redact) -> ToolFailure:
+    status, excerpt = facts["status"], quoted(facts.get("text", ""), redact)
     message = f"The server refused {call.spec.name} with HTTP {status}. {_PLAIN_ADVICE} {quoted_answer(excerpt)}"
     return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status, excerpt))
 
@@ -285,4 +336,25 @@ def _of_protocol(error: MCPError) -> str:
         return "It closed the connection during the handshake."
     if error.code == UNSUPPORTED_PROTOCOL_VERSION:
         return "It supports no protocol version that the hub supports."
-    return f"It refused the handshake (JSON-RPC error {error.code})."
+    said = quoted_answer(one_line(error.error.message, _SAID_MAX_CHARS))
+    return f"It refused the handshake (JSON-RPC error {error.code}). {said}"
+
+
+_SAID_MAX_CHARS: Final = 300
+
+
+def reason_of_answer(facts: Facts, url: str) -> str:
+    """Return why a server cannot be used that answered the handshake with something else than MCP."""
+    status, said = facts["status"], one_line(facts["text"], _SAID_MAX_CHARS)
+    says = f" It says: {said}" if said else ""
+    if 300 <= status < 400:
+        reason = f"HTTP {status}: write the address that it redirects to as `url`, if that is the server's.{says}"
+    elif status < 400:
+        reason = f"It answered {facts['media'] or 'without a content type'}, not MCP: check `url`.{says}"
+    elif status == 404:
+        reason = f"HTTP 404: there is nothing at this path: check `url`.{says}"
+    elif status == 405:
+        reason = "HTTP 405: this path takes no POST, so that it is no endpoint of streamable HTTP: check `url`."
+    else:
+        reason = f"It refused the handshake with HTTP {status}.{says}"
+    return f"{reason} {advice}" if (advice := sse_advice(url)) else reason

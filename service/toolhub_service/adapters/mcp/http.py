@@ -15,6 +15,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from html import unescape
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -25,7 +26,7 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.auth import AuthorizedTransport, Tokens
-from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, breakage_of_status, http_refused
+from toolhub_service.adapters.mcp.failures import Breakage, Facts, NotConnected, breakage_of_status
 from toolhub_service.adapters.mcp.kind import HttpTerms
 from toolhub_service.adapters.mcp.lines import counted
 from toolhub_service.adapters.mcp.requests import Exchange, Exchanges, FastClient, RequestCancelled
@@ -34,7 +35,7 @@ from toolhub_service.adapters.mcp.wire.connections import PooledTransport
 from toolhub_service.adapters.mcp.wire.events import BoundedEvents, breakage_of_wire, failing_message
 from toolhub_service.adapters.mcp.wire.inbox import BoundedInbox, BoundedOutbox, PeerRequests
 from toolhub_service.adapters.mcp.wire.repairs import repair_bytes
-from toolhub_service.adapters.upstream import client_context
+from toolhub_service.adapters.upstream import CHECKED_CHARS, client_context, one_line
 from toolhub_service.registry.cooperative import run_in_slices
 from toolhub_service.tools.egress.wire import BoundedBody, Pull, WireError, decoder_of
 
@@ -49,6 +50,11 @@ _SHORT = httpx2.Timeout(2.0).as_dict()
 _NOTIFIES = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"method":\s*"notifications/|\{\s*"method":\s*"notifications/')
 _HANDSHAKE = re.compile(rb'"method":\s*"(?:initialize|server/discover)"')
 _ANSWERS = re.compile(rb'\{\s*"jsonrpc":\s*"2\.0",\s*"id":\s*(?:\d+|"[^"\\]{0,200}"),\s*"(?:result|error)"')
+
+
+_FOLLOWED = frozenset({307, 308})  # redirects that keep the method, and so the message
+_SAID_MAX_CHARS = 300
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
 def origin_of(url: httpx2.URL) -> tuple[str, str, int]:
@@ -74,6 +80,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         self._on_lost = on_lost
         self.exchanges = Exchanges()
         self.last_error = ""  # the last breakage, for people; empty without one
+        self.refusal: Facts | None = None  # the answer to the last handshake, where that was not MCP
         self.was_away = False  # whether a request could not be sent at all
         self.was_unauthorized = False  # whether the last answer was 401
 
@@ -91,7 +98,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             if isinstance(error, httpx2.PoolTimeout):
                 self._on_lost("All its connections are in use.")
             self.was_away = True
-            return self._broken(Breakage.NOT_SENT, _connect_error_of(error))
+            return self._broken(Breakage.NOT_SENT, last_error=_connect_error_of(error))
         except WireError as error:
             return self._broken(breakage_of_wire(error))
         except (httpx2.TransportError, RequestCancelled):
@@ -128,25 +135,29 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             content = await body.whole()
         finally:
             await response.aclose()
+        if body.is_cut:
+            return self._broken(Breakage.TOO_LARGE, {"limit_bytes": self._max_message_bytes})
         # In slices: counting eight megabytes at once would block every other call.
-        if body.is_cut or await run_in_slices(counted(content)):
-            return self._broken(Breakage.TOO_LARGE)
+        if await run_in_slices(counted(content)):
+            return self._broken(Breakage.TOO_MANY)
         # Checked here, before the SDK follows it with the credentials in its headers.
         if response.has_redirect_location and not self._leads_on(request, response):
             return self._broken(Breakage.REFUSED)
-        if _SESSION in request.headers and _knows_no_session(response.status_code, content):
+        status, facts = response.status_code, facts_of_answer(response, content)
+        if _SESSION in request.headers and _knows_no_session(status, content):
             self._on_lost(Breakage.NO_SESSION.value)
-            return self._broken(Breakage.NO_SESSION)
-        status = response.status_code
+            return self._broken(Breakage.NO_SESSION, facts)
         self.was_unauthorized = status == 401
-        broken = breakage_of_status(status)
-        # An error that the server itself reports in JSON-RPC is passed on unchanged.
-        if broken is not None and not _is_jsonrpc_error(content):
-            self.last_error, content = broken.value, failing_message(broken)
-            response.headers["content-type"] = "application/json"
-        # During a handshake the SDK itself learns from the status which version the server speaks.
-        elif 400 <= status < 500 and not (_HANDSHAKE.search(request.content[:300]) or _is_jsonrpc_error(content)):
-            content = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": http_refused(status, content)})
+        if _HANDSHAKE.search(request.content[:300]):
+            self.refusal = facts if _is_foreign(response, content) else None
+        broken = _breakage_of(request, response, content)
+        if broken is Breakage.NOT_MCP:
+            return self._broken(broken, facts)  # with another status: only then the SDK takes an error without an id
+        if broken is not None:
+            if broken is not Breakage.HTTP_REFUSED:
+                said = one_line(facts["text"], _SAID_MAX_CHARS)
+                self.last_error = f"{broken.value} It answered HTTP {status}{f': {said}' if said else '.'}"
+            content = failing_message(broken, facts)
             response.headers["content-type"] = "application/json"
         return _rebuilt(response, content=await repair_bytes(content) if content else content)
 
@@ -156,10 +167,11 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         except httpx2.InvalidURL:
             return False
 
-    def _broken(self, breakage: Breakage, last_error: str = "") -> httpx2.Response:
+    def _broken(self, breakage: Breakage, facts: Facts | None = None, last_error: str = "") -> httpx2.Response:
         self.last_error = last_error or breakage.value
         headers = {"content-type": "application/json"}
-        return httpx2.Response(_STATUS.get(breakage, 502), headers=headers, content=failing_message(breakage))
+        content = failing_message(breakage, facts)
+        return httpx2.Response(_STATUS.get(breakage, 502), headers=headers, content=content)
 
 
 def _pieces_of(response: httpx2.Response) -> Pull:
@@ -183,6 +195,43 @@ def _rebuilt(
 def _knows_no_session(status: int, content: bytes) -> bool:
     """Return whether the session is unknown: 404 by the specification; TypeScript servers answer 400 with a message."""
     return status == 404 or (status == 400 and b"session" in content[:1_000].lower())
+
+
+def _breakage_of(request: httpx2.Request, response: httpx2.Response, content: bytes) -> Breakage | None:
+    """Return what the answer to a request means that is not the protocol's; None: it is, or nobody waits for it."""
+    status = response.status_code
+    # An error that the server itself reports in JSON-RPC is passed on unchanged.
+    if not _is_foreign(response, content):
+        return None
+    if (broken := breakage_of_status(status)) is not None:
+        return broken
+    # During a handshake the SDK itself learns from the status which version the server speaks.
+    if request.method != "POST" or any(
+        pattern.search(request.content[:300]) for pattern in (_HANDSHAKE, _NOTIFIES, _ANSWERS)
+    ):
+        return None
+    return Breakage.HTTP_REFUSED if status >= 400 else Breakage.NOT_MCP
+
+
+def _is_foreign(response: httpx2.Response, content: bytes) -> bool:
+    """Return whether the answer is neither a message of the protocol, nor a redirect that the SDK follows."""
+    status = response.status_code
+    if status >= 400:
+        return not _is_jsonrpc_error(content)
+    is_json = status < 300 and response.headers.get("content-type", "").lower().startswith("application/json")
+    return not is_json and status not in {202, *_FOLLOWED}
+
+
+def facts_of_answer(response: httpx2.Response, content: bytes) -> Facts:
+    """Return the facts of an answer that is not MCP; of a web page only the title."""
+    media = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    text = content[:CHECKED_CHARS].decode("utf-8", "replace")
+    if response.has_redirect_location:
+        text = f"It redirects to {response.headers['location'].partition('?')[0]}"
+    elif media in {"text/html", "application/xhtml+xml"}:
+        title = _TITLE.search(text)
+        text = unescape(title[1]).strip() if title else ""
+    return {"status": response.status_code, "media": media[:100], "text": text}
 
 
 def _is_jsonrpc_error(content: bytes) -> bool:
@@ -229,10 +278,11 @@ class HttpTransport:
         """`holder`: of a caller's credential or of the source's login, used instead of the configured credentials."""
         self._holder = holder
         self._terms = terms
-        self._url, self._credentials = parted(terms.url)
+        self.url, self._credentials = parted(terms.url)
+        """Without credentials."""
         self._max_message_bytes = max_message_bytes
         self._tls: ssl.SSLContext | None = None
-        self._tokens = Tokens(terms.oauth, self._url) if terms.oauth else None
+        self._tokens = Tokens(terms.oauth, self.url) if terms.oauth else None
         named = [terms.url, *terms.origins, *([terms.oauth.token_url] if terms.oauth and terms.oauth.token_url else [])]
         self._origins = frozenset(origin_of(httpx2.URL(url)) for url in named)
 
@@ -248,11 +298,11 @@ class HttpTransport:
         bounded = BoundedTransport(pool(self._context()), self._origins, self._max_message_bytes, on_lost)
         transport: httpx2.AsyncBaseTransport = bounded
         if self._holder is not None:
-            transport = CallerTransport(bounded, origin_of(httpx2.URL(self._url)), self._holder)
+            transport = CallerTransport(bounded, origin_of(httpx2.URL(self.url)), self._holder)
         elif self._tokens:
             transport = AuthorizedTransport(bounded, self._tokens)
         fields = self._fields()
-        fast = FastClient(transport, self._url, fields, _TIMEOUT)
+        fast = FastClient(transport, self.url, fields, _TIMEOUT)
         async with (
             httpx2.AsyncClient(
                 transport=transport,
@@ -261,7 +311,7 @@ class HttpTransport:
                 trust_env=False,
                 follow_redirects=False,
             ) as client,
-            streamable_http_client(self._url, http_client=client, max_sse_event_size=None) as streams,
+            streamable_http_client(self.url, http_client=client, max_sse_event_size=None) as streams,
         ):
             try:
                 # An answer of the hub goes out by a POST of its own, which the server may not take.

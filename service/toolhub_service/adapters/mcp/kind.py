@@ -152,6 +152,18 @@ class McpSource(Source, frozen=True, tag="mcp"):
     )
 
 
+def sse_advice(url: str) -> str:
+    """Return what to do about an address that looks like the transport of 2024; empty for any other."""
+    parts = urlsplit(url)
+    if not parts.path.rstrip("/").endswith("/sse"):
+        return ""
+    beside = parts.path.rstrip("/").removesuffix("/sse") + "/mcp"
+    return (
+        "`url` ends in /sse, as addresses of the SSE transport of 2024 do, which is not supported; most such servers "
+        f"have streamable HTTP beside it: try {parts.scheme}://{parts.netloc.rpartition('@')[2]}{beside}"
+    )
+
+
 def _check(place: str, source: McpSource) -> None:
     if bool(source.command) == bool(source.url):
         raise SourceInvalid(f"{place}: needs exactly one of `command` and `url`")
@@ -201,9 +213,25 @@ def _values(source: McpSource) -> Iterator[tuple[str, Value]]:
         yield "login.client_secret", source.login.client_secret
 
 
+def command_advice(command: str) -> str:
+    """Return what is wrong with the text of a command whose program was not found; empty when nothing is."""
+    if command.startswith("~"):
+        return "`~` is not expanded in `command`: write the absolute path."
+    first, *others = command.split()
+    if others and shutil.which(first) is not None:
+        return f"`command` is only the program: write `command: {first}`, and the rest into `args`."
+    return ""
+
+
 def _missing(source: McpSource, _trusted_namespaces: tuple[str, ...]) -> Iterator[str]:
     if source.command and shutil.which(source.command) is None:
-        yield f"the program `{source.command}` is not on the PATH"
+        advice = command_advice(source.command)
+        yield f"the program `{source.command}` is not on the PATH{f'. {advice}' if advice else ''}"
+
+
+def _remarks(source: McpSource) -> Iterator[str]:
+    if isinstance(source.url, str) and (advice := sse_advice(source.url)):
+        yield advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +342,7 @@ MCP = SourceKind(
     values=_values,
     files={McpSource: ("cwd",)},
     missing=_missing,
+    remarks=_remarks,
     entry_of=lambda _given: {},
     relays=lambda entry: entry.relay,
 )

@@ -143,6 +143,8 @@ class TooLong:
 
     head: bytes
     tail: bytes
+    has_many_values: bool = False
+    """Whether its values were too many, not its bytes."""
 
     @classmethod
     def of(cls, line: bytes) -> TooLong:
@@ -172,6 +174,7 @@ class Lines:
         self._held_bytes = 0
         self._too_long: bytes | None = None  # the head of the line that is being skipped
         self._tail = b""
+        self._has_many_values = False
         self._counter: ValueCounter | None = None  # for a line that may hold too many values
 
     def feed(self, data: bytes) -> Iterator[bytes | TooLong]:
@@ -191,6 +194,7 @@ class Lines:
             self._held_bytes += len(piece)
             if self._held_bytes > self._short_bytes and self._is_too_much():
                 self._too_long, self._tail = _beginning(self._pieces), _end(self._pieces)
+                self._has_many_values = self._held_bytes <= self._max_bytes
                 self._pieces.clear()
 
     def _is_too_much(self) -> bool:
@@ -205,7 +209,7 @@ class Lines:
     def _finished(self) -> bytes | TooLong:
         line: bytes | TooLong
         if self._too_long is not None:
-            line = TooLong(self._too_long, self._tail)
+            line = TooLong(self._too_long, self._tail, self._has_many_values)
         else:
             line = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces, self._held_bytes, self._too_long, self._tail, self._counter = [], 0, None, b"", None

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final, Unpack
 
 from mcp import ClientSession, MCPError
@@ -31,7 +32,7 @@ from toolhub_service.adapters.mcp.list_login import ListLogin
 from toolhub_service.adapters.mcp.relay import Running
 from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
 from toolhub_service.adapters.mcp.user_sessions import Holder, UserSessions
-from toolhub_service.adapters.upstream import is_cancelled
+from toolhub_service.adapters.upstream import is_cancelled, quoted
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Randomness
@@ -39,6 +40,7 @@ from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 
 _LEAVE_WITHIN_S = 5.0
+_REASON_MAX_CHARS = 500
 _STOPPED = "The hub has stopped the source."
 # Before the next attempt that nobody asked for at a server that wants a login.
 _UNAUTHORIZED_PAUSE_S = 300.0
@@ -153,7 +155,27 @@ class McpLink:
     async def send(
         self, session: McpSession, method: str, params: dict[str, Any], **options: Unpack[SendOptions]
     ) -> JsonObject:
-        """Send like `RequestSender.send`, which raises MCPError also for breakages. An unusable connection is left."""
+        """Send like `RequestSender.send`, which raises MCPError also for breakages. An unusable connection is left.
+
+        A request whose session the server no longer knows has certainly not run: it is sent once more on the next
+        connection, within its time.
+        """
+        deadline_s = _now_s() + (options.get("timeout_s") or inf)
+        try:
+            return await self._send_once(session, method, params, **options)
+        except MCPError as error:
+            if failures.breakage_of(error) is not Breakage.NO_SESSION:
+                raise
+            renewed = await self._next_session(deadline_s) if self._session is None else self._session
+            if renewed is None or renewed is session or renewed.is_modern:
+                raise
+            if deadline_s != inf:
+                options["timeout_s"] = deadline_s - _now_s()
+            return await self._send_once(renewed, method, params, **options)
+
+    async def _send_once(
+        self, session: McpSession, method: str, params: dict[str, Any], **options: Unpack[SendOptions]
+    ) -> JsonObject:
         try:
             return await session.requests.send(method, params, **options)
         except MCPError as error:
@@ -215,7 +237,9 @@ class McpLink:
             self._attempts += 1
             connection = self._connection = Connection(self._deps, self._has_connected, self._has_disconnected)
             await self._run(connection)
-            self._last_error, self._is_unauthorized = connection.why_over, connection.was_unauthorized
+            # It may hold what the server says.
+            self._last_error = quoted(connection.why_over, self._redactor.text, _REASON_MAX_CHARS)
+            self._is_unauthorized = connection.was_unauthorized
             if self._closed.is_set():
                 return
             # The server was there and is gone, so its tools must be shown as unavailable.

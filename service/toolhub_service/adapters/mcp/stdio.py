@@ -29,8 +29,8 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, jsonrpc_message_adapter
 
-from toolhub_service.adapters.mcp.failures import Breakage, NotConnected, error_of
-from toolhub_service.adapters.mcp.kind import StdioTerms
+from toolhub_service.adapters.mcp.failures import Breakage, Facts, NotConnected, error_of
+from toolhub_service.adapters.mcp.kind import StdioTerms, command_advice
 from toolhub_service.adapters.mcp.lines import Lines, Tail, TooLong, later_messages
 from toolhub_service.adapters.mcp.reaper import REAPER, RUN_VARIABLE
 from toolhub_service.adapters.mcp.wire.events import MESSAGES_FREE, MESSAGES_PER_S, line_allowance
@@ -184,6 +184,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
     def __init__(self, max_message_bytes: int, on_end: OnEnd) -> None:
         self.inbox = ReceiveQueue(self._hold_back)
         self.outbox = SendQueue(self._write, self._on_sent)
+        self._max_message_bytes = max_message_bytes
         self._pump = LinePump(Lines(max_message_bytes), self._take_line, self._pause_reading)
         self._requests = PeerRequests(self.end)
         self._lines = line_allowance()
@@ -361,7 +362,7 @@ class PipeProtocol(asyncio.SubprocessProtocol):
             self._garbage_kept.append(line[:_GARBAGE_KEPT_BYTES])
         edges = TooLong.of(line)
         if b'"jsonrpc"' in edges.head or b'"jsonrpc"' in edges.tail:
-            self._fail(edges, Breakage.UNDECODABLE)
+            self._fail(edges, Breakage.UNDECODABLE, {})
         # A program that printed without a line break wrote its message behind the text.
         any(map(self._taken, later_messages(line)))
         if self._garbage > GARBAGE_MAX:
@@ -369,15 +370,17 @@ class PipeProtocol(asyncio.SubprocessProtocol):
 
     def _on_oversized_line(self, line: TooLong) -> None:
         self._too_long += 1
+        breakage = Breakage.TOO_MANY if line.has_many_values else Breakage.TOO_LARGE
+        facts: Facts = {} if line.has_many_values else {"limit_bytes": self._max_message_bytes}
         # It is unknown which request it answers, and one call would wait for ever, so the connection is given up.
-        if not self._fail(line, Breakage.TOO_LARGE) and not line.is_unasked:
-            self.end(Breakage.TOO_LARGE.value)
+        if not self._fail(line, breakage, facts) and not line.is_unasked:
+            self.end(breakage.value)
 
-    def _fail(self, line: TooLong, breakage: Breakage) -> bool:
+    def _fail(self, line: TooLong, breakage: Breakage, facts: Facts) -> bool:
         """Fail the request that the line would have answered. Return False when its id cannot be read."""
         answers = line.answers
         if answers is not None:
-            error = JSONRPCError.model_validate({"jsonrpc": "2.0", "id": answers, "error": error_of(breakage)})
+            error = JSONRPCError.model_validate({"jsonrpc": "2.0", "id": answers, "error": error_of(breakage, facts)})
             self.inbox.put(SessionMessage(error), 0)
         return answers is not None
 
@@ -415,6 +418,8 @@ def _why_not_started(error: OSError | ValueError, terms: StdioTerms) -> str:
 
 def _not_found(command: str) -> str:
     """Return a reason with the program's name but not its folder, because agents read why a source is down."""
+    if advice := command_advice(command):
+        return f"Its program was not found. {advice}"
     folder, _, name = command.rpartition("/")
     if folder:
         return (

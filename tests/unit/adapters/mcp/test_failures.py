@@ -39,7 +39,10 @@ def test_an_unsent_call_has_certainly_not_run(breakage: Breakage) -> None:
     assert "has not run" in error.message
 
 
-@pytest.mark.parametrize("breakage", [Breakage.LOST, Breakage.TOO_LARGE, Breakage.UNDECODABLE])
+TAKEN = [Breakage.LOST, Breakage.TOO_LARGE, Breakage.TOO_MANY, Breakage.NOT_MCP, Breakage.UNDECODABLE]
+
+
+@pytest.mark.parametrize("breakage", TAKEN)
 def test_a_sent_and_unanswered_call_is_unknown_unless_a_repeat_is_safe(breakage: Breakage) -> None:
     unsafe, safe = broken(breakage), broken(breakage, read_only=True)
     assert (unsafe.kind, unsafe.is_retryable) == (ErrorKind.OUTCOME_UNKNOWN, False)
@@ -98,11 +101,12 @@ def test_a_servers_refusal_states_the_remedy(code: int, advice: str) -> None:
 
 
 def test_text_of_others_is_cut_cleaned_and_free_of_secrets() -> None:
-    words = "api_key=sk-" + "a" * 40 + "\x1b[31m\u202e bad\n" + "x" * 10_000
+    words = "api_key=sk-" + "a" * 40 + "\x1b[31m\u202e bad\n" + "x" * 100_000 + "\nValueError: no owner"
     error = failures.reported_failure(call(), words, REDACT).error
     assert error.upstream is not None
     assert len(error.upstream.excerpt) <= EXCERPT_MAX_CHARS
-    assert error.upstream.excerpt.endswith("more characters]")
+    assert "more characters]" in error.upstream.excerpt
+    assert error.upstream.excerpt.endswith("\nValueError: no owner"), "the end of a traceback says what is wrong"
     assert "aaaa" not in error.message
     assert "\x1b" not in error.message
     assert "\u202e" not in error.message

@@ -105,7 +105,7 @@ def test_integers_are_exact_at_any_size() -> None:
 def test_a_message_of_too_many_values_is_not_read_and_fails_its_call(unit: bytes, size: int) -> None:
     crowd = unit * (VALUES_MAX + 1)
     (failed, good), ended = received(b'{"jsonrpc":"2.0","id":4,"result":{"a":[' + crowd + b"0]}}", GOOD, size=size)
-    assert failure_of(failed) == (4, Breakage.TOO_LARGE.value)
+    assert failure_of(failed) == (4, Breakage.TOO_MANY.value)
     assert isinstance(good, JSONRPCResponse)
     assert not ended
 
@@ -113,7 +113,7 @@ def test_a_message_of_too_many_values_is_not_read_and_fails_its_call(unit: bytes
 def test_a_message_of_too_many_values_fails_its_call_by_an_id_at_its_end() -> None:
     crowd = b"[]," * VALUES_MAX
     (failed,), _ = received(b'{"result":{"a":[' + crowd + b'0]},"jsonrpc":"2.0","id":5}', size=65_536)
-    assert failure_of(failed) == (5, Breakage.TOO_LARGE.value)
+    assert failure_of(failed) == (5, Breakage.TOO_MANY.value)
 
 
 @pytest.mark.parametrize("size", [1_001, 10_000_000])

@@ -16,7 +16,7 @@ from typing import Final
 import httpx2
 import orjson
 
-from toolhub_service.adapters.mcp.failures import Breakage, error_of
+from toolhub_service.adapters.mcp.failures import Breakage, Facts, error_of
 from toolhub_service.adapters.mcp.lines import counted
 from toolhub_service.adapters.mcp.requests import Exchange, RequestCancelled
 from toolhub_service.adapters.mcp.wire.repairs import is_strict, repair_bytes
@@ -71,7 +71,7 @@ class BoundedEvents(httpx2.AsyncByteStream):
             async for events in self._whole_events():
                 # In slices: counting eight megabytes at once would block every other call.
                 if await run_in_slices(counted(events)):
-                    yield _failing_event(Breakage.TOO_LARGE)
+                    yield _failing_event(Breakage.TOO_MANY)
                     return
                 async for piece in self._pieces(events):
                     yield piece
@@ -100,7 +100,7 @@ class BoundedEvents(httpx2.AsyncByteStream):
                 del held[:end]
                 yield events
             if len(held) > self._max_event_bytes:
-                yield _failing_event(Breakage.TOO_LARGE)
+                yield _failing_event(Breakage.TOO_LARGE, {"limit_bytes": self._max_event_bytes})
                 return
         if held:
             yield bytes(held)
@@ -213,10 +213,10 @@ def _data_of(event: bytes) -> bytes:
     return b"\n".join(line[len(_DATA) :].removeprefix(b" ") for line in event.splitlines() if line.startswith(_DATA))
 
 
-def _failing_event(breakage: Breakage) -> bytes:
-    return b"event: message\ndata: " + failing_message(breakage) + b"\n\n"
+def _failing_event(breakage: Breakage, facts: Facts | None = None) -> bytes:
+    return b"event: message\ndata: " + failing_message(breakage, facts) + b"\n\n"
 
 
-def failing_message(breakage: Breakage) -> bytes:
+def failing_message(breakage: Breakage, facts: Facts | None = None) -> bytes:
     """Return a JSON-RPC error without an id, which fails the request that it answers."""
-    return orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error_of(breakage)})
+    return orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error_of(breakage, facts)})
