@@ -49,6 +49,10 @@ def lasts(spec: ToolSpec) -> bool:
     return spec.limits.timeout_s > _LONG_S
 
 
+_READ: Final = frozenset({SourceState.READY, SourceState.PARTIAL, SourceState.DISABLED})
+"""States in which a tool that is not in the catalog does not exist."""
+
+
 class Definition(NamedTuple):
     spec: ToolSpec
     tool: dict[str, Any]
@@ -112,8 +116,8 @@ class Offer:
             return ToolError(kind=ErrorKind.TOOL_UNAVAILABLE, message=why)
         source = tool.partition("/")[0]
         shown = known_to(principal, self._engine.sources())
-        silent = next((status for status in shown if status.name == source and not status.ok), None)
-        if spec is None and silent is not None and silent.state in (SourceState.DOWN, SourceState.PENDING):
+        silent = next((status for status in shown if status.name == source and status.state not in _READ), None)
+        if spec is None and silent is not None:
             why = f"{name} cannot be used now, because its source `{source}` cannot: {silent.reason.removesuffix('.')}."
             return ToolError(kind=ErrorKind.TOOL_UNAVAILABLE, message=why)
         message = f"There is no tool named {name!r} that you may call. {FIND_IT}"
