@@ -324,6 +324,15 @@ async def test_policy_checks_tables_and_kinds_of_statements(tmp_path: Path, harn
         assert denied.error.details["statement_class"] == "SELECT"
 
 
+async def test_a_part_of_the_statement_that_has_a_name_is_no_table_that_must_be_allowed(tmp_path: Path) -> None:
+    lite = {"name": "lite", "file": str(sqlite_file(tmp_path)), "tables": ["users"]}
+    async with db_hub(tmp_path, lite) as hub:
+        counted = "WITH c AS (SELECT 1 AS x) SELECT count(*) FROM c"
+        assert (await hub.value("core/db.query", {"connection": "lite", "query": counted}))["rows"] == [[1]]
+        other = {"connection": "lite", "query": "WITH c AS (SELECT * FROM sqlite_master) SELECT count(*) FROM c"}
+        assert (await hub.invoke("core/db.query", other)).error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
+
+
 async def test_the_databases_error_is_reported_and_a_costly_statement_is_not_run(
     tmp_path: Path, harness: DatabaseHarness
 ) -> None:

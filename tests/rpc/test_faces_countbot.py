@@ -185,6 +185,9 @@ async def test_every_error_is_a_text_that_states_the_remedy(tmp_path: Path) -> N
         ):
             text = await registry.execute(name, args)
             assert text.startswith(expected), (name, args, text)
+        missing = await registry.execute("read_file", {"path": "none"})
+        assert "List its folder with list_dir." in missing
+        assert "core/" not in missing
         assert "Did you mean: read_file?" in await registry.execute("read_flie", {})
         failed = await registry.execute("exec", {"command": "ls none"})
         assert "STDERR:\n" in failed

@@ -210,7 +210,9 @@ async def test_rejected_tool_that_is_registered_anew_is_offered_once(tmp_path: P
 async def test_batch_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
     async with hub_with(tmp_path, desk=UNLISTED) as hub:
         broken = a_tool("desk/add", input_schema_json=b'{"type": "no such type"}')
-        assert (await failed(register(hub, a_tool(), broken))).code is grpc.StatusCode.INVALID_ARGUMENT
+        failure = await failed(register(hub, a_tool(), broken))
+        assert failure.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert failure.message.startswith("tools[1] (desk/add): ")
         assert hub.hub.toolbox.catalog.get("desk/echo") is None
         assert not (await hub.registry.ListPins(pb.ListPinsRequest(tool="desk/echo"))).pins
         assert len(await register(hub, a_tool(), a_tool("desk/add"))) == 2

@@ -110,6 +110,22 @@ async def fetch(hub: RunningHub, **args: Any) -> Any:
     return await hub.value("core/web.fetch", args)
 
 
+@pytest.mark.parametrize(
+    ("tag", "path"),
+    [
+        ('<meta http-equiv="refresh" content="0; url=/next?a=1&amp;b=2">', "/next?a=1&b=2"),
+        ("<META CONTENT='5;URL=next.html' HTTP-EQUIV=Refresh>", "/next.html"),
+        ('<meta http-equiv="refresh" content="30">', ""),
+        ('<meta name="description" content="0; url=/next">', ""),
+    ],
+)
+async def test_a_page_that_sends_its_reader_on_names_where_to(tmp_path: Path, tag: str, path: str) -> None:
+    answers = {"/moved": response(f"<html><head>{tag}</head><body>Moved.</body></html>".encode(), content_type=HTML)}
+    async with site(tmp_path, answers) as (hub, server):
+        (page,) = (await fetch(hub, url=server.url("/moved")))["pages"]
+        assert page.get("refresh", "") == (server.url(path) if path else "")
+
+
 @pytest.mark.promise("web.untrusted")
 async def test_a_page_behind_a_redirect_is_text_without_menus_and_names_its_origin(tmp_path: Path) -> None:
     answers = {

@@ -49,6 +49,9 @@ class _DatabaseQueryConfig(_Config, frozen=True):
     connection: Annotated[str, Meta(min_length=1)]
 
 
+_FixedConnection = Annotated[str, Meta(description="The only connection of this tool; may be left out.", max_length=64)]
+
+
 class _CustomConfig(_Config, frozen=True, rename={"class_name": "class"}):
     module: str
     class_name: str
@@ -96,7 +99,12 @@ def _database_query(config: _DatabaseQueryConfig, parts: Parts) -> AnyTool:
     if not named:
         known = ", ".join(database.terms.name for database in parts.databases) or "none is configured"
         raise LoadRefused(f"`config.connection` must name a database of the configuration: {known}")
-    return DbQuery(named)
+    # A call need not name the one connection that there is: `{query, limit}`.
+    fields = [("connection", _FixedConnection, config.connection)]
+    given = msgspec.defstruct("In", fields, bases=(DbQuery.In,), frozen=True, kw_only=True, rename="camel")
+    of_one = type("DbQuery", (DbQuery,), {"In": given})
+    tool: AnyTool = of_one(named)
+    return tool
 
 
 def _custom(config: _CustomConfig, parts: Parts) -> AnyTool:

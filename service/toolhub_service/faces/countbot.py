@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from toolhub_service.domain.errors import ToolError
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.faces.table import Argument, Face, FaceTool
+from toolhub_service.faces.table import Argument, Face, FaceTool, in_own_words
 
 NAME: Final = "countbot"
 
@@ -72,7 +72,8 @@ def _page(page: Mapping[str, Any]) -> str:
     if error := page.get("error"):
         return f"{page['url']}\nError ({error['kind']}): {error['message']}"
     cut = "\n… (cut: raise maxChars)" if page["truncated"] else ""
-    return "\n".join(part for part in (page["url"], page["title"], page["text"] + cut) if part)
+    refresh = f"(The page leads on to {page['refresh']}.)" if page.get("refresh") else ""
+    return "\n".join(part for part in (page["url"], page["title"], page["text"] + cut, refresh) if part)
 
 
 def _screenshot(value: Mapping[str, Any]) -> JsonValue:
@@ -88,12 +89,17 @@ def _memory_write(value: Mapping[str, Any]) -> JsonValue:
 def _memory_search(value: Mapping[str, Any]) -> JsonValue:
     """One item a line, its id first; then what there is to know of them."""
     found = [f"{item['id']}: {item['snippet']}" if isinstance(item, Mapping) else str(item) for item in value["items"]]
-    return "\n".join([*found, value["note"]]).rstrip("\n") or "(nothing found)"
+    return "\n".join([*found, _note(value)]).rstrip("\n") or "(nothing found)"
 
 
 def _memory_read(value: Mapping[str, Any]) -> JsonValue:
     """The text; then what there is to know of it."""
-    return f"{value['text']}\n\n{value['note']}" if value["note"] else value["text"]
+    note = _note(value)
+    return f"{value['text']}\n\n{note}" if note else value["text"]
+
+
+def _note(value: Mapping[str, Any]) -> str:
+    return in_own_words(value["note"], {row.tool: row.name for row in _ROWS})
 
 
 def _spawn(value: Mapping[str, Any]) -> JsonValue:
@@ -133,11 +139,7 @@ def _fail(error: ToolError) -> JsonValue:
 
 _STRING: Final[JsonObject] = {"type": "string"}
 _PATH: Final = Argument("path", {"type": "string", "description": "Relative to the workspace."}, required=True)
-_REGION: Final[JsonObject] = {
-    "type": "string",
-    "default": "full",
-    "description": "Of the desktop also left,top,width,height; of a page also `visible`.",
-}
+_REGION: Final[JsonObject] = {"type": "string", "default": "full"}
 _COUNT: Final[JsonObject] = {"type": "integer", "minimum": 1}
 
 _ROWS: Final = (
@@ -213,19 +215,24 @@ _ROWS: Final = (
             "desktop": FaceTool(
                 "screenshot",
                 "core/desktop.screenshot",
-                {"region": Argument("region", _REGION)},
+                {"region": Argument("region", {**_REGION, "description": "`full`, or left,top,width,height."})},
                 _screenshot,
+                description="Take a picture of the desktop and save it in the workspace.",
             ),
             "web": FaceTool(
                 "screenshot",
                 "core/web.screenshot",
                 {
-                    "url": Argument(
-                        "url", {"type": "string", "description": "The page, with type web."}, required=True
+                    "url": Argument("url", {"type": "string", "description": "The page."}, required=True),
+                    "region": Argument(
+                        "fullPage",
+                        {**_REGION, "description": "`full` or `visible`."},
+                        values={"full": True, "visible": False},
+                        default="full",
                     ),
-                    "region": Argument("fullPage", _REGION, values={"full": True, "visible": False}, default="full"),
                 },
                 _screenshot,
+                description="Take a picture of a web page and save it in the workspace.",
             ),
         },
     ),

@@ -89,17 +89,32 @@ class FaceTool(msgspec.Struct, frozen=True):
 
     def parameters(self, rows: Mapping[str, FaceTool]) -> dict[str, JsonValue]:
         """Return the JSON Schema of the arguments, with those of its rows."""
-        known = {name: argument for row in rows.values() for name, argument in row.arguments.items()}
+        known = list(dict.fromkeys(name for row in rows.values() for name in row.arguments))
         properties: dict[str, JsonValue] = {}
-        if self.chooser:
-            properties[self.chooser] = {"type": "string", "enum": list(rows), "default": next(iter(rows))}
-        properties |= {name: argument.schema for name, argument in known.items()}
-        schema: dict[str, JsonValue] = {"type": "object", "properties": properties}
         # A model fills one schema for all rows: arguments that only some of them need cannot be required.
         required = [name for name in known if all(name in row.required() for row in rows.values())]
+        if self.chooser:
+            first = next(iter(self.others))
+            properties[self.chooser] = {
+                "type": "string",
+                "enum": list(rows),
+                **({"default": first} if first in rows else {}),
+            }
+            required += [self.chooser] if first not in rows else []  # what is left out chooses a row that cannot run
+        properties |= {name: self._shown_argument(name, rows) for name in known}
+        schema: dict[str, JsonValue] = {"type": "object", "properties": properties}
         if required:
             schema["required"] = required
         return schema
+
+    def _shown_argument(self, name: str, rows: Mapping[str, FaceTool]) -> JsonObject:
+        """Return the schema of an argument of one or several rows, with what each says of it."""
+        shown = {value: row.arguments[name].schema for value, row in rows.items() if name in row.arguments}
+        first, *rest = shown.values()
+        if all(schema == first for schema in rest) and len(shown) == len(rows):
+            return first
+        said = [f"With {self.chooser} {value}: {schema['description']}" for value, schema in shown.items()]
+        return {**first, "description": " ".join(said)} if len(rows) > 1 else first
 
     def renamed(self, args: JsonObject) -> dict[str, JsonValue]:
         """Return the arguments of the hub's tool under the face's names, as far as it has them; for logs."""
@@ -119,7 +134,8 @@ class FaceTool(msgspec.Struct, frozen=True):
         if spec is None:
             return None
         schema = spec.input_schema if self.passes else self.parameters(usable)
-        description = self.description or spec.description
+        (only,) = usable.values() if len(usable) == 1 else (self,)
+        description = only.description or self.description or spec.description
         return replace(spec, description=description, input_schema=schema, output_schema={})
 
 
@@ -163,7 +179,7 @@ class Face(msgspec.Struct, frozen=True):
         if row is not None:
             row = next((each for each in row.rows().values() if each.tool == answer.tool), row)
         if answer.error is not None:
-            error = self._unknown(asked, answer.error) if row is None else _lacking(row, _worded_by(row, answer.error))
+            error = self._unknown(asked, answer.error) if row is None else self._worded(row, answer.error)
             return answer._replace(error=error, value=self.fail(error))
         if row is None:
             return answer
@@ -174,6 +190,10 @@ class Face(msgspec.Struct, frozen=True):
             return answer._replace(value=self.succeed(row.answer(value)))  # type: ignore[arg-type]
         except (KeyError, TypeError):  # cut beyond its structure, or of a tool that is not the hub's own
             return answer._replace(value=self.succeed(value))
+
+    def _worded(self, row: FaceTool, error: ToolError) -> ToolError:
+        names = {each.tool: name for name, known in self.tools.items() for each in known.rows().values()}
+        return _lacking(row, _worded_by(row, error, names))
 
     def _unknown(self, asked: str, error: ToolError) -> ToolError:
         if error.kind is not ErrorKind.TOOL_NOT_FOUND:
@@ -304,15 +324,29 @@ def _lacking(row: FaceTool, error: ToolError) -> ToolError:
     return ToolError(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False, details=details)
 
 
-# Errors name the hub's tool and arguments: users of the face are given the face's names.
+# Errors name the hub's tools and arguments: users of the face are given the face's names, and nothing that it lacks.
 
 
-def _worded_by(row: FaceTool, error: ToolError) -> ToolError:
+def in_own_words(text: str, names: Mapping[str, str]) -> str:
+    """Return a text of the hub with the face's names of its tools, by the hub's; one that the face lacks is "another
+    tool"."""
+    return _HUB_TOOL.sub(lambda found: names.get(found[0], "another tool"), text)
+
+
+def _worded_by(row: FaceTool, error: ToolError, tools: Mapping[str, str]) -> ToolError:
     names = {argument.to: name for name, argument in row.arguments.items() if argument.to not in (name, USER)}
     units = {argument.to: argument.scale for argument in row.arguments.values() if argument.scale != 1}
+    had = {argument.to for argument in row.arguments.values()}
+
+    def advised(found: re.Match[str]) -> str:
+        """Advice to set an argument, without it where the face does not have the argument."""
+        if row.passes or found["name"] in had:
+            return found[0]
+        return found["next"].upper() if found[0][0].isupper() else found["next"]
 
     def in_words(text: str) -> str:
-        text = text.replace(row.tool, row.name)
+        text = in_own_words(text, {**tools, row.tool: row.name})
+        text = _SETTING.sub(advised, text)
         return _NAME.sub(lambda found: names.get(found[1], found[1]) if _is_name(text, found) else found[0], text)
 
     def moved(violation: Violation) -> Violation:
@@ -329,6 +363,9 @@ def _worded_by(row: FaceTool, error: ToolError) -> ToolError:
     )
 
 
+_HUB_TOOL: Final = re.compile(r"\bcore/[a-z]+(?:\.[A-Za-z0-9]+)+")
+# "Raise maxBytes, or request less.": the alternative stands alone where there is no such argument.
+_SETTING: Final = re.compile(r"\b(?:raise|set) (?P<name>[a-z]\w*)(?: to \w+)?,? or (?P<next>\w)", re.IGNORECASE)
 _NAME: Final = re.compile(r"\b([A-Za-z][A-Za-z0-9]*)\b")
 _QUOTES: Final = frozenset("'\"`/")
 

@@ -51,7 +51,11 @@ DEPTH = 255
 """Most components of one path."""
 
 _EXAMPLE = 'Use a path relative to the workspace, such as "notes/today.md"'
-_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Without the joiners U+200C and U+200D, which some languages and emoji need.
+_INVISIBLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:")
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:[/\\]")
 
 
@@ -59,7 +63,8 @@ def check_path(path: str) -> str:
     """Return the path in normal form: relative, without `.`, `..` and doubled slashes; `.` is the workspace itself.
 
     Raises ToolFailure PATH_OUTSIDE_SANDBOX for an absolute path or one that leaves the workspace, INVALID_INPUT for one
-    that cannot name a file: empty, too long, with control characters, lone surrogates or backslashes.
+    that cannot name a file: empty, too long, a URL, with control or invisible characters, lone surrogates or
+    backslashes.
     """
     if not path:
         raise refuse(ErrorKind.INVALID_INPUT, f'The path is empty. {_EXAMPLE}, or "." for the workspace itself.')
@@ -71,6 +76,10 @@ def check_path(path: str) -> str:
     if _ABSOLUTE.match(path):
         raise refuse(
             ErrorKind.PATH_OUTSIDE_SANDBOX, f"Absolute paths are not allowed. {_EXAMPLE}, without a leading /."
+        )
+    if _URL.match(path):
+        raise refuse(
+            ErrorKind.INVALID_INPUT, f"The path is a URL. {_EXAMPLE}, without `{path.partition('/')[0][:40]}`."
         )
     if "\\" in path:
         raise refuse(ErrorKind.INVALID_INPUT, f"The path holds a backslash. {_EXAMPLE}, with / between folders.")

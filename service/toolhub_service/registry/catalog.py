@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
@@ -131,6 +132,24 @@ class _Batch:
     remove: set[str] = field(default_factory=set)
 
 
+@contextmanager
+def naming_entry(index: int, name: str, *, of: int) -> Iterator[None]:
+    """Begin the message of a failure with the entry of the batch that caused it: `tools[1] (acme/x): …`. A batch of one
+    needs none."""
+    try:
+        yield
+    except HubFailure as failure:
+        if of == 1:
+            raise
+        message = f"tools[{index}] ({name}): {failure.message}"
+        raise HubFailure(failure.reason, message, retry_after_s=failure.retry_after_s, **failure.metadata) from failure
+    except ToolFailure as failure:
+        if of == 1:
+            raise
+        message = f"tools[{index}] ({name}): {failure.error.message}"
+        raise ToolFailure(msgspec.structs.replace(failure.error, message=message)) from failure
+
+
 class ToolCatalog:
     """In-memory implementation of the Catalog port."""
 
@@ -196,10 +215,16 @@ class ToolCatalog:
 
     def check_all(self, specs: Iterable[ToolSpec], *, replace: bool = False) -> None:
         """Raise the HubFailure of the first tool that `register_all` would refuse; it says how many more there are."""
-        refused = list(self._check_all(specs, _Batch(), replace=replace).values())
-        if refused:
-            first, others = refused[0], len(refused) - 1
-            more = f" ({others} more were refused; nothing was registered.)" if others else ""
+        named = list(specs)
+        refused = self._check_all(named, _Batch(), replace=replace)
+        if not refused:
+            return
+        name, first = next(iter(refused.items()))
+        others = len(refused) - 1
+        more = f" ({others} more were refused; nothing was registered.)" if others else ""
+        # The last of that name: of two alike the second is refused.
+        index = max(at for at, spec in enumerate(named) if spec.name == name)
+        with naming_entry(index, name, of=len(named)):
             raise HubFailure(first.reason, first.message + more, retry_after_s=first.retry_after_s, **first.metadata)
 
     def register_builtins(self, specs: Iterable[ToolSpec]) -> None:

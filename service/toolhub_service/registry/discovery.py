@@ -27,7 +27,7 @@ from toolhub_service.domain.source import (
     ToolSource,
 )
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.registry.catalog import CatalogChange, ToolCatalog, skeleton
+from toolhub_service.registry.catalog import CatalogChange, ToolCatalog, naming_entry, skeleton
 from toolhub_service.registry.cooperative import CpuClock
 from toolhub_service.registry.offers import REGISTERED_MAX, MakeRegistered, SourceTools
 from toolhub_service.registry.pin_ledger import PinLedger
@@ -263,7 +263,10 @@ class Sources:
 
         Raises HubFailure, ToolFailure TOOL_UNAVAILABLE for a source that has not been read yet, and as `PinStore`.
         """
-        definitions = [await self._registrable(spec, specs) for spec in specs]
+        definitions = []
+        for index, spec in enumerate(specs):
+            with naming_entry(index, spec.name, of=len(specs)):
+                definitions.append(await self._registrable(spec, specs))
         self._catalog.check_all((definition.spec for definition in definitions), replace=replace)
         controllers = {spec.source: self._controller(spec.source) for spec in specs}
         await self._ledger.register(

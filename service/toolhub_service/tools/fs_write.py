@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -221,6 +222,7 @@ class Move(Tool["Move.In", "Move.Out"]):
 
 
 _SHOWN_LINES = 10
+_LONE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 
 
 class EditText(Tool["EditText.In", "EditText.Out"]):
@@ -228,7 +230,8 @@ class EditText(Tool["EditText.In", "EditText.Out"]):
     description = (
         "Replace oldText by newText in a UTF-8 text file of the workspace. oldText must match exactly, white space "
         "included, and occur expectedCount times (once by default); otherwise nothing changes and the error says how "
-        "often and in which lines it occurs. Give more surrounding text to make a match unique."
+        "often and in which lines it occurs. Give more surrounding text to make a match unique. In a file whose lines "
+        "end with CRLF a line end may be written as \\n."
     )
     tags = ("files", "write", "edit", "text")
     capabilities = frozenset({WRITE_FS})
@@ -301,6 +304,9 @@ def _edited(file: SourceFile, args: EditText.In, max_bytes: int, stop: threading
     except UnicodeDecodeError as error:
         raise undecodable(file.path, "utf-8", error.start) from error
     old, new = encoded(args.old_text, "utf-8"), encoded(args.new_text, "utf-8")
+    if b"\r\n" in data and _LONE_LINE_FEED.search(data) is None:
+        # Models write \n: in a file of CRLF it means the file's own line end, and a mixture helps nobody.
+        old, new = _LONE_LINE_FEED.sub(b"\r\n", old), _LONE_LINE_FEED.sub(b"\r\n", new)
     count = data.count(old)
     if count != args.expected_count:
         raise _unexpected(data, old, count, args.expected_count)

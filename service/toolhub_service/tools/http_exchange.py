@@ -20,10 +20,10 @@ from toolhub_service.domain.tool import NETWORK, Annotations, ArgumentRole, Cost
 from toolhub_service.guards.headers import Headers, check_request_headers, shown_response_headers
 from toolhub_service.guards.secrets import Mask, Redactor
 from toolhub_service.guards.urls import URL_MAX_BYTES, parse_url, shown_url
+from toolhub_service.tools.charsets import charset_of_body
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest, HttpResponse
 from toolhub_service.tools.egress.wire import CHECK_EFFECT, JsonBodies, Repeat
-from toolhub_service.tools.fs_values import check_encoding
 from toolhub_service.tools.hiding import masked_cut
 from toolhub_service.tools.host_credentials import HostCredentials, named_at, opened_as_caller
 from toolhub_service.tools.threads import to_thread_if_large
@@ -71,8 +71,9 @@ def marked_text(answer: Answer, context: ToolContext) -> str:
 
 
 def text_of(data: bytes, content_type: str, *, is_cut: bool) -> str:
-    """Return the text of a body, by its declared charset (UTF-8 when none or unknown); nothing is sniffed."""
-    decoder = codecs.getincrementaldecoder(_charset(content_type))(errors="replace")
+    """Return the text of a body, by its byte-order mark or the charset that the server or, of HTML and XML, the page
+    declares (UTF-8 when none or unknown); nothing is guessed."""
+    decoder = codecs.getincrementaldecoder(charset_of_body(data, content_type))(errors="replace")
     text = decoder.decode(data, final=not is_cut)
     return text.removeprefix("\ufeff")
 
@@ -173,17 +174,6 @@ def too_large(response: HttpResponse, max_bytes: int, *, by_policy: bool) -> Too
         max_bytes=max_bytes,
         announced_bytes=response.announced_bytes,
     )
-
-
-def _charset(content_type: str) -> str:
-    for parameter in content_type.split(";")[1:]:
-        name, _, value = parameter.partition("=")
-        if name.strip().lower() == "charset":
-            try:
-                return check_encoding(value.strip().strip("\"'"))
-            except ToolFailure:
-                return "utf-8"
-    return "utf-8"
 
 
 def _retry_after_s(response: HttpResponse) -> float | None:

@@ -314,8 +314,8 @@ class HttpFetchText(FetchTool[FetchInput, "HttpFetchText.Out"]):
     name = "core/http.fetchText"
     description = (
         "Fetch a web page or any other URL and return the body as text, with status and headers. A 4xx or 5xx "
-        "status is a result, not an error. Longer bodies are cut at maxBytes and marked. For JSON use "
-        "core/http.fetchJson, for files core/http.downloadFile."
+        "status is a result, not an error. Longer bodies are cut at maxBytes and marked. To read an article use "
+        "core/web.fetch, for JSON core/http.fetchJson, for files core/http.downloadFile."
     )
     tags = ("http", "web")
     examples = (Example("Read a page", {"url": "https://example.com/"}),)

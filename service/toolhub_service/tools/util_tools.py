@@ -157,22 +157,22 @@ class JsonSelect(Tool["JsonSelect.In", "JsonSelect.Out"]):
     name = "core/util.json.select"
     description = (
         "Select, filter or reshape a part of a JSON value, to pass on less. JMESPath (default) returns one value, null "
-        "when nothing matches; JSONPath (RFC 9535, starts with $) returns the list of all matches. "
-        "Work and result are bounded."
+        "when nothing matches; JSONPath (RFC 9535) is recognized by the $ that it starts with, such as $.a[*].b, and "
+        "returns the list of all matches. Work and result are bounded."
     )
     tags = ("json", "jmespath", "jsonpath", "select", "filter", "query", "util")
     annotations = Annotations(read_only=True, idempotent=True)
     examples = (
         Example("Filter a list and take a field", {"json": _BOOKS, "path": "books[?price < `10`].title"}),
-        Example(
-            "The same in JSONPath", {"json": _BOOKS, "path": "$.books[?@.price < 10].title", "language": "jsonpath"}
-        ),
+        Example("The same in JSONPath", {"json": _BOOKS, "path": "$.books[?@.price < 10].title"}),
     )
 
     class In(ToolInput, frozen=True):
         json: Annotated[Any, Meta(description="The value to select from: an object or array, not JSON as text.")]
         path: Annotated[str, Meta(description="The JMESPath or JSONPath expression.", min_length=1, max_length=2048)]
-        language: Annotated[Language, Meta(description="Which language the path is written in.")] = "jmespath"
+        language: Annotated[
+            Language, Meta(description="Which language the path is written in; one that starts with $ is JSONPath.")
+        ] = "jmespath"
 
     class Out(ToolOutput, frozen=True):
         value: Any
@@ -184,8 +184,10 @@ class JsonSelect(Tool["JsonSelect.In", "JsonSelect.Out"]):
     async def run(self, args: JsonSelect.In, context: ToolContext) -> JsonSelect.Out:
         from toolhub_service.tools.query import select
 
-        value = await self._steps.run(partial(select, args.json, args.path, args.language), context)
-        context.proves(EvidenceType.TOOL, args.path[:200], f"Selected by {args.language}: {_shape(value)}.")
+        # No JMESPath expression starts with $.
+        language: Language = "jsonpath" if args.path.lstrip().startswith("$") else args.language
+        value = await self._steps.run(partial(select, args.json, args.path.strip(), language), context)
+        context.proves(EvidenceType.TOOL, args.path[:200], f"Selected by {language}: {_shape(value)}.")
         return self.Out(value=value)
 
 

@@ -17,7 +17,7 @@ from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, SourceService, SourceStatus, known_to
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.foreign_text import without_controls
-from toolhub_service.registry.catalog import ToolCatalog, totals_of, unknown_tool
+from toolhub_service.registry.catalog import ToolCatalog, naming_entry, totals_of, unknown_tool
 from toolhub_service.registry.discovery import unknown_source
 from toolhub_service.registry.listing import UNCOUNTED, PageRequest, Viewer, list_tools
 from toolhub_service.registry.pin_ledger import find_pin
@@ -164,10 +164,12 @@ class RegistryServicer(registry_service_pb2_grpc.RegistryServiceServicer):
             async for message in messages:
                 yield message
 
-    async def _register(self, messages: Iterable[tool_pb2.ToolSpec], *, upsert: bool) -> list[tool_pb2.ToolSpec]:
-        wanted = [to_spec(message) for message in messages]
-        for spec in wanted:
-            self._check_changes(spec.name.partition("/")[0])
+    async def _register(self, messages: Sequence[tool_pb2.ToolSpec], *, upsert: bool) -> list[tool_pb2.ToolSpec]:
+        wanted = []
+        for index, message in enumerate(messages):
+            with naming_entry(index, message.name, of=len(messages)):
+                wanted.append(to_spec(message))
+                self._check_changes(message.name.partition("/")[0])
         specs = await self.sources.register(wanted, replace=upsert, by=current_principal().id)
         await self._audit(EventType.TOOL_REGISTERED, specs)
         return [from_spec(spec, full=True) for spec in specs]

@@ -71,6 +71,8 @@ async def test_tools_of_every_type_are_called_through_the_hub_and_checked_by_pol
         assert denied.error.kind == error_pb2.ERROR_KIND_POLICY_DENIED
         rows = await hub.value("acme/sales.query", {"connection": "sales", "query": "SELECT id FROM orders"})
         assert rows["rows"] == [[7]]
+        short = await hub.value("acme/sales.query", {"query": "SELECT id FROM orders", "limit": 5})
+        assert short["rows"] == [[7]]
         other = await hub.invoke("acme/sales.query", {"connection": "other", "query": "SELECT id FROM orders"})
         assert "`connection` must name one of: sales" in other.error.message
         broken = await hub.invoke("custom/acme_broken_query", {})

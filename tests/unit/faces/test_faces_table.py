@@ -93,6 +93,9 @@ def test_large_arguments_are_translated_where_they_are_read() -> None:
         ("`/timeoutMs` must be at most 60,000.", "`/timeout` must be at most 60,000."),
         ("Raise timeoutMs of core/http.request, or send no body.", "Raise timeout of HTTPRequest, or send no body."),
         ("The text of a URL is bodyless and headersX.", "The text of a URL is bodyless and headersX."),
+        ("It is too large. Raise maxBytes, or request less.", "It is too large. Request less."),
+        ("Read it with core/fs.readText.", "Read it with FileRead."),
+        ("It is too large: use core/http.downloadFile.", "It is too large: use another tool."),
     ],
 )
 def test_an_error_uses_the_names_of_the_face(message: str, expected: str) -> None:
@@ -113,3 +116,18 @@ def test_a_tool_that_the_hub_lacks_is_not_available_and_a_name_that_the_face_lac
     assert unknown.error is not None
     assert unknown.error.kind is ErrorKind.TOOL_NOT_FOUND
     assert face.ask(CALL._replace(tool="core/fs.readText")).tool == "countbot:core/fs.readText"
+
+
+async def test_a_screenshot_that_only_pages_can_have_speaks_of_pages_alone_and_wants_its_type(tmp_path: Path) -> None:
+    catalog = {spec.name: spec for spec in await configured_tools(Settings(data_dir=str(tmp_path)))}
+    row = countbot().tools["screenshot"]
+    web = row.shown(lambda tool: catalog[tool] if tool == "core/web.screenshot" else None)
+    assert web is not None
+    assert web.description == "Take a picture of a web page and save it in the workspace."
+    schema: Any = web.input_schema
+    assert schema["properties"]["type"] == {"type": "string", "enum": ["web"]}
+    assert schema["required"] == ["url", "type"]
+    assert "desktop" not in str(schema)
+    both: Any = row.shown(catalog.get)
+    region = both.input_schema["properties"]["region"]["description"]
+    assert region == "With type desktop: `full`, or left,top,width,height. With type web: `full` or `visible`."

@@ -104,7 +104,7 @@ async def test_an_ambiguous_text_is_refused_with_its_places(calls: FileCalls) ->
     ("content", "old", "hint"),
     [
         ("a\n", "b", "Read the file again"),
-        ("a\r\nb\r\n", "a\nb", "CRLF"),
+        ("a\r\nb\r\nc\n", "a\nb", "CRLF"),
         ("if x:\n\ty\n", "if x:\n    y", "white space"),
     ],
 )
@@ -115,6 +115,17 @@ async def test_a_text_that_does_not_occur_is_refused_with_a_hint(
     failure = await calls.refused("editText", path="f", oldText=old, newText="")
     assert failure.error.kind is ErrorKind.INVALID_INPUT
     assert hint in failure.error.message
+
+
+async def test_an_edit_keeps_the_line_ends_of_the_file(calls: FileCalls) -> None:
+    calls.put("crlf", b"a\r\nb\r\n")
+    await calls("editText", path="crlf", oldText="a\nb", newText="a\nc\nb")
+    assert (calls.root / "crlf").read_bytes() == b"a\r\nc\r\nb\r\n"
+    await calls("editText", path="crlf", oldText="c\r\n", newText="")
+    assert (calls.root / "crlf").read_bytes() == b"a\r\nb\r\n"
+    calls.put("mixed", b"a\r\nb\n")
+    await calls("editText", path="mixed", oldText="b", newText="b\nc")
+    assert (calls.root / "mixed").read_bytes() == b"a\r\nb\nc\n"
 
 
 async def test_edits_of_what_cannot_be_edited_are_refused(calls: FileCalls) -> None:

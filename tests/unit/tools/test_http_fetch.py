@@ -59,6 +59,22 @@ async def test_text_comes_with_status_and_headers_for_any_status(services: HttpS
         ("text/html; charset=unicode_escape", b"\\u0041", "\\u0041"),
         ("text/html; charset=nonsense", "ä".encode(), "ä"),
         ("text/html", b"\xef\xbb\xbfabc", "abc"),
+        ("text/html; charset=iso-8859-1", "\ufeffgrün".encode(), "grün"),
+        ("text/plain", "\ufeffhi".encode("utf-16-le"), "hi"),
+        ("text/html", '<meta charset="gbk">中文'.encode("gbk"), '<meta charset="gbk">中文'),
+        (
+            "text/html",
+            '<meta http-equiv="Content-Type" content="text/html; charset=Shift_JIS">日本'.encode("cp932"),
+            '<meta http-equiv="Content-Type" content="text/html; charset=Shift_JIS">日本',
+        ),
+        ("text/html; charset=utf-8", "<meta charset=gbk>ä".encode(), "<meta charset=gbk>ä"),
+        ("text/html", "<meta charset=utf-16>ä".encode(), "<meta charset=utf-16>ä"),
+        (
+            "application/xml",
+            '<?xml version="1.0" encoding="koi8-r"?>да'.encode("koi8-r"),
+            '<?xml version="1.0" encoding="koi8-r"?>да',
+        ),
+        ("text/plain", b"<meta charset=gbk>\xd6\xd0", "<meta charset=gbk>\ufffd\ufffd"),
     ],
 )
 async def test_text_is_decoded_by_the_declared_charset(

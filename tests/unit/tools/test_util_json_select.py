@@ -34,6 +34,10 @@ async def test_jmespath_is_the_default() -> None:
     assert await called(JsonSelect(), json=[1, 2], path="[1]") == {"value": 2}
 
 
+async def test_a_path_that_starts_with_a_dollar_is_jsonpath_without_saying_so() -> None:
+    assert await called(JsonSelect(), json={"a": [{"b": 1}, {"b": 2}]}, path="$.a[*].b") == {"value": [1, 2]}
+
+
 async def test_examples_work() -> None:
     for example in JsonSelect.examples:
         assert (await called(JsonSelect(), **example.args))["value"] == ["Emma"]

@@ -67,6 +67,10 @@ class Page(ToolOutput, frozen=True):
     title: str
     text: str
     truncated: Annotated[bool, Meta(description="Whether there was more text, or more of the page.")]
+    refresh: Annotated[
+        str | UnsetType,
+        Meta(description="Where the page sends its reader by itself (meta refresh). Not followed: fetch it if wanted."),
+    ] = UNSET
     links: list[PageLinkOut] | UnsetType = UNSET
     error: PageError | UnsetType = UNSET
 
@@ -170,6 +174,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
             title=reading.title,
             text=reading.text,
             truncated=reading.is_cut or raw.is_cut,
+            refresh=reading.refresh or UNSET,
             links=links,
         )
 

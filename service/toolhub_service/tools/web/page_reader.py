@@ -74,6 +74,8 @@ class PageReading(msgspec.Struct, frozen=True):
     links: list[PageLink]
     charset: str
     engine: str
+    refresh: str = ""
+    """Where the page sends its reader by itself; empty: nowhere."""
 
 
 class PageReader:

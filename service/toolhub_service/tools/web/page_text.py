@@ -11,6 +11,8 @@ import re
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
+from toolhub_service.tools.charsets import canonical, charset_of_mark, declared_within
+
 LINKS_MAX = 200
 _LINK_TEXT_CHARS = 200
 _LINK_URL_CHARS = 2_000
@@ -66,10 +68,10 @@ class PageText(HTMLParser):
         # Links do not nest (HTML §4.5.1): a second <a> ends the first.
         elif tag == "a":
             self._end_link()
-            self._target = self._absolute(dict(attrs).get("href") or "")
+            self._target = self.absolute(dict(attrs).get("href") or "")
             self._link_from = len(self._parts)
         elif tag == "base" and (href := dict(attrs).get("href")):
-            self._base_url = self._absolute(href) or self._base_url
+            self._base_url = self.absolute(href) or self._base_url
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -129,7 +131,7 @@ class PageText(HTMLParser):
         if self._markdown and text and "\n" not in shown.strip():
             self._parts[self._link_from :] = [f"[{text}]({target})"]
 
-    def _absolute(self, href: str) -> str:
+    def absolute(self, href: str) -> str:
         """Return the absolute URL; empty when it is none of the web."""
         if not href or href.startswith("#") or len(href) > _LINK_URL_CHARS:
             return ""
@@ -147,39 +149,29 @@ def title_of(page: str) -> str:
     return " ".join(html.unescape(found[1]).split())[:_TITLE_CHARS] if found else ""
 
 
+_METAS = re.compile(r"<meta\b[^<>]{0,2000}>", re.IGNORECASE)
+_REFRESHES = re.compile(r"http-equiv\s{0,20}=\s{0,20}[\"']?\s{0,20}refresh\b", re.IGNORECASE)
+_REFRESH_TO = re.compile(
+    r"content\s{0,20}=\s{0,20}[\"']?[\s\d.]{0,20}[;,]\s{0,20}(?:url\s{0,20}=)?\s{0,20}[\"']?([^\"'<>]+)", re.IGNORECASE
+)
+
+
+def refresh_of(page: str, url: str) -> str:
+    """Return the absolute address that the page sends its reader to (`<meta http-equiv=refresh>`); empty for none."""
+    for found in _METAS.finditer(page[:500_000]):
+        target = _REFRESH_TO.search(found[0]) if _REFRESHES.search(found[0]) else None
+        if target is not None:
+            return PageText(url, markdown=False).absolute(html.unescape(target[1]))
+    return ""
+
+
 def without_tags(page: str) -> str:
     """Return the page with every tag removed, as a last resort."""
     return _BLANK_LINES.sub("\n\n", html.unescape(_ANY_TAG.sub(" ", page))).strip()
 
 
-# The charset of a page: as the server declares, as the page declares, or as detected (WHATWG Encoding §4.2 for labels
-# that mean a larger charset).
+# The charset of a page: as the server declares, as the page declares, or as detected.
 
-_LABELS = {
-    "ascii": "cp1252",
-    "us-ascii": "cp1252",
-    "iso-8859-1": "cp1252",
-    "latin1": "cp1252",
-    "latin-1": "cp1252",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
-    "x-gbk": "gb18030",
-    "shift_jis": "cp932",
-    "shift-jis": "cp932",
-    "sjis": "cp932",
-    "x-sjis": "cp932",
-    "euc-kr": "cp949",
-    "ks_c_5601-1987": "cp949",
-    "iso-8859-9": "cp1254",
-    "tis-620": "cp874",
-    "utf8": "utf-8",
-    "x-cp1251": "cp1251",
-    "win-1251": "cp1251",
-}
-_BOMS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
-_META = re.compile(rb"<meta[^<>]{0,300}?charset\s{0,20}=\s{0,20}[\"']?\s{0,20}([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
-_XML = re.compile(rb"^\s{0,100}<\?xml[^<>]{0,100}?encoding\s{0,20}=\s{0,20}[\"']([A-Za-z0-9_:.-]{1,40})")
-_PRESCAN_BYTES = 8_192
 _DETECTION_BYTES = 64 * 1024
 
 
@@ -188,13 +180,9 @@ def decoded(data: bytes, declared: str, *, is_cut: bool) -> tuple[str, str]:
 
     `is_cut`: whether the data are truncated, so that the last character may be incomplete.
     """
-    for mark, name in _BOMS:
-        # A byte-order mark overrides the server's declaration (WHATWG Encoding, BOM sniff).
-        if data.startswith(mark):
-            return data.decode(name, "replace"), name.removesuffix("-sig")
-    beginning = data[:_PRESCAN_BYTES]
-    declared_within = [found[1].decode("ascii") for pattern in (_XML, _META) if (found := pattern.search(beginning))]
-    names = [_canonical(name) for name in (declared, *declared_within) if name]
+    if marked := charset_of_mark(data):
+        return data.decode(marked, "replace"), marked.removesuffix("-sig")
+    names = [canonical(name) for name in (declared, *declared_within(data)) if name]
     # Non-ASCII text that is valid UTF-8 is UTF-8: a single-byte charset fits any data, even by mistake.
     if not data.isascii() and names and names[0] != "utf-8" and not _is_multibyte(names[0]):
         names.insert(0, "utf-8")
@@ -204,18 +192,6 @@ def decoded(data: bytes, declared: str, *, is_cut: bool) -> tuple[str, str]:
             return text, name
     guess = _detected(data[:_DETECTION_BYTES]) or (names[0] if names else "utf-8")
     return data.decode(guess, "replace"), guess
-
-
-def _canonical(label: str) -> str:
-    """Return Python's name of a charset; empty when it is no charset."""
-    name = label.strip().lower()
-    name = _LABELS.get(name, name)
-    try:
-        # Codecs such as `hex` or `zlib` are no charsets: they cannot decode a letter and raise.
-        b"a".decode(name)
-    except (LookupError, ValueError):
-        return ""
-    return name
 
 
 def _is_multibyte(name: str) -> bool:
@@ -237,4 +213,4 @@ def _detected(data: bytes) -> str:
     from charset_normalizer import from_bytes
 
     best = from_bytes(data).best()
-    return _canonical(best.encoding) if best is not None else ""
+    return canonical(best.encoding) if best is not None else ""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from toolhub_service.tools.web.page_text import PageText, decoded, title_of, without_tags
+from toolhub_service.tools.web.page_text import PageText, decoded, refresh_of, title_of, without_tags
 
 MEMORY_BYTES = 1024 * 1024 * 1024
 _CPU_A_PAGE_S = 20
@@ -128,7 +128,8 @@ def read_page(asked: dict[str, Any], data: bytes) -> dict[str, Any]:
     limit = asked["max_chars"]
     reading["is_cut"] = reading["is_cut"] or len(reading["text"]) > limit
     reading["text"] = reading["text"][:limit]
-    return {**reading, "title": title_of(page) if asked["html"] else "", "charset": charset}
+    title, refresh = (title_of(page), refresh_of(page, asked["url"])) if asked["html"] else ("", "")
+    return {**reading, "title": title, "refresh": refresh, "charset": charset}
 
 
 def _bound_cpu() -> None:
