@@ -86,14 +86,13 @@ def robot(harness: JobsHarness) -> Client:
 @pytest.mark.promise("jobs.any-tool")
 async def test_any_tool_runs_as_a_job_and_is_followed_from_its_beginning(robot: Client) -> None:
     job = await robot.submit(ECHO, {"text": "hello"}, request_id="r-1", task_id="t-1", purpose="to see")
-    assert (state(job.status), job.status.sequence) == ("QUEUED", 1)
     assert (job.tool, job.principal, job.request_id, job.task_id) == (ECHO, "robot", "r-1", "t-1")
     assert (job.purpose, len(job.args_digest), len(job.tool_digest)) == ("to see", 64, 64)
     assert job.deadline.ToMilliseconds() - job.created_at.ToMilliseconds() == 3_600_000
     history = await robot.ended(job.job_id)
     assert is_gapless(history)
-    last = history[-1]
-    assert state(last) == "SUCCEEDED"
+    first, last = history[0], history[-1]
+    assert (state(first), first.sequence, state(last)) == ("QUEUED", 1, "SUCCEEDED")
     assert json.loads(last.result.result_json) == {"text": "hello"}
     assert last.result.call_id == job.call_id
     kept = await robot.job(job.job_id)
