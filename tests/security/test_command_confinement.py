@@ -139,7 +139,8 @@ def test_a_serving_hub_hides_its_memory_and_environment_from_other_processes_of_
     """Fails at befa727: any program of the hub's user reads the environment. Both run without capabilities."""
     bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
     serve = [sys.executable, "-m", "toolhub_service", "serve", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)]
-    environment = {**os.environ, "TOOLHUB_METRICS_LISTEN": "127.0.0.1:0"}
+    ports = {"TOOLHUB_METRICS_LISTEN": "127.0.0.1:0", "TOOLHUB_SERVER_MCP_LISTEN": "127.0.0.1:0"}
+    environment = {**os.environ, **ports}
     with subprocess.Popen([*bare, *serve], stdout=subprocess.PIPE, env=environment) as hub:
         try:
             assert hub.stdout is not None
