@@ -46,6 +46,7 @@ gen: setup ## generate gen/ from proto/
 
 docs: setup ## write the pages of docs/ that are made from the code
 	@python .ci/docs
+	@python .ci/third_party.py
 
 fmt: setup ## format code and contract
 	@ruff format --quiet .
@@ -78,6 +79,7 @@ check-gen: setup
 
 check-docs: setup
 	@python .ci/docs --check
+	@python .ci/third_party.py --check
 
 check-locks: setup
 	@.ci/check-locks

@@ -105,6 +105,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_of_tests(wheel: 
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = archive.read(f"tool_hub-{__version__}.dist-info/METADATA").decode()
+        licence = archive.read(f"tool_hub-{__version__}.dist-info/licenses/LICENSE").decode()
     wanted = set()
     for package in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
         folder = ROOT / package
@@ -117,6 +118,16 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_of_tests(wheel: 
         PYPROJECT["project"]["optional-dependencies"]
     )
     assert f"\nVersion: {__version__}\n" in metadata
+    assert "\nLicense-Expression: Apache-2.0\n" in metadata
+    assert licence == (ROOT / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize("folder", ["clients/go", "clients/python", "clients/ts", "gen/go"])
+def test_every_package_has_the_licence_of_the_repository(folder: str) -> None:
+    """Each is published from its own folder, and a module of Go takes nothing from outside of it."""
+    assert (ROOT / folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    stated = [(ROOT / folder / name) for name in ("pyproject.toml", "package.json") if (ROOT / folder / name).exists()]
+    assert all("Apache-2.0" in path.read_text() for path in stated)
 
 
 @pytest.mark.promise("packaging.wheel")
