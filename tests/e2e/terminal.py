@@ -106,9 +106,9 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._descriptor, keys)
 
-    def wait_for(self, words: str) -> str:
+    def wait_for(self, words: str, within_s: float = _WAIT_S) -> str:
         """Everything shown, once it holds the words."""
-        ends_s = time.monotonic() + _WAIT_S
+        ends_s = time.monotonic() + within_s
         while words not in self.text:
             assert self._read(ends_s), f"ended or waited in vain for {words!r}; shown was:\n{self.text}"
         return self.text

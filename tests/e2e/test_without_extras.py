@@ -50,5 +50,5 @@ def test_each_tool_that_lacks_its_library_names_the_extra_that_brings_it(tmp_pat
     findings = json.loads(result.stdout)["findings"]
     optional = "\n".join(finding["told"] for finding in findings if finding["name"] == "optional")
     for extra, tools in EXTRAS.items():
-        (line,) = [line for line in optional.splitlines() if f"'tool-hub[{extra}]'" in line]
+        (line,) = [line for line in optional.splitlines() if f"extras install {extra}" in line]
         assert all(tool in line for tool in tools), line
