@@ -29,7 +29,7 @@ def give_up(reason: str) -> NoReturn:
 def need_extra(module: str, extra: str) -> None:
     """For tests, and for modules of tests whose every test needs the extra."""
     if find_spec(module) is None:
-        give_up(f"{module} is not installed: pip install 'tool-hub[{extra}]'")
+        give_up(f"{module} is not installed: toolhub extras install {extra}")
 
 
 def need_program(name: str, how: str = "make setup") -> str:

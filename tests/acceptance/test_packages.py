@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,37 @@ async def test_the_wheel_with_an_extra_answers_a_call_that_needs_it(
     await TRIALS[extra](ExtraEnvironment(home / "bin", tmp_path, request))
 
 
+def test_the_pip_of_python_resolves_all_extras_of_the_checkout_at_once(tmp_path: Path) -> None:
+    """The pip that came with this Python, without a list of pins: pip 23.2 ended with an AssertionError."""
+    home = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", str(home), cwd=tmp_path, within_s=_INSTALL_S)
+    extras = ",".join(PYPROJECT["project"]["optional-dependencies"])
+    resolve = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--dry-run", f"{ROOT}[{extras}]")
+    run(str(home / "bin/python"), *resolve, cwd=tmp_path, within_s=_INSTALL_S)
+
+
+def test_every_pair_of_extras_resolves(uv: str, tmp_path: Path) -> None:
+    for pair in combinations(PYPROJECT["project"]["optional-dependencies"], 2):
+        extras = [f"--extra={extra}" for extra in pair]
+        compile_ = (uv, "pip", "compile", "--quiet", "--no-header", *extras, str(ROOT / "pyproject.toml"))
+        assert run(*compile_, cwd=tmp_path, within_s=_INSTALL_S), pair
+
+
+def test_an_installed_hub_adds_the_packages_of_an_extra(wheel: Path, locked: Path, tmp_path: Path) -> None:
+    home = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", str(home), cwd=tmp_path, within_s=_INSTALL_S)
+    install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(locked))
+    run(str(home / "bin/python"), *install, str(wheel), cwd=tmp_path, within_s=_INSTALL_S)
+    toolhub = str(home / "bin/toolhub")
+    before = run(toolhub, "extras", "list", cwd=tmp_path)
+    assert re.search(r"^desktop +no ", before, re.MULTILINE)
+    said = run(toolhub, "extras", "install", "desktop", cwd=tmp_path, within_s=_INSTALL_S)
+    assert said.endswith("Installed: desktop. Restart a hub that is running.\n")
+    assert re.search(r"^desktop +yes ", run(toolhub, "extras", "list", cwd=tmp_path), re.MULTILINE)
+
+
 def test_uvx_starts_the_wheel_by_the_name_of_its_package(wheel: Path, locked: Path, uv: str, tmp_path: Path) -> None:
-    """`uvx tool-hub serve`, but for where the package comes from."""
+    """As `uvx --from WHEEL toolhub serve`, by the other name of the program."""
     program = [
         uv,
         "tool",

@@ -132,7 +132,7 @@ async def test_without_the_extra_the_hub_serves_grpc_and_names_what_to_install(
 ) -> None:
     monkeypatch.setattr(listener, "find_spec", lambda _: None)
     async with running_hub(tmp_path, settings={"server": {"mcp": {"listen": "127.0.0.1:0"}}}) as hub:
-        assert hub.hub.mcp.problem == "not served: pip install 'tool-hub[mcp]'"
+        assert hub.hub.mcp.problem == "not served: toolhub extras install mcp"
         assert (await hub.value("core/util.time.now"))["iso"]
         findings = {finding.name: finding for finding in await settings_checks(hub.hub.settings)}
         assert findings["mcp port"].text == "the MCP SDK is not installed: no MCP client can connect"

@@ -126,10 +126,10 @@ class AdapterSuite:
     async def test_no_work_is_left_when_the_deadline_has_passed(self, prepared: Prepared) -> None:
         async def late(timeout_s: float) -> None:
             deadline_s = asyncio.get_running_loop().time() + timeout_s
+            # An id of its own: some upstreams answer a repeated one with the work that was ended before.
+            call = granted(prepared.waits, deadline_s=deadline_s, call_id=f"late-{timeout_s * 1_000:.0f}")
             with pytest.raises((TimeoutError, ToolFailure)):
                 async with asyncio.timeout_at(deadline_s):
-                    # An id of its own: some upstreams answer a repeated one with the work that was ended before.
-                    call = granted(prepared.waits, deadline_s=deadline_s, call_id=f"late-{timeout_s * 1_000:.0f}")
                     await prepared.adapter.execute(call, SILENT)
 
         await overtaken(late, lambda _: prepared.started.is_set(), first_s=0.05)

@@ -141,7 +141,7 @@ async def test_a_tool_without_its_library_names_the_extra(tmp_path: Path, monkey
         for extra, (tool, args) in calls.items():
             result = await hub.invoke(tool, args)
             assert result.error.kind == error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
-            assert f"pip install 'tool-hub[{extra}]'" in str(result.error.details["reason"])
+            assert f"toolhub extras install {extra}" in str(result.error.details["reason"])
 
 
 async def test_the_desktop_and_a_part_of_it_are_shown(tmp_path: Path, display: str) -> None:

@@ -126,7 +126,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 def chromium() -> str:
     """Path of the system's Chromium, where there is what drives it."""
     if find_spec("playwright") is None:
-        give_up("playwright is not installed: pip install 'tool-hub[browser]'")
+        give_up("playwright is not installed: toolhub extras install browser")
     return _program(CHROMIUM)
 
 

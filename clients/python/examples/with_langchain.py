@@ -1,4 +1,4 @@
-"""The hub's tools as LangChain's: `pip install "toolhub-client[langchain]"`.
+"""The hub's tools as LangChain's: `pip install "clients/python[langchain]"`.
 
 Start a hub with `make run`, then: python with_langchain.py [ADDRESS]
 It makes the calls that a model would; `create_agent(model, tools)` of the package langchain asks one.

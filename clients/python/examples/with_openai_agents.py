@@ -1,4 +1,4 @@
-"""An agent of the OpenAI Agents SDK whose tools are the hub's: `pip install "toolhub-client[openai-agents]"`.
+"""An agent of the OpenAI Agents SDK whose tools are the hub's: `pip install "clients/python[openai-agents]"`.
 
 Start a hub with `make run`, set OPENAI_API_KEY, then: python with_openai_agents.py [ADDRESS] [QUESTION]
 """

@@ -1,4 +1,4 @@
-"""An agent of pydantic-ai whose tools are the hub's: `pip install "toolhub-client[pydantic-ai]"`.
+"""An agent of pydantic-ai whose tools are the hub's: `pip install "clients/python[pydantic-ai]"`.
 
 Start a hub with `make run`, then: python with_pydantic_ai.py [ADDRESS] [MODEL] [QUESTION]
 The model `test` of pydantic-ai asks nobody and calls every tool once.

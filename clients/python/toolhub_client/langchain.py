@@ -1,4 +1,4 @@
-"""The hub's tools as tools of LangChain: `pip install "toolhub-client[langchain]"`.
+"""The hub's tools as tools of LangChain: `pip install "clients/python[langchain]"`.
 
 async with connect() as hub:
     agent = create_agent(model, await load_tools(hub, tags=["search"]))

@@ -1,4 +1,4 @@
-"""The hub's tools as tools of the OpenAI Agents SDK: `pip install "toolhub-client[openai-agents]"`.
+"""The hub's tools as tools of the OpenAI Agents SDK: `pip install "clients/python[openai-agents]"`.
 
 async with connect() as hub:
     agent = Agent(name="clerk", tools=await load_tools(hub, tags=["files"], purpose="answer the user"))

@@ -1,4 +1,4 @@
-"""The hub's tools as tools of pydantic-ai: `pip install "toolhub-client[pydantic-ai]"`.
+"""The hub's tools as tools of pydantic-ai: `pip install "clients/python[pydantic-ai]"`.
 
 async with connect() as hub:
     agent = Agent(model, tools=await load_tools(hub, tags=["files"], purpose="answer the user"))

@@ -245,7 +245,7 @@ def _in_postgres(deps: Deps) -> Stores:
 def not_installed(setting: str, extra: str) -> HubFailure:
     return HubFailure(
         StartReason.EXTRA_MISSING,
-        f"{setting} is set and its packages are not installed: pip install 'tool-hub[{extra}]'.",
+        f"{setting} is set and its packages are not installed: toolhub extras install {extra}.",
     )
 
 

@@ -237,7 +237,7 @@ def _embedded(settings: Settings, api_key: str) -> None:
     from toolhub_service.sandbox.kernel_walls import hide_memory
 
     if not is_installed():
-        raise click.ClickException("No hub is running, and this one cannot speak MCP: pip install 'tool-hub[mcp]'.")
+        raise click.ClickException("No hub is running, and this one cannot speak MCP: toolhub extras install mcp.")
     from toolhub_service.app.embedded import serve_stdio
 
     hide_memory()

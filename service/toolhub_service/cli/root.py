@@ -62,6 +62,7 @@ _COMMANDS = {
         "Check this machine, the configuration and the hub; say what to fix.",
     ),
     "mcp": ("toolhub_service.cli.mcp:mcp", "Serve MCP on standard input and output; configure MCP clients."),
+    "extras": ("toolhub_service.cli.extras:extras", "List and install the optional packages that features need."),
     "completion": ("toolhub_service.cli.completion:completion", "Print the shell completion script."),
 }
 # New objects after which the garbage collector runs. Objects made by imports stay, 170,000 when a hub serves: with
@@ -74,7 +75,7 @@ _SECTIONS = {
     "Control calls": ("approvals", "policy", "audit"),
     "Add tools": ("sources", "skills", "workflows", "pins"),
     "Connect": ("login", "logout", "context", "auth", "mcp", "completion"),
-    "Run the hub": ("serve", "doctor", "health", "config", "keys", "backup", "restore"),
+    "Run the hub": ("serve", "doctor", "health", "config", "extras", "keys", "backup", "restore"),
 }
 # Options that may stand before the command.
 _VALUED = frozenset(

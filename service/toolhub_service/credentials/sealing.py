@@ -17,7 +17,7 @@ from typing import Final
 
 import orjson
 
-NOT_INSTALLED: Final = "credentials of callers need the extra `credentials`: pip install 'tool-hub[credentials]'"
+NOT_INSTALLED: Final = "credentials of callers need the extra `credentials`: toolhub extras install credentials"
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _CONTEXT: Final = "tool-hub/credentials/1"

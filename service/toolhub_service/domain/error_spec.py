@@ -129,7 +129,7 @@ class StartReason(HubReason):
     )
     OTLP_EXPORTER_MISSING = (
         Code.FAILED_PRECONDITION,
-        "`tracing.otlp_endpoint` is set and the exporter is not installed: `pip install 'tool-hub[otlp]'`.",
+        "`tracing.otlp_endpoint` is set and the exporter is not installed: `toolhub extras install otlp`.",
     )
     EXTRA_MISSING = (
         Code.FAILED_PRECONDITION,

@@ -78,7 +78,7 @@ def _read(sql: str, dialect: str, schema: str) -> Statement:
         raise refuse(
             ErrorKind.TOOL_UNAVAILABLE,
             f"The parser {_PARSERS[dialect]} is not installed on the hub's machine; an operator must "
-            "`pip install 'tool-hub[db]'`.",
+            "`toolhub extras install db`.",
             retryable=False,
         )
     return read_sqlite(sql) if dialect == "sqlite" else read_postgres(sql, schema)

@@ -24,7 +24,7 @@ from toolhub_service.schema import strict_json
 from toolhub_service.tools.egress.client import EgressClient, HttpRequest
 from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
 
-NOT_INSTALLED: Final = "tokens need the extra `oidc`: pip install 'tool-hub[oidc]'"
+NOT_INSTALLED: Final = "tokens need the extra `oidc`: toolhub extras install oidc"
 
 _DOCUMENT_MAX_BYTES: Final = 256 * 1024
 _FETCH_S: Final = 5.0

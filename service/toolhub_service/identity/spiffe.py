@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from cryptography import x509
 
-NOT_INSTALLED: Final = "cryptography is not installed: pip install 'tool-hub[spiffe]'"
+NOT_INSTALLED: Final = "cryptography is not installed: toolhub extras install spiffe"
 CLIENT_CA: Final = ""
 """Key, among trust domains, of the CAs that may sign host names."""
 

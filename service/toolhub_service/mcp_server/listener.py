@@ -29,7 +29,7 @@ Serve = Callable[[Any, socket.socket], Awaitable[Served]]
 """(the module that serves, which is loaded by now; the socket) -> what answers on it."""
 
 
-NOT_INSTALLED: Final = "not served: pip install 'tool-hub[mcp]'"
+NOT_INSTALLED: Final = "not served: toolhub extras install mcp"
 
 
 def is_installed() -> bool:

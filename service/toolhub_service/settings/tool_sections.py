@@ -152,7 +152,7 @@ class DatabaseSettings(Section, frozen=True):
     ] = 0.0
     export: Annotated[
         Literal["csv", "jsonl", "parquet"],
-        Meta(description="Format of the artifact of a cut result; parquet: with `tool-hub[parquet]`."),
+        Meta(description="Format of the artifact of a cut result; parquet: with the extra `parquet`."),
     ] = "csv"
 
     def __post_init__(self) -> None:

@@ -54,6 +54,6 @@ def otlp_exporter(endpoint: str) -> SpanExporter:
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     except ImportError as error:
-        message = "Traces over OTLP need one more package: pip install 'tool-hub[otlp]', or set no OTLP endpoint."
+        message = "Traces over OTLP need one more package: toolhub extras install otlp, or set no OTLP endpoint."
         raise HubFailure(StartReason.OTLP_EXPORTER_MISSING, message) from error
     return OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_EXPORT_S)

@@ -74,7 +74,7 @@ class DesktopScreenshot(Tool["DesktopScreenshot.In", "DesktopScreenshot.Out"]):
 
     def unavailable_reason(self) -> str:
         if find_spec("mss") is None:
-            return "needs what reads a display: pip install 'tool-hub[desktop]'"
+            return "needs what reads a display: toolhub extras install desktop"
         if not self._display:
             return "no display: set desktop.display, such as `:0`, or DISPLAY for the hub"
         return ""

@@ -141,7 +141,7 @@ class MediaSend(Tool["MediaSend.In", "MediaSend.Out"]):
         if not self._channels:
             return "no channel is configured: add one to `channels` of the settings, {name: team, url: {env: VARIABLE}}"
         if find_spec("apprise") is None:
-            return "Apprise is not installed: pip install 'tool-hub[media]'"
+            return "Apprise is not installed: toolhub extras install media"
         problems = [channel.problem() for channel in self._channels.values()]
         return "; ".join(problems) if all(problems) else ""
 

@@ -130,7 +130,7 @@ async def test_extra_that_is_not_installed_is_reported_and_its_source_alone_is_d
     entries = {"mcp": NOBODY, "langchain": {"kind": "langchain", "load": ["tests.none:it"]}}
     async with following(tmp_path, bare=entries[kind]) as hub:
         assert hub.status("bare").state is SourceState.DOWN
-        assert f"pip install 'tool-hub[{kind}]'" in hub.status("bare").reason
+        assert f"toolhub extras install {kind}" in hub.status("bare").reason
         assert (await hub.running.invoke("core/util.time.now")).ok
 
 

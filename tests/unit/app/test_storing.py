@@ -92,12 +92,12 @@ async def test_postgres_that_is_not_named_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "stores", "extra"),
     [
-        ("toolhub_service.stores.redis_link", {"redis_url": REDIS}, "tool-hub[redis]"),
-        ("toolhub_service.stores.postgres_link", {"postgres_url": POSTGRES}, "tool-hub[postgres]"),
+        ("toolhub_service.stores.redis_link", {"redis_url": REDIS}, "extras install redis"),
+        ("toolhub_service.stores.postgres_link", {"postgres_url": POSTGRES}, "extras install postgres"),
         (
             "toolhub_service.stores.postgres_link",
             {"kind": "postgres", "postgres_url": POSTGRES},
-            "tool-hub[postgres]",
+            "extras install postgres",
         ),
     ],
 )

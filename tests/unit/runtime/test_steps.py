@@ -76,7 +76,7 @@ class TestResolve:
         assert error.is_retryable is retryable
 
     async def test_a_built_in_tool_that_lacks_a_package_is_not_retryable(self) -> None:
-        spec = a_tool("test/off", state=ToolState.UNAVAILABLE, state_reason="install tool-hub[browser]")
+        spec = a_tool("test/off", state=ToolState.UNAVAILABLE, state_reason="toolhub extras install browser")
         error = await a_pipeline_harness(tools=(spec,)).error(spec)
         assert (error.kind, error.is_retryable) == (ErrorKind.TOOL_UNAVAILABLE, False)
 

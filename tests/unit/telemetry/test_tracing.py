@@ -260,4 +260,4 @@ def test_a_missing_exporter_package_is_named(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(HubFailure) as caught:
         Tracing(service_name="test", otlp_endpoint="http://127.0.0.1:4317", redactor=Redactor())
     assert caught.value.reason.name == "OTLP_EXPORTER_MISSING"
-    assert "tool-hub[otlp]" in caught.value.message
+    assert "toolhub extras install otlp" in caught.value.message

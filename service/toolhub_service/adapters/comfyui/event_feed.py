@@ -164,7 +164,7 @@ class WebSocketConnector:
 
             from toolhub_service.adapters.comfyui.web_socket import AbortingConnection
         except ModuleNotFoundError:
-            raise ConnectFailed("the package `websockets` is not installed: pip install 'tool-hub[comfyui]'") from None
+            raise ConnectFailed("the package `websockets` is not installed: toolhub extras install comfyui") from None
         place = parse_url(self._terms.url)
         scheme = "wss" if place.scheme == "https" else "ws"
         base = "" if place.target == "/" else place.target

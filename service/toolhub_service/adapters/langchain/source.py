@@ -96,7 +96,7 @@ class LangChainToolSource:
             # Shielded: a thread cannot be stopped, and the next reader waits for the same one.
             read = await asyncio.shield(self._reading)
         except ImportError as missing:
-            message = "LangChain is not installed here: pip install 'tool-hub[langchain]'."
+            message = "LangChain is not installed here: toolhub extras install langchain."
             raise refuse(ErrorKind.TOOL_UNAVAILABLE, message, retryable=False) from missing
         except ToolFailure:
             raise

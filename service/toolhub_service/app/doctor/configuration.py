@@ -66,7 +66,7 @@ def _tracing(settings: Settings) -> Finding:
     if not endpoint:
         return ok("tracing", "off: tracing.otlp_endpoint is empty")
     if find_spec("opentelemetry.exporter") is None:
-        return fail("tracing", f"{endpoint} is configured, the exporter missing", "pip install 'tool-hub[otlp]'")
+        return fail("tracing", f"{endpoint} is configured, the exporter missing", "toolhub extras install otlp")
     return ok("tracing", endpoint)
 
 

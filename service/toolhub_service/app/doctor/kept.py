@@ -87,9 +87,8 @@ def _room(data_dir: Path) -> Iterator[Finding]:
 def _place(settings: Settings, name: str) -> Finding:
     title, setting = f"audit to {name.partition('_')[0]}", f"audit.export.{name}"
     if name in _EXTRAS and find_spec(_EXTRAS[name][0].partition(".")[0]) is None:
-        return fail(
-            title, f"{setting} is set and its packages are missing", f"pip install 'tool-hub[{_EXTRAS[name][1]}]'."
-        )
+        advice = f"toolhub extras install {_EXTRAS[name][1]}."
+        return fail(title, f"{setting} is set and its packages are missing", advice)
     if name == "file":
         folder = next(
             each for each in Path(settings.audit.export.file).expanduser().absolute().parents if each.exists()

@@ -54,7 +54,7 @@ async def mcp_checks(settings: Settings) -> AsyncIterator[Finding]:
         yield ok("mcp port", "server.mcp.enabled is false")
         return
     if not is_installed():
-        advice = "pip install 'tool-hub[mcp]', or set server.mcp.enabled to false."
+        advice = "toolhub extras install mcp, or set server.mcp.enabled to false."
         yield warn("mcp port", "the MCP SDK is not installed: no MCP client can connect", advice)
         return
     found = await asyncio.to_thread(

@@ -153,7 +153,7 @@ def store_checks(settings: Settings) -> Iterator[Finding]:
         "artifacts.bucket_url": (settings.artifacts.bucket_url, "obstore", "s3"),
     }
     missing = [
-        fail("stores", f"{name} is set and {package} is not installed", f"pip install 'tool-hub[{extra}]'")
+        fail("stores", f"{name} is set and {package} is not installed", f"toolhub extras install {extra}")
         for name, (is_set, package, extra) in wanted.items()
         if is_set and find_spec(package) is None
     ]

@@ -53,7 +53,7 @@ def missing_for(source: Source, settings: Settings) -> Iterator[str]:
     """Yield what the source refers to and is missing here, one sentence each."""
     kind = kind_of(source)
     if kind.package and find_spec(kind.package) is None:
-        yield f"its packages are not installed: pip install 'tool-hub[{kind.name}]'"
+        yield f"its packages are not installed: toolhub extras install {kind.name}"
     yield from kind.missing(source, settings.tools.trusted_namespaces)
     tls = getattr(source, "tls", ClientTls())
     for name in ("ca_file", "certificate_file", "key_file"):

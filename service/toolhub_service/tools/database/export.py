@@ -33,7 +33,7 @@ def missing_for(export: ExportFormat) -> str:
     """Return what is not installed, with what to do; empty: nothing."""
     if export != "parquet" or find_spec("pyarrow"):
         return ""
-    return "pyarrow is not installed: pip install 'tool-hub[parquet]'"
+    return "pyarrow is not installed: toolhub extras install parquet"
 
 
 def exported(

@@ -81,7 +81,7 @@ class PostgresDatabase:
 
     def missing(self) -> str:
         absent = [name for name in ("psycopg", "pgparse") if find_spec(name) is None]
-        return f"{' and '.join(absent)} not installed: pip install 'tool-hub[db]'" if absent else ""
+        return f"{' and '.join(absent)} not installed: toolhub extras install db" if absent else ""
 
     @asynccontextmanager
     async def query(

@@ -77,7 +77,7 @@ class SqliteDatabase:
         self._file = file
 
     def missing(self) -> str:
-        return "" if find_spec("sqlglot") else "sqlglot is not installed: pip install 'tool-hub[db]'"
+        return "" if find_spec("sqlglot") else "sqlglot is not installed: toolhub extras install db"
 
     @asynccontextmanager
     async def query(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pydantic_monty
 
 VERSION: Final = "pydantic-monty 1.4.0"
-INSTALL: Final = "pip install 'tool-hub[programs]'"
+INSTALL: Final = "toolhub extras install programs"
 BUILT_IN_CALL: Final = "call"
 ERROR_OF: Final = "error_of"
 

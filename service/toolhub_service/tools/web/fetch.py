@@ -123,7 +123,7 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
 
     def unavailable_reason(self) -> str:
         if find_spec("trafilatura") is None or find_spec("readability") is None:
-            return "needs libraries that read pages: pip install 'tool-hub[web]'"
+            return "needs libraries that read pages: toolhub extras install web"
         return ""
 
     def upstream(self, args: In) -> str:

@@ -74,7 +74,7 @@ def find_browser(executable: str, sandbox: SandboxMode) -> Browser:
     works = os.geteuid() != 0
     lacking = ""
     if find_spec("playwright") is None:
-        lacking = "needs what drives a browser: pip install 'tool-hub[browser]'"
+        lacking = "needs what drives a browser: toolhub extras install browser"
     elif path is None:
         named = f"browser.executable {executable}" if executable else "Chromium"
         lacking = f"{named} was not found: install the package chromium, or set browser.executable"
