@@ -37,6 +37,10 @@ NO_MASK: Final = Mask()
 _RETRIES: Final = 2  # where the operator has declared a repeat safe
 
 
+UNSET_LIMITS: Final = ToolLimits(timeout_s=300.0, call_max_s=300.0, call_max_in_job_s=3_600.0, idle_timeout_s=60.0)
+"""Of calls whose progress says that they are alive, where the operator names no limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceTerms:
     """The operator's terms for a whole source, as far as the definitions of its tools show them."""
@@ -49,6 +53,9 @@ class SourceTerms:
     """Capabilities that a principal needs to call its tools; empty: `<kind>:<name>`."""
     tags: tuple[str, ...] = ()
     timeout_s: float = 60.0
+    """0: as `UNSET_LIMITS` say."""
+    idle_timeout_s: float = 0.0
+    """0: 60 s where `timeout_s` is 0, else no limit."""
     max_concurrency: int = 0
     follows_words: bool = False
     """Whether new titles and descriptions of its tools are accepted without a person."""
@@ -56,7 +63,11 @@ class SourceTerms:
     @classmethod
     def of(cls, kind: ToolKind, name: str, endpoint: str, entry: Source) -> SourceTerms:
         """Return the terms of an entry of sources.yaml."""
-        return cls(kind, name, endpoint, entry.capabilities, entry.tags, entry.timeout_s, entry.max_concurrency)
+        return cls(
+            *(kind, name, endpoint, entry.capabilities, entry.tags),
+            timeout_s=entry.timeout_s,
+            max_concurrency=entry.max_concurrency,
+        )
 
     @property
     def upstream(self) -> str:
@@ -85,9 +96,8 @@ class SourceTerms:
             tags=tuple(dict.fromkeys((*self.tags, self.kind.value, self.name))),
             capabilities=frozenset(capabilities or (self.upstream,)),
             annotations=annotations,
-            limits=ToolLimits(
-                timeout_s=chosen.timeout_s or self.timeout_s,
-                call_max_s=chosen.timeout_s or self.timeout_s,
+            limits=structs.replace(
+                self._times(chosen),
                 max_retries=_RETRIES if annotations.safe_to_repeat else 0,
                 max_concurrency=self.max_concurrency,
             ),
@@ -96,6 +106,14 @@ class SourceTerms:
             resource_id=own_name,
             upstream=self.upstream,
         )
+
+    def _times(self, chosen: ToolTerms) -> ToolLimits:
+        """Return the limits of time. One that the operator names is the only one, unless it names another beside it."""
+        named_s = chosen.timeout_s or self.timeout_s
+        idle_s = chosen.idle_timeout_s or self.idle_timeout_s
+        if not named_s:
+            return structs.replace(UNSET_LIMITS, idle_timeout_s=idle_s or UNSET_LIMITS.idle_timeout_s)
+        return ToolLimits(timeout_s=named_s, call_max_s=named_s, idle_timeout_s=idle_s)
 
 
 # Raises ToolFailure, HubFailure or ValueError for a schema that the hub cannot validate with.

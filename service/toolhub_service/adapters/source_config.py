@@ -59,6 +59,7 @@ class ToolTerms(Section, frozen=True):
         tuple[str, ...] | None, Meta(description="Capabilities that a principal needs, instead of the source's.")
     ] = None
     timeout_s: Annotated[float, Meta(description="Time limit of a call in seconds.", gt=0)] | None = None
+    idle_timeout_s: Annotated[float, Meta(description="Instead of the source's, of kind mcp.", gt=0)] | None = None
     error_pattern: Annotated[
         str, Meta(description="RE2 regular expression: a text result that matches is an error.")
     ] = ""

@@ -195,6 +195,9 @@ def to_source(name: str, entry: object) -> Source:
     except msgspec.ValidationError as broken:
         raise SourceInvalid(f"sources.{name}{_explained(broken)}") from broken
     declared.check(f"sources.{name}", source)
+    for at, terms in source.tools.items():
+        if terms.idle_timeout_s is not None and "idle_timeout_s" not in declared.config.__struct_fields__:
+            raise SourceInvalid(f"sources.{name}.tools.{at}.idle_timeout_s: only for sources of kind mcp")
     for at, value in values_of(source).items():
         if isinstance(value, SecretRef) and bool(value.env) == bool(value.file):
             raise SourceInvalid(f"sources.{name}.{at}: needs exactly one of `env` and `file`")

@@ -54,8 +54,9 @@ def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: floa
     if planned.call.job_id and outer_s is not None:
         max_timeout_s = max(max_timeout_s, outer_s - now_s)  # a job's deadline comes from the limit for jobs
     limits = planned.spec.limits
-    if limits.call_max_s and not (planned.call.job_id and planned.spec.cost.is_async):
-        max_timeout_s = min(max_timeout_s, limits.call_max_s)
+    most_s = limits.most_s(in_job=bool(planned.call.job_id))
+    if most_s and not (planned.call.job_id and planned.spec.cost.is_async):
+        max_timeout_s = min(max_timeout_s, most_s)
     if outer_s is None and allowed_s is None:
         return now_s + min(limits.timeout_s, max_timeout_s)
     deadline_s = now_s + max_timeout_s
@@ -270,7 +271,7 @@ class Lease(msgspec.Struct, eq=False):
 
     def _had_fair_time(self) -> bool:
         """Return whether the call had the time that tool and hub allow, not less by its caller's choice."""
-        fair_s = min(self._planned.spec.limits.timeout_s, self._bank.terms.max_timeout_s)
+        fair_s = min(self._planned.spec.limits.usual_s, self._bank.terms.max_timeout_s)
         return self.deadline_s - self._started_s >= _ALMOST * fair_s
 
     def _settle(self, reported: Health, now_s: float) -> None:

@@ -337,6 +337,7 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
         details={
             "late_by_s": "how long before the start the deadline had passed",
             "default_timeout_s, timeout_s": "the tool's own timeout; the operator's limit for the call",
+            "idle_timeout_s": "the operator's limit for a call that neither answers nor reports progress",
             "deadline_unix_ms": "the deadline of a job that could not finish",
             "command, duration_s, stdout, stderr": "the command that did not finish",
             "first_call_id": "the call with this idempotency_key that still runs; send the same call for its answer",

@@ -18,6 +18,7 @@ from toolhub_service.domain.json import JsonValue
 
 # ErrorKind stands beside its table; whoever raises one finds it here, with what raises it.
 __all__ = [
+    "IDLE",
     "KEY_SENT",
     "NOTHING_HAPPENED",
     "STOPPED",
@@ -46,6 +47,9 @@ says, so that to send it again has its effect once."""
 
 STOPPED = "stopped"
 """Among the details of a TIMEOUT: the remote side has confirmed that the work has ended, so its outcome is known."""
+
+IDLE = "idle_timeout_s"
+"""Among the details of a TIMEOUT: the operator's limit for a call that neither answers nor reports progress."""
 
 # The client errors of HTTP after which the same request may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585).
 _PASSING_STATUS: Final = frozenset({408, 425, 429})

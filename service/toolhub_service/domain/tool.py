@@ -183,6 +183,19 @@ class ToolLimits(msgspec.Struct, frozen=True):
     call_max_s: float = 0.0
     """The operator's limit for a call of its source, also within a job, whatever its caller allows; 0: no limit. Does
     not apply to work that continues elsewhere, which `job_timeout_s` limits."""
+    call_max_in_job_s: float = 0.0
+    """The same within a job; 0: `call_max_s`."""
+    idle_timeout_s: float = 0.0
+    """How long a call may neither answer nor report progress; 0: no limit."""
+
+    @property
+    def usual_s(self) -> float:
+        """How long a call may take that reports no progress."""
+        return min(self.timeout_s, self.idle_timeout_s or self.timeout_s)
+
+    def most_s(self, *, in_job: bool) -> float:
+        """The operator's limit for a call; 0: no limit."""
+        return (in_job and self.call_max_in_job_s) or self.call_max_s
 
 
 class Example(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ _ADVICE: Final = (
 
 def lasts(spec: ToolSpec) -> bool:
     """Return whether a call may take longer than clients wait."""
-    return spec.limits.timeout_s > _LONG_S
+    return spec.limits.usual_s > _LONG_S
 
 
 _READ: Final = frozenset({SourceState.READY, SourceState.PARTIAL, SourceState.DISABLED})

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from msgspec import structs
 
-from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError, Upstream, Violation
+from toolhub_service.domain.errors import IDLE, NOTHING_HAPPENED, ErrorKind, ToolError, Upstream, Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Plan, StepVerdict
 from toolhub_service.guards.secrets import Redactor
@@ -124,8 +124,10 @@ def hub_stopped(state: CallState) -> ToolError:
 
 def outcome_unknown(tool: str, cause: ToolError) -> ToolError:
     """A side effect whose end was not observed: it may have happened, so it must not be repeated blindly."""
-    most_s = cause.details.get("timeout_s")
+    most_s, idle_s = cause.details.get("timeout_s"), cause.details.get(IDLE)
     in_time = "in time" if most_s is None else f"within the {most_s:g} s that `timeout_s` of its source allows"
+    if idle_s is not None:
+        in_time = f"or report progress within the {idle_s:g} s that `{IDLE}` of its source allows"
     return ToolError(
         kind=ErrorKind.OUTCOME_UNKNOWN,
         message=f"{tool} did not answer {in_time} and may have had its effect. Check that before you call it again.",

@@ -20,6 +20,7 @@ from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Call, GrantedCall, Mode, PlannedCall, QuestionAsked, Suspended
 from toolhub_service.domain.errors import (
+    IDLE,
     NOTHING_HAPPENED,
     STOPPED,
     WAS_SENT,
@@ -307,11 +308,12 @@ def _timed_out(granted: GrantedCall) -> ToolError:
 
 
 def _with_limit(granted: GrantedCall, error: ToolError) -> ToolError:
-    """Return the timeout error, with the operator's limit if that is lower than the caller's."""
-    call, most_s = granted.call, granted.spec.limits.call_max_s
+    """Return the timeout error, with the operator's limit if that is lower than the caller's and ended the call."""
+    call = granted.call
+    most_s = granted.spec.limits.most_s(in_job=bool(call.job_id))
     asked_s = call.context.budget.timeout_s
     is_callers = call.deadline_s is not None and granted.deadline_s >= call.deadline_s
-    if not most_s or is_callers or (asked_s is not None and asked_s <= most_s):
+    if not most_s or IDLE in error.details or is_callers or (asked_s is not None and asked_s <= most_s):
         return error
     message = (
         f"{granted.spec.name} did not answer within the {most_s:g} s that an operator allows its calls; ask for less, "

@@ -240,6 +240,17 @@ class Script:
             await send({"jsonrpc": "2.0", "method": "notifications/progress", "params": news})
         return text("reported")
 
+    async def _tool_beats(self, params: dict[str, Any], args: dict[str, Any], send: Send) -> dict[str, Any]:
+        """Reports its progress as often as it is told, then stops reporting until it is told to go on."""
+        token = params["_meta"]["progressToken"]
+        for step in range(args["times"]):
+            await asyncio.sleep(args["every_s"])
+            news = {"progressToken": token, "progress": step}
+            await send({"jsonrpc": "2.0", "method": "notifications/progress", "params": news})
+        if args.get("then_hangs"):
+            await self._tool_hangs(params, args, send)
+        return text("done")
+
     async def _tool_dies(self, params: dict[str, Any], args: dict[str, Any], send: Send) -> dict[str, Any]:
         raise ServerDied
 

@@ -49,6 +49,19 @@ def test_the_operators_timeout_of_a_source_bounds_the_caller_too(
     assert effective_deadline_s(call, 100.0, 600.0) == expected_s
 
 
+@pytest.mark.parametrize(
+    ("job_id", "caller_s", "expected_s"),
+    [("", None, 400.0), ("", 1e9, 400.0), ("", 150.0, 150.0), ("job-1", 1e9, 3_700.0), ("job-1", 150.0, 150.0)],
+)
+def test_an_operator_may_allow_more_within_a_job_which_no_caller_lengthens(
+    job_id: str, caller_s: float | None, expected_s: float
+) -> None:
+    tool = a_tool(limits=ToolLimits(timeout_s=300.0, call_max_s=300.0, call_max_in_job_s=3_600.0))
+    call = a_call(tool, deadline_s=caller_s)
+    call = call._replace(call=call.call._replace(job_id=job_id))
+    assert effective_deadline_s(call, 100.0, 86_400.0) == expected_s
+
+
 def test_the_hub_bounds_the_tools_own_timeout() -> None:
     slow = a_tool(limits=ToolLimits(timeout_s=3_600.0))
     assert effective_deadline_s(a_call(slow), 100.0, 600.0) == 700.0

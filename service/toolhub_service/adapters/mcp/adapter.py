@@ -81,6 +81,7 @@ class McpOpener:
             replace(
                 SourceTerms.of(ToolKind.MCP, name, self.endpoint(name, entry), entry),
                 follows_words=entry.pins == "schema",
+                idle_timeout_s=entry.idle_timeout_s,
             ),
             repair_schema,
             self._deps.redactor.text,

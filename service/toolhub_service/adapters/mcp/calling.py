@@ -19,6 +19,7 @@ from mcp_types import HEADER_MISMATCH
 
 from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.elicitation import Questions, form_of
+from toolhub_service.adapters.mcp.idle import IdleLimit
 from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.mcp.relay import MISSING_CAPABILITY, Relayed
 from toolhub_service.adapters.mcp.requests import SendOptions
@@ -200,7 +201,7 @@ MESSAGE_MAX_CHARS: Final = 500
 class Reporter:
     """The SDK's progress callback of one call."""
 
-    __slots__ = ("_loop", "_next_s", "_sink", "_timer", "_waiting")
+    __slots__ = ("_loop", "_next_s", "_sink", "_timer", "_waiting", "idle")
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -208,8 +209,11 @@ class Reporter:
         self._next_s = 0.0
         self._waiting: tuple[float, float | None, str | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.idle = IdleLimit(0.0)
+        """Of the call, which each report renews."""
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        self.idle.renew()
         # JSON parsers accept NaN and integers beyond the range of a float; neither can be passed on.
         if not _is_finite(progress):
             return
@@ -281,6 +285,7 @@ class ToolCaller:
         """
         questions = Questions(call, server.elicitation, self.redact)
         relayed = self._relayed(server, call)
+        idle = _idle_limit(call, reporter, relayed)
         while True:
             session = await server.link.session(call.deadline_s)
             more = {"task": {"ttl": task_ttl_ms}} if task_ttl_ms and not session.is_modern else {}
@@ -292,7 +297,7 @@ class ToolCaller:
                 options: SendOptions = {"timeout_s": timeout_s, "on_progress": reporter, "extension": extension}
                 if session.is_modern and fields is None and (names := server.headers_of(call.spec)):
                     options["headers"] = mcp_param_headers(names, call.args)
-                answer = await _sent(server.link, call, session, method, params, options, relayed)
+                answer = await _sent(server.link, call, session, method, params, options, relayed, idle)
             except MCPError as error:
                 failure = self._failure(server, call, error, relayed)
                 if questions.restarts(failure):
@@ -355,12 +360,27 @@ async def _sent(
     params: dict[str, Any],
     options: SendOptions,
     relayed: Relayed | None,
+    idle: IdleLimit,
 ) -> JsonObject:
-    """Return the server's answer; the call's client may be asked meanwhile. Raises MCPError."""
+    """Return the server's answer; the call's client may be asked meanwhile. Raises MCPError, and ToolFailure for a call
+    that was idle for too long."""
     if relayed is not None:
         options["capabilities"], options["on_log"] = relayed.capabilities, relayed.on_log
-    with link.running.entered(relayed, call.call.principal.id):
-        return await link.send(session, method, params, **options)
+    try:
+        async with idle.applied():
+            with link.running.entered(relayed, call.call.principal.id):
+                return await link.send(session, method, params, **options)
+    except TimeoutError:
+        raise failures.idled(call, idle.limit_s) from None
+
+
+def _idle_limit(call: GrantedCall, *users: Reporter | Relayed | None) -> IdleLimit:
+    """Return the limit of one call, which these renew or suspend."""
+    idle = IdleLimit(call.spec.limits.idle_timeout_s)
+    for user in users:
+        if user is not None:
+            user.idle = idle
+    return idle
 
 
 def time_left_s(call: GrantedCall) -> float | None:

@@ -33,7 +33,7 @@ from pydantic import ValidationError
 from toolhub_service.adapters.mcp.kind import sse_advice
 from toolhub_service.adapters.upstream import one_line, quoted, quoted_answer
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError, ToolFailure, Upstream, refuse
+from toolhub_service.domain.errors import IDLE, NOTHING_HAPPENED, ErrorKind, ToolError, ToolFailure, Upstream, refuse
 from toolhub_service.domain.excerpts import both_ends
 from toolhub_service.domain.http_status import Processing, processing_of
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -273,6 +273,14 @@ def is_lost_session(error: MCPError) -> bool:
 def timed_out(call: GrantedCall) -> ToolFailure:
     message = f"{call.spec.name} did not answer before its deadline. Request less or allow more time."
     return refuse(ErrorKind.TIMEOUT, message, default_timeout_s=call.spec.limits.timeout_s)
+
+
+def idled(call: GrantedCall, limit_s: float) -> ToolFailure:
+    message = (
+        f"{call.spec.name} neither answered nor reported progress for {limit_s:g} s. Request less, or have `{IDLE}` of "
+        "its source raised."
+    )
+    return ToolFailure(ToolError(ErrorKind.TIMEOUT, message, details={IDLE: limit_s}))
 
 
 def no_time_left(call: GrantedCall) -> ToolFailure:

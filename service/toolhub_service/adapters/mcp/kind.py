@@ -146,6 +146,22 @@ class McpSource(Source, frozen=True, tag="mcp"):
             "elicitation (its user), sampling (its model), roots (its folders), logging."
         ),
     ] = ()
+    timeout_s: Annotated[
+        float,
+        Meta(
+            description="Time limit of a call of its tools in seconds, also within a job; 0: 300, and 3600 within a "
+            "job, as long as the call reports progress (`idle_timeout_s`).",
+            ge=0,
+        ),
+    ] = 0.0
+    idle_timeout_s: Annotated[
+        float,
+        Meta(
+            description="Seconds after which a call ends that neither answers nor reports progress; 0: 60 where "
+            "`timeout_s` is 0, else no limit.",
+            ge=0,
+        ),
+    ] = 0.0
     connect_timeout_s: Annotated[float, Meta(description="Seconds to connect.", gt=0, le=300)] = 30.0
     max_message_bytes: Annotated[int, Meta(description="Largest message read from the server.", ge=1024)] = (
         8 * 1024 * 1024

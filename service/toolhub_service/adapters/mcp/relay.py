@@ -32,6 +32,7 @@ from mcp_types import (
 from pydantic import BaseModel, ValidationError
 
 from toolhub_service.adapters.mcp import failures
+from toolhub_service.adapters.mcp.idle import IdleLimit
 from toolhub_service.adapters.mcp.kind import Relay
 from toolhub_service.adapters.upstream import as_object, as_string, quoted
 from toolhub_service.domain.call import CallingClient, GrantedCall
@@ -69,6 +70,8 @@ class Relayed:
         self._client = client
         self._allowed = allowed
         self._redact = redact
+        self.idle = IdleLimit(0.0)
+        """Of the call, which is not idle while its client is asked."""
 
     @property
     def principal_id(self) -> str:
@@ -93,7 +96,8 @@ class Relayed:
             if shown is None:
                 raise failures.cannot_be_asked(self._call, "it asks its user by a page or a form of nested values")
             asked[key] = shown
-        return await self._client.ask(asked)
+        with self.idle.suspended():
+            return await self._client.ask(asked)
 
     def missing(self, data: object) -> None:
         """Note that the server requires the client to declare something (-32021) that it could declare."""

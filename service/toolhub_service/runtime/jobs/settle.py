@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors import IDLE, STOPPED, ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import Job, amended, moved
 from toolhub_service.domain.ports import Sleep
@@ -125,7 +125,7 @@ def final_state(job: Job, result: ToolResult, now_unix_ms: int) -> JobState:
     if error is None:
         return JobState.SUCCEEDED
     causes = {str(error.details.get("cause")), error.kind.value}
-    is_late = now_unix_ms >= job.deadline_unix_ms or "timeout_s" in error.details or STOPPED in error.details
+    is_late = now_unix_ms >= job.deadline_unix_ms or not {"timeout_s", IDLE, STOPPED}.isdisjoint(error.details)
     if is_late and causes & _TIMEOUTS:
         return JobState.TIMED_OUT
     if error.kind is ErrorKind.OUTCOME_UNKNOWN:
