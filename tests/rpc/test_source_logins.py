@@ -114,6 +114,7 @@ async def ran(*words: str) -> tuple[int, str]:
     return await program.wait(), said
 
 
+@pytest.mark.promise("credentials.source-logins")
 async def test_a_source_that_wants_a_login_says_the_command_and_is_ready_and_callable_after_it(
     issuer: RealIssuer, server: Guarded, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ async def test_a_login_that_the_server_takes_back_is_told_by_the_call_and_by_the
         assert (await harness.value("alice", "shop/whoami"))["result"] == "ops"
 
 
+@pytest.mark.promise("credentials.source-logins")
 async def test_a_list_is_read_with_the_token_of_the_first_caller_who_logs_in_and_calls_stay_everybodys_own(
     issuer: RealIssuer, server: Guarded, tmp_path: Path
 ) -> None:
@@ -210,6 +212,7 @@ async def test_a_list_is_read_with_the_token_of_the_first_caller_who_logs_in_and
         await becomes(harness, NEEDS_LOGIN)
 
 
+@pytest.mark.promise("credentials.source-logins")
 async def test_what_one_caller_is_shown_changes_nothing_for_another_and_differences_are_told(
     issuer: RealIssuer, server: Guarded, tmp_path: Path
 ) -> None:

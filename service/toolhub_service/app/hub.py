@@ -20,7 +20,7 @@ from toolhub_service.app.wiring_calls import (
 )
 from toolhub_service.app.wiring_credentials import make_vault
 from toolhub_service.app.wiring_identity import Credentials, make_credentials
-from toolhub_service.app.wiring_mcp import Mcp, McpAccess, make_engine, make_mcp
+from toolhub_service.app.wiring_mcp import Mcp, McpAccess, make_engine, make_login_pages, make_mcp
 from toolhub_service.app.wiring_server import (
     make_policy_file,
     make_server,
@@ -172,7 +172,8 @@ async def open_hub(settings: Settings, *, worker: int | None = None) -> Hub:
         pipeline = make_pipeline(deps, toolbox, adapters, policy, audit, budgets, stores, long_work, artifacts, unread)
         kept = artifacts, vault, storage.report
         server = make_server(deps, toolbox, sources, searching, policy, auth, audit, access, pipeline, long_work, *kept)
-        engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts)
+        logins = make_login_pages(deps, vault, audit, sources)
+        engine = make_engine(deps, toolbox, sources, searching, policy, pipeline, long_work, artifacts, logins)
         mcp = make_mcp(deps, engine, McpAccess(credentials.mcp, access))
         on_refusal.push_async_callback(mcp.listener.close, 0.0)
         await stores.start()

@@ -20,19 +20,22 @@ from toolhub_service.app.listening import check_mcp, is_local
 from toolhub_service.app.source_runtime import ConfiguredSources
 from toolhub_service.app.wiring_calls import LongWork
 from toolhub_service.app.wiring_tools import Searching, Toolbox
+from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.ports import AccessObserver, Invoker
+from toolhub_service.domain.ports import AccessObserver, AuditLog, Invoker
 from toolhub_service.domain.reasons import Reason
 from toolhub_service.identity.tokens import KeysNeeded
 from toolhub_service.mcp_server.admission import CLIENT_CHAIN, AccessRefused, AdmissionTerms
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.listener import NOT_INSTALLED, Listener, Served, is_installed
+from toolhub_service.mcp_server.login_pages import LoginPages
 from toolhub_service.mcp_server.resource_server import ProtectedResource
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry.mcp import McpTelemetry
+from toolhub_service.transport.credential_servicer import note_given
 from toolhub_service.transport.interceptors.auth import (
     REASONS,
     AuthLayer,
@@ -142,6 +145,7 @@ def make_engine(
     invoker: Invoker,
     long_work: LongWork,
     artifacts: Artifacts,
+    logins: LoginPages,
 ) -> Engine:
     """Return the engine of the protocol's handlers, for requests of any transport."""
     chosen = deps.settings.server.mcp
@@ -171,10 +175,31 @@ def make_engine(
         mode=chosen.tools,
         unprefixed_sources=frozenset(chosen.unprefixed_sources),
         names_clash=deps.observing.mcp_names_clash,
+        logins=logins if deps.settings.server.workers == 1 else None,  # tickets are in one process
         approval_url=chosen.approval_url,
         job_keep_ms=round(deps.settings.jobs.keep_s * 1_000),
         full_max_tokens=chosen.full_max_tokens,
     )
+
+
+def make_login_pages(deps: Deps, vault: Vault, audit: AuditLog, sources: ConfiguredSources) -> LoginPages:
+    """Return the pages, which are offered once the endpoint is bound."""
+
+    async def read(source: str) -> None:
+        await sources.sourcing.sources.refresh([source])
+
+    return LoginPages(vault, partial(note_given, audit, deps.clock), read)
+
+
+def _base_of(settings: Settings, host: str, port: int) -> str:
+    """Return under which address browsers reach the endpoint; empty where nobody has named one."""
+    chosen = settings.server.mcp
+    if chosen.public_url:
+        return "{0.scheme}://{0.netloc}".format(urlsplit(chosen.public_url))
+    if not is_local(chosen.listen):
+        return ""
+    scheme = "https" if settings.server.tls.certificate_file else "http"
+    return f"{scheme}://{'[::1]' if ':' in host else '127.0.0.1'}:{port}"
 
 
 def _state_key(deps: Deps) -> bytes:
@@ -220,6 +245,8 @@ def make_mcp(deps: Deps, engine: Engine, access: McpAccess) -> Mcp:
         problem = f"not served on {settings.server.mcp.listen}: {taken.strerror}; {advice}"
         # Reported, not raised: gRPC is served anyway, and a taken port is no reason to have no hub.
         return msgspec.structs.replace(mcp, problem=problem)
+    if engine.logins is not None:
+        engine.logins.base = _base_of(settings, host, mcp.listener.port)
     return mcp
 
 
@@ -261,6 +288,7 @@ async def _serve(deps: Deps, engine: Engine, access: McpAccess, serving: Any, bo
         max_streams=chosen.max_streams,
         max_sessions=chosen.max_sessions,
         session_idle_s=chosen.session_idle_s,
+        logins=engine.logins,
         turns=deps.turns,
     )
     terms = serving.HttpTerms(

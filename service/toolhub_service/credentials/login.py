@@ -77,7 +77,8 @@ class Logins:
     ) -> tuple[str, str]:
         """Return the URL for a person's browser, and the sealed login. `key`: of the one who logs in, also where the
         login is the source's. Raises HubFailure."""
-        _check_redirect(terms, redirect_uri)
+        if not may_lead_back(terms, redirect_uri):
+            raise refused("The redirect URI must be a loopback address, or one of the source's `redirect_uris`.")
         try:
             server = await self._server(terms)
             client = await self._client(terms, server, redirect_uri)
@@ -295,8 +296,9 @@ def _covers(named: str, server_url: str) -> bool:
     return f"{own.path.rstrip('/')}/".startswith(f"{resource.path.rstrip('/')}/")
 
 
-def _check_redirect(terms: PerUserTerms, redirect_uri: str) -> None:
-    """Accept a loopback address of the user's own machine (RFC 8252 §7.3), or one that the operator lists."""
+def may_lead_back(terms: PerUserTerms, redirect_uri: str) -> bool:
+    """Return whether a login may end there: at a loopback address of the user's own machine (RFC 8252 §7.3), or at one
+    that the operator lists."""
     try:
         parts = urlsplit(redirect_uri)
         host, port = parts.hostname or "", parts.port
@@ -304,8 +306,7 @@ def _check_redirect(terms: PerUserTerms, redirect_uri: str) -> None:
         host, port, parts = "", 0, urlsplit("")
     is_plain = not parts.username and not parts.fragment and port != 0
     is_loopback = parts.scheme == "http" and host in _LOOPBACK and is_plain
-    if not is_loopback and redirect_uri not in terms.oauth.redirect_uris:
-        raise refused("The redirect URI must be a loopback address, or one of the source's `redirect_uris`.")
+    return is_loopback or redirect_uri in terms.oauth.redirect_uris
 
 
 def refused(message: str) -> HubFailure:

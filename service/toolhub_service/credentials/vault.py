@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from toolhub_service.credentials.access_tokens import Exchanges, Renewals, Renewed
-from toolhub_service.credentials.login import Logins
+from toolhub_service.credentials.login import Logins, may_lead_back
 from toolhub_service.credentials.sealing import SealingKeys
 from toolhub_service.credentials.secret import (
     CallerCredential,
@@ -288,6 +288,13 @@ class Vault:
             message = f"`{source}` takes its callers' credentials in another way. Run: {terms.command}"
             raise HubFailure(Reason.LOGIN_REFUSED, message)
         return terms
+
+    def server_of_logins(self, principal: Principal, source: str, redirect_uri: str) -> str:
+        """Return the origin of the source's server if the caller can log in there with that redirect; else empty."""
+        terms = self._sources.get(source) if principal.may_know_source(source) else None
+        if terms is None or terms.kind is not CredentialKind.OAUTH or not may_lead_back(terms, redirect_uri):
+            return ""
+        return terms.origin
 
     def _login_terms(self, principal: Principal, source: str, *, for_source: bool) -> PerUserTerms:
         if not for_source:

@@ -32,6 +32,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PATH: Final = "/mcp"
 HEALTH_PATH: Final = "/healthz"
+LOGIN_PREFIX: Final = "/login/"
 PRINCIPAL: Final = "toolhub.principal"
 """The entry of a request's scope that holds the verified caller."""
 CALLER: Final[ContextVar[Principal | None]] = ContextVar("toolhub.mcp_caller", default=None)
@@ -103,6 +104,8 @@ class AdmissionTerms(msgspec.Struct, frozen=True):
     session_idle_s: float = 1_800.0
     resource: ProtectedResource | None = None
     """Where clients may get tokens; None: unknown to the hub."""
+    logins: App | None = None
+    """Answers requests below `LOGIN_PREFIX`; None: there are no such pages."""
     turns: Turns = msgspec.field(default_factory=Turns)
     stream_s: float = 3_600.0
     """The age at which such a stream is ended; clients listen again."""
@@ -150,6 +153,10 @@ class Admission:
         if answer is not None:
             await _answer(send, *answer)
             return
+        if self._is_login(scope):
+            assert self._terms.logins is not None
+            await self._terms.logins(scope, receive, send)
+            return
         peer = str((scope.get("client") or ("",))[0])
         identify = partial(self._identify, headers, peer, f"{scope['method']} {PATH}")
         try:
@@ -175,6 +182,8 @@ class Admission:
         path, method = scope["path"], scope["method"]
         if path == HEALTH_PATH and method == "GET":
             return 200, ""
+        if self._is_login(scope):
+            return None
         if path.rstrip("/") != PATH:
             return 404, f"There is nothing here: the MCP endpoint is {PATH}."
         scope["path"] = PATH
@@ -182,6 +191,10 @@ class Admission:
         if method not in _METHODS:
             return 405, "Use POST."
         return (503, "This hub is shutting down. Connect again.") if self._is_leaving else None
+
+    def _is_login(self, scope: Scope) -> bool:
+        """Return whether the request is for a page of logins, which browsers open without a credential."""
+        return self._terms.logins is not None and scope["path"].startswith(LOGIN_PREFIX)
 
     def _knows_host(self, sent: Sequence[str]) -> bool:
         if len(sent) != 1:

@@ -52,7 +52,13 @@ from toolhub_service.schema import canonical_json
 INLINE_MAX_BYTES: Final = 256 * 1024
 """Limit of a result: it is sent twice, once as a text within JSON."""
 
+_CALLERS_LOGIN: Final = "toolhub credentials login"
 _INPUT: Final = "approval"
+_LOGIN: Final = "login:"
+"""Begins the state of a call that waits for a login."""
+_LOGIN_S: Final = 600.0
+# For a client of the newer protocol, which asks again, and may wait no longer for an answer.
+_LOGIN_AGAIN_S: Final = 45.0
 # Calls that may take longer than clients wait run as jobs for clients that support tasks, and become a task if they are
 # not over soon.
 _PATIENCE_S: Final = 2.0
@@ -67,13 +73,18 @@ class Answered:
     approval_id: str
     """From the state that the SDK has sealed for this principal, tool and arguments."""
     is_accepted: bool
+    ticket_id: str = ""
+    """Of a login that the user was asked for instead of an approval."""
 
 
 def answered(request_state: str | None, responses: InputResponses | None) -> Answered | None:
     if request_state is None:
         return None
     response: Any = (responses or {}).get(_INPUT)
-    return Answered(request_state, getattr(response, "action", "") == "accept")
+    is_accepted = getattr(response, "action", "") == "accept"
+    if request_state.startswith(_LOGIN):
+        return Answered("", is_accepted, request_state.removeprefix(_LOGIN))
+    return Answered(request_state, is_accepted)
 
 
 class Calling:
@@ -112,6 +123,8 @@ class Calling:
         # The id is from the state sealed for this call: a client cannot put another approval there.
         if came_back is not None and came_back.is_accepted:
             call = call._replace(approval_id=came_back.approval_id)
+            if came_back.ticket_id and self._engine.logins is not None:
+                await self._engine.logins.completed(came_back.ticket_id, call.principal, _LOGIN_AGAIN_S)
         if declares_tasks(context) and self._lasts(call.tool) and not self._may_be_asked(call):
             return await self._made_as_job(context, call)
         answer = await self._invoke(context, call)
@@ -121,6 +134,8 @@ class Calling:
             answer = await self._invoke(context, self._again(call, approval.approval_id))
         elif approval is not None and approval.is_pending:
             return await self._waiting(context, call, answer, approval, came_back)
+        if (source := self._login_wanted(answer.error)) and (came_back is None or came_back.is_accepted):
+            return await self._logging_in(context, call, answer, source, came_back)
         return await self._answer(context, call, answer)
 
     async def submit(self, call: Call) -> Job:
@@ -178,6 +193,46 @@ class Calling:
                 await self._engine.withdraw(approval_id, "", f"Job {job.job_id} waits for it now.")
                 return self.tasks.created(context, job)
         return await self.visible(call, answer)
+
+    def _login_wanted(self, error: ToolError | None) -> str:
+        """Return the source at which the caller has to log in, or may, before the call can be made; else empty."""
+        if error is None or error.kind not in (ErrorKind.PERMISSION_DENIED, ErrorKind.TOOL_UNAVAILABLE):
+            return ""
+        source = str(error.details.get("source", ""))
+        if error.details.get("command") == f"{_CALLERS_LOGIN} {source}":
+            return source
+        # A tool whose source nobody could read has no credential to be asked for yet.
+        reason = str(error.details.get("reason", ""))
+        return next(
+            (
+                status.name
+                for status in self._engine.sources()
+                for command in status.login_commands
+                if command.startswith(_CALLERS_LOGIN) and f"`{command}`" in reason
+            ),
+            "",
+        )
+
+    async def _logging_in(
+        self, context: Context, call: Call, answer: ToolResult, source: str, came_back: Answered | None
+    ) -> dict[str, Any]:
+        """Ask the user to open the page of a login, and make the call again after it; `answer`: the refusal until
+        then."""
+        pages = self._engine.logins
+        ticket = pages.ticket(call.principal, source) if pages is not None else None
+        if pages is None or ticket is None:
+            return await self._answer(context, call, answer)
+        message = f"{source} wants you to log in with your own account there. Open the page, then accept to go on."
+        prompt = Prompt(ticket.ticket_id, message, pages.url(ticket))
+        if prompt.mode(context) != "url":
+            return await self._answer(context, call, answer)
+        if not context.session.can_send_request:
+            return _input_required(prompt.request(context), f"{_LOGIN}{ticket.ticket_id}")
+        if came_back is None and await prompt.ask_user(context):
+            # Accepting may only mean that the page was opened.
+            await pages.completed(ticket.ticket_id, call.principal, _LOGIN_S)
+            return await self.make(context, self._again(call, ""), Answered("", is_accepted=True))
+        return await self._answer(context, call, answer)
 
     def _lasts(self, tool: str) -> bool:
         """Like `offer.lasts`, without calls that become jobs by themselves."""

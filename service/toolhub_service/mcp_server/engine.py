@@ -9,6 +9,7 @@ import msgspec
 from toolhub_service.domain.job_ports import JobService, JobWatching
 from toolhub_service.domain.ports import Clock, Invoker, PolicySource
 from toolhub_service.domain.source import ResourceNews, SourceStatus
+from toolhub_service.mcp_server.login_pages import LoginPages
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.registry.embedding import ToolMeanings
 from toolhub_service.registry.search import ToolSearch
@@ -56,6 +57,8 @@ class Engine(msgspec.Struct, frozen=True):
     """Tools of those that keep the prefix, for the log: without it another tool, too, would have the name."""
     state_advice: str = "Send the call again without it."
     """The advice for a client whose state does not open with that key."""
+    logins: LoginPages | None = None
+    """Pages by which callers log in at sources; None: there are none."""
     approval_url: str = ""
     """URL of the page where an approval is decided, with {approval_id} in it; empty: there is none."""
     job_keep_ms: int = 604_800_000

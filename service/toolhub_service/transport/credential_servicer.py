@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolhub.v1 import credential_service_pb2 as pb
 from toolhub.v1 import credential_service_pb2_grpc
 from toolhub_service.credentials.vault import Vault, key_for, login_key
-from toolhub_service.domain.call import Role
+from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.credential import CredentialKey, StoredCredential
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import AuditLog, Clock
@@ -86,26 +86,31 @@ class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
             _check_operator("end the login of a source")
             key = login_key(request.source)
         await self.vault.kept(key, principal)
-        await self._note(
+        await _note(
+            self.audit,
+            self.clock,
             EventType.CREDENTIAL_REVOKED,
+            principal,
             {"source": key.source, "of": key.principal or "the source", "tenant": key.tenant},
         )
         return pb.RevokeCredentialResponse(revoked_upstream=await self.vault.revoke(key))
 
     async def _noted(self, stored: StoredCredential) -> pb.Credential:
-        of = "" if stored.principal else "the source"
-        await self._note(EventType.CREDENTIAL_SET, {"source": stored.source, "kind": stored.kind.value, "of": of})
+        await note_given(self.audit, self.clock, stored, current_principal())
         return from_credential(stored)
 
-    async def _note(self, type: EventType, attributes: dict[str, str]) -> None:
-        event = Event(
-            type=type,
-            at_unix_ms=self.clock.unix_ms(),
-            principal=current_principal().id,
-            outcome="ok",
-            attributes={name: value for name, value in attributes.items() if value},
-        )
-        await self.audit.append_durably(event)
+
+async def note_given(audit: AuditLog, clock: Clock, stored: StoredCredential, by: Principal) -> None:
+    """Record that a credential was set, or a login completed, by that caller."""
+    attributes = {"source": stored.source, "kind": stored.kind.value, "of": "" if stored.principal else "the source"}
+    await _note(audit, clock, EventType.CREDENTIAL_SET, by, attributes)
+
+
+async def _note(audit: AuditLog, clock: Clock, type: EventType, by: Principal, attributes: dict[str, str]) -> None:
+    kept = {name: value for name, value in attributes.items() if value}
+    await audit.append_durably(
+        Event(type=type, at_unix_ms=clock.unix_ms(), principal=by.id, outcome="ok", attributes=kept)
+    )
 
 
 def from_credential(stored: StoredCredential) -> pb.Credential:
