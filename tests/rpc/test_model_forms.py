@@ -200,6 +200,24 @@ async def test_names_are_renamed_over_mcp_and_lead_back(tmp_path: Path, era: str
             }
 
 
+async def test_a_job_and_a_session_read_arguments_in_their_form(hubs: tuple[RunningHub, Hub]) -> None:
+    hub = hubs[1]
+    args = {"ids": [1], "note": None, "headers": '{"X-A": "1"}'}
+    wanted = {"ids": [1], "note": "none", "headers": {"X-A": "1"}}
+    job = await hub.submit_job("acme/odd", args, purpose="a test", args_form="openai_strict")
+    assert json.loads((await hub.job_answer(job.job_id)).value["text"]) == wanted
+    async with hub.session() as session:
+        answer = await session.invoke("acme/odd", args, purpose="a test", args_form="openai_strict")
+    assert json.loads(answer.value["text"]) == wanted
+
+
+async def test_large_arguments_are_read_in_their_form(hubs: tuple[RunningHub, Hub]) -> None:
+    long = {"ids": list(range(40_000)), "filter_status_": "x" * 20_000}
+    answer = await hubs[1].invoke("acme/odd", long, purpose="a test", args_form="anthropic")
+    assert '"filter[status]": "xxx' in answer.value["text"]
+    assert '"filter_status_"' not in answer.value["text"]
+
+
 STRINGIFIED: Final = {"parent": '{"page_id": "p"}', "ids": "[1, 2]", "recursive": "true", "note": "[1]"}
 
 

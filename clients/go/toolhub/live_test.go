@@ -266,6 +266,30 @@ func TestToolCallsOfModelsAreMadeAndAnsweredInTheirForm(t *testing.T) {
 	}
 }
 
+func TestArgumentsAreReadInTheFormOfTheirExport(t *testing.T) {
+	hub, ctx := live(t), t.Context()
+	filter := &toolhubv1.ToolFilter{Names: []string{"core/util.text.truncate"}}
+	const name, arguments = "core__util_text_truncate", `{"text": "abcdef", "maxChars": 3, "marker": null}`
+	item := map[string]any{"type": "function_call", "call_id": "call_7", "name": name, "arguments": arguments}
+	part := json.RawMessage(`{"functionCall": {"name": "` + name + `", "args": ` + arguments + `, "id": "7"}}`)
+	for _, asked := range []struct {
+		format toolhubv1.ExportFormat
+		call   any
+		field  string
+	}{
+		{toolhubv1.ExportFormat_EXPORT_FORMAT_OPENAI_STRICT, item, "output"},
+		{toolhubv1.ExportFormat_EXPORT_FORMAT_GEMINI, part, "functionResponse"},
+	} {
+		if _, _, err := hub.Export(ctx, asked.format, filter); err != nil {
+			t.Fatal(err)
+		}
+		message, err := hub.RunToolCall(ctx, asked.call, Call{Purpose: "a test"})
+		if err != nil || !strings.Contains(fmt.Sprint(message[asked.field]), "ab…") {
+			t.Errorf("%v: %v, %v", asked.format, message, err)
+		}
+	}
+}
+
 func TestArtifactComesBackAsItWasPut(t *testing.T) {
 	hub, ctx := live(t), t.Context()
 	content := bytes.Repeat([]byte("0123456789"), 100_000)

@@ -74,6 +74,22 @@ test("a model's tool calls are made and answered in their form", options, async 
   assert.ok("output" in broken && broken.output.startsWith("INVALID_INPUT: "));
 });
 
+test("arguments are read in the form of their export", options, async () => {
+  const hub = connect(address);
+  const args = { text: "abcdef", maxChars: 3, marker: null };
+  const name = "core__util_text_truncate";
+  await hub.export("openai_strict", { names: ["core/util.text.truncate"] });
+  const item = { type: "function_call" as const, call_id: "call_7", name, arguments: JSON.stringify(args) };
+  const output = await hub.runToolCall(item);
+  assert.ok("output" in output && output.output.includes("ab…"), JSON.stringify(output));
+  await hub.export("gemini", { names: ["core/util.text.truncate"] });
+  const part = await hub.runToolCall({ functionCall: { name, args, id: "7" } });
+  assert.ok("functionResponse" in part && part.functionResponse.id === "7");
+  assert.ok("output" in part.functionResponse.response && part.functionResponse.response.output.includes("ab…"));
+  const refused = await hub.runToolCall({ name, args: {} });
+  assert.ok("functionResponse" in refused && "error" in refused.functionResponse.response);
+});
+
 test("a value is given as the type that a schema makes of it", options, async () => {
   const schema = { parse: (value: unknown) => (value as { sha256: string }).sha256.length };
   const size: number = valueOf(await connect(address).invoke({ tool: HASH, args: { text: "" } }), schema);

@@ -27,11 +27,12 @@ MAX_DEPTH: Final = 8
 _REFUSED: Final = frozenset({"anyOf", "oneOf", "allOf", "enum", "const", "not"})
 # Keywords below which subschemas stand: by name, and alone or in a list.
 _BY_PROPERTY: Final = ("properties", "dependentSchemas", "dependencies", "dependentRequired")
-_MAPS: Final = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
-_SINGLES: Final = (
+_SCALAR_KINDS: Final = ("string", "integer", "number", "boolean", "null")
+_MAPS: Final = frozenset("properties patternProperties dependentSchemas dependencies $defs definitions".split())
+_SINGLES: Final = frozenset(
     "items prefixItems additionalItems unevaluatedItems contains additionalProperties unevaluatedProperties "
-    "propertyNames not if then else allOf anyOf oneOf contentSchema"
-).split()
+    "propertyNames not if then else allOf anyOf oneOf contentSchema".split()
+)
 
 # The root
 
@@ -109,22 +110,19 @@ def sequence(value: JsonValue) -> Sequence[JsonValue]:
 def rewrite(schema: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
     """Return the schema with every object subschema changed, the innermost first; the same object if none is."""
     changed: dict[str, JsonValue] = {}
-    for keyword in _MAPS:
-        children = mapping(schema.get(keyword))
-        new = {name: _rewritten(child, change) for name, child in children.items()}
-        if any(new[name] is not child for name, child in children.items()):
-            changed[keyword] = new
-    for keyword in _SINGLES:
-        value = schema.get(keyword)
-        if isinstance(value, Mapping):
-            found: JsonValue = _rewritten(value, change)
-            is_changed = found is not value
-        else:
-            items = sequence(value)
-            listed = [_rewritten(item, change) for item in items]
-            found, is_changed = listed, any(new is not item for new, item in zip(listed, items, strict=True))
-        if is_changed:
-            changed[keyword] = found
+    for keyword, value in schema.items():
+        if keyword in _MAPS and isinstance(value, Mapping):
+            new = {name: _rewritten(child, change) for name, child in value.items()}
+            if any(new[name] is not child for name, child in value.items()):
+                changed[keyword] = new
+        elif keyword in _SINGLES and isinstance(value, Mapping):
+            found = rewrite(value, change)
+            if found is not value:
+                changed[keyword] = found
+        elif keyword in _SINGLES and isinstance(value, list | tuple):
+            listed = [_rewritten(item, change) for item in value]
+            if any(old is not item for old, item in zip(listed, value, strict=True)):
+                changed[keyword] = listed
     return change({**schema, **changed} if changed else schema)
 
 
@@ -141,9 +139,29 @@ def repair(schema: JsonObject) -> JsonObject:
     return repaired
 
 
+_SUSPECT: Final = frozenset({"items", "prefixItems", "exclusiveMinimum", "exclusiveMaximum", "required"})
+
+
 def _repair_node(node: JsonObject) -> JsonObject:
+    if node.get("type") in _SCALAR_KINDS and _SUSPECT.isdisjoint(node):
+        return node
     changed: dict[str, JsonValue] = {}
     drop: set[str] = set()
+    _repair_array(node, changed, drop)
+    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if isinstance(node.get(exclusive), bool):
+            is_exclusive = node[exclusive] is True and bound in node
+            drop.add(bound if is_exclusive else exclusive)
+            if is_exclusive:
+                changed[exclusive] = node[bound]
+    if isinstance(node.get("required"), bool):  # of draft 3
+        drop.add("required")
+    if not changed and not drop:
+        return node
+    return {**{key: value for key, value in node.items() if key not in drop}, **changed}
+
+
+def _repair_array(node: JsonObject, changed: dict[str, JsonValue], drop: set[str]) -> None:
     items = node.get("items")
     if isinstance(items, Sequence) and not isinstance(items, str):
         rest = node.get("additionalItems")
@@ -155,17 +173,6 @@ def _repair_node(node: JsonObject) -> JsonObject:
         changed["items"] = {}
         if items is False:
             changed["maxItems"] = node.get("maxItems", len(sequence(node.get("prefixItems"))))
-    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        if isinstance(node.get(exclusive), bool):
-            drop.add(exclusive)
-            if node[exclusive] and bound in node:
-                changed[exclusive] = node[bound]
-                drop = (drop | {bound}) - {exclusive}
-    if isinstance(node.get("required"), bool):  # of draft 3
-        drop.add("required")
-    if not changed and not drop:
-        return node
-    return {**{key: value for key, value in node.items() if key not in drop}, **changed}
 
 
 def _may_be_array(node: JsonObject) -> bool:
@@ -222,12 +229,15 @@ def property_names(schema: JsonObject) -> Iterator[str]:
         node = pending.pop()
         if not isinstance(node, Mapping):
             continue
-        yield from mapping(node.get("properties"))
-        for keyword in _MAPS:
-            pending.extend(mapping(node.get(keyword)).values())
-        for keyword in _SINGLES:
-            value = node.get(keyword)
-            pending.extend([value] if isinstance(value, Mapping) else sequence(value))
+        for keyword, value in node.items():
+            if keyword in _MAPS and isinstance(value, Mapping):
+                if keyword == "properties":
+                    yield from value
+                pending.extend(value.values())
+            elif keyword in _SINGLES and isinstance(value, Mapping):
+                pending.append(value)
+            elif keyword in _SINGLES and isinstance(value, list | tuple):
+                pending.extend(value)
 
 
 def rename(schema: JsonObject, names: Mapping[str, str]) -> JsonObject:
