@@ -109,6 +109,15 @@ async def test_search_never_finds_what_policy_denies(reader: RunningHub) -> None
     assert "core/fs.writeText" not in {hit.tool.name for hit in found.hits}
 
 
+@pytest.mark.parametrize("query", ["core/fs.readText", "fs.readtext", "core__fs_readText", "CORE/FS.READTEXT"])
+async def test_a_search_for_a_name_finds_its_tool_first(reader: RunningHub, query: str) -> None:
+    found = await reader.stub.SearchTools(pb.SearchToolsRequest(query=query, page_size=3))
+    assert found.hits[0].tool.name == "core/fs.readText"
+    assert "name" in found.hits[0].matched_fields
+    denied = await reader.stub.SearchTools(pb.SearchToolsRequest(query="core/fs.writeText"))
+    assert "core/fs.writeText" not in {hit.tool.name for hit in denied.hits}
+
+
 async def test_search_without_words_is_the_list(reader: RunningHub) -> None:
     found = await reader.stub.SearchTools(pb.SearchToolsRequest(page_size=1_000))
     assert [hit.tool.name for hit in found.hits] == await listed(reader)

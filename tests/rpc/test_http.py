@@ -17,9 +17,11 @@ EGRESS = "egress: [{hosts: [127.0.0.1], ports: [%d], cidrs: [127.0.0.0/8], metho
 
 
 @asynccontextmanager
-async def web_hub(home: Path, body: bytes, more: str = "") -> AsyncIterator[tuple[RunningHub, RawServer]]:
+async def web_hub(
+    home: Path, body: bytes, more: str = "", content_type: str = "application/json"
+) -> AsyncIterator[tuple[RunningHub, RawServer]]:
     async with (
-        serving(always(response(body, content_type="application/json"))) as server,
+        serving(always(response(body, content_type=content_type))) as server,
         running_hub(home, policy=OPEN_POLICY + EGRESS % server.port + more) as hub,
     ):
         yield hub, server
@@ -79,3 +81,18 @@ async def test_a_blocked_network_is_not_dialled_although_egress_opens_it(tmp_pat
         refused = await hub.invoke("core/http.fetchText", {"url": server.url()})
         assert refused.error.kind == error_pb2.ERROR_KIND_HTTP_DISALLOWED_HOST
         assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "text"),
+    [
+        ("text/html", "<meta charset=gbk><p>中文".encode("gbk"), "<p>中文"),
+        ("text/html", '<meta charset="Shift_JIS"><p>日本'.encode("cp932"), "<p>日本"),
+        ("text/html; charset=iso-8859-1", "\ufeff<p>grün".encode(), "<p>grün"),
+    ],
+)
+async def test_a_page_is_text_by_the_charset_that_it_declares(
+    tmp_path: Path, content_type: str, body: bytes, text: str
+) -> None:
+    async with web_hub(tmp_path, body, content_type=content_type) as (hub, server):
+        assert (await hub.value("core/http.fetchText", {"url": server.url()}))["text"].endswith(text)

@@ -1,4 +1,4 @@
-"""How long the folder of a request stays."""
+"""How long the folder of a request stays, and which names and line ends its files have."""
 
 from __future__ import annotations
 
@@ -64,3 +64,14 @@ async def test_a_time_shorter_than_a_job_may_take_is_a_day(tmp_path: Path) -> No
         folder = await written(hub, "r-1", days_ago=0.5)
         assert await swept(hub) == 0
         assert folder.exists()
+
+
+async def test_odd_names_are_refused_and_an_edit_keeps_the_line_ends_of_the_file(tmp_path: Path) -> None:
+    async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
+        for path in ("file:///tmp/x", "a\u200bb.txt", "a\u202eb.txt"):
+            refused = await hub.invoke("core/fs.writeText", {"path": path, "text": "x"}, request_id="r")
+            assert refused.error.kind == error_pb2.ERROR_KIND_INVALID_INPUT, path
+        await hub.value("core/fs.writeText", {"path": "crlf.txt", "text": "a\r\nb\r\n"}, request_id="r")
+        edit = {"path": "crlf.txt", "oldText": "a\nb", "newText": "a\nc\nb"}
+        await hub.value("core/fs.editText", edit, request_id="r")
+        assert (hub.workspace("r") / "crlf.txt").read_bytes() == b"a\r\nc\r\nb\r\n"

@@ -13,6 +13,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Final
 
@@ -236,6 +237,13 @@ def mcp_hints(annotations: Annotations) -> dict[str, JsonValue]:
         "idempotentHint": annotations.idempotent or annotations.read_only,
         "openWorldHint": annotations.open_world,
     }
+
+
+def briefly_described(spec: ToolSpec) -> ToolSpec:
+    """Return the tool with a description that every interface takes, for a model that has no DESCRIBE_TOOL."""
+    if len(spec.description) <= OPENAI_DESCRIPTION_MAX_CHARS:
+        return spec
+    return replace(spec, description=cut_description(spec.description, OPENAI_DESCRIPTION_MAX_CHARS, "(Cut.)"))
 
 
 def openai_definition(spec: ToolSpec, name: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Progress, ToolResult
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.registry.export import ExportedNames, openai_definition
+from toolhub_service.registry.export import DESCRIBE_TOOL, ExportedNames, briefly_described, openai_definition
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import loads_bounded
 from toolhub_service.tools.chat_completions import Answer, AskedTool, Endpoint, complete
@@ -70,7 +70,9 @@ class AgentLoop:
         self._agent = agent
         self._calls = calls
         self._names = ExportedNames(spec.name for spec in specs)
-        self._definitions = [openai_definition(spec, self._names.exported(spec.name)) for spec in specs]
+        can_describe = any(spec.name == DESCRIBE_TOOL for spec in specs)
+        shown = specs if can_describe else [briefly_described(spec) for spec in specs]
+        self._definitions = [openai_definition(spec, self._names.exported(spec.name)) for spec in shown]
         self._purpose = f"agent {agent.name}: {label or task}"[:_PURPOSE_CHARS]
         self._steps_max = steps_max
         self._chars = 0

@@ -22,7 +22,7 @@ from toolhub_service.domain.source import known_to
 from toolhub_service.domain.storage import StorageUse
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.faces.table import Face, Faces
-from toolhub_service.registry.export import Dialect, Export
+from toolhub_service.registry.export import Dialect, Export, briefly_described
 from toolhub_service.registry.listing import UNCOUNTED, PageRequest, ToolPage, list_tools
 from toolhub_service.registry.stubs_typescript import PYTHON, TYPESCRIPT, StubFormat
 from toolhub_service.runtime.call_ids import CallIds
@@ -246,7 +246,8 @@ class ToolServicer(tool_service_pb2_grpc.ToolServiceServicer):
             return spec if is_offered else None
 
         shown = {row.name: spec for row in face.tools.values() if (spec := row.shown(can_run)) is not None}
-        definitions = [exporter.definition(DIALECTS[request.format], name, spec) for name, spec in shown.items()]
+        dialect = DIALECTS[request.format]
+        definitions = [exporter.definition(dialect, name, briefly_described(spec)) for name, spec in shown.items()]
         return pb.ExportToolsResponse(
             tools_json=canonical_json.dumps(definitions),
             names={name: spec.name for name, spec in shown.items()},
