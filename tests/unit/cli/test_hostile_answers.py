@@ -35,6 +35,8 @@ COMMANDS = {
     "tools snapshot": "tools snapshot",
     "tools unregister": f"tools unregister {TOOL} --yes",
     "sources list": "sources list -o wide",
+    "sources login": "sources login HOSTILE --no-browser --paste",
+    "sources logout": "sources logout demo",
     "sources refresh": "sources refresh",
     "sources show": "sources show HOSTILE",
     "skills list": "skills list",
@@ -75,7 +77,7 @@ OTHERS = {
     "context add": "asks no hub",
     "health": "a status of four values",
 }
-ASKING = {"credentials set", "credentials login"}
+ASKING = {"credentials set", "credentials login", "sources login"}
 # What a tool wrote, as a whole: lines of it may look like anything.
 DOCUMENTS = {"call", "program stubs", "tools export", "artifacts get", "jobs result", "jobs show", "jobs watch"}
 
