@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -61,6 +62,7 @@ def references_digest(source: Source) -> str:
     return sha256("\0".join(found).encode("utf-8", "surrogateescape")).hexdigest()
 
 
+_LOGIN_READ_S = 10.0
 _CODE = "A tool of kind {} is code: configure it under `tools.custom` or `tools.entry_points`"
 
 
@@ -283,6 +285,15 @@ class ConfiguredSources(msgspec.Struct, frozen=True):
             message = f"{invalid}. Nothing was read, and the sources there are stay: `toolhub sources check` helps"
             raise HubFailure(Reason.SOURCES_INVALID, message) from invalid
         return await self.sourcing.sources.refresh(sources)
+
+    async def read_after_login(self, source: str) -> None:
+        """Read a source that waited for a login, and return when that is done, or has taken `_LOGIN_READ_S`: the call
+        that follows a login shall find the tools."""
+        if all(status.state is not SourceState.NEEDS_LOGIN for status in self.statuses() if status.name == source):
+            return
+        with suppress(TimeoutError):  # it goes on
+            async with asyncio.timeout(_LOGIN_READ_S):
+                await self.sourcing.sources.refresh([source])
 
     async def pins(
         self, where: PinFilter, *, after: tuple[int, str, str, str] | None, limit: int

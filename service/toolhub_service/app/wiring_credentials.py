@@ -15,6 +15,7 @@ from toolhub_service.app.paths import Paths
 from toolhub_service.app.wiring_stores import Stores
 from toolhub_service.credentials.sealing import NOT_INSTALLED, KeyUnfit, SealingKeys, is_installed, key_of
 from toolhub_service.credentials.vault import Vault
+from toolhub_service.domain.call import TenantDirectory
 from toolhub_service.domain.error_spec import StartReason
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.settings.credentials_section import SealingKey
@@ -25,7 +26,7 @@ OWN_KEY_ID = "own"
 _KEY_MAX_BYTES = 4_096
 
 
-def make_vault(deps: Deps, stores: Stores) -> Vault:
+def make_vault(deps: Deps, stores: Stores, tenants: TenantDirectory) -> Vault:
     """Return the vault. Raises HubFailure when a configured key cannot be used.
 
     Without a configured key, one is made when a source first needs it.
@@ -36,8 +37,8 @@ def make_vault(deps: Deps, stores: Stores) -> Vault:
             keys = sealing_keys(settings)
         except ValueError as unfit:
             raise HubFailure(StartReason.SEALING_KEY_UNUSABLE, f"credentials.keys: {unfit}.") from unfit
-        return Vault(stores.credentials, lambda: keys, deps.clock, deps.randomness)
-    return Vault(stores.credentials, lambda: sealing_keys(settings), deps.clock, deps.randomness)
+        return Vault(stores.credentials, lambda: keys, deps.clock, deps.randomness, tenants.tenancy_of)
+    return Vault(stores.credentials, lambda: sealing_keys(settings), deps.clock, deps.randomness, tenants.tenancy_of)
 
 
 def open_hosts(deps: Deps, vault: Vault) -> CallersOfHosts | None:

@@ -184,11 +184,7 @@ def make_engine(
 
 def make_login_pages(deps: Deps, vault: Vault, audit: AuditLog, sources: ConfiguredSources) -> LoginPages:
     """Return the pages, which are offered once the endpoint is bound."""
-
-    async def read(source: str) -> None:
-        await sources.sourcing.sources.refresh([source])
-
-    return LoginPages(vault, partial(note_given, audit, deps.clock), read)
+    return LoginPages(vault, partial(note_given, audit, deps.clock), sources.read_after_login)
 
 
 def _base_of(settings: Settings, host: str, port: int) -> str:

@@ -11,7 +11,7 @@ from toolhub_service.app.file_modes import problem_of
 from toolhub_service.app.files import read_or_make_key
 from toolhub_service.app.listening import listening_of
 from toolhub_service.app.policy_files import PolicyFile
-from toolhub_service.app.source_runtime import SourceRuntime
+from toolhub_service.app.source_runtime import ConfiguredSources, SourceRuntime
 from toolhub_service.app.sources_file import SourcesFile
 from toolhub_service.app.wiring_calls import LongWork
 from toolhub_service.app.wiring_stores import Stores
@@ -21,7 +21,6 @@ from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import AccessObserver, Adapter, AuditLog, Invoker
-from toolhub_service.domain.source import SourceService
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.faces.countbot import NAME as COUNTBOT
 from toolhub_service.faces.countbot import countbot
@@ -108,7 +107,7 @@ def make_policy_file(deps: Deps, policy: LivePolicy) -> PolicyFile:
 def make_server(
     deps: Deps,
     toolbox: Toolbox,
-    sources: SourceService,
+    sources: ConfiguredSources,
     searching: Searching,
     policy: LivePolicy,
     auth: AuthLayer,
@@ -157,7 +156,7 @@ def make_server(
         artifacts=ArtifactServicer(artifacts, audit, deps.clock),
         registry=registry,
         audit=AuditServicer(audit, access, policy, pages),
-        credentials=CredentialServicer(vault, audit, deps.clock),
+        credentials=CredentialServicer(vault, audit, deps.clock, sources.read_after_login),
         pages=pages,
     )
 

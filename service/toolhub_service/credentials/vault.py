@@ -28,7 +28,7 @@ from toolhub_service.credentials.secret import (
     of_another_server,
 )
 from toolhub_service.credentials.token_requests import TokenRequests
-from toolhub_service.domain.call import Principal, SubjectToken
+from toolhub_service.domain.call import Principal, SubjectToken, Tenancy
 from toolhub_service.domain.credential import (
     CredentialKey,
     CredentialKind,
@@ -65,14 +65,21 @@ class Vault:
     """The vault of a hub. Methods with a principal require a verified one."""
 
     def __init__(
-        self, store: CredentialStore, keys: Callable[[], SealingKeys], clock: Clock, randomness: Randomness
+        self,
+        store: CredentialStore,
+        keys: Callable[[], SealingKeys],
+        clock: Clock,
+        randomness: Randomness,
+        tenancy_of: Callable[[str], Tenancy | None] = lambda _: None,
     ) -> None:
-        """`keys` is called when a source first needs keys, and raises ValueError for the operator."""
+        """`keys` is called when a source first needs keys, and raises ValueError for the operator; `tenancy_of`: as of
+        `TenantDirectory`."""
         self._store = store
         self._make_keys = keys
         self._opened: _Opened | None = None
         self._clock = clock
         self._randomness = randomness
+        self._tenancy_of = tenancy_of
         self._sources: dict[str, PerUserTerms] = {}
         self._hosts: set[str] = set()
         """Sources that are hosts of the built-in HTTP tools."""
@@ -129,7 +136,8 @@ class Vault:
         return await self._renewed_after(self._sources.get(key.source), key, used)
 
     async def givers(self, source: str) -> list[StoredCredential]:
-        """Return the usable credentials of callers of the source, the oldest first; at most the 500 changed last."""
+        """Return the usable credentials of callers with which the list of the source may be read for all, the oldest
+        first; of the 500 changed last."""
         terms = self._sources.get(source)
         if terms is None:
             return []
@@ -138,8 +146,14 @@ class Vault:
             each
             for each in page
             if each.principal and each.kind is terms.kind and each.state is CredentialState.ACTIVE and each.sealed
+            if self._speaks_for_all(each.key)
         ]
         return sorted(fit, key=lambda each: (each.created_at_unix_ms, each.key))
+
+    def _speaks_for_all(self, key: CredentialKey) -> bool:
+        """Return whether what this caller is shown may be shown to all who see the source: not to other tenants."""
+        tenancy = self._tenancy_of(key.principal)
+        return tenancy is None or tenancy.owns(key.source)
 
     async def has_issuer(self, source: str) -> bool:
         """Return whether a login at the source is possible: its authorization server is configured, or named by its

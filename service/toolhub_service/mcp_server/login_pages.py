@@ -71,7 +71,7 @@ class LoginPages:
         kept: Callable[[StoredCredential, Principal], Awaitable[None]],
         read: Callable[[str], Awaitable[object]],
     ) -> None:
-        """`kept` records a login; `read` reads a source again."""
+        """`kept` records a login; `read` reads a source that waited for one."""
         self._vault = vault
         self._kept = kept
         self._read = read
@@ -167,7 +167,7 @@ class LoginPages:
             await _show(send, 503, "The login failed", failure.error.message)
             return
         await self._kept(stored, ticket.principal)
-        await self._read(ticket.source)  # its tools may have waited for this login
+        await self._read(ticket.source)
         ticket.is_done.set()
         text = f"Calls of {ticket.principal.id} to {ticket.source} carry your token now. "
         await _show(send, 200, "Logged in", f"{text}Close this page and go back to your client.")

@@ -3,6 +3,7 @@ they come in and are never returned."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from toolhub.v1 import credential_service_pb2 as pb
@@ -25,6 +26,8 @@ class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
     vault: Vault
     audit: AuditLog
     clock: Clock
+    read: Callable[[str], Awaitable[None]]
+    """Reads a source that waited for the credential."""
 
     async def SetCredential(
         self, request: pb.SetCredentialRequest, context: ServicerContext
@@ -97,6 +100,7 @@ class CredentialServicer(credential_service_pb2_grpc.CredentialServiceServicer):
 
     async def _noted(self, stored: StoredCredential) -> pb.Credential:
         await note_given(self.audit, self.clock, stored, current_principal())
+        await self.read(stored.source)
         return from_credential(stored)
 
 

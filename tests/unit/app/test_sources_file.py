@@ -54,6 +54,7 @@ def test_file_without_sources_has_none(text: str) -> None:
     assert parse_sources(text, "x").sources == {}
 
 
+LOGIN = "sources: {far: {url: 'https://a.example', login: {%s}}}"
 CLIENT = "sources: {far: {url: 'https://a.example/mcp', oauth: {client_id: hub, %s}}}"
 
 
@@ -87,6 +88,10 @@ CLIENT = "sources: {far: {url: 'https://a.example/mcp', oauth: {client_id: hub, 
         (CLIENT % "private_key: a, signing_algorithm: none", "oauth.signing_algorithm: Invalid enum value 'none'"),
         (CLIENT % "private_key: a, audience: 'https://b.example'", "sources.far.oauth.audience: requires"),
         (CLIENT % "private_key: {env: A, file: b}", "sources.far.oauth.private_key: needs exactly one of"),
+        ("sources: {far: {command: x, login: {}}}", "sources.far.login: not allowed with `command`"),
+        (LOGIN % "client_id: a, client_secret: b", "far.login.client_secret: needs `client_id` and `issuer`"),
+        (LOGIN % "issuer: login.example", "sources.far.login.issuer: must begin with https://"),
+        (LOGIN % "scope: a", "sources.far.login"),
         ("sources: {desk: {kind: langchain}}", "sources.desk: needs `load` or `entry_points`"),
         ("sources: {Files: {command: npx}}", "'Files' cannot be the name of a source"),
         ("sources: {20.4: {command: npx}}", "cannot be the name of a source"),

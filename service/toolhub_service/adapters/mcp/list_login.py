@@ -233,7 +233,10 @@ class ListLogin(Generic[Link]):
 
     def _kept(self, definition: Definition) -> Definition:
         seen, kept = self._first_seen.get(definition.spec.name, (None, definition))
-        return kept if seen == definition.remote else definition
+        if seen == definition.remote:
+            return kept
+        self._first_seen.pop(definition.spec.name, None)  # the server has changed it
+        return definition
 
     def _compare_soon(self, names: Names[Link]) -> None:
         """Compare the list with that of another caller, in the background: a slow answer delays no reading."""
