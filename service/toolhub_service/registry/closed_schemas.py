@@ -27,6 +27,8 @@ from toolhub_service.registry.schema_repairs import (
 _LEVELS_MAX: Final = 5
 """Nested objects and arrays of the strict mode."""
 _PROPERTIES_MAX: Final = 100
+_PLACES_MAX: Final = 2_000
+"""Subschemas that are written: references that are put in could make millions of a few."""
 _ENUM_VALUES_MAX: Final = 250
 _CHARS_MAX: Final = 15_000
 """Of the names of properties and the members of enumerations together."""
@@ -51,6 +53,7 @@ class Subset:
         self._root = root
         self._properties_left = _PROPERTIES_MAX
         self._chars_left = _CHARS_MAX
+        self._places_left = _PLACES_MAX
         self._values_left = 2 * _ENUM_VALUES_MAX
 
     def parameters(self) -> dict[str, Any] | None:
@@ -82,7 +85,8 @@ class Subset:
 
     def schema(self, value: JsonValue, level: int) -> dict[str, Any]:
         """Return a place of the arguments in the subset; `level`: of the object or array that it would be."""
-        if not isinstance(value, Mapping):
+        self._places_left -= 1
+        if not isinstance(value, Mapping) or self._places_left < 0:
             return self._any()
         node = _flat(value, self._root)
         written = self._typed(node, level)

@@ -58,15 +58,17 @@ class _Walk:
         self._reading = reading
         self._read_json = read_json
         self.read: list[str] = []
+        # By the identities of subschemas, which all stand in the document and live as long as it.
+        self._known_places: dict[tuple[int, ...], list[JsonObject]] = {}
+        self._known_kinds: dict[tuple[int, ...], frozenset[str]] = {}
 
     def value(self, value: Any, schemas: Sequence[JsonValue], path: str) -> Any:
-        places = self._places(schemas)
-        if isinstance(value, str):
-            value = self._text(value, schemas, places, path)
+        if isinstance(value, str) and (self._reading.reads_texts or self._reading.reads_members):
+            value = self._text(value, schemas, path)
         if isinstance(value, dict):
-            return self._object(value, places, path)
+            return self._object(value, self._places(schemas), path)
         if isinstance(value, list):
-            return self._array(value, places, path)
+            return self._array(value, self._places(schemas), path)
         return value
 
     def _object(self, value: dict[str, Any], places: Sequence[JsonObject], path: str) -> dict[str, Any]:
@@ -105,9 +107,10 @@ class _Walk:
         is_required = any(name in sequence(place.get("required")) for place in places)
         return not (can_be_null and is_required)
 
-    def _text(self, text: str, schemas: Sequence[JsonValue], places: Sequence[JsonObject], path: str) -> Any:
+    def _text(self, text: str, schemas: Sequence[JsonValue], path: str) -> Any:
         """Return what a text stands for at its place; itself where that is a text."""
         if self._reading.reads_members:
+            places = self._places(schemas)
             members = [each for place in places for each in sequence(place.get("enum"))]
             members += [place["const"] for place in places if "const" in place]
             found = [each for each in members if not isinstance(each, str) and text_of_member(each) == text]
@@ -131,7 +134,10 @@ class _Walk:
 
     def _places(self, schemas: Sequence[JsonValue]) -> list[JsonObject]:
         """Return the subschemas with everything that may apply to the same value, references put in."""
-        found: list[JsonObject] = []
+        key = tuple(map(id, schemas))
+        if key in self._known_places:
+            return self._known_places[key]
+        found = self._known_places[key] = []
         pending = [(schema, 0) for schema in schemas]
         while pending and len(found) < _PLACES_MAX:
             schema, depth = pending.pop(0)
@@ -144,7 +150,11 @@ class _Walk:
 
     def _kinds(self, schemas: Sequence[JsonValue]) -> frozenset[str]:
         """Return the JSON types that one of the schemas may accept; all for none."""
-        return frozenset().union(*(self._kinds_of_schema(schema, 0) for schema in schemas)) if schemas else _ALL
+        key = tuple(map(id, schemas))
+        if key not in self._known_kinds:
+            kinds = frozenset().union(*(self._kinds_of_schema(schema, 0) for schema in schemas)) if schemas else _ALL
+            self._known_kinds[key] = kinds
+        return self._known_kinds[key]
 
     def _kinds_of_schema(self, schema: JsonValue, depth: int) -> frozenset[str]:
         if not isinstance(schema, Mapping) or depth > MAX_DEPTH:

@@ -57,7 +57,18 @@ def test_every_interface_accepts_real_tools(corpus: str, dialect: Dialect) -> No
         assert VALIDATORS[dialect](exported(spec, dialect)) == [], spec.input_schema
 
 
+_LISTS: list[JsonObject] = [{"type": "array", "items": {"$ref": f"#/$defs/D{at}"}} for at in range(1, 6)]
+WIDE: JsonObject = {
+    "type": "object",
+    "properties": {"d": {"$ref": "#/$defs/D0"}},
+    "$defs": {
+        **{f"D{at}": {"anyOf": [{**lists, "minItems": n} for n in range(30)]} for at, lists in enumerate(_LISTS)},
+        "D5": {"type": "string"},
+    },
+}
+"""A few lines that name millions of places."""
 HOSTILE: list[JsonObject] = [
+    WIDE,
     {"type": "object", "properties": {"self": {"$ref": "#"}}},
     {"type": "object", "properties": {f"p{n}": {"type": "object", "properties": {"x": {}}} for n in range(90)}},
     {"type": "object", "properties": {"e": {"enum": [f"value {n}" for n in range(2_000)]}}},
@@ -250,3 +261,10 @@ def test_arguments_of_a_recursive_schema_are_followed_to_their_end() -> None:
     (args,) = deep(60)
     assert restored(schema, args, reads_texts=True) == args
     assert restored(schema, {"self": {"self": {"n": "1"}}}, reads_texts=True) == {"self": {"self": {"n": 1}}}
+
+
+def test_many_arguments_are_turned_back_in_the_time_of_their_number() -> None:
+    args = {"d": [[[["x"] * 40] * 40] * 4], "many": list(range(20_000))}
+    reading = reading_of(Dialect.GEMINI, WIDE)
+    found = restore(args, WIDE, reading, loads)
+    assert found.args == args
