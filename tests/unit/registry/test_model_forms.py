@@ -264,7 +264,7 @@ def test_arguments_of_a_recursive_schema_are_followed_to_their_end() -> None:
 
 
 def test_many_arguments_are_turned_back_in_the_time_of_their_number() -> None:
-    args = {"d": [[[["x"] * 40] * 40] * 4], "many": list(range(20_000))}
+    args: Any = {"d": [[[["x"] * 40] * 40] * 4], "many": list(range(20_000))}
     reading = reading_of(Dialect.GEMINI, WIDE)
     found = restore(args, WIDE, reading, loads)
     assert found.args == args
