@@ -19,6 +19,7 @@ from tests.bench.search_quality import (
     usage_of,
 )
 from tests.corpora import FOLDER
+from toolhub_service.registry.index import written_name
 
 FLOORS = {"metatool": 0.71, "bfcl": 0.89, "sealtools_in": 0.87, "toolalpaca": 0.83, "restbench_tmdb": 0.45}
 """R@5; the whole sets measure .738, .903, .886, .854 and .478."""
@@ -40,6 +41,20 @@ def sampled(queries: list[Query]) -> list[Query]:
 def test_tools_are_found_at_least_this_well(corpus: str) -> None:
     quality = measure(search_over(load_tools(corpus)), sampled(queries_of(corpus)))
     assert quality.recall_at[5] >= FLOORS[corpus]
+
+
+@pytest.mark.promise("search.finds")
+@pytest.mark.parametrize("corpus", ["github_mcp", "docker_mcp_registry", "restbench_tmdb"])
+def test_the_name_of_every_tool_finds_it_first(corpus: str) -> None:
+    if not (FOLDER / "search" / corpus).is_dir():
+        pytest.skip(f"corpus search/{corpus} is not here: set TEST_CORPORA to the folder that holds it")
+    tools = load_tools(corpus)
+    search = search_over(tools)
+    for spec in tools:
+        bare = spec.name.partition("/")[2]
+        for query in (spec.name, bare.upper()):
+            first = search.search(query, limit=1).hits[0].tool.name
+            assert written_name(bare) in (written_name(first), written_name(first.partition("/")[2])), (query, first)
 
 
 @pytest.mark.parametrize(("half", "floor"), [(0, 0.72), (1, 0.70)])
