@@ -1,11 +1,13 @@
-"""`toolhub policy …`: create, check and explain a policy, without a hub."""
+"""`toolhub policy …`: create, change, check and explain a policy, without a hub."""
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +93,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.group(cls=SuggestingGroup)
 def policy() -> None:
-    """Create and check policy.yaml, and explain its decisions. Needs no running hub."""
+    """Create, change and check policy.yaml, and explain its decisions. Needs no running hub."""
 
 
 policy.add_command(import_group)
@@ -121,6 +123,85 @@ def init(**options: Any) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(STARTER_POLICY)
     print_line(f"Wrote {paths.policy}. Until you change it, it is equal to the built-in starter policy.")
+
+
+@policy.command()
+@click.argument("who")
+@click.argument("what", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Print the lines that would be added, and change nothing.")
+@settings_options
+def grant(who: str, what: tuple[str, ...], dry_run: bool, **options: Any) -> None:
+    """Grant capabilities to WHO in the hub's policy.yaml, and keep its comments.
+
+    WHO is a principal: the name of an API key, `local`, or another selector of docs/policy.md. WHAT is a capability,
+    such as read:fs, or a tool of this hub (not of its sources), whose capabilities are then granted. Without a policy
+    file, one that extends the starter policy is written. A hub that runs reloads it within seconds.
+
+    \b
+    Examples:
+      toolhub policy grant local mcp:time
+      toolhub policy grant research-agent core/web.fetch
+      toolhub policy grant "group:corp/admins" danger:destructive --dry-run
+    """
+    from toolhub_service.app.files import edited, replace_text
+    from toolhub_service.app.offline import policy_warnings
+    from toolhub_service.app.paths import Paths
+    from toolhub_service.app.policy_editing import NotEditable, lacking_grants, with_grant
+    from toolhub_service.policy.parsing import InvalidPolicy
+
+    settings = read_settings(**options)
+    capabilities = _capabilities_of(settings, what)
+    path = Paths(settings).policy
+    with explaining(OSError, InvalidPolicy, NotEditable, place=path):
+        if not dry_run:
+            Paths(settings).make()
+        with nullcontext() if dry_run else edited(path):
+            text = path.read_text(encoding="utf-8") if path.exists() else STARTER_POLICY
+            lacking = lacking_grants(text, who, capabilities)
+            if not lacking:
+                print_line(f"Nothing to do: {path} grants {who} {', '.join(capabilities)} already.")
+                return
+            changed = with_grant(text, who, lacking)
+            if not dry_run:
+                replace_text(path, changed)
+    for line in added_lines(text, changed):
+        print_line(f"+ {line}")
+    if dry_run:
+        return
+    for warning in policy_warnings(settings, path):
+        if any(f"`{each}`" in warning for each in (who, *lacking)):
+            print_prose(warning, "  ", "!", "yellow", err=True)
+    print_line(f"Wrote {path}. A hub that runs reloads it within seconds.")
+
+
+def added_lines(before: str, after: str) -> list[str]:
+    """The lines that the second text has and the first one lacks."""
+    compared = difflib.ndiff(before.splitlines(), after.splitlines())
+    return [line[2:] for line in compared if line.startswith("+ ") and line[2:].strip()]
+
+
+def _capabilities_of(settings: Settings, names: tuple[str, ...]) -> list[str]:
+    """Return capabilities as they are, and those that named tools need. Raises UsageError for an unknown tool."""
+    from toolhub_service.app.offline import configured_tools
+
+    found: dict[str, None] = {}
+    tools = (
+        {}
+        if not any("/" in name for name in names)
+        else {spec.name: spec for spec in asyncio.run(configured_tools(settings))}
+    )
+    for name in names:
+        if "/" not in name:
+            found[name] = None
+        elif name in tools:
+            found |= dict.fromkeys(sorted(tools[name].capabilities))
+        else:
+            near = difflib.get_close_matches(name, tools, n=1)
+            advice = f"Did you mean {near[0]}?" if near else "`toolhub tools show TOOL` says which capability it needs."
+            raise click.UsageError(f"{name} is no tool of this hub itself. {advice}")
+    if not found:
+        raise click.UsageError(f"{', '.join(names)} needs no capability: every agent may call it.")
+    return list(found)
 
 
 @policy.command()

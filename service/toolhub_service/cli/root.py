@@ -42,7 +42,7 @@ _COMMANDS = {
         "Upload, download, list and delete artifacts (stored files).",
     ),
     "approvals": ("toolhub_service.cli.approvals:approvals", "List, show, approve, deny and watch approvals."),
-    "policy": ("toolhub_service.cli.policy:policy", "Create and check policy.yaml, and explain its decisions."),
+    "policy": ("toolhub_service.cli.policy:policy", "Create, change and check policy.yaml, and explain its decisions."),
     "audit": ("toolhub_service.cli.audit:audit", "Read, follow, verify and export the audit log."),
     "login": ("toolhub_service.cli.login:login", "Log in at the issuer of the hub's tokens."),
     "logout": ("toolhub_service.cli.login:logout", "Revoke the tokens of a login, and forget them."),

@@ -122,14 +122,21 @@ def _report(
 ) -> None:
     from toolhub_service.app.sources_file import as_yaml, to_source
     from toolhub_service.policy.document import LOCAL
-    from toolhub_service.policy.refusals import grant_line
+    from toolhub_service.policy.refusals import grant_command, grant_line
 
     capability = next(iter(source.get("capabilities", ())), f"skill:{name}")
-    grant = grant_line(LOCAL if "insecure-local" in settings.auth.modes else "PRINCIPAL", [capability])
+    principal = LOCAL if "insecure-local" in settings.auth.modes else "PRINCIPAL"
     trust = _trust(to_source(name, source))
     if wants_json(as_json):
         print_json(
-            {"file": str(path), "dryRun": dry_run, "name": name, "source": source, "trust": trust, "grant": grant}
+            {
+                "file": str(path),
+                "dryRun": dry_run,
+                "name": name,
+                "source": source,
+                "trust": trust,
+                "grant": grant_line(principal, [capability]),
+            }
         )
         return
     done = "would be" if dry_run else "is"
@@ -139,9 +146,8 @@ def _report(
         note(f"! its skills wait for a person: toolhub pins list --source {name}, then toolhub pins accept")
     note(
         f"\nTo load it into a running hub: toolhub sources refresh {name}",
-        "To let a principal use its skills, add to policy.yaml (under `grants`, if that is already there):",
+        f"To let a principal use its skills: {grant_command(principal, [capability])}",
     )
-    print_line(f"  {grant}")
 
 
 def _trust(source: Any) -> str:

@@ -125,7 +125,11 @@ def add(
     _report(path, merged, refused, settings, grant, dry_run=dry_run, as_json=as_json)
     if merged.added and not dry_run and not wants_json(as_json):
         where = {"--file": sources_file, "--config": config_file, "--data-dir": data_dir}
-        _show_next(merged.added, grant, [word for name, given in where.items() if given for word in (name, str(given))])
+        _show_next(
+            merged.added,
+            _principal(settings),
+            [word for name, given in where.items() if given for word in (name, str(given))],
+        )
     if refused:
         sys.exit(EXIT_REFUSED)
 
@@ -343,28 +347,31 @@ def _report(
         print_line(styled(f"{name} was not added: {why}", fg="red"), err=True)
 
 
-def _show_next(added: list[Converted], grant: str, place: list[str]) -> None:
+def _show_next(added: list[Converted], principal: str, place: list[str]) -> None:
     """Print the commands that come next; `place` are the options by which they find the same file."""
+    from toolhub_service.policy.refusals import grant_command
+
     names = " ".join(source.name for source in added)
     hub = "a running hub that reads this file" if "--file" in place else "a running hub"
     note(
         f"\nTo check that this machine has what it needs: toolhub sources check {shlex.join([added[0].name, *place])}",
         f"To load it into {hub} and see its state: toolhub sources refresh {names}",
-        "To let a principal call its tools, add to policy.yaml (under `grants`, if that is already there):",
+        f"To let a principal call its tools: {grant_command(principal, (source.capability for source in added))}",
     )
-    print_line(f"  {grant}")
 
 
 def _grant(added: list[Converted], settings: Settings) -> str:
-    """Return the line of policy.yaml that lets a principal call them; empty without any.
-
-    Without credentials all callers are one principal; otherwise the operator chooses.
-    """
-    from toolhub_service.policy.document import LOCAL
+    """Return the line of policy.yaml that lets a principal call them; empty without any."""
     from toolhub_service.policy.refusals import grant_line
 
-    principal = LOCAL if "insecure-local" in settings.auth.modes else "PRINCIPAL"
-    return grant_line(principal, (source.capability for source in added)) if added else ""
+    return grant_line(_principal(settings), (source.capability for source in added)) if added else ""
+
+
+def _principal(settings: Settings) -> str:
+    """Return whom to grant to: without credentials all callers are one principal; otherwise the operator chooses."""
+    from toolhub_service.policy.document import LOCAL
+
+    return LOCAL if "insecure-local" in settings.auth.modes else "PRINCIPAL"
 
 
 def _missing(source: Converted, settings: Settings, *, is_written: bool) -> list[str]:

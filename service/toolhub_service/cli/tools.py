@@ -323,16 +323,14 @@ def _get(connection: Connection, name: str) -> tool_pb2.ToolSpec:
 def _to_allow(connection: Connection, hidden: tool_pb2.ToolSpec) -> str:
     """Return how to see or grant what is missing: `policy explain` knows the tools of the hub's machine, not of
     sources."""
-    from toolhub_service.policy.refusals import grant_line
+    from toolhub_service.policy.refusals import grant_command
 
     principal = connection.call(connection.tools.GetServerInfo, pb.GetServerInfoRequest()).principal
     if hidden.kind == tool_pb2.TOOL_KIND_CORE:
         who = "" if principal == "local" else f" --principal {shlex.quote(principal)}"
         return f"To see what is missing: toolhub policy explain{who} --tool {hidden.name} --args '{{}}'"
-    return (
-        "Unless a rule denies it, this line in policy.yaml allows it (under `grants`, if that is already there):\n"
-        f"  {grant_line(principal, hidden.capabilities)}"
-    )
+    command = grant_command(principal, hidden.capabilities)
+    return f"Unless a rule denies it, this allows it, on the hub's machine: {command}"
 
 
 def _hidden(connection: Connection, name: str) -> tool_pb2.ToolSpec | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 from types import MappingProxyType
@@ -38,11 +39,14 @@ from toolhub_service.policy.arguments import (
 _OPENABLE = tuple(map(ip_network, ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128")))
 
 
-def paste(lines: Sequence[str]) -> str:
-    """Return the remedy that shows an operator the lines to add."""
+def paste(lines: Sequence[str], commands: Sequence[str] = ()) -> str:
+    """Return the remedy that shows an operator the commands that change the file, or the lines to add."""
     if not lines:
         return ""
-    return "An operator can allow this in policy.yaml (append to a key that is already there):\n" + "\n".join(lines)
+    typed = f"with {' and '.join(f'`{command}`' for command in commands)} on the hub's machine, or " if commands else ""
+    return f"An operator can allow this {typed}in policy.yaml (append to a key that is already there):\n" + "\n".join(
+        lines
+    )
 
 
 def ask_operator(rule_id: str) -> str:
@@ -52,6 +56,11 @@ def ask_operator(rule_id: str) -> str:
 
 def grant_line(principal_id: str, capabilities: Iterable[str]) -> str:
     return f"grants: [{{principals: {_flow([principal_id])}, capabilities: {_flow(sorted(capabilities))}}}]"
+
+
+def grant_command(principal_id: str, capabilities: Iterable[str]) -> str:
+    """Return the command line, for the hub's machine, that adds what `grant_line` shows."""
+    return shlex.join(["toolhub", "policy", "grant", principal_id, *sorted(capabilities)])
 
 
 def allow_line(principal_id: str, tool: str) -> str:
@@ -132,11 +141,13 @@ def _deny(
     *,
     remedy: str = "",
     lines: Sequence[str] = (),
+    commands: Sequence[str] = (),
     kind: ErrorKind = ErrorKind.POLICY_DENIED,
     details: Mapping[str, JsonValue] = MappingProxyType({}),
 ) -> Verdict:
-    """`remedy` is what the caller can do; `lines` of policy.yaml are shown to callers who are operators."""
-    allowing = paste(lines)
+    """`remedy` is what the caller can do; `lines` of policy.yaml, and the `commands` that add them, are shown to
+    callers who are operators."""
+    allowing = paste(lines, commands)
     shown = allowing
     is_operator = Role.OPERATOR in planned.call.principal.roles and planned.call.lineage is None
     if allowing and not is_operator:  # an operator's sub-agent is a model like any other
@@ -168,6 +179,7 @@ def unknown_principal(planned: PlannedCall, who: str, needs: frozenset[str], rev
         DEFAULT,
         f"No grant names {_called(planned, who, 'this caller')}, and everything that is not granted is denied.",
         lines=[grant_line(who, needs)],
+        commands=[grant_command(who, needs)] if needs else (),
         details={"principal": who, "missing_capabilities": sorted(needs)},
     )
 
@@ -195,11 +207,15 @@ def lacks_capabilities(
     """No grant gives the tool's capabilities to all whose rights the call needs; the argument lists by id what each
     lacks."""
     lines = [grant_line(who, lacks) for who, lacks in lacking]
-    lines += _argument_lines(planned, constraints)
+    of_arguments = _argument_lines(planned, constraints)
+    # The commands would not be enough where the arguments need lines, too.
+    commands = () if of_arguments else [grant_command(who, lacks) for who, lacks in lacking]
+    lines += of_arguments
     lines += [allow_line(who, planned.spec.name) for who, lacks in lacking if DANGER_DESTRUCTIVE in lacks]
     who, lacks = lacking[0]
     reason = f"{_called(planned, who)} lacks {', '.join(lacks)}, which {planned.spec.name} needs."
-    return _deny(planned, revision, CAPABILITIES, reason, lines=lines, details={"missing_capabilities": list(missing)})
+    details: dict[str, JsonValue] = {"missing_capabilities": list(missing)}
+    return _deny(planned, revision, CAPABILITIES, reason, lines=lines, commands=commands, details=details)
 
 
 def _called(planned: PlannedCall, who: str, caller: str = "The caller") -> str:
