@@ -16,6 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.archives import guard_extraction
 from tests.e2e.command_line import CommandLine, serving
 from tests.hub import OPEN_POLICY
 from toolhub.v1 import artifact_service_pb2 as artifacts_pb
@@ -346,7 +347,7 @@ def _resigned(backups: BackupsTaken, backup: Path) -> Path:
 
 
 def _extracted(archive: tarfile.TarFile, name: str, place: Path) -> Path:
-    archive.extract(name, place, filter="data")
+    guard_extraction(archive).extract(name, place)
     return place / name
 
 

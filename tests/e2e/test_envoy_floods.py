@@ -22,7 +22,7 @@ from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 
 SENT = 5_000
 # More than the buffers of a connection take of even the smallest frames.
-ENDLESS = 500_000
+ENDLESS = 5_000_000
 # Envoy closes these connections; the others end with their frames, and are answered by Envoy.
 CLOSED = ("RPCs that are reset", "CONTINUATION frames", "empty CONTINUATION frames", "heads that are too long", "pings")
 _REFUSED = re.compile(r'toolhub_authentications_total\{[^}]*outcome="refused"[^}]*\} (\d+)')

@@ -16,6 +16,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from tests.archives import guard_extraction
 from tests.fakes.mcp_servers.scripted import Script, serving
 from tests.processes import Served, served
 from tests.upgrade import kept
@@ -85,7 +86,7 @@ def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"the history of this checkout does not reach back to {FORMER}: git fetch --unshallow")
     folder = tmp_path_factory.mktemp("former")
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+        guard_extraction(archive).extractall(folder)
     return folder
 
 

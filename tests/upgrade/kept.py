@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from tests.archives import guard_extraction
+
 FOLDER = Path(__file__).parent
 BACKENDS = ("embedded", "redis", "postgres")
 PRINCIPALS = ("robot", "judge", "boss")
@@ -115,7 +117,7 @@ REFUSED = definition("refused", "Read a paper and send it on.")
 def unpack(version: str, backend: str, folder: Path) -> dict[str, Any]:
     """Put the data folder and everything else that was kept below `folder`; what the former version said of it."""
     with tarfile.open(FOLDER / version / f"{backend}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+        guard_extraction(archive).extractall(folder)
     expected: dict[str, Any] = json.loads((folder / "expected.json").read_text())
     return expected
 
