@@ -21,6 +21,8 @@ from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub_service.adapters.mcp.kind import McpSource
 from toolhub_service.app.sources_file import read_sources
+from toolhub_service.credentials.secret import Secret
+from toolhub_service.credentials.vault import login_key
 
 UNAVAILABLE = error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
 NEEDS_LOGIN, READY = source_pb2.SOURCE_STATE_NEEDS_LOGIN, source_pb2.SOURCE_STATE_READY
@@ -93,6 +95,15 @@ async def log_in(
     return credential
 
 
+async def login_of(harness: CredentialsHarness) -> Secret:
+    """What the vault keeps of the source's login."""
+    hub = harness.hub.hub
+    stored = await hub.stores.credentials.get(login_key("shop"))
+    assert stored is not None
+    vault = hub.sourcing.vault
+    return vault._open.envelopes.opened(vault._logins["shop"], stored)
+
+
 async def command(harness: CredentialsHarness, *words: str) -> tuple[int, str]:
     """Run `toolhub` as the operator, and be the person whose browser it sends to a page."""
     return await ran(*words, "--address", harness.hub.address, "--api-key", harness.keys["warden"])
@@ -141,6 +152,10 @@ async def test_a_source_that_wants_a_login_says_the_command_and_is_ready_and_cal
         assert (await harness.value("alice", "shop/whoami"))["result"] == "ops"
         assert await issuer.refreshes() == 1
 
+        written = b"".join(path.read_bytes() for path in (tmp_path / "hub").rglob("*") if path.is_file())
+        for sent in {headers.get("authorization", "") for headers in server.seen} - {""}:
+            assert sent.removeprefix("Bearer ").encode() not in written, "a token lies in a file in the clear"
+
         # Only operators see and end the login.
         listed = (await harness.ask("warden", "ListCredentials", everybody=True)).credentials
         assert [(each.source, each.principal) for each in listed] == [("shop", "")]
@@ -179,6 +194,27 @@ async def test_a_login_that_the_server_takes_back_is_told_by_the_call_and_by_the
         await log_in(harness, issuer, "warden", "ops", for_source=True)
         await becomes(harness, READY)
         assert (await harness.value("alice", "shop/whoami"))["result"] == "ops"
+
+
+async def test_a_login_that_its_authorization_server_renews_no_more_is_needed_again(
+    issuer: RealIssuer, server: Guarded, tmp_path: Path
+) -> None:
+    async with credentials_harness(tmp_path, {"shop": hosted(server, issuer)}) as harness:
+        await log_in(harness, issuer, "warden", "ops", for_source=True)
+        await becomes(harness, READY)
+        assert (await harness.value("alice", "shop/whoami"))["result"] == "ops"
+        secret = await login_of(harness)
+        form = {"token": secret.refresh_token, "client_id": secret.client.client_id}
+        assert (await issuer.http.post(secret.client.revocation_url, data=form)).status_code == 200
+        server.taken_back.add(f"Bearer {secret.value}")
+
+        ended = await harness.call("alice", "shop/whoami")
+        assert ended.error.kind in (DENIED, UNAVAILABLE)
+        assert "toolhub sources login shop" in ended.error.message
+        await becomes(harness, NEEDS_LOGIN)
+        assert "not renewed any more" in (await status_of(harness, refresh=True)).message
+        listed = (await harness.ask("warden", "ListCredentials", everybody=True)).credentials
+        assert [each.state for each in listed] == [credential_service_pb2.CREDENTIAL_STATE_LOGIN_NEEDED]
 
 
 @pytest.mark.promise("credentials.source-logins")

@@ -1,7 +1,7 @@
 """Whether a server that is to become a source wants a person's login, and where: asked once, by `toolhub sources add`.
 
-The server gets one handshake without credentials. Its 401 leads to the metadata of the protected resource (RFC 9728) at
-the server's own origin, which names the authorization server; that one is not contacted.
+The server gets one handshake without credentials. Its 401 leads to the metadata at its own origin, which names the
+authorization server; that one is not contacted, unless it is the server itself.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from toolhub_service.credentials.answers import first_text
-from toolhub_service.credentials.login import protected_resource
+from toolhub_service.credentials.issuers import named_issuer
 from toolhub_service.credentials.secret import OAuthSettings
 from toolhub_service.credentials.token_requests import TokenRequests, Unreachable
 from toolhub_service.domain.errors import ToolFailure
@@ -51,9 +50,5 @@ async def _issuer_origin(requests: TokenRequests, url: str) -> str:
     answer = await requests.ask(settings, url, url, document=_HANDSHAKE)
     if answer.status != 401:
         return ""
-    found = await protected_resource(requests, settings, url, answer.challenge)
-    issuer = first_text(found.get("authorization_servers"))
-    if not issuer:
-        return ""
-    parsed = parse_url(issuer)
+    parsed = parse_url((await named_issuer(requests, settings, url, answer.challenge)).issuer)
     return f"{parsed.scheme}://{parsed.authority}"

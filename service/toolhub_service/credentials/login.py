@@ -1,7 +1,6 @@
-"""A login at a source's authorization server: find the server, register the hub as its client, redeem its code.
+"""A login at a source's authorization server: register the hub as its client, redeem its code.
 
-The server is the one named by the operator, else the one named by the source's own server (RFC 9728), with metadata
-that must name itself (RFC 8414 §3.3). The client is the configured one, else one registered for this login (RFC 7591).
+The server is found by `issuers.py`. The client is the configured one, else one registered for this login (RFC 7591).
 Codes are requested with PKCE (S256), for the source as the resource (RFC 8707), and redeemed where the login began. The
 state between the two steps is sealed and carried by the user: any hub of several can do the second.
 """
@@ -11,19 +10,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import re
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from toolhub_service import __version__
-from toolhub_service.credentials.answers import TOKEN_MAX_CHARS, first_text, lists, scope_of, text_in
+from toolhub_service.credentials.answers import TOKEN_MAX_CHARS, lists, text_in
+from toolhub_service.credentials.issuers import NamedIssuer, issuer_metadata, named_issuer
 from toolhub_service.credentials.sealing import SealBroken, SealingKeys
 from toolhub_service.credentials.secret import (
     ClientAt,
     Hidden,
-    OAuthSettings,
     PerUserTerms,
     Secret,
     packed,
@@ -36,7 +34,6 @@ from toolhub_service.domain.reasons import Reason
 
 LOGIN_S: Final = 600
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-_METADATA: Final = re.compile(r'resource_metadata\s*=\s*"([^"]{1,2048})"', re.IGNORECASE)
 
 
 class Begun(Hidden, frozen=True, gc=False):
@@ -160,31 +157,18 @@ class Logins:
     async def names_issuer(self, terms: PerUserTerms) -> bool:
         """Return whether somebody can log in: the operator names the authorization server, or the source's server does
         (RFC 9728)."""
-        if terms.oauth.issuer:
-            return True
         try:
-            found = await protected_resource(self._requests, terms.oauth, terms.server_url)
-            return bool(first_text(found.get("authorization_servers")))
+            return bool(terms.oauth.issuer or await named_issuer(self._requests, terms.oauth, terms.server_url))
         except Unreachable:
             return False  # as a login at it would find
 
     async def _server(self, terms: PerUserTerms) -> Server:
         """Return the authorization server. Raises Unreachable."""
-        issuer, scope, resource = terms.oauth.issuer, "", terms.server_url
-        if not issuer:
-            found = await protected_resource(self._requests, terms.oauth, terms.server_url)
-            resource, issuer = text_in(found, "resource"), first_text(found.get("authorization_servers"))
-            if not resource or not _covers(resource, terms.server_url):
-                raise Unreachable("Its server does not say who issues its tokens (RFC 9728): name `issuer`.")
-            # RFC 9728 lets the client choose among several; an operator who wants another sets `issuer`.
-            if not issuer:
-                raise Unreachable("Its server names no authorization server: name `issuer`.")
-            scope = scope_of(found.get("scopes_supported"))
-        document = await _first(self._requests, terms.oauth, terms.server_url, _metadata_urls(issuer))
-        # RFC 8414 §3.3: otherwise a server could publish metadata that sends codes to another one.
-        if document.get("issuer") != issuer:
-            raise Unreachable(f"The metadata at {issuer} is missing, or of another issuer.")
-        return _server_of(terms, document, issuer, scope, resource)
+        named = NamedIssuer(terms.oauth.issuer, terms.server_url)
+        if not named.issuer:
+            named = await named_issuer(self._requests, terms.oauth, terms.server_url)
+        document = await issuer_metadata(self._requests, terms.oauth, terms.server_url, named.issuer)
+        return _server_of(terms, document, named)
 
     async def _client(self, terms: PerUserTerms, server: Server, redirect_uri: str) -> ClientAt:
         """Return the client. Raises Unreachable, GrantRefused."""
@@ -224,35 +208,14 @@ class Logins:
         )
 
 
-async def protected_resource(
-    requests: TokenRequests, oauth: OAuthSettings, server_url: str, challenge: str | None = None
-) -> Mapping[str, Any]:
-    """Return what a server says of its protection (RFC 9728); empty: nothing. `challenge`: its WWW-Authenticate; None:
-    it is asked for one. Raises Unreachable."""
-    if challenge is None:
-        challenge = (await requests.ask(oauth, server_url, server_url)).challenge
-    advertised = _METADATA.search(challenge)
-    parts = urlsplit(server_url)
-    base, path = f"{parts.scheme}://{parts.netloc}/.well-known/oauth-protected-resource", parts.path.rstrip("/")
-    # The URL that the server advertises has priority over the well-known one, as in MCP's authorization.
-    urls = [advertised[1]] if advertised else [f"{base}{path}", *([base] if path else [])]
-    return await _first(requests, oauth, server_url, urls)
-
-
-async def _first(requests: TokenRequests, oauth: OAuthSettings, server_url: str, urls: list[str]) -> Mapping[str, Any]:
-    for url in urls:
-        answer = await requests.ask(oauth, server_url, url)
-        if answer.status == 200 and answer.document:
-            return answer.document
-    return {}
-
-
 def _bound(terms: PerUserTerms, key: CredentialKey) -> tuple[str, ...]:
     """Return what a sealed login is bound to: a login of the source is no login of the operator who makes it."""
     return ("source login" if terms.is_source_login else "login", *key)
 
 
-def _server_of(terms: PerUserTerms, document: Mapping[str, Any], issuer: str, scope: str, resource: str) -> Server:
+def _server_of(terms: PerUserTerms, document: Mapping[str, Any], named: NamedIssuer) -> Server:
+    issuer = text_in(document, "issuer")
+
     def url(name: str, *, needed: bool = False) -> str:
         if value := text_in(document, name):
             checked(terms.oauth, terms.server_url, value)
@@ -275,25 +238,9 @@ def _server_of(terms: PerUserTerms, document: Mapping[str, Any], issuer: str, sc
             token_url=url("token_endpoint", needed=True), revocation_url=url("revocation_endpoint"), in_body=in_body
         ),
         names_issuer=document.get("authorization_response_iss_parameter_supported") is True,
-        scope=scope,
-        resource=resource,
+        scope=named.scope,
+        resource=named.resource,
     )
-
-
-def _metadata_urls(issuer: str) -> list[str]:
-    """Return the URLs by RFC 8414 §3.1, then by OpenID Connect Discovery, in the order of MCP."""
-    parts = urlsplit(issuer)
-    base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    urls = [f"{base}/.well-known/oauth-authorization-server{path}", f"{base}{path}/.well-known/openid-configuration"]
-    return [*urls, f"{base}/.well-known/openid-configuration{path}"] if path else urls
-
-
-def _covers(named: str, server_url: str) -> bool:
-    """RFC 9728 §3.3: metadata is valid only for the resource that it names: the server itself or a path above it."""
-    own, resource = urlsplit(server_url), urlsplit(named)
-    if (own.scheme, own.netloc.lower()) != (resource.scheme, resource.netloc.lower()):
-        return False
-    return f"{own.path.rstrip('/')}/".startswith(f"{resource.path.rstrip('/')}/")
 
 
 def may_lead_back(terms: PerUserTerms, redirect_uri: str) -> bool:
