@@ -303,7 +303,7 @@ def _renamed(dialect: Dialect, spec: ToolSpec, schema: JsonObject) -> JsonObject
 
 
 def _rooted(schema: JsonObject) -> JsonObject:
-    """MCP allows combinators at the root, beside `"type": "object"`."""
+    """MCP allows combinators at the root, beside `"type": "object"`, and wants them kept (SEP-2106)."""
     return schema if schema.get("type") == "object" else {**schema, "type": "object"}
 
 
