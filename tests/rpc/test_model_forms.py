@@ -93,6 +93,7 @@ def given(message: dict[str, Any]) -> Any:
     return json.loads(json.loads(response or message.get("content") or message["output"])["text"])
 
 
+@pytest.mark.promise("registry.exports-lead-back")
 @pytest.mark.parametrize("form", VALIDATORS)
 async def test_each_interface_accepts_every_tool_of_the_hub_and_of_an_odd_server(
     hubs: tuple[RunningHub, Hub], form: Any
@@ -143,6 +144,7 @@ async def test_a_long_description_is_cut_by_sentence_for_openai_and_the_rest_can
     assert refused.error.kind == "TOOL_NOT_FOUND"
 
 
+@pytest.mark.promise("registry.exports-lead-back")
 async def test_null_for_what_is_left_out_is_dropped_before_a_strict_call(hubs: tuple[RunningHub, Hub]) -> None:
     hub = hubs[1]
     parameters = (await definition_of(hub, "openai_strict", "acme/odd"))["parameters"]
@@ -159,6 +161,7 @@ async def test_null_for_what_is_left_out_is_dropped_before_a_strict_call(hubs: t
     assert given(message) == {"ids": [1], "headers": {"X-A": "1"}, "parent": {"page_id": "p"}, "note": "none"}
 
 
+@pytest.mark.promise("registry.exports-lead-back")
 async def test_names_that_anthropic_refuses_are_renamed_and_lead_back(hubs: tuple[RunningHub, Hub]) -> None:
     hub = hubs[1]
     properties = (await definition_of(hub, "anthropic", "acme/odd"))["input_schema"]["properties"]

@@ -248,6 +248,7 @@ def test_the_first_by_words_is_beaten_only_by_one_that_both_rank_high() -> None:
 CROWD = [tool(f"svc{at}/svc{at}_operation_{number}", "It operates.") for at in range(20) for number in range(60)]
 
 
+@pytest.mark.promise("search.finds")
 @pytest.mark.parametrize(
     "query",
     [
