@@ -259,7 +259,8 @@ class McpAdapter(SourceAdapter[_Source]):
                 )
             except ToolFailure as failure:
                 if _is_unauthorized(failure):
-                    source.server.changed()  # its list may be read with this credential
+                    if source.server.login is not None and source.server.login.reads_as(call.call.principal):
+                        source.server.changed()
                     raise users.callers.refused(call) from failure
                 raise
 
@@ -268,19 +269,23 @@ class McpAdapter(SourceAdapter[_Source]):
         login = source.server.login
         if login is None:
             return await self._execute(source, call, sink)
+        holder, had_login = login.holder, login.holder.credential is not None
         try:
+            # A reading takes a first login: most servers want none, and no call of theirs reads the store for it.
+            if not had_login:
+                return await self._execute(source, call, sink)
             await login.take()
-            holder = login.holder
             return await hidden(
                 holder.credential, lambda: holder.credential, sink, lambda shown: self._execute(source, call, shown)
             )
         except ToolFailure as failure:
-            if failure.error.kind is ErrorKind.PERMISSION_DENIED:
+            is_refused = _is_unauthorized(failure)
+            if had_login and (is_refused or failure.error.kind is ErrorKind.PERMISSION_DENIED):
                 source.server.changed()  # the login has ended, which its state must tell
-            if _is_unauthorized(failure):
-                source.server.changed()
-                raise login.refused(call) from failure
-            raise
+            told = await login.refused(call, failure) if is_refused else failure
+            if told is failure:
+                raise
+            raise told from failure
 
     async def _execute(self, source: _Source, call: GrantedCall, sink: EventSink) -> Outcome:
         job_id = call.call.job_id

@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from toolhub_service.adapters.mcp.failures import CredentialsRefused
 from toolhub_service.adapters.mcp.user_sessions import Closable, Holder
 from toolhub_service.credentials.secret import CallerCredential, PerUserTerms
-from toolhub_service.credentials.vault import Vault
-from toolhub_service.domain.call import GrantedCall
+from toolhub_service.credentials.vault import Vault, key_for
+from toolhub_service.domain.call import GrantedCall, Principal
 from toolhub_service.domain.credential import CredentialKey, CredentialKind, StoredCredential
 from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
@@ -39,6 +39,8 @@ COMPARED_MAX: Final = 50
 """Callers whose differences are kept for `diagnostics`."""
 _NAMES_MAX: Final = 5
 _COMPARE_S: Final = 30.0
+# Before a server that names no issuer is asked for one again.
+_ASK_AGAIN_S: Final = 30.0
 
 Found = TypeVar("Found")
 
@@ -75,7 +77,8 @@ class ListLogin(Generic[Link]):
         self.holder = Holder(None, self._renewed)
         self.link = connect(self.holder)
         """The source's own connection."""
-        self._can_log_in = False
+        self._has_issuer = False
+        self._ask_again_s = 0.0
         self._reader: StoredCredential | None = None
         """Whose token the last reading was made with; None: the source's own, or none."""
         self._known: dict[str, Definition] = {}
@@ -122,8 +125,15 @@ class ListLogin(Generic[Link]):
         self._compare_soon(names)
         return found
 
-    def refused(self, call: GrantedCall) -> ToolFailure:
-        """Return the failure of a call that the server refuses for want of a login, or with the present one."""
+    def reads_as(self, principal: Principal) -> bool:
+        """Return whether the list is read with the credential of this caller."""
+        return self._reader is not None and self._reader.key == key_for(principal, self._terms.source)
+
+    async def refused(self, call: GrantedCall, failure: ToolFailure) -> ToolFailure:
+        """Return what to tell of a call that the server has refused for want of a login, or with the present one; that
+        failure itself where nobody can log in."""
+        if self.holder.credential is None and not await self._can_log_in():
+            return failure
         why = "refused the token of its login" if self.holder.credential is not None else "wants a login"
         return refuse(
             ErrorKind.PERMISSION_DENIED,
@@ -203,8 +213,7 @@ class ListLogin(Generic[Link]):
 
     async def _needed(self, refused: CredentialsRefused, ended: str) -> ToolFailure:
         users, commands = self._users, []
-        self._can_log_in = self._can_log_in or await self._vault.has_issuer(self._terms.source)
-        if self._can_log_in:
+        if await self._can_log_in():
             commands.append(self._terms.command)
         if users is not None and users.kind is not CredentialKind.EXCHANGED:
             commands.append(users.command)
@@ -212,6 +221,13 @@ class ListLogin(Generic[Link]):
             return LoginNeeded(self._terms.source, tuple(commands), ended)
         message = "It wants credentials (HTTP 401) and names no server that issues them: give it `headers` or `oauth`."
         return refuse(ErrorKind.TOOL_UNAVAILABLE, message, source=self._terms.source, reason=message)
+
+    async def _can_log_in(self) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        if not self._has_issuer and now_s >= self._ask_again_s:
+            self._has_issuer = await self._vault.has_issuer(self._terms.source)
+            self._ask_again_s = now_s + _ASK_AGAIN_S
+        return self._has_issuer
 
     def _settled(self, reader: StoredCredential | None, found: Discovery) -> Discovery:
         """Return the reading with the definitions that stay although another caller is shown others."""
