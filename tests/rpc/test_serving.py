@@ -53,7 +53,7 @@ async def test_every_caller_is_shown_the_hub_and_its_own_identity(tmp_path: Path
     server = info.server
     assert (server.version, server.contract) == (__version__, "toolhub.v1")
     assert server.contract_digest == contract_digest()
-    assert {"jobs.watch_many", "tools.watch", "reflection", "results.raw"} <= set(server.features)
+    assert {"jobs.watch_many", "tools.args_form", "tools.watch", "reflection", "results.raw"} <= set(server.features)
     assert "search.meaning" not in server.features
     assert server.limits.max_session_calls == 7
     assert server.limits.max_call_timeout.ToSeconds() == 600

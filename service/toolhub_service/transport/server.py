@@ -136,7 +136,7 @@ _CUT_OFF_S = 5.0
 
 _PACKAGE = "toolhub.v1"
 # Capabilities that the first version of the contract did not have.
-_FEATURES = ("jobs.history", "jobs.watch_many", "tools.expected_digest", "tools.watch")
+_FEATURES = ("jobs.history", "jobs.watch_many", "tools.args_form", "tools.expected_digest", "tools.watch")
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

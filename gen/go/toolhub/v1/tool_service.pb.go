@@ -1995,7 +1995,8 @@ type ServerInfo struct {
 	// only that one of the two knows more: the contract grows and never changes.
 	ContractDigest string `protobuf:"bytes,3,opt,name=contract_digest,json=contractDigest,proto3" json:"contract_digest,omitempty"`
 	// What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
-	// (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.expected_digest`, `tools.watch` (WatchTools);
+	// (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`,
+	// `tools.watch` (WatchTools);
 	// and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
 	Features []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
 	// What it takes.

@@ -1054,7 +1054,8 @@ class ServerInfo(_message.Message):
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
-        (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.expected_digest`, `tools.watch` (WatchTools);
+        (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`,
+        `tools.watch` (WatchTools);
         and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
         """
 

@@ -1122,7 +1122,8 @@ export type ServerInfo = Message<"toolhub.v1.ServerInfo"> & {
 
   /**
    * What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
-   * (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.expected_digest`, `tools.watch` (WatchTools);
+   * (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`,
+   * `tools.watch` (WatchTools);
    * and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
    *
    * @generated from field: repeated string features = 4;

@@ -5313,7 +5313,8 @@ class ServerInfo(betterproto2.Message):
     features: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
     """
     What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
-    (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.expected_digest`, `tools.watch` (WatchTools);
+    (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`,
+    `tools.watch` (WatchTools);
     and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
     """
 
