@@ -54,13 +54,20 @@ def dereferenced(schema: JsonObject, root: JsonObject) -> JsonObject:
     """Return the schema with a reference within the document replaced by its target; siblings of the reference win."""
     for _ in range(MAX_DEPTH):
         reference = schema.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#"):
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             break
         target: JsonValue = root
-        for step in reference[2:].split("/") if len(reference) > 1 else ():
-            target = mapping(target).get(step.replace("~1", "/").replace("~0", "~"))
+        for step in reference.split("/")[1:]:
+            target = _entry(target, unquote(step).replace("~1", "/").replace("~0", "~"))
         schema = {**mapping(target), **{key: value for key, value in schema.items() if key != "$ref"}}
     return schema
+
+
+def _entry(container: JsonValue, step: str) -> JsonValue:
+    if isinstance(container, Mapping):
+        return container.get(step)
+    items = sequence(container)
+    return items[int(step)] if step.isdecimal() and int(step) < len(items) else None
 
 
 def merged(schema: JsonObject, root: JsonObject, depth: int = 0) -> tuple[dict[str, JsonValue], set[str]]:

@@ -12,6 +12,7 @@ from toolhub_service.registry.schema_repairs import (
     PLAIN_NAMES,
     accepted_names,
     cut_description,
+    dereferenced,
     object_schema,
     rename,
     repair,
@@ -182,3 +183,12 @@ def test_a_description_is_cut_after_a_whole_sentence(text: str, kept: str) -> No
     shown = cut_description(text, 20, "(more)")
     assert shown == kept
     assert len(shown) <= 20
+
+
+def test_references_are_followed_through_lists_and_escapes_and_anchors_are_left() -> None:
+    leaf: JsonObject = {"type": "string"}
+    root: JsonObject = {"$defs": {"a b/c": leaf}, "anyOf": [{}, {"title": "second"}]}
+    assert dereferenced({"$ref": "#/$defs/a%20b~1c", "title": "t"}, root) == {"type": "string", "title": "t"}
+    assert dereferenced({"$ref": "#/anyOf/1"}, root) == {"title": "second"}
+    assert dereferenced({"$ref": "#/anyOf/9"}, root) == {}
+    assert dereferenced({"$ref": "#leaf"}, root) == {"$ref": "#leaf"}
