@@ -380,3 +380,20 @@ async def test_adding_a_server_that_wants_a_login_names_where_and_offers_both_wa
     async with guarded_server(users={"": "anybody"}) as open_to_all:
         code, said = await ran("sources", "add", "open", "--url", open_to_all.url, "--file", str(file))
         assert (code, "login" in said) == (0, False), said
+
+
+async def test_a_login_outlives_the_hub_and_its_list_is_read_again_with_it(
+    issuer: RealIssuer, server: Guarded, tmp_path: Path
+) -> None:
+    sources = {"shop": hosted(server, issuer)}
+    async with credentials_harness(tmp_path, sources) as harness:
+        await log_in(harness, issuer, "warden", "ops", for_source=True)
+        await becomes(harness, READY)
+    async with credentials_harness(tmp_path, sources) as harness:
+        await becomes(harness, READY)
+        assert (await harness.value("alice", "shop/whoami"))["result"] == "ops"
+    # A source that has moved to another server does not get the login of the first one.
+    async with guarded_server(users={}, issuer=issuer.url) as other:
+        async with credentials_harness(tmp_path, {"shop": hosted(other, issuer)}) as harness:
+            assert "made for another server" in (await becomes(harness, NEEDS_LOGIN)).message
+        assert not [headers for headers in other.seen if "authorization" in headers]

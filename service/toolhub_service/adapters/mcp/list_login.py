@@ -42,6 +42,11 @@ _COMPARE_S: Final = 30.0
 # Before a server that names no issuer is asked for one again.
 _ASK_AGAIN_S: Final = 30.0
 
+_ENDED: Final[Mapping[object, str]] = {
+    "LOGIN_NEEDED": "Its login is not renewed any more by its authorization server.",
+    "OTHER_SERVER": "Its login was made for another server.",
+}
+
 Found = TypeVar("Found")
 
 
@@ -110,7 +115,7 @@ class ListLogin(Generic[Link]):
         except ToolFailure as failure:
             if failure.error.kind is not ErrorKind.PERMISSION_DENIED:
                 raise
-            ended = "Its login is not renewed any more by its authorization server."
+            ended = _ENDED.get(failure.error.details.get("state"), "Its login cannot be used.")
         try:
             found = await read(self.link, self._mask(self.holder.credential))
             reader = None
