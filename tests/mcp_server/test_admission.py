@@ -150,6 +150,10 @@ async def test_hosts_origins_paths_methods_and_bodies_are_checked_before_anythin
         assert (await http.get(f"{base}/healthz")).text == "ok\n"
         assert (await http.post(f"{base}/mcp/", json=INITIALIZE)).status_code == 200
         assert [(await http.post(base + path)).status_code for path in ("/", "/mcp/x", "/mcpx", "//mcp")] == [404] * 4
+        page = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+        for address, status in ((base, 404), (hub.url, 406)):
+            shown = await http.get(address, headers=page)
+            assert (shown.status_code, "`toolhub mcp config`" in shown.text) == (status, True)
         assert [(await http.request(verb, hub.url)).status_code for verb in ("PUT", "OPTIONS", "TRACE")] == [405] * 3
         bodies: list[tuple[int, bytes | AsyncIterator[bytes]]] = [
             (413, b" " * 2_001),

@@ -33,6 +33,7 @@ from toolhub_service.cli.output import (
     print_text,
     styled,
 )
+from toolhub_service.cli.plans import remember_plan, whole_digest
 from toolhub_service.cli.progress import ProgressBar
 
 # Display of results and plans: the value, its evidence, and for a refusal what would help.
@@ -104,7 +105,7 @@ def show_plan(plan: plan_pb2.Plan, again: str) -> None:
         print_prose(effect, "  ", "→")
     if plan.plan_digest:
         note(f"Nothing was changed. To run exactly this plan, until {plan.expires_at.ToDatetime():%H:%M:%S} UTC:")
-        print_line(f"{again} --plan {plan.plan_digest}")
+        print_line(f"{again} --plan {remember_plan(plan.plan_digest, plan.expires_at.ToMilliseconds() / 1_000)}")
 
 
 def _show_job(job: job_state_pb2.JobRef) -> None:
@@ -202,7 +203,8 @@ def request_options(purpose: str) -> Callable[[Command], Command]:
                 "--plan",
                 "plan_digest",
                 default="",
-                help="Digest of the plan to run; `toolhub call --dry-run` prints it.",
+                callback=whole_digest,
+                help="Plan to run: its digest, or the name that `toolhub call --dry-run` printed.",
             ),
             click.option(
                 "--purpose", default=purpose, show_default=True, help="Reason for the call, recorded in the audit log."

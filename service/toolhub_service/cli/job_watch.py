@@ -95,14 +95,24 @@ def how_to_approve(approval_id: str) -> tuple[str, str]:
 
 
 def _row(job: job_pb2.Job, several: bool) -> tuple[str, ...]:
-    progress = job.status.progress
-    far = (percent(progress) or done(progress)) if job.status.HasField("progress") else "–"
+    far = next(filter(None, _how_far(job)), "–")
     who = (job.principal,) if several else ()
     return (job.job_id, *who, job.tool, state_of(job.status), far, span(seconds_since(job.created_at)))
 
 
-def _facts(job: job_pb2.Job) -> Iterator[tuple[str, str]]:
+def _how_far(job: job_pb2.Job) -> tuple[str, str]:
+    """Return percentage and figures; empty where unknown. The last report of a job that succeeded is older than its
+    end, and may say 5 %."""
     progress = job.status.progress
+    if not job.status.HasField("progress"):
+        return "", ""
+    far = percent(progress)
+    if state_of(job.status) == "SUCCEEDED" and far != "100 %":
+        return ("100 %", "") if far else ("", "")
+    return far, done(progress)
+
+
+def _facts(job: job_pb2.Job) -> Iterator[tuple[str, str]]:
     yield "tool", f"{job.tool} {job.tool_version}"
     yield "caller", job.principal
     yield "purpose", job.purpose
@@ -110,7 +120,7 @@ def _facts(job: job_pb2.Job) -> Iterator[tuple[str, str]]:
     yield "task", job.task_id
     yield "approval", job.approval_id
     if job.status.HasField("progress"):
-        yield "progress", " · ".join(part for part in (percent(progress), done(progress), progress.message) if part)
+        yield "progress", " · ".join(filter(None, (*_how_far(job), job.status.progress.message)))
     yield "submitted", f"{utc(job.created_at)}, {span(seconds_since(job.created_at))} ago"
     yield "last change", f"{utc(job.status.at)}, number {job.status.sequence} in its history"
     if job.HasField("deadline") and not job.status.HasField("result"):

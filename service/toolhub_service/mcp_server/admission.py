@@ -185,11 +185,13 @@ class Admission:
         if self._is_login(scope):
             return None
         if path.rstrip("/") != PATH:
-            return 404, f"There is nothing here: the MCP endpoint is {PATH}."
+            return 404, f"There is nothing here: the MCP endpoint is {PATH}. `toolhub mcp config` configures a client."
         scope["path"] = PATH
         scope["raw_path"] = PATH.encode()
         if method not in _METHODS:
             return 405, "Use POST."
+        if method == "GET" and any(name == "accept" and "text/html" in value for name, value in headers):
+            return 406, "This is the MCP endpoint, for agents, and no page: `toolhub mcp config` configures a client."
         return (503, "This hub is shutting down. Connect again.") if self._is_leaving else None
 
     def _is_login(self, scope: Scope) -> bool:

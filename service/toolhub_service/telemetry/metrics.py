@@ -366,7 +366,7 @@ class MetricsEndpoint:
             if self.is_ready():
                 return _response(HTTPStatus.OK, b"ok\n")
             return _response(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n")
-        return _response(HTTPStatus.NOT_FOUND, b"")
+        return _response(HTTPStatus.NOT_FOUND, b"" if method == b"HEAD" else _HELP)
 
     def _exposed(self, target: bytes, head: bytes) -> tuple[list[tuple[str, str]], bytes]:
         """Return header fields and body, in the requested format, compression and selection (`name[]`)."""
@@ -409,6 +409,9 @@ def _hosts_of(head: bytes) -> Iterator[str]:
     for name in names:
         bare = name.strip().lower()
         yield bare.partition("]")[0][1:] if bare.startswith("[") else bare.partition(":")[0].rstrip(".")
+
+
+_HELP: Final = b"tool-hub: metrics are at /metrics, liveness at /healthz, readiness at /readyz.\n"
 
 
 def _response(status: HTTPStatus, body: bytes, fields: Sequence[tuple[str, str]] = _PLAIN) -> bytes:

@@ -36,6 +36,9 @@ roles: [{principals: [local], roles: [agent, operator, approver, auditor]}]
 """
 
 
+STOP_EARLY = "done before the last step"
+
+
 class StepsIn(ToolInput, frozen=True):
     steps: Annotated[int, Meta(ge=1)] = 4
     fails: bool = False
@@ -58,6 +61,8 @@ class StepsTool(Tool[StepsIn, StepsOut]):
         for step in range(1, args.steps + 1):
             message = await self.steps.get()
             context.sink.progress(Progress(step, args.steps, "steps", message))
+            if message == STOP_EARLY:
+                break
         if args.fails:
             raise refuse(ErrorKind.INVALID_INPUT, "The way ends in a wall. Walk another one.")
         return StepsOut(walked=args.steps)
@@ -185,6 +190,15 @@ class TestList:
         heading, row, _ = text.splitlines()
         assert heading.split() == ["JOB", "TOOL", "STATE", "PROGRESS", "AGE"]
         assert row.split()[:5] == [job_id, "test/way.walk", "SUCCEEDED", "100", "%"]
+
+    async def test_a_job_that_succeeded_is_done_whatever_it_reported_last(self, cli: CliHarness) -> None:
+        job_id = await cli.submit("test/way.walk", "steps=20")
+        cli.go(1, STOP_EARLY)
+        await cli("result", job_id, "--wait")
+        listed = (await cli("list", "-o", "table")).stdout
+        assert "SUCCEEDED  100 %" in listed
+        with terminal(["toolhub", "jobs", "show", job_id], cli.env) as (_, screen):
+            assert f"100 % · {STOP_EARLY}" in await asyncio.to_thread(screen.rest)
 
 
 class TestWatch:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolhub.v1 import error_pb2, job_state_pb2, plan_pb2, result_pb2, step_pb2
 from toolhub_service.cli.call import show_error, show_plan, show_result
+from toolhub_service.cli.plans import remember_plan
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +88,10 @@ def test_a_refusal_names_kind_violations_details_and_when_to_try_again(capsys: p
     ]
 
 
-def test_a_plan_that_can_be_committed_ends_with_the_line_that_commits_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_can_be_committed_ends_with_the_line_that_commits_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     plan = plan_pb2.Plan(tool="a/b", plan_digest="v1.x", effects=["Delete it."])
     plan.steps.add(step=step_pb2.STEP_NAME_RESOLVE, ok=True)
     plan.expires_at.FromJsonString("2030-01-01T12:00:00Z")
@@ -95,7 +100,7 @@ def test_a_plan_that_can_be_committed_ends_with_the_line_that_commits_it(capsys:
         "✓ resolve",
         "→ Delete it.",
         "Nothing was changed. To run exactly this plan, until 12:00:00 UTC:",
-        "toolhub call a/b n=1 --plan v1.x",
+        f"toolhub call a/b n=1 --plan {remember_plan('v1.x', 0)}",
     ]
 
 

@@ -248,6 +248,8 @@ async def test_the_endpoint_serves_metrics_and_health_and_nothing_else() -> None
     endpoint.is_ready = lambda: True
     assert b" 200 OK" in await fetch(port, b"GET /readyz HTTP/1.1\r\n\r\n")
     assert b" 404 " in await fetch(port, b"GET /../etc/passwd HTTP/1.1\r\n\r\n")
+    assert (await fetch(port, b"GET / HTTP/1.1\r\n\r\n")).endswith(b"readiness at /readyz.\n")
+    assert (await fetch(port, b"HEAD / HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
     assert b" 405 " in await fetch(port, b"POST /metrics HTTP/1.1\r\n\r\n")
     assert await fetch(port, b"x" * 20_000) == b""
     await endpoint.stop()
