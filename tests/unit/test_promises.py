@@ -12,7 +12,7 @@ from tests.unit.docs.pages_of_docs import ROOT, anchors
 
 PROMISES = promises()
 SOURCE = re.compile(
-    r"(?:docs/[\w/-]+|CONTRIBUTING)\.md#[\w-]+|"
+    r"(?:docs/[\w/-]+|CONTRIBUTING|README)\.md#[\w-]+|"
     r"RFC \d+|AIP-\d+( .+)?|CWE-\d+|CVE-\d+-\d+|[\w-]+/[\w-]+#\d+|W3C .+|.+ \(\d{4}\)"
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import click
 from toolhub_service.app.files import edited, replace_text
 
 _PREFIX = "plan_"
+_NAME = re.compile(r"plan_[0-9a-f]{8}")
 _NAME_CHARS = 8
 _KEPT_MAX = 200
 
@@ -38,7 +40,7 @@ def remember_plan(digest: str, expires_at_unix_s: float) -> str:
 
 def whole_digest(_: click.Context, __: click.Parameter, given: str) -> str:
     """The callback of --plan: return the digest of a name; any other text as it is. Raises BadParameter."""
-    if not given.startswith(_PREFIX):
+    if not _NAME.fullmatch(given):
         return given
     if plan := _read(plans_file()).get(given):
         return str(plan["digest"])
