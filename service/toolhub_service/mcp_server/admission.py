@@ -19,7 +19,9 @@ import msgspec
 from toolhub_service.budget.turns import Turns
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ToolFailure
-from toolhub_service.domain.json import JsonValue
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.mcp_server.cross_origin import is_preflight, origin_headers, preflight_headers, with_headers
+from toolhub_service.mcp_server.malformed import malformed
 from toolhub_service.mcp_server.resource_server import METADATA_HEADERS, ProtectedResource, challenge
 from toolhub_service.mcp_server.shares import Quota, SessionShares
 from toolhub_service.schema import canonical_json, strict_json
@@ -149,6 +151,12 @@ class Admission:
             await _reply(send, 200, resource.metadata(), [_JSON, *METADATA_HEADERS])
             return
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        origin = self._listed_origin(headers)
+        if self._terms.allowed_origins:
+            send = with_headers(send, origin_headers(origin))
+        if origin and is_preflight(scope["method"], headers):
+            await _reply(send, 204, b"", preflight_headers(headers))
+            return
         answer = self._refusal_of(scope, headers)
         if answer is not None:
             await _answer(send, *answer)
@@ -222,6 +230,11 @@ class Admission:
             return self._terms.is_local and parts.scheme in ("http", "https") and name in _LOCAL_NAMES
         return False
 
+    def _listed_origin(self, headers: Sequence[tuple[str, str]]) -> str:
+        """Return the origin of the page that sends this, as sent, where an operator allows it; else an empty text."""
+        sent = [value for name, value in headers if name == "origin"]
+        return sent[0] if len(sent) == 1 and sent[0].lower() in self._terms.allowed_origins else ""
+
     async def _admit(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
         listens = scope["method"] == "GET" or (b"mcp-method", LISTEN_METHOD) in scope["headers"]
         room = self.streams if listens else self.requests
@@ -237,6 +250,9 @@ class Admission:
                 if read is None:
                     return
                 body, scope[REQUEST] = read
+                if (wrong := malformed(scope["headers"], scope[REQUEST])) is not None:
+                    await _answer(send, wrong.status, wrong.message, code=wrong.code, data=wrong.data)
+                    return
                 if _method(scope[REQUEST]) == "initialize" and not self.sessions.may_open(principal.id, _now_s()):
                     await _answer(send, 503, "Too many sessions of yours are open here. End some.")
                     return
@@ -398,6 +414,7 @@ async def _answer(
     extra: Sequence[tuple[bytes, bytes]] = (),
     retry_after_s: float | None = None,
     closes: bool = False,
+    data: JsonObject | None = None,
 ) -> None:
     """Send a refusal; `ok` when there is no message."""
     headers = [_JSON if message else (b"content-type", b"text/plain"), *extra]
@@ -407,15 +424,17 @@ async def _answer(
         headers.append((b"retry-after", str(max(1, round(retry_after_s or _RETRY_S))).encode()))
     if closes:
         headers.append((b"connection", b"close"))
-    await _reply(send, status, refusal_body(message, code) if message else b"ok\n", headers)
+    await _reply(send, status, refusal_body(message, code, data) if message else b"ok\n", headers)
 
 
-def refusal_body(message: str, code: int = _INVALID_REQUEST) -> bytes:
+def refusal_body(message: str, code: int = _INVALID_REQUEST, data: JsonObject | None = None) -> bytes:
     """Return a JSON-RPC error without an id."""
-    return canonical_json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}})
+    error: JsonObject = {"code": code, "message": message, **({"data": data} if data else {})}
+    return canonical_json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
 
 
 async def _reply(send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
-    sized = [*headers, (b"content-length", str(len(body)).encode())]
+    # A 204 has no length (RFC 9110 §8.6).
+    sized = [*headers, *([(b"content-length", str(len(body)).encode())] if status != 204 else [])]
     await send({"type": "http.response.start", "status": status, "headers": sized})
     await send({"type": "http.response.body", "body": body})

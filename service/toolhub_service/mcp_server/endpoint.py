@@ -279,7 +279,9 @@ class Endpoint:
         return page | {"resources": [*self._skills.resources(requester.principal), *page["resources"]]}
 
     async def _list_templates(self, context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
-        page = await self._resources.templates(self._requester(context))
+        requester = self._requester(context)
+        self._pages.opened(params.cursor, requester.principal, "templates")  # one page: every cursor is refused
+        page = await self._resources.templates(requester)
         return page | {"resourceTemplates": [*page["resourceTemplates"], SKILL_TEMPLATE]}
 
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:

@@ -57,7 +57,8 @@ class McpEndpoint(Section, frozen=True):
         tuple[str, ...], Meta(description="Further names, with or without a port, that a Host header may hold.")
     ] = ()
     allowed_origins: Annotated[
-        tuple[str, ...], Meta(description="Further origins, such as https://app.example, whose pages may call.")
+        tuple[str, ...],
+        Meta(description="Origins, such as https://app.example, whose pages may call and read answers (CORS)."),
     ] = ()
     max_body_bytes: Annotated[int, Meta(description="Largest request.", ge=1_024, le=64 * 1024 * 1024)] = (
         4 * 1024 * 1024
