@@ -57,6 +57,7 @@ class SourceTerms:
     idle_timeout_s: float = 0.0
     """0: 60 s where `timeout_s` is 0, else no limit."""
     max_concurrency: int = 0
+    mcp_text_max_bytes: int = 0
     follows_words: bool = False
     """Whether new titles and descriptions of its tools are accepted without a person."""
 
@@ -67,6 +68,7 @@ class SourceTerms:
             *(kind, name, endpoint, entry.capabilities, entry.tags),
             timeout_s=entry.timeout_s,
             max_concurrency=entry.max_concurrency,
+            mcp_text_max_bytes=entry.mcp_text_max_bytes or 0,
         )
 
     @property
@@ -100,6 +102,7 @@ class SourceTerms:
                 self._times(chosen),
                 max_retries=_RETRIES if annotations.safe_to_repeat else 0,
                 max_concurrency=self.max_concurrency,
+                mcp_text_max_bytes=self.mcp_text_max_bytes,
             ),
             source=self.name,
             endpoint=self.endpoint,

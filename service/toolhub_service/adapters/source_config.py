@@ -84,6 +84,18 @@ class Source(Section, frozen=True, tag_field="kind"):
             ge=0,
         ),
     ] = 0
+    mcp_text_max_bytes: (
+        Annotated[
+            int,
+            Meta(
+                description="Most text of a result for an MCP client in bytes; the whole of a longer one is a resource "
+                "that it links to. Default: `server.mcp.text_max_bytes`.",
+                ge=1_024,
+                le=262_144,
+            ),
+        ]
+        | None
+    ) = None
     refresh_s: Annotated[
         float,
         Meta(

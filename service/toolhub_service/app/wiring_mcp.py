@@ -179,6 +179,7 @@ def make_engine(
         approval_url=chosen.approval_url,
         job_keep_ms=round(deps.settings.jobs.keep_s * 1_000),
         full_max_tokens=chosen.full_max_tokens,
+        text_max_bytes=chosen.text_max_bytes,
     )
 
 

@@ -368,6 +368,8 @@ ERROR_KINDS: Final[Mapping[ErrorKind, KindSpec]] = {
             "data": "`data` of an MCP server's JSON-RPC error; of more than 4 KiB only both ends, as a text",
             "cause": "`REFUSED` or `NODE_ERRORS`: a ComfyUI server did not accept the graph (not retryable)",
             "node_errors": "what it rejected, by node, class, input and type",
+            "content, structuredContent": "of a tool of an MCP server: its blocks, if they are more than the text of "
+            "the message, and its structured content; bounded and redacted, bytes as artifacts",
             **_KEY,
         },
     ),

@@ -176,6 +176,8 @@ class ToolLimits(msgspec.Struct, frozen=True):
     """Further attempts after the first; used only where a repeat is safe."""
     max_result_bytes: int = 1024 * 1024
     """Size of an inline result, in bytes of canonical JSON."""
+    mcp_text_max_bytes: int = 0
+    """Most text of a result for an MCP client, which gets the rest as a resource; 0: the endpoint's own limit."""
     max_concurrency: int = 0
     """Calls in flight for the tool's upstream; 0: the hub's default."""
     job_timeout_s: float = 0.0
@@ -250,6 +252,9 @@ class ToolSpec:
     state_reason: str = ""
     """Why it is not ACTIVE; empty when it is."""
     examples: tuple[Example, ...] = ()
+    presentation: JsonObject | None = None
+    """What the source says of the tool to clients, not to models (MCP's names): `title`, `icons`, `_meta`, and of
+    `annotations` those on which the operator says nothing. Untrusted; not part of the definition."""
     unenforced: tuple[str, ...] = ()
     """What a source describes and the hub leaves out or does not enforce, such as a pattern that is not linear; one
     clause each. Empty: calls are checked by all of both schemas."""

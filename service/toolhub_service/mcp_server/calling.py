@@ -9,13 +9,12 @@ or it is refused with the approval's id. The user is never the approver: only an
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 from mcp_types import InputResponses
@@ -25,9 +24,12 @@ from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, Principal
 from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
-from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import JobState, ToolResult
+from toolhub_service.domain.tool import ToolSpec
+from toolhub_service.mcp_server.blocks import Taken, content_of, is_blocks, text_bytes_of
 from toolhub_service.mcp_server.calls import (
+    ARTIFACT_URI,
+    META_PREFIX,
     Context,
     answer_of,
     call_of,
@@ -44,13 +46,10 @@ from toolhub_service.mcp_server.offer import FIND_IT, Offer, lasts
 from toolhub_service.mcp_server.relay import Client, Relay
 from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
 from toolhub_service.runtime.approval_refusals import AGAIN
-from toolhub_service.runtime.artifacts import Artifacts
 from toolhub_service.runtime.attach_evidence import cut_to
 from toolhub_service.runtime.route import not_found
 from toolhub_service.schema import canonical_json
-
-INLINE_MAX_BYTES: Final = 256 * 1024
-"""Limit of a result: it is sent twice, once as a text within JSON."""
+from toolhub_service.schema.defaults import for_tool
 
 _CALLERS_LOGIN: Final = "toolhub credentials login"
 _INPUT: Final = "approval"
@@ -152,9 +151,7 @@ class Calling:
                 # Answered as if it did not exist: a refusal by policy would reveal that it does.
                 return failed(unknown.error)
             answer = answer._replace(error=self._in_mcp_words(call.tool, answer.error))
-        answer = await self._fitting(call, answer)
-        blocks = await blocks_of(answer, call.principal.id, self._engine.artifacts) if is_blocks(answer) else None
-        result = answer_of(answer, blocks)
+        result = await self._shown(call, answer)
         approval = awaited(answer.error)
         if approval is not None and approval.is_pending:
             how = how_to_approve(approval.approval_id, self._engine.approval_page(approval.approval_id))
@@ -277,20 +274,50 @@ class Calling:
                     pass
         return await self._engine.jobs.get(job.call.principal, job.job_id)
 
-    async def _fitting(self, call: Call, answer: ToolResult) -> ToolResult:
-        """Return an answer that fits an event of a stream, of which clients accept 1 MiB: a larger one is cut, and
-        stored."""
+    async def _shown(self, call: Call, answer: ToolResult) -> dict[str, Any]:
+        """Return the answer with at most so many bytes of text as models are shown at once, and a link to the whole."""
+        spec = self._engine.catalog.get(call.tool)
+        text_max_bytes = (spec.limits.mcp_text_max_bytes if spec is not None else 0) or self._engine.text_max_bytes
+        content = content_of(answer)
+        if not is_blocks(answer):
+            answer = await self._fitting(call, answer, text_max_bytes)
+        if content is None:
+            return answer_of(answer)
+        rest = ""
+        if text_bytes_of(content) > text_max_bytes:
+            kept = None
+            if not answer.truncated:  # otherwise the whole is stored
+                whole = await asyncio.to_thread(canonical_json.dumps, {"content": list(content)})
+                kept = await self._kept_if_possible(call, whole)
+            answer = answer._replace(truncated=True, artifacts=(*answer.artifacts, *([kept] if kept else [])))
+            rest = f"; the whole is {ARTIFACT_URI}{kept.artifact_id}" if kept else ""
+        taken = Taken(call.principal.id, self._engine.artifacts, text_max_bytes, rest)
+        blocks = await taken.blocks(content)
+        links = [resource_link(ref) for ref in answer.artifacts if ref.artifact_id not in taken.ids]
+        result = answer_of(answer, [*blocks, *links], is_value_of_blocks=is_blocks(answer))
+        if answer.error is not None and spec is not None and "structuredContent" in result:
+            _keep_valid(result, spec)
+        return result
+
+    async def _fitting(self, call: Call, answer: ToolResult, max_bytes: int) -> ToolResult:
+        """Return an answer whose value has at most so many bytes: a larger one is cut, and stored."""
         value, cut = answer.value, None
-        if answer.error is None and _is_long(value):
+        if answer.error is None and len(canonical_json.dumps(value)) > max_bytes:
             # In a thread: encoding and cutting megabytes of JSON would block every other call.
-            value, cut = await asyncio.to_thread(cut_to, value, INLINE_MAX_BYTES)
+            value, cut = await asyncio.to_thread(cut_to, value, max_bytes)
         if cut is None:
             return answer
-        kept: tuple[ArtifactRef, ...] = ()
-        if not answer.truncated:  # otherwise the pipeline has stored the whole result
-            with suppress(ToolFailure):  # optional: the answer is valid without it
-                kept = (await self._kept_whole(call, cut.whole),)
-        return answer._replace(value=value, artifacts=(*answer.artifacts, *kept), truncated=True)
+        # Otherwise the pipeline has stored the whole result.
+        kept = None if answer.truncated else await self._kept_if_possible(call, cut.whole)
+        artifacts = (*answer.artifacts, kept) if kept else answer.artifacts
+        return answer._replace(value=value, artifacts=artifacts, truncated=True)
+
+    async def _kept_if_possible(self, call: Call, value_json: bytes) -> ArtifactRef | None:
+        """Return None where it cannot be stored: the answer is valid without it."""
+        try:
+            return await self._kept_whole(call, value_json)
+        except ToolFailure:
+            return None
 
     async def _kept_whole(self, call: Call, value_json: bytes) -> ArtifactRef:
         """Store it once for a job, however often it is requested."""
@@ -315,97 +342,12 @@ class Calling:
         return call._replace(call_id=self._engine.call_ids.next(), approval_id=approval_id)
 
 
-def _is_long(value: JsonValue) -> bool:
-    return len(canonical_json.dumps(value)) > INLINE_MAX_BYTES
+def _keep_valid(refused: dict[str, Any], spec: ToolSpec) -> None:
+    """Move structured content of an error that the tool's schema does not describe beside the error: clients that
+    validate it would show the model nothing."""
+    if for_tool(spec).validate_output(refused["structuredContent"]):
+        refused["_meta"][META_PREFIX + "error"]["details"]["structuredContent"] = refused.pop("structuredContent")
 
 
 def _input_required(request: dict[str, Any], approval_id: str) -> dict[str, Any]:
     return {"resultType": "input_required", "inputRequests": {_INPUT: request}, "requestState": approval_id}
-
-
-# Converts the answer of an upstream MCP server back to content blocks, so that a client's model sees the image, not its
-# base64.
-#
-# Within the hub such an answer is a value, which guards and records can check (`adapters/mcp/calling.py` describes it):
-# texts joined, other blocks in order, large binary content stored as an artifact. Blocks are made only from that value.
-
-EMBEDDED_MAX_BYTES: Final = 512 * 1024
-"""Limit of what is read from artifacts for one answer: an answer is one event, of which clients accept 1 MiB."""
-
-_TEXT: Final = "text"
-_CONTENT: Final = "content"
-_ARTIFACT: Final = "artifact"
-_OURS: Final = frozenset({_ARTIFACT, "bytes", "sha256", "dropped"})
-# The protocol's ContentBlock types, with their required members.
-_BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
-    "image": ("data", "mimeType"),
-    "audio": ("data", "mimeType"),
-    "resource_link": ("uri", "name"),
-    "resource": ("resource",),
-}
-
-
-def is_blocks(answer: ToolResult) -> bool:
-    """Return whether the value consists only of content blocks: the server sent no structured content."""
-    value = answer.value
-    if not isinstance(value, dict) or not value.keys() <= {_TEXT, _CONTENT}:
-        return False
-    return any(each.attributes.get("structured") == "false" for each in answer.evidence)
-
-
-async def blocks_of(answer: ToolResult, principal_id: str, artifacts: Artifacts) -> list[dict[str, Any]]:
-    """Return the blocks, with as much of the stored artifacts as one answer may hold, and links to the rest."""
-    value = cast("dict[str, JsonValue]", answer.value)
-    text, others = value.get(_TEXT), _items(value.get(_CONTENT))
-    taken = _Taken(principal_id, artifacts)
-    blocks = [await taken.block(each) for each in others if isinstance(each, Mapping)]
-    shown: list[dict[str, Any]] = [{"type": "text", "text": text}] if text or not blocks else []
-    shown += [block for block in blocks if block is not None]
-    return shown + [resource_link(ref) for ref in answer.artifacts if ref.artifact_id not in taken.ids]
-
-
-class _Taken:
-    """What one answer reads from artifacts."""
-
-    def __init__(self, principal_id: str, artifacts: Artifacts) -> None:
-        self._principal_id = principal_id
-        self._artifacts = artifacts
-        self._left_bytes = EMBEDDED_MAX_BYTES
-        self.ids: set[str] = set()
-
-    async def block(self, shown: JsonObject) -> dict[str, Any] | None:
-        """Return the block of the protocol; a text for a missing one; None if a link replaces it."""
-        kind = str(shown.get("type"))
-        if kind == "resource" and isinstance(resource := shown.get("resource"), Mapping):
-            place = "text" if str(resource.get("mimeType", "")).startswith("text/") else "blob"
-            held = await self._whole(resource, place)
-            return None if held is None else {**shown, "resource": held}
-        made = await self._whole(shown, "data") if kind in ("image", "audio") else dict(shown)
-        if made is not None and not all(isinstance(made.get(key), str) for key in _BLOCKS.get(kind, ("",))):
-            dropped = made.get("dropped", "its server sent it in a form that the protocol does not have")
-            return {"type": "text", "text": f"[{kind[:20]}: left out, {dropped}]"}
-        return made
-
-    async def _whole(self, holder: JsonObject, place: str) -> dict[str, Any] | None:
-        artifact_id = holder.get(_ARTIFACT)
-        if not isinstance(artifact_id, str):
-            return dict(holder)
-        with suppress(ToolFailure):  # the link, which replaces it, says the same
-            artifact = await self._artifacts.open(self._principal_id, artifact_id)
-            # Checked before it is read, so that an oversized one costs no memory.
-            if artifact.size_bytes <= self._left_bytes:
-                self._left_bytes -= artifact.size_bytes
-                data = bytearray()
-                async with aclosing(cast(Any, self._artifacts.read(artifact))) as chunks:
-                    async for chunk in chunks:
-                        data += chunk
-                self.ids.add(artifact_id)
-                kept = {key: value for key, value in holder.items() if key not in _OURS}
-                # Replaced: a server may declare bytes as text that are not UTF-8, and an answer must stay JSON.
-                carried = data.decode("utf-8", "replace") if place == "text" else base64.b64encode(data).decode()
-                return {**kept, place: carried}
-        return None
-
-
-def _items(value: JsonValue) -> Sequence[JsonValue]:
-    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import anyio
 from mcp.server.context import ServerRequestContext
+from msgspec import structs
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, ExecContext, Mode, Principal
@@ -192,23 +193,27 @@ async def invoke(invoker: Invoker, call: Call, context: Context) -> ToolResult |
 # The answer
 
 
-def answer_of(answer: ToolResult | Plan, blocks: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    """Return a CallToolResult. `blocks`: the content blocks, if the value consists only of content."""
+def answer_of(
+    answer: ToolResult | Plan, blocks: list[dict[str, Any]] | None = None, *, is_value_of_blocks: bool = False
+) -> dict[str, Any]:
+    """Return a CallToolResult. `blocks`: the content blocks of an upstream server, with links to artifacts;
+    `is_value_of_blocks`: whether the value consists of them only."""
     assert isinstance(answer, ToolResult)  # no dry run was requested
-    meta: dict[str, JsonValue] = {META_PREFIX + "call_id": answer.call_id}
+    own = (answer.said or {}).get("_meta")
+    meta: dict[str, JsonValue] = {**(own if isinstance(own, Mapping) else {}), META_PREFIX + "call_id": answer.call_id}
     for name in ("truncated", "replayed"):
         if getattr(answer, name):
             meta[META_PREFIX + name] = True
     if answer.error is not None:
-        refused = failed(answer.error)
+        refused = failed(answer.error) if blocks is None else reported(answer.error, blocks)
         return refused | {"_meta": {**meta, **refused["_meta"]}}
     if answer.job is not None:
         return job_started(answer.job.job_id, answer.job.state.value) | {"_meta": meta}
     result: dict[str, Any] = {"content": blocks, "isError": False, "resultType": "complete", "_meta": meta}
     if blocks is None:
         result["content"] = [{"type": "text", "text": text_of(answer.value)}, *map(resource_link, answer.artifacts)]
-        if isinstance(answer.value, dict):
-            result["structuredContent"] = _unmarked(answer.value) if answer.truncated else answer.value
+    if not is_value_of_blocks and isinstance(answer.value, dict):
+        result["structuredContent"] = _unmarked(answer.value) if answer.truncated else answer.value
     return result
 
 
@@ -248,6 +253,18 @@ def job_started(job_id: str, state: str) -> dict[str, Any]:
         "isError": False,
         "resultType": "complete",
     }
+
+
+def reported(error: ToolError, blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return an error that a tool of an MCP server reported, with the server's own blocks and structured content."""
+    details = dict(error.details)
+    structured = details.pop("structuredContent", None)
+    details.pop("content", None)
+    refused = failed(structs.replace(error, details=details))
+    refused["content"] += blocks
+    if structured is not None:
+        refused["structuredContent"] = structured
+    return refused
 
 
 def failed(error: ToolError) -> dict[str, Any]:

@@ -63,6 +63,8 @@ class Engine(msgspec.Struct, frozen=True):
     """URL of the page where an approval is decided, with {approval_id} in it; empty: there is none."""
     job_keep_ms: int = 604_800_000
     """How long a finished job is kept."""
+    text_max_bytes: int = 65_536
+    """Most text of one result that is not stored and linked instead, unless its tool says another limit."""
     full_max_tokens: int = 20_000
     """In mode `auto`: most tokens (4 bytes each) of the whole list."""
 

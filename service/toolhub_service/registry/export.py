@@ -295,6 +295,11 @@ def _mcp(spec: ToolSpec, name: str) -> JsonObject:
     }
     if spec.output_schema.get("type") == "object":
         definition["outputSchema"] = spec.output_schema
+    # Title, icons and `_meta` are the source's words for clients; so are hints that the operator leaves to it.
+    for place, shown in (spec.presentation or {}).items():
+        definition[place] = shown
+        if place == "annotations" and isinstance(shown, Mapping):
+            definition[place] = {**mcp_hints(spec.annotations), **shown}
     return definition
 
 

@@ -252,6 +252,7 @@ async def attach_evidence(
         defaults_applied=state.planned.defaults_applied if state.planned else (),
         durations_us=state.durations_us,
         request_id=state.call.context.request_id,
+        said=outcome.said,
         raw=outcome.raw if show_raw else None,
     )
     return result, None if cut is None else cut.whole

@@ -31,6 +31,15 @@ class McpEndpoint(Section, frozen=True):
     full_max_tokens: Annotated[
         int, Meta(description="With tools: auto, the largest list that is shown whole, at 4 bytes a token.", ge=0)
     ] = 20_000
+    text_max_bytes: Annotated[
+        int,
+        Meta(
+            description="Most text of a result in bytes; the whole of a longer one is a resource that it links to. "
+            "`mcp_text_max_bytes` of a source takes precedence.",
+            ge=1_024,
+            le=262_144,
+        ),
+    ] = 65_536
     unprefixed_sources: Annotated[
         tuple[str, ...],
         Meta(

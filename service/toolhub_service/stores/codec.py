@@ -252,7 +252,15 @@ def _default(given: Any) -> Any:
 VIOLATION: Final = Form(Violation, expected=_VALUE)
 ERROR: Final = Form(ToolError, without=["blames_upstream"], violations=VIOLATION.many, details=_MEMBERS)
 EVIDENCE: Final = Form(Evidence)
-RESULT: Final = Form(ToolResult, v=1, without=["raw"], value=_VALUE, error=ERROR.optional, evidence=EVIDENCE.many)
+RESULT: Final = Form(
+    ToolResult,
+    v=1,
+    without=["raw"],
+    value=_VALUE,
+    error=ERROR.optional,
+    evidence=EVIDENCE.many,
+    said=_SOME_OBJECT,
+)
 STATUS: Final = Form(JobStatus, v=1, result=RESULT.optional)
 BUDGET: Final = Form(BudgetRequest)
 CONTEXT: Final = Form(ExecContext, budget=BUDGET.with_defaults)

@@ -27,7 +27,8 @@ def masked_outcome(outcome: Outcome, mask: Mask) -> Outcome:
         for each in outcome.evidence
     )
     raw = mask.value(outcome.raw)
-    return structs.replace(outcome, value=mask.value(outcome.value), raw=raw, evidence=evidence)
+    said = None if outcome.said is None else mask.object(outcome.said)
+    return structs.replace(outcome, value=mask.value(outcome.value), raw=raw, evidence=evidence, said=said)
 
 
 def masked_failure(failure: ToolFailure, mask: Mask) -> ToolFailure:

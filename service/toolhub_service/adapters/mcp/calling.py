@@ -18,13 +18,30 @@ from mcp.shared.inbound import mcp_param_headers
 from mcp_types import HEADER_MISMATCH
 
 from toolhub_service.adapters.mcp import failures
+from toolhub_service.adapters.mcp.answers import (
+    ERROR_BLOCKS_MAX,
+    error_details,
+    is_plain_text,
+    own_meta,
+    read_as_declared,
+    reported_error,
+    said_beside,
+)
 from toolhub_service.adapters.mcp.elicitation import Questions, form_of
 from toolhub_service.adapters.mcp.idle import IdleLimit
 from toolhub_service.adapters.mcp.link import McpLink, McpServer, McpSession
 from toolhub_service.adapters.mcp.relay import MISSING_CAPABILITY, Relayed
 from toolhub_service.adapters.mcp.requests import SendOptions
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
-from toolhub_service.adapters.upstream import TraceMeta, as_object, as_string, kept_bytes, kept_json, one_line
+from toolhub_service.adapters.upstream import (
+    EXCERPT_MAX_CHARS,
+    TraceMeta,
+    as_object,
+    as_string,
+    kept_bytes,
+    kept_json,
+    one_line,
+)
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, GrantedCall
 from toolhub_service.domain.errors import ToolFailure
@@ -36,9 +53,11 @@ from toolhub_service.schema.repaired_json import repair_evidence
 
 # The value of a result (CallToolResult, as JSON) has one of two shapes:
 #
-#     structured content, as it is        where the tool sent some
-#     {"text": "…", "content": [...]}     else: its text blocks joined by line breaks, and its other blocks
-#                                         in their order where there are any
+#     structured content, as it is        where the tool sent some, or declares some and sent it as a text
+#     {"text": "…", "content": [...]}     else: its text blocks joined by line breaks, and all its blocks in
+#                                         their order where others than plain texts are among them
+#
+# Blocks and `_meta` that the value does not have are in `Outcome.said`.
 #
 # Binary blocks (images, audio, blobs) and texts of resources beyond 16 KiB are kept as artifacts, and a block says
 # which, with size and sha256; beside structured content all binary blocks are kept so. Where nothing can be kept, the
@@ -46,6 +65,8 @@ from toolhub_service.schema.repaired_json import repair_evidence
 
 BLOCKS_MAX: Final = 1_000
 INLINE_MAX_BYTES: Final = 16 * 1024  # of base64, or of a resource's text
+_BESIDE_MAX_CHARS: Final = 256 * 1024  # of texts beside a value; an MCP client is never sent more
+_ERROR_TEXT_MAX_BYTES: Final = 4 * 1024  # of a resource's text in an error
 RAW_MAX_BYTES: Final = 64 * 1024
 _HUBS_OWN: Final = frozenset({"artifact", "bytes", "sha256", "dropped"})
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -68,25 +89,36 @@ async def outcome_of(
     *,
     server: str,
     protocol: str,
+    redact: Redact = str,
     keep_raw: bool = False,
 ) -> Outcome:
     """Return the outcome of a result. `artifacts`: stores what is too large for a value; None: nothing is stored.
-    `server`: its own name for itself, bounded."""
+    `server`: its own name for itself, bounded. Raises ToolFailure OUTPUT_SCHEMA_INVALID for a text in place of the
+    structured content that the tool declares."""
     result, repairs = take_remarks(result)
     # Each block is processed on the event loop, so their number is bounded.
-    blocks = _blocks(result)
-    others = [block for block in blocks[:BLOCKS_MAX] if not _is_text(block)]
+    sent = _blocks(result)
+    blocks = sent[:BLOCKS_MAX]
+    others = [block for block in blocks if not _is_text(block)]
     # A null counts only where the tool's schema declares structured content; other servers send it for "none".
     is_structured = result.get("structuredContent") is not None or (
         "structuredContent" in result and bool(call.spec.output_schema)
     )
     keeping = LargeParts(call.call, artifacts, 0 if is_structured else INLINE_MAX_BYTES)
-    shown = [await keeping.shown(unkept(block)) for block in others] if others else []
+    is_plain = not others and all(map(is_plain_text, blocks))
+    shown = blocks if is_plain else [await keeping.shown(unkept(block)) for block in blocks]
     value: JsonValue = result.get("structuredContent")
+    beside: Sequence[JsonObject] = shown if is_structured or (is_plain and len(shown) > 1) else ()
     if not is_structured:
-        text = "\n".join([str(block["text"]) for block in blocks[:BLOCKS_MAX] if _is_text(block)])
-        value = {"text": text, "content": shown} if shown else {"text": text}
-    dropped = max(0, len(blocks) - BLOCKS_MAX)
+        plain: JsonObject = {"text": "\n".join([str(block["text"]) for block in blocks if _is_text(block)])}
+        value = plain if is_plain else {**plain, "content": list(shown)}
+        if call.spec.output_schema:
+            value, is_structured = read_as_declared(call.spec, value, redact)
+            beside = shown if is_structured else beside
+    if sum(len(str(block["text"])) for block in beside if _is_text(block)) > _BESIDE_MAX_CHARS:
+        # The value has the texts too, unless it is structured: then each large one becomes an artifact.
+        beside = [await keeping.contents(block) for block in beside] if is_structured else ()
+    dropped = len(sent) - len(blocks)
     attributes = {
         "source": call.spec.source,
         "server": server,
@@ -106,6 +138,7 @@ async def outcome_of(
         artifacts=tuple(keeping.refs),
         truncated=keeping.is_incomplete or dropped > 0,
         raw=kept_json(result, RAW_MAX_BYTES) if keep_raw else None,
+        said=said_beside(value, beside, own_meta(result)),
     )
 
 
@@ -137,11 +170,11 @@ class LargeParts:
         self.is_incomplete = False
 
     async def shown(self, block: JsonObject) -> JsonObject:
-        """Return the block in a form that a value can hold."""
+        """Return the block in a form that a value can hold; a text stays, as the whole value is cut."""
         resource = as_object(block.get("resource"))
         if resource is not None:
             return {**block, "resource": await self.contents(resource)}
-        return await self._lightened(block, "data")
+        return block if _is_text(block) else await self._lightened(block, "data")
 
     async def contents(self, resource: JsonObject) -> JsonObject:
         """Return the contents of a resource in a form that a value can hold."""
@@ -343,13 +376,27 @@ class ToolCaller:
         if result.get("resultType", "complete") != "complete" or not is_result(result):
             raise failures.outside_protocol(call, "its response is not a tool result")
         if result.get("isError") is True:
-            raise failures.reported_failure(call, text_of(result), self.redact)
+            raise await self._reported_failure(call, take_remarks(result)[0])
         finds_error = server.overrides.finds_error(call.spec.resource_id)
         if finds_error is not None and finds_error(text := text_of(result)):
             raise failures.reported_failure(call, text, self.redact)
         return await outcome_of(
-            result, call, self.artifacts, server=session.server, protocol=session.protocol, keep_raw=self._keep_raw
+            result,
+            call,
+            self.artifacts,
+            server=session.server,
+            protocol=session.protocol,
+            redact=self.redact,
+            keep_raw=self._keep_raw,
         )
+
+    async def _reported_failure(self, call: GrantedCall, result: JsonObject) -> ToolFailure:
+        """Return the failure, which keeps the blocks and the structure of the result; all bytes become artifacts."""
+        keeping = LargeParts(call.call, self.artifacts, 0, _ERROR_TEXT_MAX_BYTES)
+        structured = result.get("structuredContent")
+        shown = [await keeping.shown(unkept(block)) for block in _blocks(result)[:ERROR_BLOCKS_MAX]]
+        details = error_details(shown, structured, EXCERPT_MAX_CHARS)
+        return failures.reported_failure(call, reported_error(text_of(result), structured), self.redact, details)
 
 
 async def _sent(

@@ -34,6 +34,7 @@ from toolhub_service.adapters.definitions import (
     usable_input,
     usable_output,
 )
+from toolhub_service.adapters.mcp.answers import own_meta
 from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.adapters.upstream import as_string, kept_json, one_line, shortened, written
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -42,6 +43,9 @@ from toolhub_service.domain.tool import Annotations, CostHints
 from toolhub_service.guards.secrets import Mask
 
 HINTS_MAX_BYTES: Final = 16 * 1024  # of annotations, execution terms and title, each
+TITLE_MAX_CHARS: Final = 200
+ICONS_MAX: Final = 8
+_ICON_SOURCES: Final = ("https://", "http://", "data:image/")
 FORBIDDEN: Final = "forbidden"
 # Of the beginning of a long description in a pin, as JSON: a character may become six.
 _PINNED_WORDS_MAX_BYTES: Final = 8 * DESCRIPTION_MAX_BYTES
@@ -149,14 +153,48 @@ class DefinitionReader:
             output_schema=output_schema,
             annotations=_annotations(_object(tool, "annotations"), chosen),
         )
-        if is_async or unenforced:
-            spec = replace(spec, cost=CostHints(is_async=is_async), unenforced=unenforced)
+        presentation = presentation_of(tool, chosen)
+        if is_async or unenforced or presentation:
+            cost = CostHints(is_async=is_async)
+            spec = replace(spec, cost=cost, unenforced=unenforced, presentation=presentation or None)
         return Definition(
             spec,
             _remote(own_name, tool),
             one_line(problem, PROBLEM_MAX_CHARS) if problem else "",
             follows_words=self._terms.follows_words,
         )
+
+
+def presentation_of(tool: JsonObject, chosen: ToolTerms) -> JsonObject:
+    """Return what clients, not models, are shown of a tool, each part of bounded size."""
+    shown: dict[str, JsonValue] = {}
+    if title := as_string(tool.get("title")):
+        shown["title"] = one_line(title, TITLE_MAX_CHARS)
+    icons = tool.get("icons")
+    if isinstance(icons, list) and (kept := list(filter(_is_icon, icons[:ICONS_MAX]))):
+        shown["icons"] = kept
+    if meta := own_meta(tool):
+        shown["_meta"] = meta
+    if hints := _own_hints(_object(tool, "annotations"), chosen):
+        shown["annotations"] = hints
+    return shown if len(written(shown) or b"") <= 2 * HINTS_MAX_BYTES else {}
+
+
+def _is_icon(icon: JsonValue) -> bool:
+    """Return whether a client may load it: no script, no local file."""
+    return isinstance(icon, Mapping) and as_string(icon.get("src")).startswith(_ICON_SOURCES)
+
+
+def _own_hints(hints: JsonObject, chosen: ToolTerms) -> JsonObject:
+    """Return the server's hints on which the operator says nothing: for clients, the hub itself does not believe
+    them."""
+    undecided = {
+        "readOnlyHint": chosen.read_only,
+        "destructiveHint": chosen.destructive,
+        "idempotentHint": chosen.idempotent,
+        "openWorldHint": None,
+    }
+    return {name: hints[name] for name, word in undecided.items() if word is None and isinstance(hints.get(name), bool)}
 
 
 def task_support(tool: JsonObject) -> str:

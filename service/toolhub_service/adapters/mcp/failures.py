@@ -290,12 +290,15 @@ def no_time_left(call: GrantedCall) -> ToolFailure:
     return ToolFailure(ToolError(ErrorKind.TIMEOUT, message, details=details))
 
 
-def reported_failure(call: GrantedCall, text: str, redact: Redact) -> ToolFailure:
-    """The tool ran and reports that it failed."""
+def reported_failure(call: GrantedCall, text: str, redact: Redact, details: JsonObject | None = None) -> ToolFailure:
+    """The tool ran and reports that it failed. `details`: what else its result holds."""
     excerpt = quoted(text, redact)
     message = f"{call.spec.name} reported an error. Correct the call as it says, or use another tool. "
     message += quoted_answer(excerpt)
-    return refuse(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=Upstream(status=0, excerpt=excerpt))
+    upstream = Upstream(status=0, excerpt=excerpt)
+    return ToolFailure(
+        ToolError(ErrorKind.UPSTREAM_ERROR, message, retryable=False, upstream=upstream, details=details or {})
+    )
 
 
 def outside_protocol(call: GrantedCall, what: str) -> ToolFailure:

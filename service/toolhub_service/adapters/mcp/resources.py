@@ -16,6 +16,7 @@ from mcp_types import INVALID_PARAMS
 
 from toolhub_service.adapters.definitions import Overrides, SourceTerms
 from toolhub_service.adapters.mcp import failures
+from toolhub_service.adapters.mcp.answers import own_meta
 from toolhub_service.adapters.mcp.calling import INLINE_MAX_BYTES, LargeParts, ToolCaller, time_left_s
 from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.mcp.lists import count_of, listed
@@ -190,6 +191,10 @@ def _entry(raw: JsonObject, place: str) -> dict[str, JsonValue]:
         entry["mimeType"] = one_line(media_type, _NAME_MAX_CHARS)
     if (size := count_of(raw.get("size"))) is not None:
         entry["size"] = size
+    if meta := own_meta(raw):
+        entry["_meta"] = meta
+    if isinstance(hints := raw.get("annotations"), dict) and len(written(hints) or b"") <= _WORDS_MAX_BYTES:
+        entry["annotations"] = hints
     return entry
 
 
