@@ -281,7 +281,7 @@ async def test_null_is_a_value_only_of_a_tool_that_declares_its_output() -> None
 
 async def test_small_blocks_and_links_stay_where_they_are() -> None:
     outcome = await read({"content": [*text_blocks("see"), SMALL, LINK]})
-    assert outcome.value == {"text": "see", "content": [SMALL, LINK]}
+    assert outcome.value == {"text": "see", "content": [*text_blocks("see"), SMALL, LINK]}
     assert not outcome.truncated
 
 
@@ -290,7 +290,7 @@ async def test_a_large_image_is_kept_as_an_artifact_and_named_in_its_place(kept:
     (ref,) = outcome.artifacts
     sha256 = hashlib.sha256(BYTES).hexdigest()
     shown = {"type": "image", "mimeType": "image/png", "bytes": len(BYTES), "sha256": sha256}
-    assert outcome.value == {"text": "see", "content": [{**shown, "artifact": ref.artifact_id}]}
+    assert outcome.value == {"text": "see", "content": [*text_blocks("see"), {**shown, "artifact": ref.artifact_id}]}
     assert (ref.sha256, ref.size_bytes, ref.media_type) == (sha256, len(BYTES), "image/png")
     artifact = await kept.artifacts.open("tester", ref.artifact_id)
     assert await whole(kept.artifacts, artifact) == BYTES
@@ -320,7 +320,7 @@ async def test_content_that_cannot_be_kept_is_left_out_and_reported(kept: Artifa
         assert outcome.truncated
         value: Any = outcome.value
         assert value["text"] == "still here"
-        (shown,) = value["content"]
+        _, shown = value["content"]
         assert shown["dropped"]
         assert "data" not in shown
 
