@@ -69,7 +69,7 @@ ATTACKS = (
     attack("asks_forever", UPSTREAM, "asked more than 8 times"),
     attack("requests_back", OK),
     attack("bad_structure", OUTPUT, "does not match its own output schema"),
-    attack("bad_structure", OUTPUT, "does not match its own output schema", missing=True),
+    attack("bad_structure", OUTPUT, "sent no structuredContent", missing=True),
     garbage("not-json", UNKNOWN),
     garbage("binary", UNKNOWN),
     garbage("half", UNKNOWN),

@@ -81,6 +81,7 @@ RESULTS = st.builds(
     truncated=st.booleans(),
     defaults_applied=many(TEXT),
     durations_us=st.dictionaries(st.sampled_from(StepName), INTEGERS, max_size=9),
+    said=some(OBJECTS),
 )
 PROGRESS = st.builds(Progress, DOUBLES, some(DOUBLES), TEXT, TEXT, some(DOUBLES))
 STATUSES = st.builds(

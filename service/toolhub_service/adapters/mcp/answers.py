@@ -75,14 +75,29 @@ def read_as_declared(spec: ToolSpec, value: JsonObject, redact: Redact) -> tuple
     raise refuse(ErrorKind.OUTPUT_SCHEMA_INVALID, f"{message} It sent: {said}" if said else message)
 
 
-def error_details(blocks: Sequence[JsonObject], structured: JsonValue, excerpt_chars: int) -> JsonObject:
+def error_details(
+    blocks: Sequence[JsonObject], structured: JsonValue, excerpt_chars: int, redact: Redact
+) -> JsonObject:
     """Return the details of an error that a tool reports: what its message, an excerpt of the text, does not show."""
     details: dict[str, JsonValue] = {}
     if structured is not None:
-        details["structuredContent"] = kept_json(structured, STRUCTURE_MAX_BYTES)
+        details["structuredContent"] = _cleaned(kept_json(structured, STRUCTURE_MAX_BYTES), redact)
     if len(blocks) > 1 or any(not is_plain_text(each) or len(str(each["text"])) > excerpt_chars for each in blocks):
-        details["content"] = list(_bounded(blocks))
+        content = [_cleaned(kept_json(block, STRUCTURE_MAX_BYTES), redact) for block in _bounded(blocks)]
+        # Metadata that is large in all blocks together is no reason for an answer without end.
+        details["content"] = content if len(written(content) or b"") <= 2 * STRUCTURE_MAX_BYTES else content[:1]
     return details
+
+
+def _cleaned(value: JsonValue, redact: Redact) -> JsonValue:
+    """Return the value with its texts as an error's message has them: redacted, without control characters."""
+    if isinstance(value, str):
+        return quoted(value, redact, max(len(value), _SHORTEST_EXCERPT))
+    if isinstance(value, Mapping):
+        return {quoted(name, redact): _cleaned(member, redact) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(item, redact) for item in value]
+    return value
 
 
 def _bounded(blocks: Sequence[JsonObject]) -> Sequence[JsonObject]:

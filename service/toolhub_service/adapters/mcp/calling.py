@@ -395,7 +395,7 @@ class ToolCaller:
         keeping = LargeParts(call.call, self.artifacts, 0, _ERROR_TEXT_MAX_BYTES)
         structured = result.get("structuredContent")
         shown = [await keeping.shown(unkept(block)) for block in _blocks(result)[:ERROR_BLOCKS_MAX]]
-        details = error_details(shown, structured, EXCERPT_MAX_CHARS)
+        details = error_details(shown, structured, EXCERPT_MAX_CHARS, self.redact)
         return failures.reported_failure(call, reported_error(text_of(result), structured), self.redact, details)
 
 
