@@ -84,11 +84,10 @@ async def call_even_the_invalid(scenario_client: ScenarioClient) -> None:
 
 
 async def look_closely(scenario_client: ScenarioClient) -> None:
-    """Whatever may look at a schema does: it is described, called, and refused, for nobody fetches what it needs."""
-    (tool,) = await scenario_client.quarantined()
-    await scenario_client.input_schema(tool, to_operator=True)
-    error = await scenario_client.refusal(tool, {"id": "ann", "profile": {"displayName": "Ann"}})
-    assert error.kind == error_pb2.ERROR_KIND_TOOL_QUARANTINED, error
+    """Whatever may look at a schema does: it is described and called without the part that nobody fetches."""
+    await scenario_client.input_schema("lookup_user", to_operator=True)
+    error = await scenario_client.refusal("lookup_user", {"id": "ann", "profile": {"displayName": "Ann"}})
+    assert error.kind == error_pb2.ERROR_KIND_UPSTREAM_ERROR, "the scenario's server knows no calls"
 
 
 async def hand_back_the_schema(scenario_client: ScenarioClient) -> None:

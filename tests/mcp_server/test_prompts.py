@@ -228,10 +228,11 @@ async def test_large_contents_come_from_artifacts_or_are_refused_and_poisoned_pr
     )
     async with sourced(tmp_path, {"acme": server}) as hub:
         async with hub.client(ERAS[0]) as old, hub.client(ERAS[1]) as new:
-            names = [prompt.name for prompt in (await new.list_prompts()).prompts]
-            assert names[0] == "acme__greet"
-            assert len(names) == 2
-            assert len(names[1]) == 60
+            prompts = (await new.list_prompts()).prompts
+            assert [prompt.name for prompt in prompts[:2]] == ["acme__greet", "acme__long"]
+            assert len(prompts) == 3
+            assert len(prompts[2].name) == 60
+            assert "more characters]" in str(prompts[1].description)
             for client in (old, new):
                 (text,) = (await client.read_resource("big://text")).contents
                 assert (len(text.text), text.mime_type) == (600_000, "text/plain")  # type: ignore[union-attr]
@@ -250,8 +251,6 @@ async def test_large_contents_come_from_artifacts_or_are_refused_and_poisoned_pr
             assert (await new.read_resource(str(link.uri))).contents
         pins = await hub.grpc.registry.ListPins(pb.ListPinsRequest(source="acme", states=[pin_pb2.PIN_STATE_PENDING]))
         assert [pin.tool for pin in pins.pins] == ["acme/prompts.poison"]
-        (status,) = (await hub.grpc.registry.RefreshSources(pb.RefreshSourcesRequest(sources=["acme"]))).sources
-        assert "long" in status.message
 
 
 @pytest.mark.promise("mcpserver.prompts-and-resources")
