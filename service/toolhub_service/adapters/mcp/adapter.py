@@ -18,7 +18,16 @@ from toolhub_service.adapters.mcp.calling import Reporter, ToolCaller
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.http import parted
 from toolhub_service.adapters.mcp.job import POLLS, TERMS, McpTasks
-from toolhub_service.adapters.mcp.kind import ClientCredentials, HttpTerms, McpSource, McpTerms, OAuthTerms, StdioTerms
+from toolhub_service.adapters.mcp.kind import (
+    CONNECT_S,
+    INSTALL_S,
+    ClientCredentials,
+    HttpTerms,
+    McpSource,
+    McpTerms,
+    OAuthTerms,
+    StdioTerms,
+)
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
 from toolhub_service.adapters.mcp.list_login import ListLogin
 from toolhub_service.adapters.mcp.prompts import complete, get_prompt
@@ -106,13 +115,15 @@ class McpOpener:
         return ListLogin(self._deps.vault, own, callers, connect, values.secrets)
 
     def _terms(self, name: str, entry: McpSource, values: SourceValues) -> McpTerms:
+        where = _where(entry, values)
+        usual_s = INSTALL_S if isinstance(where, StdioTerms) and where.may_install else CONNECT_S
         return McpTerms(
             name,
-            _where(entry, values),
+            where,
             protocol=entry.protocol,
             elicitation=entry.elicitation,
             relay=frozenset(entry.relay),
-            connect_timeout_s=entry.connect_timeout_s,
+            connect_timeout_s=entry.connect_timeout_s or usual_s,
             max_message_bytes=entry.max_message_bytes,
         )
 

@@ -43,6 +43,7 @@ from toolhub_service.adapters.mcp.elicitation import elicitation_callback, form_
 from toolhub_service.adapters.mcp.failures import NotConnected, breakage_of, reason_of, reason_of_answer
 from toolhub_service.adapters.mcp.http import BoundedTransport, HttpTransport
 from toolhub_service.adapters.mcp.kind import McpTerms, Protocol, StdioTerms
+from toolhub_service.adapters.mcp.launchers import broken_cache_advice, installing
 from toolhub_service.adapters.mcp.relay import Callbacks, Running
 from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
 from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, PipeProtocol
@@ -150,6 +151,7 @@ class Connection:
         self._bounded: BoundedTransport | None = None
         self._fast: FastClient | None = None
         self._handshake = asyncio.timeout(deps.terms.connect_timeout_s)
+        self._began_s = asyncio.get_running_loop().time()
         self.was_connected = False
         self.why_over = ""  # for people and models; empty while nothing is wrong
 
@@ -170,6 +172,9 @@ class Connection:
         finally:
             if self._program is not None and self.why_over in PIPE_REASONS:
                 self.why_over = self._program.ended or self.why_over
+            if self._may_install and self._program is not None and not self.was_connected:
+                advice = broken_cache_advice(self._program.errors())
+                self.why_over = f"{self.why_over} {advice}".strip()
 
     def disconnect(self, why: str) -> None:
         """Make `run` end once the connection is made; calls must not begin on it. The first reason counts."""
@@ -187,6 +192,18 @@ class Connection:
             # After the deadline the hub itself ends the program, so closed pipes are not the reason.
             self.why_over = self._too_slow if self._handshake.expired() else why
             self._disconnected()
+
+    @property
+    def installing(self) -> str:
+        """Return what a launcher says that has not answered yet; empty for other programs, and at any other time."""
+        if not self._may_install or self._program is None or self.was_connected or self.why_over:
+            return ""
+        return installing(self._program.errors(), asyncio.get_running_loop().time() - self._began_s)
+
+    @property
+    def _may_install(self) -> bool:
+        where = self._deps.terms.where
+        return isinstance(where, StdioTerms) and where.may_install
 
     @property
     def _too_slow(self) -> str:

@@ -41,6 +41,9 @@ _ENDPOINT_MAX_CHARS = 300
 
 # Programs that fetch what they run; they need these variables behind a proxy, a private CA or a private registry.
 _LAUNCHERS = frozenset({"bunx", "npm", "npx", "pipx", "pnpm", "uv", "uvx"})
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})  # they pull the image first
+CONNECT_S = 30.0
+INSTALL_S = 300.0
 _OF_EITHER_CASE = (
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
     *("NPM_CONFIG_CAFILE", "NPM_CONFIG_HTTPS_PROXY", "NPM_CONFIG_NOPROXY", "NPM_CONFIG_PROXY", "NPM_CONFIG_REGISTRY"),
@@ -162,7 +165,10 @@ class McpSource(Source, frozen=True, tag="mcp"):
             ge=0,
         ),
     ] = 0.0
-    connect_timeout_s: Annotated[float, Meta(description="Seconds to connect.", gt=0, le=300)] = 30.0
+    connect_timeout_s: Annotated[
+        float,
+        Meta(description="Seconds to connect; 0: 30, and 300 for a launcher, which may install first.", ge=0, le=1_800),
+    ] = 0.0
     max_message_bytes: Annotated[int, Meta(description="Largest message read from the server.", ge=1024)] = (
         8 * 1024 * 1024
     )
@@ -267,6 +273,12 @@ class StdioTerms:
     def is_launcher(self) -> bool:
         """Return whether the program fetches what it runs."""
         return Path(self.command).name in _LAUNCHERS
+
+    @property
+    def may_install(self) -> bool:
+        """Return whether its first start may take minutes."""
+        runs_image = Path(self.command).name in _CONTAINERS and "run" in self.args
+        return self.is_launcher or runs_image
 
     @property
     def passed(self) -> dict[str, str]:

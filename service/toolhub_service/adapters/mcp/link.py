@@ -27,7 +27,7 @@ from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection
 from toolhub_service.adapters.mcp.elicitation import Answering
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.http import HttpTransport
-from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms
+from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.list_login import ListLogin
 from toolhub_service.adapters.mcp.relay import Running
 from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
@@ -41,6 +41,7 @@ from toolhub_service.guards.secrets import Redactor
 
 _LEAVE_WITHIN_S = 5.0
 _REASON_MAX_CHARS = 500
+_FIRST_WORD_S = 15.0
 _STOPPED = "The hub has stopped the source."
 # Before the next attempt that nobody asked for at a server that wants a login.
 _UNAUTHORIZED_PAUSE_S = 300.0
@@ -151,6 +152,15 @@ class McpLink:
         if session is None:
             raise self._unavailable()
         return session
+
+    @property
+    def _may_install(self) -> bool:
+        where = self.terms.where
+        return isinstance(where, StdioTerms) and where.may_install
+
+    def reading_deadline_s(self) -> float:
+        """Return until when a reading waits for the connection: what a launcher installs for minutes is told sooner."""
+        return _now_s() + _FIRST_WORD_S if self._may_install else inf
 
     async def send(
         self, session: McpSession, method: str, params: dict[str, Any], **options: Unpack[SendOptions]
@@ -288,8 +298,9 @@ class McpLink:
             features=features_of(capabilities),
         )
         self._finish_attempt()
-        # A reading follows the first connection anyway; after a gap the list may have changed.
-        if self._attempts > 1:
+        # A reading follows the first connection anyway, unless it did not wait for a launcher; after a gap the list may
+        # have changed.
+        if self._attempts > 1 or self._may_install:
             self._notify_changed()
 
     def _has_disconnected(self) -> None:
@@ -318,7 +329,8 @@ class McpLink:
                 retryable=False,
                 source=self.terms.name,
             )
-        reason = self._last_error or "The connection is still being made."
+        installing = self._connection.installing if self._connection else ""
+        reason = quoted(installing, self._redactor.text) or self._last_error or "The connection is still being made."
         failure = refuse(
             ErrorKind.TOOL_UNAVAILABLE,
             f"The MCP server of {self.terms.name} is not connected. {reason} Use another tool, or try again later.",

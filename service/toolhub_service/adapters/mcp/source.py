@@ -152,7 +152,7 @@ class McpToolSource:
 
     async def _read(self, link: McpLink, mask: Mask) -> Discovery:
         """Read everything over this connection: the source's own, or one with a caller's credential."""
-        session = await link.session(inf)
+        session = await link.session(link.reading_deadline_s())
         lists = _Lists(link, session, mask, self._redact)
         listing = _Listing(self._reader, is_modern=session.is_modern)
         # In 2025-11-25 subscriptions belong to a session, and a new one has none.
@@ -180,7 +180,7 @@ class McpToolSource:
 
     async def _names(self, link: McpLink, mask: Mask) -> Mapping[str, JsonObject]:
         """Return the tools that another caller is shown, by full name, in the server's words. Changes nothing."""
-        session = await link.session(inf)
+        session = await link.session(link.reading_deadline_s())
         reader = DefinitionReader(self._terms, self._server.overrides, self._repair, mask)
         listing = _Listing(reader, is_modern=session.is_modern)
         await self._list(_Lists(link, session, mask, self._redact), listing)

@@ -287,6 +287,10 @@ class PipeProtocol(asyncio.SubprocessProtocol):
         if why and on_end is not None:
             on_end(why)
 
+    def errors(self) -> list[str]:
+        """Return the tail of its standard error; secrets are not masked."""
+        return self._tail.lines()
+
     def diagnostics(self) -> list[str]:
         """Return its standard error and the problems of its output; secrets are not masked."""
         lines = [f"stderr: {line}" for line in self._tail.lines()]
