@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import time
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +19,14 @@ from urllib.parse import urlsplit
 import grpc
 
 from toolhub_client.errors import Reason
-from toolhub_client.failures import HubError, HubUnavailable, connection_problem, hub_error, unavailable
+from toolhub_client.failures import (
+    HubError,
+    HubUnavailable,
+    connection_problem,
+    deadline_exceeded,
+    hub_error,
+    unavailable,
+)
 
 try:
     from opentelemetry.propagate import inject
@@ -185,6 +193,19 @@ class HubChannel(grpc.aio.Channel):
         await self.close()
 
 
+class TimeLeft:
+    """Of a timeout that began when this was made; None: no end. Raises ValueError for one that is not above 0."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        if timeout_s is not None and not 0 < timeout_s < math.inf:
+            raise ValueError(f"timeout is {timeout_s!r}: give seconds above 0, or None for no limit")
+        self._until_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def seconds(self) -> float | None:
+        """Never 0, which would be refused as a timeout; what is left so little of ends at once."""
+        return None if self._until_s is None else max(0.001, self._until_s - time.monotonic())
+
+
 class Connection:
     """Makes RPCs: waits until a hub is there, repeats what may be repeated, and raises HubError for what fails."""
 
@@ -208,22 +229,23 @@ class Connection:
         """
         if self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
             return
+        waited_s = max(self.retry_s if patience_s is None else patience_s, FIRST_PAUSE_S)
         try:
-            async with asyncio.timeout(max(self.retry_s if patience_s is None else patience_s, FIRST_PAUSE_S)):
+            async with asyncio.timeout(waited_s):
                 await self.channel.channel_ready()
         except TimeoutError as late:
-            if (details := await self._problem()) is None:
+            if (details := await self._problem(min(_PROBLEM_S, waited_s))) is None:
                 return
             why = connection_problem(details, is_encrypted=self._is_encrypted)
             tls = "speak TLS" if self._is_encrypted else "want TLS (https://)"
-            asked = f"No hub answered within {self.retry_s:g} s. Is it running, and does it {tls}?"
+            asked = f"No hub answered within {waited_s:.3g} s. Is it running, and does it {tls}?"
             raise unavailable(self.address, why or asked) from late
 
-    async def _problem(self) -> str | None:
+    async def _problem(self, within_s: float) -> str | None:
         """What gRPC says of the last attempt to connect, which only an RPC is told; None: there is a connection now."""
         check = self.channel.unary_unary("/grpc.health.v1.Health/Check")
         try:
-            await check(b"", timeout=_PROBLEM_S)
+            await check(b"", timeout=within_s)
         except grpc.aio.AioRpcError as failed:
             is_connected = failed.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
             return None if is_connected else failed.details() or ""
@@ -240,16 +262,15 @@ class Connection:
         """Make one unary RPC. `repeatable`: doing it twice is as doing it once. Raises HubError.
 
         What the hub refused without looking at it (OVERLOADED, DRAINING) is sent again after the time it asks for; what
-        broke on the way (UNAVAILABLE) only if it is repeatable.
+        broke on the way (UNAVAILABLE) only if it is repeatable. `timeout_s` bounds all of it.
         """
-        began_s = time.monotonic()
-        until_s = began_s + (self.retry_s if timeout_s is None else min(self.retry_s, timeout_s))
+        time_left = TimeLeft(timeout_s)
+        until_s = time.monotonic() + self._patience_s(timeout_s)
         failed = 0
         while True:
             await self.ready(max(0.0, until_s - time.monotonic()))
-            left_s = None if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
             try:
-                return await rpc(request, timeout=left_s)
+                return await rpc(request, timeout=time_left.seconds())
             except grpc.aio.AioRpcError as raised:
                 error = hub_error(raised, self.address)
                 failed += 1
@@ -258,18 +279,38 @@ class Connection:
                     raise error from None
             await asyncio.sleep(pause_s)
 
-    async def pages(self, rpc: Callable[..., Awaitable[Answer]], request: Any) -> AsyncGenerator[Answer, None]:
-        """The answers of a paged RPC, to the last page. Raises HubError."""
+    def _patience_s(self, timeout_s: float | None) -> float:
+        return self.retry_s if timeout_s is None else min(self.retry_s, timeout_s)
+
+    @asynccontextmanager
+    async def within(self, timeout_s: float | None) -> AsyncIterator[None]:
+        """Ends what is done inside after that time, such as an upload of several RPCs. Raises DeadlineExceeded."""
+        scope = asyncio.timeout(TimeLeft(timeout_s).seconds())
+        try:
+            async with scope:
+                yield
+        except TimeoutError as late:
+            if timeout_s is None or not scope.expired():
+                raise
+            raise deadline_exceeded(self.address, timeout_s) from late
+
+    async def pages(
+        self, rpc: Callable[..., Awaitable[Answer]], request: Any, *, timeout_s: float | None = None
+    ) -> AsyncGenerator[Answer, None]:
+        """The answers of a paged RPC, to the last page, all of them within `timeout_s`. Raises HubError."""
+        time_left = TimeLeft(timeout_s)
         while True:
-            page: Any = await self.unary(rpc, request)
+            page: Any = await self.unary(rpc, request, timeout_s=time_left.seconds())
             yield page
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
 
-    async def items(self, rpc: Callable[..., Awaitable[object]], request: Any, field: str) -> AsyncGenerator[Any, None]:
-        """What stands in that field of the answers of a paged RPC, to the last page. Raises HubError."""
-        async for page in self.pages(rpc, request):
+    async def items(
+        self, rpc: Callable[..., Awaitable[object]], request: Any, field: str, *, timeout_s: float | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """What stands in that field of the answers of a paged RPC, as `pages`."""
+        async for page in self.pages(rpc, request, timeout_s=timeout_s):
             for item in getattr(page, field):
                 yield item
 
@@ -284,15 +325,16 @@ class Connection:
             raise hub_error(raised, self.address) from None
 
     async def events(
-        self, rpc: Callable[[Any], Any], request: object, *, repeatable: bool
+        self, rpc: Callable[..., Any], request: object, *, repeatable: bool, timeout_s: float | None = None
     ) -> AsyncGenerator[Any, None]:
         """The messages that answer one request, which is sent again like that of `unary` until the first has come.
         Leaving cancels the RPC. Raises HubError."""
-        until_s = time.monotonic() + self.retry_s
+        time_left = TimeLeft(timeout_s)
+        until_s = time.monotonic() + self._patience_s(timeout_s)
         failed = 0
         while True:
             await self.ready(max(0.0, until_s - time.monotonic()))
-            call, begun = rpc(request), False
+            call, begun = rpc(request, timeout=time_left.seconds()), False
             try:
                 async for message in call:
                     begun = True

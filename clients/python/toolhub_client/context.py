@@ -27,7 +27,7 @@ class Context:
     permissions: tuple[str, ...] = ()
     """Capabilities the call may use; empty: all that the caller holds."""
     timeout_s: float | None = None
-    """For the whole call, retries included."""
+    """What the hub may spend on the call, retries included, also of a job. How long the caller waits is `timeout`."""
     max_retries: int | None = None
     max_tool_calls: int | None = None
     """Calls of the request in all."""
@@ -54,8 +54,7 @@ class Context:
 _MEANT = {
     "dry_run": "call Hub.dry_run(…), which changes nothing",
     "request_id": "put it into context=Context(request_id=…)",
-    "timeout": "put it into context=Context(timeout_s=…)",
-    "timeout_s": "put it into context=Context(timeout_s=…)",
+    "timeout_s": "write timeout=…, in seconds",
 }
 
 
@@ -91,6 +90,10 @@ class CallOptions(TypedDict, total=False):
     """The form of `Hub.export` whose definition a model wrote the arguments for; `Hub.run_tool_call` sets it."""
     context: Context
     """In the place of the hub's. Without a `request_id` it has the hub's, and with it the workspace."""
+    timeout: float | None
+    """Seconds for the whole call, waiting for a hub and repeats included; sent to the hub as the deadline of the RPC.
+    What takes longer is an Answer with TIMEOUT, or raises DeadlineExceeded. Of `Hub.submit_job` it bounds the
+    submission; the job's own time is `Context.timeout_s`."""
 
 
 class ToolFields(TypedDict, total=False):

@@ -53,16 +53,17 @@ class Face:
         self._request = request
         self._invoke = invoke
 
-    async def definitions(self) -> list[dict[str, Any]]:
+    async def definitions(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
         """The tools of the face that can run now, in the form of OpenAI's function calling. Raises HubError."""
         request = tool_service_pb2.ExportToolsRequest(format=tool_service_pb2.EXPORT_FORMAT_OPENAI)
-        found: list[dict[str, Any]] = json.loads((await self._connection.unary(self._export, request)).tools_json)
+        response = await self._connection.unary(self._export, request, timeout_s=timeout)
+        found: list[dict[str, Any]] = json.loads(response.tools_json)
         return found
 
     async def invoke(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> Answer:
         """One call by the face's names: `Answer.value` is the face's answer, also of a failure. Raises HubError
         and, for arguments that are no JSON, TypeError or ValueError."""
-        return await self._invoke(self._request(tool, args, options), self._rpc)
+        return await self._invoke(self._request(tool, args, options), self._rpc, timeout_s=options.get("timeout"))
 
     async def execute(self, name: str, arguments: Mapping[str, Any] | None = None) -> str:
         """The answer as one text. Never raises: an error is a text, too."""

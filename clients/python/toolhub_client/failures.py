@@ -146,6 +146,14 @@ def unavailable(address: str, why: str) -> HubUnavailable:
     return HubUnavailable(grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details=why), address)
 
 
+def deadline_exceeded(address: str, timeout_s: float) -> DeadlineExceeded:
+    """For work that was ended here."""
+    nothing, why = grpc.aio.Metadata(), f"It took longer than its timeout of {timeout_s:g} s."
+    return DeadlineExceeded(
+        grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, nothing, nothing, details=why), address
+    )
+
+
 def connection_problem(details: str, *, is_encrypted: bool) -> str:
     """Why there is no connection to a server that is there, by gRPC's words; empty: they do not say."""
     if "WRONG_VERSION_NUMBER" in details:

@@ -100,7 +100,12 @@ async def connect(address: str = "", **options: Unpack[ConnectOptions]) -> Async
 
 class Hub:
     """A connected hub; `connect` makes one. Its methods raise HubError when an RPC fails. The generated stubs stand
-    beside, with the hub's credential, for what has no method here."""
+    beside, with the hub's credential, for what has no method here.
+
+    `timeout`, of every method but watches and `read_artifact`, which end when their caller leaves: seconds (above 0)
+    for the whole call, waiting for a hub, repeats and all pages included; the hub gets it as the RPC's deadline. Then
+    it raises DeadlineExceeded, or HubUnavailable where no hub was there to send to.
+    """
 
     def __init__(self, connection: Connection, *, context: Context, automatic_keys: bool = False) -> None:
         channel = connection.channel
@@ -125,9 +130,9 @@ class Hub:
     async def invoke(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> Answer:
         """Make one call. A refused or failed call is an Answer; `unwrap()` makes it an exception.
 
-        The RPC ends with the context's `timeout_s`, where it has one, and 5 s for the way.
+        The RPC ends with `timeout`; else with the context's `timeout_s`, where it has one, and 5 s for the way.
         """
-        return await self._invoke(self._request(tool, args, options))
+        return await self._invoke(self._request(tool, args, options), timeout_s=options.get("timeout"))
 
     def face(self, name: FaceName) -> Face:
         """The hub's tools under the names, arguments and answers of CountBot or local-tools."""
@@ -139,18 +144,22 @@ class Hub:
         asked = tool_service_pb2.InvokeRequest()
         asked.CopyFrom(request)
         asked.mode = call_pb2.INVOKE_MODE_DRY_RUN
-        return DryRun(request, (await self._connection.unary(self.tools.Invoke, asked)).plan)
+        response = await self._connection.unary(self.tools.Invoke, asked, timeout_s=options.get("timeout"))
+        return DryRun(request, response.plan)
 
-    async def commit(self, dry_run: DryRun) -> Answer:
+    async def commit(self, dry_run: DryRun, *, timeout: float | None = None) -> Answer:
         """Do exactly what the dry run has shown; anything else is PLAN_REQUIRED."""
         request = tool_service_pb2.InvokeRequest()
         request.CopyFrom(dry_run.request)
         request.plan_digest = dry_run.plan_digest
-        return await self._invoke(request)
+        return await self._invoke(request, timeout_s=timeout)
 
-    async def _invoke(self, request: tool_service_pb2.InvokeRequest, rpc: Any = None) -> Answer:
+    async def _invoke(
+        self, request: tool_service_pb2.InvokeRequest, rpc: Any = None, *, timeout_s: float | None = None
+    ) -> Answer:
         budget = request.context.budget
-        timeout_s = budget.timeout.ToMicroseconds() / 1e6 + 5 if budget.HasField("timeout") else None
+        if timeout_s is None and budget.HasField("timeout"):
+            timeout_s = budget.timeout.ToMicroseconds() / 1e6 + 5
         response = await self._connection.unary(
             rpc or self.tools.Invoke, request, repeatable=bool(request.intent.idempotency_key), timeout_s=timeout_s
         )
@@ -162,7 +171,9 @@ class Hub:
         """Make one call and see it happen; the Answer comes last. Leaving the loop early cancels the call."""
         request = tool_service_pb2.InvokeStreamRequest(**self._fields(tool, args, options))
         is_keyed = bool(request.intent.idempotency_key)
-        responses = self._connection.events(self.tools.InvokeStream, request, repeatable=is_keyed)
+        responses = self._connection.events(
+            self.tools.InvokeStream, request, repeatable=is_keyed, timeout_s=options.get("timeout")
+        )
         async with aclosing(responses):
             async for response in responses:
                 match response.WhichOneof("event"):
@@ -179,9 +190,10 @@ class Hub:
 
     # Tools
 
-    async def server_info(self) -> tool_service_pb2.GetServerInfoResponse:
+    async def server_info(self, *, timeout: float | None = None) -> tool_service_pb2.GetServerInfoResponse:
         """What the hub is, can and takes (`server`), and who the caller is to it (`principal`, `roles`)."""
-        return await self._connection.unary(self.tools.GetServerInfo, tool_service_pb2.GetServerInfoRequest())
+        request = tool_service_pb2.GetServerInfoRequest()
+        return await self._connection.unary(self.tools.GetServerInfo, request, timeout_s=timeout)
 
     def watch_tools(
         self, *, resume_token: str = "", attempts: int = 16, **where: Unpack[ToolFields]
@@ -194,36 +206,38 @@ class Hub:
         )
         return self._connection.stream(resumed(self.tools.WatchTools, request, "tools", attempts=attempts))
 
-    def list_tools(self, **where: Unpack[ToolFields]) -> AsyncIterator[tool_pb2.ToolSpec]:
+    def list_tools(
+        self, *, timeout: float | None = None, **where: Unpack[ToolFields]
+    ) -> AsyncIterator[tool_pb2.ToolSpec]:
         """Every tool the caller could be allowed, page by page."""
         request = tool_service_pb2.ListToolsRequest(filter=tool_pb2.ToolFilter(**where))
-        return self._connection.items(self.tools.ListTools, request, "tools")
+        return self._connection.items(self.tools.ListTools, request, "tools", timeout_s=timeout)
 
     async def search(
-        self, query: str, *, limit: int = 10, **where: Unpack[ToolFields]
+        self, query: str, *, limit: int = 10, timeout: float | None = None, **where: Unpack[ToolFields]
     ) -> Sequence[tool_service_pb2.SearchHit]:
         """The best hits, at most `limit`; 0 means one page, which holds 100."""
         request = tool_service_pb2.SearchToolsRequest(query=query, page_size=limit, filter=tool_pb2.ToolFilter(**where))
         hits: list[tool_service_pb2.SearchHit] = []
-        async for page in self._connection.pages(self.tools.SearchTools, request):
+        async for page in self._connection.pages(self.tools.SearchTools, request, timeout_s=timeout):
             hits += page.hits
             if len(hits) >= limit:
                 break
         return hits[: limit or None]
 
-    async def get_tool(self, name: str) -> tool_pb2.ToolSpec:
+    async def get_tool(self, name: str, *, timeout: float | None = None) -> tool_pb2.ToolSpec:
         """One tool. Raises NotFound."""
         request = tool_service_pb2.GetToolRequest(name=name)
-        return (await self._connection.unary(self.tools.GetTool, request)).tool
+        return (await self._connection.unary(self.tools.GetTool, request, timeout_s=timeout)).tool
 
     async def export(
-        self, form: ExportForm = "openai", **where: Unpack[ToolFields]
+        self, form: ExportForm = "openai", *, timeout: float | None = None, **where: Unpack[ToolFields]
     ) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
         """Definitions for a model, and each exported name's tool."""
         request = tool_service_pb2.ExportToolsRequest(format=_EXPORT_FORMATS[form], filter=tool_pb2.ToolFilter(**where))
         tools: list[dict[str, Any]] = []
         names: dict[str, str] = {}
-        async for page in self._connection.pages(self.tools.ExportTools, request):
+        async for page in self._connection.pages(self.tools.ExportTools, request, timeout_s=timeout):
             tools += json.loads(page.tools_json)
             names.update(page.names)
         self._exported.update({exported: (name, form) for exported, name in names.items()})
@@ -252,17 +266,23 @@ class Hub:
         A refused call is a job that has FAILED.
         """
         request = job_service_pb2.SubmitJobRequest(**self._fields(tool, args, options))
-        repeatable = bool(request.intent.idempotency_key)
-        return (await self._connection.unary(self.jobs.SubmitJob, request, repeatable=repeatable)).job
+        response = await self._connection.unary(
+            self.jobs.SubmitJob,
+            request,
+            repeatable=bool(request.intent.idempotency_key),
+            timeout_s=options.get("timeout"),
+        )
+        return response.job
 
-    async def get_job(self, job_id: str) -> job_pb2.Job:
+    async def get_job(self, job_id: str, *, timeout: float | None = None) -> job_pb2.Job:
         """One job with its latest status. Raises NotFound."""
         request = job_service_pb2.GetJobRequest(job_id=job_id)
-        return (await self._connection.unary(self.jobs.GetJob, request)).job
+        return (await self._connection.unary(self.jobs.GetJob, request, timeout_s=timeout)).job
 
-    def list_jobs(self, **where: Unpack[JobFields]) -> AsyncIterator[job_pb2.Job]:
+    def list_jobs(self, *, timeout: float | None = None, **where: Unpack[JobFields]) -> AsyncIterator[job_pb2.Job]:
         """The caller's jobs, newest first, page by page."""
-        return self._connection.items(self.jobs.ListJobs, job_service_pb2.ListJobsRequest(**where), "jobs")
+        request = job_service_pb2.ListJobsRequest(**where)
+        return self._connection.items(self.jobs.ListJobs, request, "jobs", timeout_s=timeout)
 
     def watch_job(
         self, job_id: str, *, after_sequence: int = 0, from_first: bool = False, attempts: int = 16
@@ -286,64 +306,75 @@ class Hub:
         request = job_service_pb2.WatchJobsRequest(job_ids=job_ids, after_sequences=after_sequences, **where)
         return self._connection.stream(jobs.watch_many(self.jobs, request, attempts=attempts))
 
-    async def job_answer(self, job_id: str) -> Answer:
-        """Wait for a job's end and give its result."""
-        async with aclosing(self.watch_job(job_id)) as statuses:
+    async def job_answer(self, job_id: str, *, timeout: float | None = None) -> Answer:
+        """Wait for a job's end and give its result. The job goes on when `timeout` ends the waiting."""
+        async with self._connection.within(timeout), aclosing(self.watch_job(job_id)) as statuses:
             async for status in statuses:
                 if status.state in jobs.FINAL_STATES:
                     return Answer(status.result)
         raise RuntimeError("a watched job ended without a final state")
 
-    async def cancel_job(self, job_id: str, *, reason: str = "") -> job_pb2.JobStatus:
+    async def cancel_job(self, job_id: str, *, reason: str = "", timeout: float | None = None) -> job_pb2.JobStatus:
         """Ask a job to stop; the status says whether it already has."""
         request = job_service_pb2.CancelJobRequest(job_id=job_id, reason=reason)
-        return (await self._connection.unary(self.jobs.CancelJob, request)).status
+        return (await self._connection.unary(self.jobs.CancelJob, request, timeout_s=timeout)).status
 
     # Artifacts
 
     async def put_artifact(
-        self, content: bytes | Path | AsyncIterable[bytes], *, name: str = "", media_type: str = "", attempts: int = 8
+        self,
+        content: bytes | Path | AsyncIterable[bytes],
+        *,
+        name: str = "",
+        media_type: str = "",
+        attempts: int = 8,
+        timeout: float | None = None,
     ) -> artifacts.Artifact:
         """Store bytes, a file or a stream of chunks; arguments name it as `{"$artifact": artifact.artifact_id}`. Bytes
         and files go on across broken connections (`attempts` in a row at most). When it raises, nothing is kept."""
-        await self._connection.ready()
         told = {"name": name, "media_type": media_type, "task_id": self.context.task_id}
-        try:
-            return await artifacts.put(self.artifacts, content, attempts=attempts, **told)
-        except grpc.aio.AioRpcError as error:
-            raise hub_error(error, self.address) from None
+        async with self._connection.within(timeout):
+            await self._connection.ready()
+            try:
+                return await artifacts.put(self.artifacts, content, attempts=attempts, **told)
+            except grpc.aio.AioRpcError as error:
+                raise hub_error(error, self.address) from None
 
     def read_artifact(self, artifact_id: str, *, attempts: int = 8) -> AsyncGenerator[bytes, None]:
         """Its bytes in chunks, across broken connections (`attempts` in a row at most), compared with its digest.
         Raises DigestMismatch before the last chunk."""
         return self._connection.stream(artifacts.read(self.artifacts, artifact_id, attempts=attempts))
 
-    async def get_artifact(self, artifact_id: str) -> bytes:
+    async def get_artifact(self, artifact_id: str, *, timeout: float | None = None) -> bytes:
         """Its bytes at once; for large ones `read_artifact`. Raises as that."""
-        async with aclosing(self.read_artifact(artifact_id)) as chunks:
+        async with self._connection.within(timeout), aclosing(self.read_artifact(artifact_id)) as chunks:
             return b"".join([chunk async for chunk in chunks])
 
-    def list_artifacts(self, **where: Unpack[ArtifactFields]) -> AsyncIterator[artifacts.Artifact]:
+    def list_artifacts(
+        self, *, timeout: float | None = None, **where: Unpack[ArtifactFields]
+    ) -> AsyncIterator[artifacts.Artifact]:
         """The caller's artifacts, those that expire last first, page by page."""
         request = artifact_service_pb2.ListArtifactsRequest(**where)
-        return self._connection.items(self.artifacts.ListArtifacts, request, "artifacts")
+        return self._connection.items(self.artifacts.ListArtifacts, request, "artifacts", timeout_s=timeout)
 
-    async def delete_artifact(self, artifact_id: str) -> None:
+    async def delete_artifact(self, artifact_id: str, *, timeout: float | None = None) -> None:
         """Remove one of the caller's own. Raises NotFound."""
         request = artifact_service_pb2.DeleteArtifactRequest(artifact_id=artifact_id)
-        await self._connection.unary(self.artifacts.DeleteArtifact, request, repeatable=False)
+        await self._connection.unary(self.artifacts.DeleteArtifact, request, repeatable=False, timeout_s=timeout)
 
     # Approvals
 
-    def list_approvals(self, **where: Unpack[ApprovalFields]) -> AsyncIterator[approval_pb2.Approval]:
+    def list_approvals(
+        self, *, timeout: float | None = None, **where: Unpack[ApprovalFields]
+    ) -> AsyncIterator[approval_pb2.Approval]:
         """Newest first, page by page: everybody's for approvers, the caller's own for others."""
         request = approval_service_pb2.ListApprovalsRequest(**where)
-        return self._connection.items(self.approvals.ListApprovals, request, "approvals")
+        return self._connection.items(self.approvals.ListApprovals, request, "approvals", timeout_s=timeout)
 
-    async def get_approval(self, approval_id: str) -> approval_pb2.Approval:
+    async def get_approval(self, approval_id: str, *, timeout: float | None = None) -> approval_pb2.Approval:
         """One approval. Raises NotFound."""
         request = approval_service_pb2.GetApprovalRequest(approval_id=approval_id)
-        return (await self._connection.unary(self.approvals.GetApproval, request)).approval
+        return (await self._connection.unary(self.approvals.GetApproval, request, timeout_s=timeout)).approval
 
     def watch_approvals(
         self, *, tool: str = "", resume_token: str = "", attempts: int = 16
@@ -356,22 +387,30 @@ class Hub:
         return self._connection.stream(resumed(watching, request, "approvals", attempts=attempts))
 
     async def approve(
-        self, approval: approval_pb2.Approval, *, comment: str = "", answer: Mapping[str, Any] | None = None
+        self,
+        approval: approval_pb2.Approval,
+        *,
+        comment: str = "",
+        answer: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
     ) -> approval_pb2.Approval:
         """Say yes to exactly the arguments that `approval` shows; `answer` is for one with a question. Raises
         PermissionDenied without the role, and for one's own request."""
-        return await self._decide(approval, approval_pb2.DECISION_APPROVE, comment, answer)
+        return await self._decide(approval, approval_pb2.DECISION_APPROVE, comment, timeout, answer)
 
-    async def reject(self, approval: approval_pb2.Approval, *, comment: str = "") -> approval_pb2.Approval:
+    async def reject(
+        self, approval: approval_pb2.Approval, *, comment: str = "", timeout: float | None = None
+    ) -> approval_pb2.Approval:
         """Say no. Raises as `approve`."""
-        return await self._decide(approval, approval_pb2.DECISION_REJECT, comment, None)
+        return await self._decide(approval, approval_pb2.DECISION_REJECT, comment, timeout)
 
     async def _decide(
         self,
         approval: approval_pb2.Approval,
         decision: approval_pb2.Decision.ValueType,
         comment: str,
-        answer: Mapping[str, Any] | None,
+        timeout_s: float | None,
+        answer: Mapping[str, Any] | None = None,
     ) -> approval_pb2.Approval:
         request = approval_service_pb2.DecideApprovalRequest(
             approval_id=approval.approval_id,
@@ -380,7 +419,7 @@ class Hub:
             args_digest=approval.args_digest,
             answer_json=b"" if answer is None else to_json(answer),
         )
-        return (await self._connection.unary(self.approvals.DecideApproval, request)).approval
+        return (await self._connection.unary(self.approvals.DecideApproval, request, timeout_s=timeout_s)).approval
 
     def _request(
         self, tool: str, args: Mapping[str, Any] | None, options: CallOptions

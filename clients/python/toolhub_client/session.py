@@ -58,12 +58,12 @@ class Session:
             await asyncio.gather(self._reader, return_exceptions=True)
 
     async def invoke(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> Answer:
-        """As `Hub.invoke`. Cancelling it cancels the call at the hub. Raises HubError when the stream broke: the call
-        may have had its effect, and is not repeated."""
+        """As `Hub.invoke`. Cancelling it, and the end of its `timeout`, cancel the call at the hub. Raises HubError
+        when the stream broke: the call may have had its effect, and is not repeated."""
         if self._reader is None or self._closing:
             raise RuntimeError("a session is used inside its `async with`")
         call = self._to_call(tool, args, options)
-        async with self._places:
+        async with self._connection.within(options.get("timeout")), self._places:
             if self._broken is not None:
                 raise self._broken
             call.call_id = f"c{next(self._numbers)}"

@@ -84,8 +84,8 @@ class SyncFace:
     def __init__(self, face: Face) -> None:
         self._face = face
 
-    def definitions(self) -> list[dict[str, Any]]:
-        return _run(self._face.definitions())
+    def definitions(self, *, timeout: float | None = None) -> list[dict[str, Any]]:
+        return _run(self._face.definitions(timeout=timeout))
 
     def invoke(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> Answer:
         return _run(self._face.invoke(tool, args, **options))
@@ -112,8 +112,8 @@ class SyncHub:
     def dry_run(self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]) -> DryRun:
         return _run(self._hub.dry_run(tool, args, **options))
 
-    def commit(self, dry_run: DryRun) -> Answer:
-        return _run(self._hub.commit(dry_run))
+    def commit(self, dry_run: DryRun, *, timeout: float | None = None) -> Answer:
+        return _run(self._hub.commit(dry_run, timeout=timeout))
 
     def invoke_stream(
         self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]
@@ -123,40 +123,40 @@ class SyncHub:
     def run_tool_call(self, call: object, **options: Unpack[CallOptions]) -> dict[str, Any]:
         return _run(self._hub.run_tool_call(call, **options))
 
-    def server_info(self) -> tool_service_pb2.GetServerInfoResponse:
-        return _run(self._hub.server_info())
+    def server_info(self, *, timeout: float | None = None) -> tool_service_pb2.GetServerInfoResponse:
+        return _run(self._hub.server_info(timeout=timeout))
 
     def watch_tools(
         self, *, resume_token: str = "", attempts: int = 16, **where: Unpack[ToolFields]
     ) -> Iterator[tool_service_pb2.ToolServiceWatchToolsResponse]:
         return _each(self._hub.watch_tools(resume_token=resume_token, attempts=attempts, **where))
 
-    def list_tools(self, **where: Unpack[ToolFields]) -> Iterator[tool_pb2.ToolSpec]:
-        return _each(self._hub.list_tools(**where))
+    def list_tools(self, *, timeout: float | None = None, **where: Unpack[ToolFields]) -> Iterator[tool_pb2.ToolSpec]:
+        return _each(self._hub.list_tools(timeout=timeout, **where))
 
     def search(
-        self, query: str, *, limit: int = 10, **where: Unpack[ToolFields]
+        self, query: str, *, limit: int = 10, timeout: float | None = None, **where: Unpack[ToolFields]
     ) -> Sequence[tool_service_pb2.SearchHit]:
-        return _run(self._hub.search(query, limit=limit, **where))
+        return _run(self._hub.search(query, limit=limit, timeout=timeout, **where))
 
-    def get_tool(self, name: str) -> tool_pb2.ToolSpec:
-        return _run(self._hub.get_tool(name))
+    def get_tool(self, name: str, *, timeout: float | None = None) -> tool_pb2.ToolSpec:
+        return _run(self._hub.get_tool(name, timeout=timeout))
 
     def export(
-        self, form: ExportForm = "openai", **where: Unpack[ToolFields]
+        self, form: ExportForm = "openai", *, timeout: float | None = None, **where: Unpack[ToolFields]
     ) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
-        return _run(self._hub.export(form, **where))
+        return _run(self._hub.export(form, timeout=timeout, **where))
 
     def submit_job(
         self, tool: str, args: Mapping[str, Any] | None = None, **options: Unpack[CallOptions]
     ) -> job_pb2.Job:
         return _run(self._hub.submit_job(tool, args, **options))
 
-    def get_job(self, job_id: str) -> job_pb2.Job:
-        return _run(self._hub.get_job(job_id))
+    def get_job(self, job_id: str, *, timeout: float | None = None) -> job_pb2.Job:
+        return _run(self._hub.get_job(job_id, timeout=timeout))
 
-    def list_jobs(self, **where: Unpack[JobFields]) -> Iterator[job_pb2.Job]:
-        return _each(self._hub.list_jobs(**where))
+    def list_jobs(self, *, timeout: float | None = None, **where: Unpack[JobFields]) -> Iterator[job_pb2.Job]:
+        return _each(self._hub.list_jobs(timeout=timeout, **where))
 
     def watch_job(
         self, job_id: str, *, after_sequence: int = 0, from_first: bool = False, attempts: int = 16
@@ -175,39 +175,47 @@ class SyncHub:
     ) -> Iterator[job_pb2.JobStatus]:
         return _each(self._hub.watch_jobs(job_ids, after_sequences=after_sequences, attempts=attempts, **where))
 
-    def job_answer(self, job_id: str) -> Answer:
-        return _run(self._hub.job_answer(job_id))
+    def job_answer(self, job_id: str, *, timeout: float | None = None) -> Answer:
+        return _run(self._hub.job_answer(job_id, timeout=timeout))
 
-    def cancel_job(self, job_id: str, *, reason: str = "") -> job_pb2.JobStatus:
-        return _run(self._hub.cancel_job(job_id, reason=reason))
+    def cancel_job(self, job_id: str, *, reason: str = "", timeout: float | None = None) -> job_pb2.JobStatus:
+        return _run(self._hub.cancel_job(job_id, reason=reason, timeout=timeout))
 
     def put_artifact(
-        self, content: bytes | Path | Iterable[bytes], *, name: str = "", media_type: str = "", attempts: int = 8
+        self,
+        content: bytes | Path | Iterable[bytes],
+        *,
+        name: str = "",
+        media_type: str = "",
+        attempts: int = 8,
+        timeout: float | None = None,
     ) -> Artifact:
         async def chunks(each: Iterable[bytes]) -> AsyncIterator[bytes]:
             for chunk in each:
                 yield chunk
 
         sent = content if isinstance(content, bytes | Path) else chunks(content)
-        return _run(self._hub.put_artifact(sent, name=name, media_type=media_type, attempts=attempts))
+        return _run(self._hub.put_artifact(sent, name=name, media_type=media_type, attempts=attempts, timeout=timeout))
 
     def read_artifact(self, artifact_id: str, *, attempts: int = 8) -> Iterator[bytes]:
         return _each(self._hub.read_artifact(artifact_id, attempts=attempts))
 
-    def get_artifact(self, artifact_id: str) -> bytes:
-        return _run(self._hub.get_artifact(artifact_id))
+    def get_artifact(self, artifact_id: str, *, timeout: float | None = None) -> bytes:
+        return _run(self._hub.get_artifact(artifact_id, timeout=timeout))
 
-    def list_artifacts(self, **where: Unpack[ArtifactFields]) -> Iterator[Artifact]:
-        return _each(self._hub.list_artifacts(**where))
+    def list_artifacts(self, *, timeout: float | None = None, **where: Unpack[ArtifactFields]) -> Iterator[Artifact]:
+        return _each(self._hub.list_artifacts(timeout=timeout, **where))
 
-    def delete_artifact(self, artifact_id: str) -> None:
-        return _run(self._hub.delete_artifact(artifact_id))
+    def delete_artifact(self, artifact_id: str, *, timeout: float | None = None) -> None:
+        return _run(self._hub.delete_artifact(artifact_id, timeout=timeout))
 
-    def list_approvals(self, **where: Unpack[ApprovalFields]) -> Iterator[approval_pb2.Approval]:
-        return _each(self._hub.list_approvals(**where))
+    def list_approvals(
+        self, *, timeout: float | None = None, **where: Unpack[ApprovalFields]
+    ) -> Iterator[approval_pb2.Approval]:
+        return _each(self._hub.list_approvals(timeout=timeout, **where))
 
-    def get_approval(self, approval_id: str) -> approval_pb2.Approval:
-        return _run(self._hub.get_approval(approval_id))
+    def get_approval(self, approval_id: str, *, timeout: float | None = None) -> approval_pb2.Approval:
+        return _run(self._hub.get_approval(approval_id, timeout=timeout))
 
     def watch_approvals(
         self, *, tool: str = "", resume_token: str = "", attempts: int = 16
@@ -215,9 +223,16 @@ class SyncHub:
         return _each(self._hub.watch_approvals(tool=tool, resume_token=resume_token, attempts=attempts))
 
     def approve(
-        self, approval: approval_pb2.Approval, *, comment: str = "", answer: Mapping[str, Any] | None = None
+        self,
+        approval: approval_pb2.Approval,
+        *,
+        comment: str = "",
+        answer: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
     ) -> approval_pb2.Approval:
-        return _run(self._hub.approve(approval, comment=comment, answer=answer))
+        return _run(self._hub.approve(approval, comment=comment, answer=answer, timeout=timeout))
 
-    def reject(self, approval: approval_pb2.Approval, *, comment: str = "") -> approval_pb2.Approval:
-        return _run(self._hub.reject(approval, comment=comment))
+    def reject(
+        self, approval: approval_pb2.Approval, *, comment: str = "", timeout: float | None = None
+    ) -> approval_pb2.Approval:
+        return _run(self._hub.reject(approval, comment=comment, timeout=timeout))

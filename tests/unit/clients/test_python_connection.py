@@ -309,7 +309,7 @@ async def test_calls_of_one_client_share_a_workspace_by_default(
     [
         ("dry_run", "call Hub.dry_run"),
         ("idempotancy_key", "did you mean 'idempotency_key'"),
-        ("timeout", "context=Context(timeout_s=…)"),
+        ("timeout_s", "write timeout=…, in seconds"),
         ("nonsense", "known: purpose, idempotency_key"),
     ],
 )
