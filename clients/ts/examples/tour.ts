@@ -3,7 +3,7 @@ import { CallFailed, connect, HubError, valueOf } from "../src/index.js";
 
 const hub = connect(process.argv[2]);
 
-for (const hit of await hub.search("current time", 3)) console.log(hit.score.toFixed(2).padStart(6), hit.tool?.name);
+for (const hit of await hub.search("current time", {}, { limit: 3 })) console.log(hit.score.toFixed(2).padStart(6), hit.tool?.name);
 
 const answer = await hub.invoke({ tool: "core/util.time.now", args: { timezone: "UTC" }, purpose: "show the time" });
 console.log("answer:", valueOf(answer));

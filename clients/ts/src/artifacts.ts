@@ -1,11 +1,10 @@
 import { createHash } from "node:crypto";
-import { setTimeout as sleep } from "node:timers/promises";
 
 import { type Client, Code, ConnectError } from "@connectrpc/connect";
 
 import type { ArtifactService } from "../../../gen/ts/toolhub/v1/artifact_service_pb.js";
 import { pauseAfter } from "./connection.js";
-import { once, until } from "./watches.js";
+import { once, pause, until } from "./watches.js";
 
 /** What came is not what the hub says the artifact is: use none of it. */
 export class DigestMismatch extends Error {
@@ -19,9 +18,11 @@ export class DigestMismatch extends Error {
 export async function* readArtifact(
   artifacts: Client<typeof ArtifactService>,
   artifactId: string,
+  signal?: AbortSignal,
   attempts = 8,
 ): AsyncGenerator<Uint8Array> {
-  const { artifact } = await artifacts.getArtifact({ artifactId });
+  const ended = signal && { signal };
+  const { artifact } = await artifacts.getArtifact({ artifactId }, ended);
   if (artifact === undefined) throw new TypeError("the hub answered without an artifact");
   const hash = createHash("sha256");
   let held: Uint8Array | undefined;
@@ -32,7 +33,7 @@ export async function* readArtifact(
     const before = have;
     try {
       const open = once((call) => artifacts.readArtifact({ artifactId, offsetBytes: have }, call));
-      for await (const { part } of until(open)) {
+      for await (const { part } of until(open, signal)) {
         if (part.case !== "chunk") continue; // the first message is the artifact itself
         have += BigInt(part.value.length);
         hash.update(part.value);
@@ -40,12 +41,13 @@ export async function* readArtifact(
         held = part.value;
       }
     } catch (error) {
+      signal?.throwIfAborted();
       if (ConnectError.from(error).code !== Code.Unavailable) throw error;
       broken = error;
     }
     failed = have > before ? 0 : failed + 1;
     if (failed >= attempts) throw broken;
-    if (failed > 0) await sleep(pauseAfter(failed, broken));
+    if (failed > 0) await pause(pauseAfter(failed, broken), signal);
   }
   if (hash.digest("hex") !== artifact.sha256) throw new DigestMismatch(artifactId);
   if (held !== undefined) yield held;

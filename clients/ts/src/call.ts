@@ -8,6 +8,7 @@ import {
 } from "../../../gen/ts/toolhub/v1/call_pb.js";
 import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
 import { CallFailed } from "./failures.js";
+import type { CallLimits } from "./limits.js";
 
 export type JsonObject = { [name: string]: unknown };
 /** The circumstances of a call: who asked for what piece of work, and what it may spend. */
@@ -22,8 +23,8 @@ const ARGS_FORMS = {
   mcp: ArgsForm.MCP,
 } as const;
 
-/** What to do and why. Only `tool` is required. */
-export interface Call {
+/** What to do and why, and how long it may take. Only `tool` is required. */
+export interface Call extends CallLimits {
   tool: string;
   args?: JsonObject;
   /** In a sentence; required by tools that change something. It goes into the audit log. */
@@ -40,8 +41,17 @@ export interface Call {
   argsForm?: keyof typeof ARGS_FORMS;
   /** In the place of the hub's. Without a `requestId` it has the hub's, and with it the workspace. */
   context?: Context;
-  /** Cancels the call. */
-  signal?: AbortSignal;
+}
+
+/** The result of a call, whose value is of a type that the caller names. */
+export type Answer<Value = unknown> = ToolResult & {
+  /** As `valueOf` gives it. Nothing checks that it is of that type; `valueOf` with a schema does. */
+  readonly value: Value;
+};
+
+/** The same result, with its value beside its fields. */
+export function answerOf<Value>(result: ToolResult): Answer<Value> {
+  return Object.defineProperty(result, "value", { get: () => valueOf(result), configurable: true }) as Answer<Value>;
 }
 
 /** The call as a message. Throws TypeError for arguments that are no JSON. */
@@ -60,7 +70,8 @@ export function intentOf(call: Call, idempotencyKey: string): ToolIntent {
  * The tool's answer. Throws CallFailed when the call did not succeed; undefined when it became a job. With a schema, such
  * as one of zod, what its `parse` makes of it.
  */
-export function valueOf(result: ToolResult): unknown;
+export function valueOf<Value>(result: Answer<Value>): Value;
+export function valueOf<Value = unknown>(result: ToolResult): Value;
 export function valueOf<Value>(result: ToolResult, schema: { parse: (value: unknown) => Value }): Value;
 export function valueOf(result: ToolResult, schema?: { parse: (value: unknown) => unknown }): unknown {
   const value = plainValueOf(result);

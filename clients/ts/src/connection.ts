@@ -76,7 +76,7 @@ export function transportTo(where: Target, config: Config): Transport {
     const warn = config.warn ?? ((message: string) => process.emitWarning(message, "PlaintextCredentialWarning"));
     warn(`The API key goes to ${where.url} unencrypted; use https:// or set TOOLHUB_CA_FILE.`);
   }
-  return createGrpcTransport({
+  const transport = createGrpcTransport({
     baseUrl: where.url,
     nodeOptions: where.tls,
     readMaxBytes: MAX_MESSAGE_BYTES,
@@ -85,6 +85,16 @@ export function transportTo(where: Target, config: Config): Transport {
     pingTimeoutMs: 10_000,
     interceptors: [...(config.interceptors ?? []), repeating(where.url, config.retryMs ?? 10_000), bearing(where.apiKey)],
   });
+  const told = (error: unknown) => Promise.reject(late(error, where.url));
+  return {
+    unary: (...call) => transport.unary(...call).catch(told),
+    stream: (...call) => transport.stream(...call).then((response) => readable(response, (error) => late(error, where.url)), told),
+  };
+}
+
+/** A deadline that passes here is told outside the interceptors. */
+function late(error: unknown, address: string): unknown {
+  return error instanceof ConnectError && error.code === Code.DeadlineExceeded ? hubError(error, address) : error;
 }
 
 function isLocal(hostname: string): boolean {
@@ -99,20 +109,24 @@ function bearing(apiKey: string): Interceptor {
   };
 }
 
+/** What is left of the time of an RPC (gRPC over HTTP/2, "Timeout"). */
+const TIMEOUT = "grpc-timeout";
 /** RPCs that change something, and are as good twice as once. */
 const REPEATABLE: ReadonlySet<string> = new Set(["CancelJob", "DecideApproval"]);
 
 function repeating(address: string, retryMs: number): Interceptor {
   return (next) => async (request) => {
-    const untilMs = performance.now() + retryMs;
+    const beganMs = performance.now();
+    const untilMs = beganMs + retryMs;
+    const timeoutMs = Number.parseInt(request.header.get(TIMEOUT) ?? ""); // connect writes milliseconds
     // One message is sent again with its stream; more only where none of them has left.
     const isMany = request.stream && request.method.methodKind !== "server_streaming";
     const message: object = request.stream && !isMany ? await first(request.message) : request.message;
     for (let failed = 1; ; failed += 1) {
       try {
         if (!request.stream) return await next(request);
-        if (isMany) return readable(await next(request), address);
-        const response = readable(await next({ ...request, message: each(message as Message) }), address);
+        if (isMany) return readable(await next(request), (error) => hubError(error, address));
+        const response = readable(await next({ ...request, message: each(message as Message) }), (error) => hubError(error, address));
         return response.stream && !request.contextValues.get(IS_BEGUN_AGAIN) ? await begun(response) : response;
       } catch (raised) {
         const error = (!request.signal.aborted && (await tlsProblem(raised, address))) || hubError(raised, address);
@@ -121,6 +135,8 @@ function repeating(address: string, retryMs: number): Interceptor {
         const isRepeatable = isMany ? wasNotSent(error) : mayRepeat(error, request.method, message);
         if (!isRepeatable || performance.now() + pauseMs >= untilMs) throw error;
         await sleep(pauseMs, undefined, { signal: request.signal });
+        const leftMs = Math.ceil(beganMs + timeoutMs - performance.now());
+        if (timeoutMs > 0) request.header.set(TIMEOUT, `${Math.max(1, leftMs)}m`);
       }
     }
   };
@@ -196,10 +212,10 @@ async function* each(message: Message): AsyncGenerator<Message> {
 type AnyResponse = UnaryResponse | StreamResponse;
 
 /** The same, whose reader is told of what breaks as of what fails before. */
-function readable(response: AnyResponse, address: string): AnyResponse {
+function readable<Response extends AnyResponse>(response: Response, told: (error: unknown) => unknown): Response {
   if (!response.stream) return response;
   const messages = response.message[Symbol.asyncIterator]();
-  const next = () => messages.next().catch((error: unknown) => Promise.reject(hubError(error, address)));
+  const next = () => messages.next().catch((error: unknown) => Promise.reject(told(error)));
   return { ...response, message: { [Symbol.asyncIterator]: () => ({ next }) } };
 }
 

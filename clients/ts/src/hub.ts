@@ -14,7 +14,6 @@ import { JobService, type ListJobsRequestSchema } from "../../../gen/ts/toolhub/
 import type { Plan } from "../../../gen/ts/toolhub/v1/plan_pb.js";
 import type { Chunk, Progress } from "../../../gen/ts/toolhub/v1/progress_pb.js";
 import { RegistryService } from "../../../gen/ts/toolhub/v1/registry_service_pb.js";
-import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
 import type { ToolFilterSchema, ToolSpec } from "../../../gen/ts/toolhub/v1/tool_pb.js";
 import {
   ExportFormat,
@@ -24,10 +23,11 @@ import {
   type ToolServiceWatchToolsResponse,
 } from "../../../gen/ts/toolhub/v1/tool_service_pb.js";
 import { readArtifact } from "./artifacts.js";
-import { type Call, type Context, intentOf, type JsonObject } from "./call.js";
+import { type Answer, answerOf, type Call, type Context, intentOf, type JsonObject } from "./call.js";
 import { type Config, target, transportTo } from "./connection.js";
 import { CallFailed } from "./failures.js";
 import { isFinal, watchJob, type WatchJobOptions, watchJobs, type WatchJobsFilter } from "./jobs.js";
+import { type CallLimits, rpcOptions, within } from "./limits.js";
 import { Session } from "./session.js";
 import { type ModelToolCall, NO_OBJECT, readToolCall, textOf, type ToolMessage } from "./tool_calls.js";
 import { type Content, putArtifact } from "./uploads.js";
@@ -37,6 +37,8 @@ import { type ResumeOptions, resumed, until, type WatchOptions } from "./watches
 type Filter<
   Schema extends typeof ListJobsRequestSchema | typeof ListApprovalsRequestSchema | typeof ListArtifactsRequestSchema,
 > = Omit<Exclude<MessageInitShape<Schema>, { $typeName: string }>, "pageToken">;
+
+type ToolFilter = MessageInitShape<typeof ToolFilterSchema>;
 
 const STUBS = { python: ExportFormat.PYTHON_STUBS, typescript: ExportFormat.TYPESCRIPT } as const;
 const FORMATS = {
@@ -75,7 +77,18 @@ export interface DryRun {
   call: Call;
 }
 
-/** A connected hub. The generated clients stand beside, with the credential and retries of the others. */
+/** How an approval is decided. */
+export interface Judgement extends CallLimits {
+  comment?: string;
+  /** To the question of the approval. */
+  answer?: JsonObject;
+}
+
+/**
+ * A connected hub. Conditions (`where`) come before options, which are always the last argument, with `timeoutMs` and
+ * `signal`; of calls they stand in the `Call`. The generated clients stand beside, with the credential and
+ * retries of the others.
+ */
 export class Hub {
   readonly tools: Client<typeof ToolService>;
   readonly jobs: Client<typeof JobService>;
@@ -100,17 +113,17 @@ export class Hub {
     this.audit = createClient(AuditService, transport);
   }
 
-  /** Make one call. A refused or failed call is a result with `ok = false`; `valueOf` makes it an exception. */
-  async invoke(call: Call): Promise<ToolResult> {
-    const response = await this.tools.invoke(this.request(call), options(call));
+  /** Make one call. A refused or failed call is a result with `ok = false`; `value` throws it as CallFailed. */
+  async invoke<Value = unknown>(call: Call): Promise<Answer<Value>> {
+    const response = await this.tools.invoke(this.request(call), rpcOptions(call)());
     if (response.outcome.case !== "result") throw new TypeError("the hub answered an execution without a result");
-    return response.outcome.value;
+    return answerOf(response.outcome.value);
   }
 
   /** What `invoke` would do. Nothing happens. */
   async dryRun(call: Call): Promise<DryRun> {
     const keyed = { ...call, idempotencyKey: this.keyOf(call) };
-    const response = await this.tools.invoke({ ...this.request(keyed), mode: InvokeMode.DRY_RUN }, options(call));
+    const response = await this.tools.invoke({ ...this.request(keyed), mode: InvokeMode.DRY_RUN }, rpcOptions(call)());
     if (response.outcome.case !== "plan") throw new TypeError("the hub answered a dry run without a plan");
     const plan = response.outcome.value;
     const stopped = plan.planDigest === "" ? plan.steps.find((step) => !step.ok)?.error : undefined;
@@ -118,21 +131,23 @@ export class Hub {
   }
 
   /** Do exactly what the dry run has shown; anything else is PLAN_REQUIRED. */
-  commit(shown: DryRun): Promise<ToolResult> {
-    return this.invoke({ ...shown.call, planDigest: shown.plan.planDigest });
+  commit<Value = unknown>(shown: DryRun, limits: CallLimits = {}): Promise<Answer<Value>> {
+    return this.invoke({ ...shown.call, ...limits, planDigest: shown.plan.planDigest });
   }
 
   /** Make one call and see it happen; the result comes last. Leaving the loop early cancels the call. */
-  async *invokeStream(call: Call): AsyncGenerator<Progress | Chunk | ToolResult> {
+  async *invokeStream<Value = unknown>(call: Call): AsyncGenerator<Progress | Chunk | Answer<Value>> {
     const request = this.request(call);
-    for await (const { event } of until((signal) => this.tools.invokeStream(request, { signal }), call.signal)) {
-      if (event.case !== undefined && event.case !== "plan") yield event.value;
+    const limits = rpcOptions(call)();
+    for await (const { event } of until((signal) => this.tools.invokeStream(request, { ...limits, signal }), call.signal)) {
+      if (event.case === "result") yield answerOf<Value>(event.value);
+      else if (event.case !== undefined && event.case !== "plan") yield event.value;
     }
   }
 
   /** Have a call made as a job, which goes on without its caller. A refused call is a job that has failed. */
   async submitJob(call: Call): Promise<Job> {
-    const { job } = await this.jobs.submitJob(this.request(call), options(call));
+    const { job } = await this.jobs.submitJob(this.request(call), rpcOptions(call)());
     if (job === undefined) throw new TypeError("the hub answered a submission without a job");
     return job;
   }
@@ -154,48 +169,52 @@ export class Hub {
   }
 
   /** One job with its latest status. */
-  async getJob(jobId: string): Promise<Job> {
-    const { job } = await this.jobs.getJob({ jobId });
+  async getJob(jobId: string, limits: CallLimits = {}): Promise<Job> {
+    const { job } = await this.jobs.getJob({ jobId }, rpcOptions(limits)());
     if (job === undefined) throw new TypeError("the hub answered without a job");
     return job;
   }
 
   /** The caller's jobs, newest first, page by page. */
-  listJobs(where: Filter<typeof ListJobsRequestSchema> = {}): AsyncGenerator<Job> {
-    return pages(async (pageToken) => {
-      const page = await this.jobs.listJobs({ ...where, pageToken });
+  listJobs(where: Filter<typeof ListJobsRequestSchema> = {}, limits: CallLimits = {}): AsyncGenerator<Job> {
+    return pages(limits, async (pageToken, options) => {
+      const page = await this.jobs.listJobs({ ...where, pageToken }, options);
       return [page.jobs, page.nextPageToken];
     });
   }
 
-  /** Waits for a job's end. A failed job is a result with `ok = false`; `valueOf` makes it an exception. */
-  async jobResult(jobId: string): Promise<ToolResult> {
-    for await (const status of this.watchJob(jobId)) {
-      if (isFinal(status.state) && status.result !== undefined) return status.result;
-    }
-    throw new TypeError("a watched job ended without a result");
+  /** Waits for a job's end, and gives what `invoke` gives. The job goes on when its limits end the waiting. */
+  jobResult<Value = unknown>(jobId: string, limits: CallLimits = {}): Promise<Answer<Value>> {
+    return within(this.address, limits, async (signal) => {
+      for await (const status of this.watchJob(jobId, signal && { signal })) {
+        if (isFinal(status.state) && status.result !== undefined) return answerOf<Value>(status.result);
+      }
+      throw new TypeError("a watched job ended without a result");
+    });
   }
 
-  /** Ask a job to stop; the status says whether it already has. */
-  async cancelJob(jobId: string, reason = ""): Promise<JobStatus> {
-    const { status } = await this.jobs.cancelJob({ jobId, reason });
+  /** Ask a job to stop; the status says whether it already has. A text in the place of the options is the reason. */
+  async cancelJob(jobId: string, options: string | ({ reason?: string } & CallLimits) = {}): Promise<JobStatus> {
+    const { reason = "", ...limits } = typeof options === "string" ? { reason: options } : options;
+    const { status } = await this.jobs.cancelJob({ jobId, reason }, rpcOptions(limits)());
     if (status === undefined) throw new TypeError("the hub answered without a status");
     return status;
   }
 
   /** Many calls over one stream. */
-  session(): { invoke: (call: Call) => Promise<ToolResult>; close: () => Promise<void> } {
+  session(): { invoke: <Value = unknown>(call: Call) => Promise<Answer<Value>>; close: () => Promise<void> } {
     const session = new Session(this.tools);
     return {
-      invoke: (call) => session.invoke(this.request(call), call.signal),
+      invoke: <Value>(call: Call) =>
+        within(this.address, call, async (signal) => answerOf<Value>(await session.invoke(this.request(call), signal))),
       close: () => session.close(),
     };
   }
 
   /** Every tool the caller could be allowed, page by page. */
-  listTools(where: MessageInitShape<typeof ToolFilterSchema> = {}): AsyncGenerator<ToolSpec> {
-    return pages(async (pageToken) => {
-      const page = await this.tools.listTools({ filter: where, pageToken });
+  listTools(where: ToolFilter = {}, limits: CallLimits = {}): AsyncGenerator<ToolSpec> {
+    return pages(limits, async (pageToken, options) => {
+      const page = await this.tools.listTools({ filter: where, pageToken }, options);
       return [page.tools, page.nextPageToken];
     });
   }
@@ -205,17 +224,26 @@ export class Hub {
    * anew: the first one does, unless it goes on with a `resumeToken`, as it does itself across broken connections.
    */
   watchTools(
-    where: MessageInitShape<typeof ToolFilterSchema> = {},
+    where: ToolFilter = {},
     options: ResumeOptions = {},
   ): AsyncGenerator<ToolServiceWatchToolsResponse> {
     return resumed("tools", (resumeToken, call) => this.tools.watchTools({ filter: where, resumeToken }, call), options);
   }
 
-  /** The best hits, at most `limit`; 0 means 100. */
-  async search(query: string, limit = 10, where: MessageInitShape<typeof ToolFilterSchema> = {}): Promise<SearchHit[]> {
+  /** The best hits, at most `limit` (10); 0 means 100. */
+  search(query: string, where?: ToolFilter, options?: { limit?: number } & CallLimits): Promise<SearchHit[]>;
+  /** The same, with the limit in front. */
+  search(query: string, limit: number, where?: ToolFilter): Promise<SearchHit[]>;
+  async search(
+    query: string,
+    first: ToolFilter | number = {},
+    second: ToolFilter | ({ limit?: number } & CallLimits) = {},
+  ): Promise<SearchHit[]> {
+    const [where, options] = typeof first === "number" ? [second as ToolFilter, { limit: first }] : [first, second];
+    const { limit = 10, ...limits } = options as { limit?: number } & CallLimits;
     const found: SearchHit[] = [];
-    const hits = pages(async (pageToken) => {
-      const page = await this.tools.searchTools({ query, pageSize: limit, filter: where, pageToken });
+    const hits = pages(limits, async (pageToken, rpc) => {
+      const page = await this.tools.searchTools({ query, pageSize: limit, filter: where, pageToken }, rpc);
       return [page.hits, page.nextPageToken];
     });
     for await (const hit of hits) {
@@ -226,13 +254,13 @@ export class Hub {
   }
 
   /** What the hub is, what it takes and what it offers. */
-  serverInfo(): Promise<GetServerInfoResponse> {
-    return this.tools.getServerInfo({});
+  async serverInfo(limits: CallLimits = {}): Promise<GetServerInfoResponse> {
+    return this.tools.getServerInfo({}, rpcOptions(limits)());
   }
 
   /** One tool. */
-  async getTool(name: string): Promise<ToolSpec> {
-    const { tool } = await this.tools.getTool({ name });
+  async getTool(name: string, limits: CallLimits = {}): Promise<ToolSpec> {
+    const { tool } = await this.tools.getTool({ name }, rpcOptions(limits)());
     if (tool === undefined) throw new TypeError("the hub answered without a tool");
     return tool;
   }
@@ -240,11 +268,12 @@ export class Hub {
   /** Definitions for a model, and each exported name's tool. */
   async export(
     form: keyof typeof FORMATS,
-    where: MessageInitShape<typeof ToolFilterSchema> = {},
+    where: ToolFilter = {},
+    limits: CallLimits = {},
   ): Promise<{ tools: JsonObject[]; names: { [exported: string]: string } }> {
     const names: { [exported: string]: string } = {};
-    const definitions = pages<JsonObject>(async (pageToken) => {
-      const page = await this.tools.exportTools({ format: FORMATS[form], filter: where, pageToken });
+    const definitions = pages<JsonObject>(limits, async (pageToken, options) => {
+      const page = await this.tools.exportTools({ format: FORMATS[form], filter: where, pageToken }, options);
       Object.assign(names, page.names);
       return [JSON.parse(new TextDecoder().decode(page.toolsJson)), page.nextPageToken];
     });
@@ -255,10 +284,11 @@ export class Hub {
   }
 
   /** Tools as functions of programs, in the text of that language. */
-  async stubs(language: keyof typeof STUBS, where: MessageInitShape<typeof ToolFilterSchema> = {}): Promise<string> {
+  async stubs(language: keyof typeof STUBS, where: ToolFilter = {}, limits: CallLimits = {}): Promise<string> {
+    const options = rpcOptions(limits);
     let text = "";
     for (let pageToken = "", isFirst = true; isFirst || pageToken !== ""; isFirst = false) {
-      const page = await this.tools.exportTools({ format: STUBS[language], filter: where, pageToken });
+      const page = await this.tools.exportTools({ format: STUBS[language], filter: where, pageToken }, options());
       text += page.text;
       pageToken = page.nextPageToken;
     }
@@ -282,47 +312,53 @@ export class Hub {
    * Store bytes, a Blob or a stream of chunks; arguments name it as `{"$artifact": artifactId}`. Bytes and Blobs, such as
    * `await openAsBlob(path)` of node:fs, go on where a broken connection left them. When it throws, nothing is kept.
    */
-  putArtifact(content: Content, header: MessageInitShape<typeof ArtifactHeaderSchema> = {}): Promise<Artifact> {
-    const taskId = header.taskId || (this.context.taskId ?? "");
-    return putArtifact(this.artifacts, content, { ...header, taskId });
+  putArtifact(
+    content: Content,
+    header: MessageInitShape<typeof ArtifactHeaderSchema> = {},
+    limits: CallLimits = {},
+  ): Promise<Artifact> {
+    const told = { ...header, taskId: header.taskId || (this.context.taskId ?? "") };
+    return within(this.address, limits, (signal) => putArtifact(this.artifacts, content, told, signal));
   }
 
   /** An artifact's bytes across broken connections. Throws DigestMismatch before the last chunk. */
-  readArtifact(artifactId: string): AsyncGenerator<Uint8Array> {
-    return readArtifact(this.artifacts, artifactId);
+  readArtifact(artifactId: string, { signal }: { signal?: AbortSignal } = {}): AsyncGenerator<Uint8Array> {
+    return readArtifact(this.artifacts, artifactId, signal);
   }
 
   /** Its bytes at once; for large ones `readArtifact`. */
-  async getArtifact(artifactId: string): Promise<Uint8Array> {
-    const chunks: Uint8Array[] = [];
-    for await (const chunk of this.readArtifact(artifactId)) chunks.push(chunk);
-    return Buffer.concat(chunks);
+  getArtifact(artifactId: string, limits: CallLimits = {}): Promise<Uint8Array> {
+    return within(this.address, limits, async (signal) => {
+      const chunks: Uint8Array[] = [];
+      for await (const chunk of this.readArtifact(artifactId, signal && { signal })) chunks.push(chunk);
+      return Buffer.concat(chunks);
+    });
   }
 
   /** Page by page, those that expire last first. */
-  listArtifacts(where: Filter<typeof ListArtifactsRequestSchema> = {}): AsyncGenerator<Artifact> {
-    return pages(async (pageToken) => {
-      const page = await this.artifacts.listArtifacts({ ...where, pageToken });
+  listArtifacts(where: Filter<typeof ListArtifactsRequestSchema> = {}, limits: CallLimits = {}): AsyncGenerator<Artifact> {
+    return pages(limits, async (pageToken, options) => {
+      const page = await this.artifacts.listArtifacts({ ...where, pageToken }, options);
       return [page.artifacts, page.nextPageToken];
     });
   }
 
   /** Remove one of the caller's own before it expires. */
-  async deleteArtifact(artifactId: string): Promise<void> {
-    await this.artifacts.deleteArtifact({ artifactId });
+  async deleteArtifact(artifactId: string, limits: CallLimits = {}): Promise<void> {
+    await this.artifacts.deleteArtifact({ artifactId }, rpcOptions(limits)());
   }
 
   /** Newest first, page by page: everybody's for approvers, the caller's own for others. */
-  listApprovals(where: Filter<typeof ListApprovalsRequestSchema> = {}): AsyncGenerator<Approval> {
-    return pages(async (pageToken) => {
-      const page = await this.approvals.listApprovals({ ...where, pageToken });
+  listApprovals(where: Filter<typeof ListApprovalsRequestSchema> = {}, limits: CallLimits = {}): AsyncGenerator<Approval> {
+    return pages(limits, async (pageToken, options) => {
+      const page = await this.approvals.listApprovals({ ...where, pageToken }, options);
       return [page.approvals, page.nextPageToken];
     });
   }
 
   /** One approval. */
-  async getApproval(approvalId: string): Promise<Approval> {
-    const { approval } = await this.approvals.getApproval({ approvalId });
+  async getApproval(approvalId: string, limits: CallLimits = {}): Promise<Approval> {
+    const { approval } = await this.approvals.getApproval({ approvalId }, rpcOptions(limits)());
     if (approval === undefined) throw new TypeError("the hub answered without an approval");
     return approval;
   }
@@ -338,20 +374,26 @@ export class Hub {
     return resumed("approvals", open, options);
   }
 
-  /** Say yes to exactly the arguments that `approval` shows; `answer` is for one with a question. */
-  approve(approval: Approval, comment = "", answer?: JsonObject): Promise<Approval> {
-    return this.decide(approval, Decision.APPROVE, comment, answer);
+  /**
+   * Say yes to exactly the arguments that `approval` shows; `answer` is for one with a question. A text in the place of
+   * the options is the comment.
+   */
+  approve(approval: Approval, options: string | Judgement = {}, answer?: JsonObject): Promise<Approval> {
+    const given = typeof options === "string" ? { comment: options } : options;
+    return this.decide(approval, Decision.APPROVE, answer === undefined ? given : { ...given, answer });
   }
 
-  /** Say no. */
-  reject(approval: Approval, comment = ""): Promise<Approval> {
-    return this.decide(approval, Decision.REJECT, comment);
+  /** Say no, with options as those of `approve`. */
+  reject(approval: Approval, options: string | Omit<Judgement, "answer"> = {}): Promise<Approval> {
+    return this.decide(approval, Decision.REJECT, typeof options === "string" ? { comment: options } : options);
   }
 
-  private async decide(of: Approval, decision: Decision, comment: string, answer?: JsonObject): Promise<Approval> {
+  private async decide(of: Approval, decision: Decision, options: Judgement): Promise<Approval> {
+    const { comment = "", answer, ...limits } = options;
     const answerJson = answer === undefined ? new Uint8Array() : new TextEncoder().encode(JSON.stringify(answer));
     const { approvalId, argsDigest } = of;
-    const { approval } = await this.approvals.decideApproval({ approvalId, argsDigest, decision, comment, answerJson });
+    const request = { approvalId, argsDigest, decision, comment, answerJson };
+    const { approval } = await this.approvals.decideApproval(request, rpcOptions(limits)());
     if (approval === undefined) throw new TypeError("the hub answered without an approval");
     return approval;
   }
@@ -371,15 +413,15 @@ export class Hub {
 }
 
 /** The items of page after page. */
-async function* pages<Item>(page: (token: string) => Promise<[Item[], string]>): AsyncGenerator<Item> {
+async function* pages<Item>(
+  limits: CallLimits,
+  page: (token: string, options: CallOptions) => Promise<[Item[], string]>,
+): AsyncGenerator<Item> {
+  const options = rpcOptions(limits);
   let token = "";
   do {
-    const [items, next] = await page(token);
+    const [items, next] = await page(token, options());
     yield* items;
     token = next;
   } while (token !== "");
-}
-
-function options(call: Call): { signal?: AbortSignal } {
-  return call.signal ? { signal: call.signal } : {};
 }

@@ -1,8 +1,9 @@
 /** A client of tool-hub. */
 export { connect, Hub } from "./hub.js";
-export type { DryRun, HubConfig } from "./hub.js";
+export type { DryRun, HubConfig, Judgement } from "./hub.js";
 export { valueOf } from "./call.js";
-export type { Call, Context, JsonObject } from "./call.js";
+export type { Answer, Call, Context, JsonObject } from "./call.js";
+export type { CallLimits } from "./limits.js";
 export type { Config } from "./connection.js";
 export { DigestMismatch } from "./artifacts.js";
 export { CallFailed, ConnectionLost, HubError } from "./failures.js";

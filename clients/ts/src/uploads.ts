@@ -1,8 +1,7 @@
 import { createHash, randomUUID } from "node:crypto";
-import { setTimeout as sleep } from "node:timers/promises";
 
 import { clone, create, type MessageInitShape } from "@bufbuild/protobuf";
-import { type Client, Code } from "@connectrpc/connect";
+import { type CallOptions, type Client, Code } from "@connectrpc/connect";
 
 import type { Artifact } from "../../../gen/ts/toolhub/v1/artifact_pb.js";
 import { type ArtifactHeader, ArtifactHeaderSchema, type ArtifactService } from "../../../gen/ts/toolhub/v1/artifact_service_pb.js";
@@ -10,6 +9,7 @@ import { DigestMismatch } from "./artifacts.js";
 import { pauseAfter } from "./connection.js";
 import { Reason } from "./errors.js";
 import { HubError } from "./failures.js";
+import { pause } from "./watches.js";
 
 const CHUNK_BYTES = 256 * 1024;
 
@@ -30,19 +30,22 @@ export async function putArtifact(
   artifacts: Client<typeof ArtifactService>,
   content: Content,
   header: MessageInitShape<typeof ArtifactHeaderSchema>,
+  signal?: AbortSignal,
   attempts = 8,
 ): Promise<Artifact> {
-  const upload = new Upload(artifacts, content, clone(ArtifactHeaderSchema, create(ArtifactHeaderSchema, header)));
+  const own = clone(ArtifactHeaderSchema, create(ArtifactHeaderSchema, header));
+  const upload = new Upload(artifacts, content, own, signal && { signal });
   let broken: HubError | undefined;
   for (let failed = 1; ; failed += 1) {
     const before = upload.header.offsetBytes;
     try {
       return upload.checked(broken === undefined ? await upload.send() : await upload.goOn(broken));
     } catch (error) {
+      signal?.throwIfAborted();
       if (upload.header.offsetBytes > before) failed = 1;
       if (!(error instanceof HubError) || error === broken || !upload.mayGoOn(error) || failed > attempts) throw error;
       broken = error;
-      await sleep(pauseAfter(failed, error));
+      await pause(pauseAfter(failed, error), signal);
     }
   }
 }
@@ -56,6 +59,7 @@ class Upload {
     private readonly artifacts: Client<typeof ArtifactService>,
     private readonly content: Content,
     readonly header: ArtifactHeader,
+    private readonly ended?: CallOptions,
   ) {
     const size = content instanceof Uint8Array ? content.length : "size" in content ? content.size : 0;
     header.offsetBytes = 0n;
@@ -72,7 +76,7 @@ class Upload {
   /** Send what the hub does not hold yet, after an attempt that failed so. */
   async goOn(broken: HubError): Promise<Artifact | undefined> {
     const { uploadId } = this.header;
-    const held = await this.artifacts.getUpload({ uploadId }).catch((error: unknown) => {
+    const held = await this.artifacts.getUpload({ uploadId }, this.ended).catch((error: unknown) => {
       if (!(error instanceof HubError) || error.code !== Code.NotFound) throw error;
       if (RESET.has(broken.code)) throw broken; // it was a refusal
       return undefined; // another hub answers
@@ -107,7 +111,7 @@ class Upload {
       }
     }
     try {
-      return (await this.artifacts.writeArtifact(parts())).artifact;
+      return (await this.artifacts.writeArtifact(parts(), this.ended)).artifact;
     } catch (error) {
       throw unreadable === undefined ? error : unreadable.error;
     }

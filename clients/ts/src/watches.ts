@@ -76,11 +76,16 @@ export async function* watch<Message>(
     }
     if (came > 0) failed = 1;
     if (failed >= attempts) throw broken;
-    await sleep(pauseAfter(failed, broken), undefined, signal && { signal }).catch((interrupted: unknown) => {
-      signal?.throwIfAborted();
-      throw interrupted;
-    });
+    await pause(pauseAfter(failed, broken), signal);
   }
+}
+
+/** Waits so many milliseconds; throws the reason of a signal that ends it before. */
+export async function pause(forMs: number, signal?: AbortSignal): Promise<void> {
+  await sleep(forMs, undefined, signal && { signal }).catch((interrupted: unknown) => {
+    signal?.throwIfAborted();
+    throw interrupted;
+  });
 }
 
 /** The same of messages that have tokens: each stream goes on after the last. */

@@ -5,6 +5,7 @@ import { test } from "node:test";
 
 import { Code } from "@connectrpc/connect";
 
+import type { ToolResult } from "../../../gen/ts/toolhub/v1/result_pb.js";
 import { CallFailed, connect, HubError, isFinal, JobState, valueOf } from "../src/index.js";
 import { MAX_IN_FLIGHT } from "../src/session.js";
 
@@ -94,6 +95,48 @@ test("a value is given as the type that a schema makes of it", options, async ()
   const schema = { parse: (value: unknown) => (value as { sha256: string }).sha256.length };
   const size: number = valueOf(await connect(address).invoke({ tool: HASH, args: { text: "" } }), schema);
   assert.equal(size, 64);
+});
+
+test("a value has the type that the caller names, and throws where there is none", options, async () => {
+  const hub = connect(address);
+  const call = { tool: HASH, args: { text: "" } };
+  const { value, ok } = await hub.invoke<{ sha256: string }>(call);
+  assert.ok(ok && value.sha256 === EMPTY);
+  const named: string = valueOf(await hub.invoke<{ sha256: string }>(call)).sha256;
+  const plain: string = valueOf<{ sha256: string }>((await hub.invoke(call)) as ToolResult).sha256;
+  assert.deepEqual([named, plain], [EMPTY, EMPTY]);
+  const session = hub.session();
+  assert.equal((await session.invoke<{ sha256: string }>(call)).value.sha256, EMPTY);
+  await session.close();
+  const { jobId } = await hub.submitJob({ ...call, purpose: "a test" });
+  assert.equal((await hub.jobResult<{ sha256: string }>(jobId)).value.sha256, EMPTY);
+  const refused = await hub.invoke({ tool: "no/such.tool" });
+  assert.throws(() => refused.value, (error: unknown) => error instanceof CallFailed && error.kind === "TOOL_NOT_FOUND");
+});
+
+test("every method takes a time, and a filter before its options", options, async () => {
+  const hub = connect(address);
+  const limits = { timeoutMs: 60_000 };
+  const where = { names: [HASH] };
+  assert.equal((await hub.search("hash a text", where, { limit: 1, ...limits }))[0]?.tool?.name, HASH);
+  assert.equal((await hub.search("hash a text", 1, where)).length, 1, "the limit in front, as before");
+  assert.deepEqual(Object.values((await hub.export("openai", where, limits)).names), [HASH]);
+  assert.ok((await hub.stubs("python", where, limits)).includes("sha256"));
+  assert.equal((await hub.getTool(HASH, limits)).name, HASH);
+  assert.ok((await hub.serverInfo(limits)).server?.version);
+  for await (const tool of hub.listTools(where, limits)) assert.equal(tool.name, HASH);
+  const shown = await hub.dryRun({ tool: HASH, args: { text: "" }, ...limits });
+  assert.ok((await hub.commit(shown, limits)).ok);
+  const { jobId } = await hub.submitJob({ tool: HASH, args: { text: "" }, purpose: "a test", ...limits });
+  assert.ok((await hub.jobResult(jobId, limits)).ok);
+  assert.equal((await hub.getJob(jobId, limits)).jobId, jobId);
+  for await (const job of hub.listJobs({ tool: HASH, pageSize: 1 }, limits)) assert.ok(job.jobId);
+  assert.ok(isFinal((await hub.cancelJob(jobId, { reason: "a test", ...limits })).state));
+  assert.ok(isFinal((await hub.cancelJob(jobId, "a test")).state), "the reason as a text, as before");
+  const { artifactId } = await hub.putArtifact(new TextEncoder().encode("hello"), { name: "a.txt" }, limits);
+  assert.equal(Buffer.from(await hub.getArtifact(artifactId, limits)).toString(), "hello");
+  await hub.deleteArtifact(artifactId, limits);
+  await assert.rejects(hub.getTool(HASH, { timeoutMs: 0 }), RangeError);
 });
 
 test("a job is submitted, listed and answered", options, async () => {
