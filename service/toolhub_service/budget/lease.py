@@ -54,7 +54,9 @@ def effective_deadline_s(planned: PlannedCall, now_s: float, max_timeout_s: floa
     if planned.call.job_id and outer_s is not None:
         max_timeout_s = max(max_timeout_s, outer_s - now_s)  # a job's deadline comes from the limit for jobs
     limits = planned.spec.limits
-    most_s = limits.most_s(in_job=bool(planned.call.job_id))
+    # Most tools have neither limit, and every call comes by here.
+    is_limited = limits.call_max_s or limits.call_max_in_job_s
+    most_s = limits.most_s(in_job=bool(planned.call.job_id)) if is_limited else 0.0
     if most_s and not (planned.call.job_id and planned.spec.cost.is_async):
         max_timeout_s = min(max_timeout_s, most_s)
     if outer_s is None and allowed_s is None:
