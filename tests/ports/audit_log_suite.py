@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from toolhub_service.domain.error_kinds import ErrorKind
 from toolhub_service.domain.errors import HubFailure
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, EventType
 from toolhub_service.guards.secrets import Redactor
+from toolhub_service.stores.audit.events import matches
 from toolhub_service.stores.audit.log import ChainedAuditLog
 
 KNOWN_SECRET = "suite-canary-5f3a91"
@@ -84,9 +86,32 @@ class AuditLogSuite:
         assert await times(EventFilter(types=frozenset({EventType.POLICY_DENIED, EventType.RETRY}))) == [30]
         assert await times(EventFilter(call_id="the-call")) == [40]
         assert await times(EventFilter(request_id="the-request")) == [50]
+        assert await times(EventFilter(tool="core/http.*")) == [20]
+        assert await times(EventFilter(tool="*.get", to_unix_ms=20)) == []
         assert await times(EventFilter(writer=writer)) == [10, 20, 30, 40, 50]
         assert await times(EventFilter(writer="another")) == []
         assert await times(EventFilter(from_unix_ms=20, to_unix_ms=40)) == [20, 30]
+
+    async def test_events_are_found_by_outcome_kind_rule_and_label(self, log: ChainedAuditLog) -> None:
+        log.append(called(1, attributes={"outcome": "ok", "rule_id": "r"}, labels={"rule_id": "r", "outcome": "ok"}))
+        log.append(called(2, outcome="ok", rule_id="r"))
+        log.append(called(3, outcome="TOOL_NOT_FOUND", labels={"team": "ops", "why": 'a "b"'}))
+        log.append(called(4, outcome="POLICY_DENIED", rule_id="r2", labels={"team": "dev"}))
+
+        async def times(where: EventFilter) -> list[int]:
+            assert [
+                e.event.at_unix_ms for e in await log.read(EVERYTHING, after=None, limit=9) if matches(where, e)
+            ] == [found.event.at_unix_ms for found in await log.read(where, after=None, limit=9)]
+            return [event.event.at_unix_ms for event in await log.read(where, after=None, limit=1)]
+
+        kinds = frozenset({ErrorKind.POLICY_DENIED, ErrorKind.RATE_LIMITED})
+        assert await times(EventFilter(outcome="ok")) == [2]
+        assert await times(EventFilter(rule_id="r")) == [2]
+        assert await times(EventFilter(error_kinds=kinds)) == [4]
+        assert await times(EventFilter(error_kinds=kinds, outcome="ok")) == []
+        assert await times(EventFilter(labels={"team": "dev"})) == [4]
+        assert await times(EventFilter(labels={"team": "ops", "why": 'a "b"'})) == [3]
+        assert await times(EventFilter(labels={"team": "dev", "why": 'a "b"'})) == []
 
     @pytest.mark.parametrize("name", ["user_id", "agent_id", "task_id", "session_id"])
     async def test_events_are_found_by_user_and_not_by_a_label_of_that_name(

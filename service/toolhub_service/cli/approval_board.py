@@ -147,7 +147,7 @@ class LiveTable:
             table.add_column("TOOL", no_wrap=True, width=_TOOL_COLUMNS)
         table.add_column("ARGUMENTS" if is_wide else "TOOL", no_wrap=True, ratio=1)
         for approval in shown.values():
-            id, _, left, who, tool, _, args = map(on_one_line, row(approval))
+            id, _, left, _, who, tool, _, args = map(on_one_line, row(approval))
             mark = "" if not selected else "› " if id == selected else "  "
             # A narrow table has one column less.
             words = [mark + id, left, who, tool, args][: len(table.columns)]

@@ -39,7 +39,7 @@ Approval = approval_pb2.Approval
 _COLOURS = {"PENDING": "yellow", "APPROVED": "green", "REJECTED": "red", "EXPIRED": "red", "USED": "blue"}
 _OPEN = ("PENDING", "APPROVED")
 _ARGUMENT_LINES_MAX = 200
-HEADINGS = ("APPROVAL", "STATE", "LEFT", "WHO", "TOOL", "PURPOSE", "ARGUMENTS")
+HEADINGS = ("APPROVAL", "STATE", "LEFT", "DECIDED BY", "WHO", "TOOL", "PURPOSE", "ARGUMENTS")
 _PURPOSE_CHARS = 40
 
 
@@ -73,6 +73,7 @@ def row(approval: Approval) -> tuple[str, ...]:
         approval.approval_id,
         state_of(approval),
         time_left(approval),
+        approval.decided_by or "–",
         approval.principal,
         approval.tool,
         purpose,

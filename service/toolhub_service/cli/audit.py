@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,16 @@ from toolhub_service.cli.audit_events import (
     filter_options,
     followed_events,
     newest,
+    outcome_of,
+    type_of,
 )
+from toolhub_service.cli.audit_report import report
 from toolhub_service.cli.audit_verify import verify
 from toolhub_service.cli.client import connected_by, connection_options, note_outage
 from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.output import (
     Escaped,
     binary_output,
-    enum_name,
     explaining,
     footnote,
     is_whole,
@@ -36,6 +37,7 @@ from toolhub_service.cli.output import (
     print_json_line,
     print_line,
     print_next,
+    print_table,
     styled,
     text_option,
     wants_json,
@@ -46,6 +48,7 @@ from toolhub_service.guards.foreign_text import on_one_line
 _SUMMARY_CHARS = 80
 _GAP = "  "
 _FACTS_CHARS = 300
+_HEADINGS = ("TIME", "EVENT", "WHO", "TOOL", "OUTCOME", "RULE", "WHAT")
 _OF_CALLS = frozenset(
     {
         event_pb2.EVENT_TYPE_TOOL_CALLED,
@@ -64,6 +67,7 @@ def audit() -> None:
 
 
 audit.add_command(verify)
+audit.add_command(report)
 
 
 @audit.command()
@@ -85,7 +89,7 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
     \b
     Examples:
       toolhub audit tail
-      toolhub audit tail -f --type POLICY_DENIED
+      toolhub audit tail -f --type REFUSED
     """
     with connected_by(options) as connection, suppress(KeyboardInterrupt):  # Ctrl-C is how `--follow` ends
         where = filter_of(options)
@@ -98,34 +102,36 @@ def tail(count: int, follow: bool, as_json: bool, **options: Any) -> None:
 
 
 @audit.command()
-@click.option("--since", type=Moment(), help="Only events from then on: a time (ISO 8601), or a span such as 24h.")
+@click.option("--since", type=Moment(), help="Only events from then on: yesterday, 12h, 2026-11-01, a time.")
 @click.option("--until", type=Moment(), help="Only events before then.")
 @click.option(
-    "-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="Most events to show, oldest first."
+    "-n", "count", type=click.IntRange(min=1), default=100, show_default=True, help="Most events to show, newest first."
 )
 @filter_options
 @text_option
 @connection_options
 def query(count: int, as_json: bool, **options: Any) -> None:
-    """List events of a time, oldest first.
+    """List events of a time, newest first.
 
     \b
     Examples:
+      toolhub audit query --since yesterday --type REFUSED
+      toolhub audit query --kind APPROVAL_REQUIRED --rule ask-before-delete --label team=ops
       toolhub audit query --tenant acme --since 24h
       toolhub audit query --tool core/fs.deletePath --since 2026-01-31 --until 2026-02-01 -n 1000
     """
     with connected_by(options) as connection:
-        found = events(connection, filter_of(options))
-        shown = 0
-        for event in islice(found, count):
-            _print_events((event,), as_json)
-            shown += 1
-        if wants_json(as_json):
-            return
-        if not shown:
-            footnote("No event matches.")
-        elif next(found, None) is not None:
-            footnote(f"There are more. Repeat with -n, or with --since {_time(event)}.")
+        found = newest(connection, filter_of(options), count + 1)[::-1]
+    shown = found[:count]
+    if wants_json(as_json):
+        _print_events(shown, as_json)
+        return
+    if not shown:
+        footnote("No event matches.")
+        return
+    print_table(_HEADINGS, map(_row, shown), is_cut=True)
+    if len(found) > count:
+        footnote(f"There are more. Repeat with -n, or with --until {_exactly(shown[-1])}.")
 
 
 @audit.command()
@@ -279,14 +285,21 @@ def _print_events(found: Iterable[event_pb2.Event], as_json: bool) -> None:
             print_line(_line(event))
 
 
+def _row(event: event_pb2.Event) -> tuple[str, ...]:
+    """Return cells under `_HEADINGS`."""
+    who = f"{event.tenant}/{event.principal}" if event.tenant else event.principal
+    return _time(event), type_of(event), who, event.tool, outcome_of(event), event.rule_id, _summary(event)
+
+
 def _line(event: event_pb2.Event) -> Escaped:
     refused = event.error_kind != error_pb2.ERROR_KIND_UNSPECIFIED
-    outcome = styled(event.outcome, fg="red" if refused else "green") if event.outcome else ""
+    ended = outcome_of(event)
+    outcome = styled(ended, fg="red" if refused or ended != event.outcome else "green") if ended else ""
     took = f" {event.duration.ToMicroseconds() / 1_000:.1f} ms" if event.outcome and event.call_id else ""
     rule = f"[{on_one_line(event.rule_id)}]" if event.rule_id else ""
     cells = (
-        _time(event) if is_whole() else f"{event.at.ToDatetime():%H:%M:%S}",
-        enum_name(event, "type").ljust(13),
+        _time(event),
+        type_of(event).ljust(13),
         on_one_line(event.tenant),
         on_one_line(event.principal),
         on_one_line(event.tool),
@@ -299,6 +312,10 @@ def _line(event: event_pb2.Event) -> Escaped:
 
 def _time(event: event_pb2.Event) -> str:
     return f"{event.at.ToDatetime():%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _exactly(event: event_pb2.Event) -> str:
+    return f"{event.at.ToDatetime().isoformat(timespec='milliseconds')}Z"
 
 
 def _summary(event: event_pb2.Event) -> str:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from toolhub_service.domain.call import Owners
+from toolhub_service.domain.error_kinds import ErrorKind
 
 
 class EventType(Enum):
@@ -93,6 +94,7 @@ class EventFilter(Struct, frozen=True, gc=False):
 
     principal: str = ""
     tool: str = ""
+    """A name, or a glob with `*`, `?` or `[` (fnmatch, case-sensitive)."""
     types: frozenset[EventType] = frozenset()
     call_id: str = ""
     request_id: str = ""
@@ -100,6 +102,10 @@ class EventFilter(Struct, frozen=True, gc=False):
     agent_id: str = ""
     task_id: str = ""
     session_id: str = ""
+    outcome: str = ""
+    error_kinds: frozenset[ErrorKind] = frozenset()
+    rule_id: str = ""
+    labels: Mapping[str, str] = MappingProxyType({})
     writer: str = ""
     from_unix_ms: int = 0
     to_unix_ms: int = 0

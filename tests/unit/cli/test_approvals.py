@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -87,6 +88,12 @@ class TestList:
         assert "APPROVAL" in shown.text
         assert approval_id in shown.text
         assert "test/text.write" in shown.text
+
+    async def test_a_table_shows_who_decided(self, hub: ApprovalHub) -> None:
+        pending, granted = await hub.harness.ask("a"), await hub.harness.grant("b")
+        listed = (await cli(hub, "list", "--state", "all")).stdout.splitlines()
+        cells = {line.split()[0]: re.split(r" {2,}", line)[3] for line in listed}
+        assert cells == {"APPROVAL": "DECIDED BY", pending: "–", granted: ANN.id}
 
 
 class TestShow:

@@ -62,6 +62,7 @@ COMMANDS = {
     "approvals show": f"approvals show {ID}",
     "audit export": "audit export",
     "audit query": "audit query",
+    "audit report": "audit report",
     "audit tail": "audit tail",
     "audit verify": "audit verify",
     "auth whoami": "auth whoami",

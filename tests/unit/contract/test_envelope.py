@@ -116,6 +116,13 @@ REFUSED: list[tuple[Message, str]] = [
     (registry_service_pb2.RegisterToolsRequest(), "repeated.min_items"),
     (registry_service_pb2.DecidePinRequest(source="s", tool="t", digest=""), "string.pattern"),
     (audit_service_pb2.ListEventsRequest(filter=event_pb2.EventFilter(types=[0])), "enum.not_in"),  # type: ignore[list-item]
+    (event_pb2.EventFilter(outcome="a\nb"), "toolhub.line"),
+    (event_pb2.EventFilter(outcome="a" * 65), "string.max_len"),
+    (event_pb2.EventFilter(rule_id="a\x1b"), "toolhub.line"),
+    (event_pb2.EventFilter(rule_id="a" * 129), "string.max_len"),
+    (event_pb2.EventFilter(labels={"team": "\u202e"}), "toolhub.line"),
+    (event_pb2.EventFilter(labels={"-": "a"}), "string.pattern"),
+    (event_pb2.EventFilter(error_kinds=[0]), "enum.not_in"),  # type: ignore[list-item]
     (spec(name="../../etc"), "toolhub.id"),
     (spec(version="v1"), "string.pattern"),
     (spec(kind=tool_pb2.TOOL_KIND_UNSPECIFIED), "enum.not_in"),

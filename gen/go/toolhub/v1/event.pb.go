@@ -503,7 +503,15 @@ type EventFilter struct {
 	SessionId string `protobuf:"bytes,12,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Exactly the principals of this tenant, by the policy in force; `-` and `*` as in Event.tenant. Where the policy
 	// declares no tenants, there are none. Empty means every one.
-	Tenant        string `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Tenant string `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Exactly this outcome, such as `ok`, `TOOL_NOT_FOUND` or `APPROVED`. Empty means every one.
+	Outcome string `protobuf:"bytes,14,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// Failures of any of these kinds. Empty means every outcome, failure or not.
+	ErrorKinds []ErrorKind `protobuf:"varint,15,rep,packed,name=error_kinds,json=errorKinds,proto3,enum=toolhub.v1.ErrorKind" json:"error_kinds,omitempty"`
+	// Exactly this rule of the policy. Empty means every one.
+	RuleId string `protobuf:"bytes,16,opt,name=rule_id,json=ruleId,proto3" json:"rule_id,omitempty"`
+	// Calls that have each of these labels, with exactly this value, as the log shows them. Empty means every one.
+	Labels        map[string]string `protobuf:"bytes,17,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -629,12 +637,40 @@ func (x *EventFilter) GetTenant() string {
 	return ""
 }
 
+func (x *EventFilter) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *EventFilter) GetErrorKinds() []ErrorKind {
+	if x != nil {
+		return x.ErrorKinds
+	}
+	return nil
+}
+
+func (x *EventFilter) GetRuleId() string {
+	if x != nil {
+		return x.RuleId
+	}
+	return ""
+}
+
+func (x *EventFilter) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 var File_toolhub_v1_event_proto protoreflect.FileDescriptor
 
 const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"\x16toolhub/v1/event.proto\x12\n" +
-	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16toolhub/v1/error.proto\"\xd4\b\n" +
+	"toolhub.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16toolhub/v1/error.proto\x1a\x16toolhub/v1/rules.proto\"\xd4\b\n" +
 	"\x05Event\x12)\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x15.toolhub.v1.EventTypeR\x04type\x12\x16\n" +
 	"\x06writer\x18\x02 \x01(\tR\x06writer\x12\x1a\n" +
@@ -678,7 +714,7 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9b\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xef\x06\n" +
 	"\vEventFilter\x12&\n" +
 	"\tprincipal\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tprincipal\x12\x1c\n" +
 	"\x04tool\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04tool\x12>\n" +
@@ -695,7 +731,16 @@ const file_toolhub_v1_event_proto_rawDesc = "" +
 	"\atask_id\x18\v \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06taskId\x12'\n" +
 	"\n" +
 	"session_id\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\tsessionId\x12 \n" +
-	"\x06tenant\x18\r \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06tenant*\xaf\x06\n" +
+	"\x06tenant\x18\r \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06tenant\x12'\n" +
+	"\aoutcome\x18\x0e \x01(\tB\r\xbaH\n" +
+	"r\bж\xde\xca\x05\x01\x18@R\aoutcome\x12I\n" +
+	"\verror_kinds\x18\x0f \x03(\x0e2\x15.toolhub.v1.ErrorKindB\x11\xbaH\x0e\x92\x01\v\x10@\"\a\x82\x01\x04\x10\x01 \x00R\n" +
+	"errorKinds\x12'\n" +
+	"\arule_id\x18\x10 \x01(\tB\x0e\xbaH\vr\tж\xde\xca\x05\x01\x18\x80\x01R\x06ruleId\x12z\n" +
+	"\x06labels\x18\x11 \x03(\v2#.toolhub.v1.EventFilter.LabelsEntryB=\xbaH:\x9a\x017\x10 \"&r$2\"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$*\vr\tж\xde\xca\x05\x01\x18\x80\x02R\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xaf\x06\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVENT_TYPE_TOOL_CALLED\x10\x01\x12\x1a\n" +
@@ -741,32 +786,35 @@ func file_toolhub_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_toolhub_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_toolhub_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_toolhub_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_toolhub_v1_event_proto_goTypes = []any{
 	(EventType)(0),                // 0: toolhub.v1.EventType
 	(*Event)(nil),                 // 1: toolhub.v1.Event
 	(*EventFilter)(nil),           // 2: toolhub.v1.EventFilter
 	nil,                           // 3: toolhub.v1.Event.AttributesEntry
 	nil,                           // 4: toolhub.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(ErrorKind)(0),                // 6: toolhub.v1.ErrorKind
-	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
+	nil,                           // 5: toolhub.v1.EventFilter.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(ErrorKind)(0),                // 7: toolhub.v1.ErrorKind
+	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
 }
 var file_toolhub_v1_event_proto_depIdxs = []int32{
-	0, // 0: toolhub.v1.Event.type:type_name -> toolhub.v1.EventType
-	5, // 1: toolhub.v1.Event.at:type_name -> google.protobuf.Timestamp
-	6, // 2: toolhub.v1.Event.error_kind:type_name -> toolhub.v1.ErrorKind
-	7, // 3: toolhub.v1.Event.duration:type_name -> google.protobuf.Duration
-	3, // 4: toolhub.v1.Event.attributes:type_name -> toolhub.v1.Event.AttributesEntry
-	4, // 5: toolhub.v1.Event.labels:type_name -> toolhub.v1.Event.LabelsEntry
-	0, // 6: toolhub.v1.EventFilter.types:type_name -> toolhub.v1.EventType
-	5, // 7: toolhub.v1.EventFilter.since:type_name -> google.protobuf.Timestamp
-	5, // 8: toolhub.v1.EventFilter.until:type_name -> google.protobuf.Timestamp
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	0,  // 0: toolhub.v1.Event.type:type_name -> toolhub.v1.EventType
+	6,  // 1: toolhub.v1.Event.at:type_name -> google.protobuf.Timestamp
+	7,  // 2: toolhub.v1.Event.error_kind:type_name -> toolhub.v1.ErrorKind
+	8,  // 3: toolhub.v1.Event.duration:type_name -> google.protobuf.Duration
+	3,  // 4: toolhub.v1.Event.attributes:type_name -> toolhub.v1.Event.AttributesEntry
+	4,  // 5: toolhub.v1.Event.labels:type_name -> toolhub.v1.Event.LabelsEntry
+	0,  // 6: toolhub.v1.EventFilter.types:type_name -> toolhub.v1.EventType
+	6,  // 7: toolhub.v1.EventFilter.since:type_name -> google.protobuf.Timestamp
+	6,  // 8: toolhub.v1.EventFilter.until:type_name -> google.protobuf.Timestamp
+	7,  // 9: toolhub.v1.EventFilter.error_kinds:type_name -> toolhub.v1.ErrorKind
+	5,  // 10: toolhub.v1.EventFilter.labels:type_name -> toolhub.v1.EventFilter.LabelsEntry
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_toolhub_v1_event_proto_init() }
@@ -775,13 +823,14 @@ func file_toolhub_v1_event_proto_init() {
 		return
 	}
 	file_toolhub_v1_error_proto_init()
+	file_toolhub_v1_rules_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_toolhub_v1_event_proto_rawDesc), len(file_toolhub_v1_event_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

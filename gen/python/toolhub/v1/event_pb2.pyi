@@ -336,6 +336,26 @@ class EventFilter(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     TOOL_FIELD_NUMBER: _builtins.int
     TYPES_FIELD_NUMBER: _builtins.int
@@ -349,6 +369,10 @@ class EventFilter(_message.Message):
     TASK_ID_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    ERROR_KINDS_FIELD_NUMBER: _builtins.int
+    RULE_ID_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     principal: _builtins.str
     """Exactly this principal. Empty means every one."""
     tool: _builtins.str
@@ -371,6 +395,10 @@ class EventFilter(_message.Message):
     """Exactly the principals of this tenant, by the policy in force; `-` and `*` as in Event.tenant. Where the policy
     declares no tenants, there are none. Empty means every one.
     """
+    outcome: _builtins.str
+    """Exactly this outcome, such as `ok`, `TOOL_NOT_FOUND` or `APPROVED`. Empty means every one."""
+    rule_id: _builtins.str
+    """Exactly this rule of the policy. Empty means every one."""
     @_builtins.property
     def types(self) -> _containers.RepeatedScalarFieldContainer[Global___EventType.ValueType]:
         """Any of these types. Empty means every one."""
@@ -382,6 +410,14 @@ class EventFilter(_message.Message):
     @_builtins.property
     def until(self) -> _timestamp_pb2.Timestamp:
         """Before. Unset means until now."""
+
+    @_builtins.property
+    def error_kinds(self) -> _containers.RepeatedScalarFieldContainer[_error_pb2.ErrorKind.ValueType]:
+        """Failures of any of these kinds. Empty means every outcome, failure or not."""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Calls that have each of these labels, with exactly this value, as the log shows them. Empty means every one."""
 
     def __init__(
         self,
@@ -399,10 +435,14 @@ class EventFilter(_message.Message):
         task_id: _builtins.str = ...,
         session_id: _builtins.str = ...,
         tenant: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        error_kinds: _abc.Iterable[_error_pb2.ErrorKind.ValueType] | None = ...,
+        rule_id: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "call_id", b"call_id", "principal", b"principal", "request_id", b"request_id", "session_id", b"session_id", "since", b"since", "task_id", b"task_id", "tenant", b"tenant", "tool", b"tool", "types", b"types", "until", b"until", "user_id", b"user_id", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "call_id", b"call_id", "error_kinds", b"error_kinds", "labels", b"labels", "outcome", b"outcome", "principal", b"principal", "request_id", b"request_id", "rule_id", b"rule_id", "session_id", b"session_id", "since", b"since", "task_id", b"task_id", "tenant", b"tenant", "tool", b"tool", "types", b"types", "until", b"until", "user_id", b"user_id", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,9 +7,11 @@ returns rows. All methods are called from threads, never on the event loop, exce
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
@@ -210,7 +212,8 @@ class EventStore(Protocol):
 # Reading the audit log: pages in time order, news in the order of arrival, lines for export.
 
 # Fields without a column.
-_FOR_WHOM: Final = ("user_id", "agent_id", "task_id", "session_id")
+_IN_BODY: Final = ("user_id", "agent_id", "task_id", "session_id", "outcome", "rule_id")
+_GLOB: Final = re.compile(r"[*?\[]")
 _NEWS_LIMIT: Final = 1_000
 _ILLEGIBLE: Final[tuple[type[Exception], ...]] = (ValueError, KeyError, TypeError)
 
@@ -223,7 +226,7 @@ def page_of(
     try:
         while len(found) < limit:
             rows = [chained(row) for row in events.page(where, after, limit)]
-            found += [each for each in rows if is_for(where, each.event)]
+            found += [each for each in rows if passes_body(where, each.event)]
             if len(rows) < limit:
                 break
             after = (rows[-1].event.at_unix_ms, rows[-1].writer, rows[-1].sequence)
@@ -289,22 +292,27 @@ def matches(where: EventFilter, chained_event: ChainedEvent) -> bool:
     event = chained_event.event
     return (
         (not where.principal or where.principal == event.principal)
-        and (not where.tool or where.tool == event.tool)
         and (not where.types or event.type in where.types)
         and (not where.call_id or where.call_id == event.call_id)
         and (not where.request_id or where.request_id == event.request_id)
-        and is_for(where, event)
+        and passes_body(where, event)
         and (not where.writer or where.writer == chained_event.writer)
         and event.at_unix_ms >= where.from_unix_ms
         and (not where.to_unix_ms or event.at_unix_ms < where.to_unix_ms)
     )
 
 
-def is_for(where: EventFilter, event: Event) -> bool:
-    """Return whether the event concerns the principal that the filter names."""
+def passes_body(where: EventFilter, event: Event) -> bool:
+    """Return whether an event passes those conditions that `condition` cannot decide exactly."""
     if where.owners is not None and not where.owners(event.principal):
         return False
-    return all(getattr(where, name) in ("", getattr(event, name)) for name in _FOR_WHOM)
+    if where.tool and not (fnmatchcase(event.tool, where.tool) or event.tool == where.tool):
+        return False
+    if where.error_kinds and not any(event.outcome == kind.value for kind in where.error_kinds):
+        return False
+    return all(getattr(where, name) in ("", getattr(event, name)) for name in _IN_BODY) and all(
+        event.labels.get(name) == value for name, value in where.labels.items()
+    )
 
 
 def condition(
@@ -312,20 +320,23 @@ def condition(
 ) -> tuple[str, list[Any]]:
     """Return filter and cursor as a WHERE clause with its parameters.
 
-    `mark` is the database's placeholder, and `position` its function that finds one text in another. Whom an event
-    concerns is only in the body, where a label may have the same name: `is_for` does the exact check.
+    `mark` is the database's placeholder, and `position` its function that finds one text in another. What has no
+    column is only in the body, where a label may have the same name: `passes_body` does the exact check.
     """
     terms: list[str] = [f"at_unix_ms >= {mark}"]
     parameters: list[Any] = [where.from_unix_ms]
     for column in ("principal", "tool", "call_id", "request_id", "writer"):
         wanted = getattr(where, column)
-        if wanted:
+        if wanted and not (column == "tool" and _GLOB.search(wanted)):
             terms.append(f"{column} = {mark}")
             parameters.append(wanted)
-    for name in _FOR_WHOM:
-        if wanted := getattr(where, name):
-            terms.append(f"{position}(body, {mark}) > 0")
-            parameters.append(f'"{name}":{orjson.dumps(wanted).decode()}')
+    members = [(name, wanted) for name in _IN_BODY if (wanted := getattr(where, name))]
+    for name, wanted in (*members, *where.labels.items()):
+        terms.append(f"{position}(body, {mark}) > 0")
+        parameters.append(_member(name, wanted))
+    if where.error_kinds:
+        terms.append(f"({' OR '.join([f'{position}(body, {mark}) > 0'] * len(where.error_kinds))})")
+        parameters.extend(sorted(_member("outcome", kind.value) for kind in where.error_kinds))
     if where.to_unix_ms:
         terms.append(f"at_unix_ms < {mark}")
         parameters.append(where.to_unix_ms)
@@ -336,6 +347,11 @@ def condition(
         terms.append(f"(at_unix_ms, writer, sequence) > ({mark}, {mark}, {mark})")
         parameters.extend(after)
     return " AND ".join(terms), parameters
+
+
+def _member(name: str, value: str) -> str:
+    """Return the member as canonical JSON has it."""
+    return f"{orjson.dumps(name).decode()}:{orjson.dumps(value).decode()}"
 
 
 # Watching the audit log: each watcher has a bounded queue; one that is too slow is marked, never waited for.

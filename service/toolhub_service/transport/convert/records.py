@@ -93,7 +93,9 @@ def shows_struct(encoding: int) -> bool:
 
 _KIND_NAMES = {kind.value: kind for kind in ErrorKind}
 _EVENT = Writer(event_pb2.Event, Event, ChainedEvent, apart={"error_kind", "duration", "tenant"})
-_EVENT_FILTER = Reader(EventFilter, event_pb2.EventFilter, apart={"types", "from_unix_ms", "to_unix_ms", "owners"})
+_EVENT_FILTER = Reader(
+    EventFilter, event_pb2.EventFilter, apart={"types", "error_kinds", "labels", "from_unix_ms", "to_unix_ms", "owners"}
+)
 _VERIFICATION = Writer(
     audit_service_pb2.VerifyAuditResponse,
     Verification,
@@ -120,6 +122,8 @@ def to_filter(message: event_pb2.EventFilter) -> EventFilter:
     return _EVENT_FILTER(
         message,
         types=frozenset(EVENTS.to_domain[number] for number in message.types),
+        error_kinds=frozenset(ERRORS.to_domain[number] for number in message.error_kinds),
+        labels=dict(message.labels),
         from_unix_ms=unix_ms(message.since) if message.HasField("since") else 0,
         to_unix_ms=unix_ms(message.until) if message.HasField("until") else 0,
     )

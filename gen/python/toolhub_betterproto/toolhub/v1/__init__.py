@@ -3359,6 +3359,28 @@ class EventFilter(betterproto2.Message):
     declares no tenants, there are none. Empty means every one.
     """
 
+    outcome: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
+    """
+    Exactly this outcome, such as `ok`, `TOOL_NOT_FOUND` or `APPROVED`. Empty means every one.
+    """
+
+    error_kinds: "list[ErrorKind]" = betterproto2.field(15, betterproto2.TYPE_ENUM, repeated=True)
+    """
+    Failures of any of these kinds. Empty means every outcome, failure or not.
+    """
+
+    rule_id: "str" = betterproto2.field(16, betterproto2.TYPE_STRING)
+    """
+    Exactly this rule of the policy. Empty means every one.
+    """
+
+    labels: "dict[str, str]" = betterproto2.field(
+        17, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
+    )
+    """
+    Calls that have each of these labels, with exactly this value, as the log shows them. Empty means every one.
+    """
+
 
 default_message_pool.register_message("toolhub.v1", "EventFilter", EventFilter)
 
