@@ -1,6 +1,7 @@
 package toolhub
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -70,8 +71,11 @@ func (err *HubError) Error() string {
 	return text
 }
 
-// Is compares with ErrUnavailable and its like.
+// Is compares with ErrUnavailable and its like, and with context.DeadlineExceeded.
 func (err *HubError) Is(target error) bool {
+	if target == context.DeadlineExceeded {
+		return err.Code == codes.DeadlineExceeded
+	}
 	if target == ErrConnectionLost {
 		return err.isLost()
 	}

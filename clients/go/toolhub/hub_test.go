@@ -317,6 +317,54 @@ func TestCallWaitsForAHubThatIsStillStarting(t *testing.T) {
 	}
 }
 
+// silent answers no call, and notes when each had to be answered.
+type silent struct {
+	toolhubv1.UnimplementedToolServiceServer
+	deadlines chan time.Time
+}
+
+func (server *silent) Invoke(ctx context.Context, _ *toolhubv1.InvokeRequest) (*toolhubv1.InvokeResponse, error) {
+	until, _ := ctx.Deadline()
+	server.deadlines <- until
+	<-ctx.Done()
+	return nil, status.FromContextError(ctx.Err()).Err()
+}
+
+func TestDeadlineOfAContextReachesTheHubAndEndsTheCall(t *testing.T) {
+	clear(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, servicer := grpc.NewServer(), &silent{deadlines: make(chan time.Time, 1)}
+	toolhubv1.RegisterToolServiceServer(server, servicer)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	hub := connect(t, listener.Addr().String(), Config{})
+	if _, err := hub.Tools.GetTool(t.Context(), &toolhubv1.GetToolRequest{}); status.Code(err) != codes.Unimplemented {
+		t.Fatal(err) // now there is a connection
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = hub.Invoke(ctx, Call{Tool: "a/tool"})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if until := <-servicer.deadlines; until.IsZero() || time.Until(until) > time.Second {
+		t.Errorf("the hub was told %v", until)
+	}
+}
+
+func TestDeadlineCountsWhileAHubIsWaitedFor(t *testing.T) {
+	clear(t)
+	hub := connect(t, "127.0.0.1:1", Config{Retry: time.Hour})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := hub.Invoke(ctx, Call{Tool: "a/tool"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestOptionsOfTheProgramsOwnSeeEveryRPC(t *testing.T) {
 	clear(t)
 	servicer, address := serve(t, "127.0.0.1:0")
