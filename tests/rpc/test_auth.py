@@ -78,6 +78,13 @@ async def test_wrong_key_is_refused_and_never_shown_again(keyed: KeyedHub, spoil
     assert keyed.robot not in failure.message
 
 
+@pytest.mark.parametrize(("sent", "looks_like"), [("gho_16C7e42F292c6912E7", "opaque token"), ("thk_0_x", "revoked")])
+async def test_an_opaque_token_is_told_from_an_unknown_key(keyed: KeyedHub, sent: str, looks_like: str) -> None:
+    failure = await failed(keyed.running.stub.Invoke(request(TOOL), metadata=bearer(sent)))
+    assert looks_like in failure.message
+    assert sent not in failure.message
+
+
 @pytest.mark.promise("identity.bad-credential-refused")
 async def test_revoked_key_stops_working_when_the_file_is_read_again(keyed: KeyedHub) -> None:
     assert (await keyed.running.invoke(TOOL, metadata=bearer(keyed.robot))).ok

@@ -333,5 +333,5 @@ async def test_a_hub_that_could_not_know_anybody_by_certificates_does_not_start(
     monkeypatch.setattr("toolhub_service.identity.spiffe.find_spec", lambda _: None)
     *_, lacking = certificate_checks(whole)
     assert lacking.state is State.FAIL
-    with pytest.raises(ListenRefused, match=r"tool-hub\[spiffe\]"):
+    with pytest.raises(ListenRefused, match=r"toolhub extras install spiffe"):
         await open_hub(settings_of(tmp_path, {**tls, "auth": auth}))

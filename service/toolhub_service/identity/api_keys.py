@@ -56,6 +56,13 @@ class KeyRefused(Exception):
         self.message = message
 
 
+_UNKNOWN: Final = "The API key is unknown or was revoked."
+_OPAQUE: Final = (
+    "The credential is no API key of a hub, which begins with `thk_`, and no JSON Web Token: it looks like an opaque "
+    "token of another service, which the hub cannot check. An operator makes a key with `toolhub keys create NAME`."
+)
+
+
 def key_id_of(key: str) -> str:
     """Return the public part of a key: `thk_<id>`; empty when it does not look like a key."""
     # The secret may contain underscores: only the first two separate prefix, id and secret.
@@ -107,7 +114,7 @@ class KnownKeys:
         stored = self._keys.get(key_id)
         # An unknown ID costs no digest, and only a caller that has the whole key learns why it is refused.
         if stored is None or not hmac.compare_digest(stored.sha256, hashlib.sha256(key.encode()).hexdigest()):
-            raise KeyRefused("unknown", "The API key is unknown or was revoked.")
+            raise KeyRefused("unknown", _UNKNOWN if key.startswith(KEY_PREFIX) else _OPAQUE)
         if stored.expires_s is not None and stored.has_expired(self.now_s()):
             raise _expired(key_id, stored)
         self._used.add(key_id)
