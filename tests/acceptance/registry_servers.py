@@ -60,6 +60,7 @@ def serve(folder: Path, uv: Path) -> dict[str, list[str]]:
     with hub_of(program, folder, environment=environment) as command:
         rows = wait_until_read(command)
         for name, row in rows.items():
+            print(name, *row, file=sys.stderr)
             row.append(call_once(command, name, folder / "work") if row[0] == "READY" else "–")
         rows[""] = list(refused_exports(command))
     return rows
@@ -106,10 +107,9 @@ def call_once(command: Command, name: str, work: Path) -> str:
 
 def refused_exports(command: Command) -> Iterator[str]:
     for form, complaints_of in FORMS.items():
-        exported = json.loads(command("tools", "export", "--format", form, "--json"))
-        tools = exported["tools"] if isinstance(exported, dict) else exported
-        for tool in tools:
-            yield from (f"{form}: {tool}: {complaint}" for complaint in complaints_of(tool))
+        for tool in json.loads(command("tools", "export", "--format", form))["tools"]:
+            name = tool.get("name") or tool["function"]["name"]
+            yield from (f"{form}: {name}: {complaint}" for complaint in complaints_of(tool))
 
 
 def failures(rows: Mapping[str, list[str]]) -> Iterator[str]:
@@ -125,7 +125,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="into docs/acceptance.md")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="toolhub-servers-") as place:
+    with tempfile.TemporaryDirectory(prefix="toolhub-servers-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
         run(sys.executable, "-m", "venv", str(folder / "uvenv"), cwd=folder)
         run(

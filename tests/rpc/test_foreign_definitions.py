@@ -25,7 +25,8 @@ TOOLS = [
     {"name": "schemaless", "description": "It takes anything."},
     *(tool(name) for name in ("Get_User", "get_user", "GET USER")),
     tool("resolve-library-id", description=FIRST),
-    tool("query-docs"),
+    tool("query-docs", title="Query Documentation"),
+    tool("resolve-title", description=FIRST.replace("query-docs", "Query Documentation")),
 ]
 
 

@@ -257,7 +257,7 @@ ORDER_RULE: Final = _rule(
     r"\b(?:always|must) (?:call|use|invoke|run) this (?:tool|function) (?:first|before)\b",
 )
 """Serious unless its sentence names tools of the same source only: an order among its own is what a source may ask."""
-_QUOTED_NAME: Final = re.compile(r"[`'\"‘“]([A-Za-z_][A-Za-z0-9_.-]{1,127})[`'\"’”]")
+_QUOTED_NAME: Final = re.compile(r"(?<!\w)[`'\"‘“]([A-Za-z_][A-Za-z0-9_. -]{1,127})[`'\"’”]")
 
 NAME_RULE: Final = _rule("a name that asks for secrets", _KEPT_AT, r"\bcontents? from reading\b|\bssh id\b")
 """Matched against names of parameters, which should contain neither paths nor instructions."""
@@ -290,7 +290,7 @@ class Finding(msgspec.Struct, frozen=True):
 def check_definition(definition: JsonObject, siblings: Collection[str] = ()) -> tuple[Finding, ...]:
     """Return what looks wrong with a definition in its source's own words, serious findings first; at most twenty.
 
-    `siblings`: names of tools that only this source has. Linear in the text, of which 64 Ki
+    `siblings`: names and titles of tools that only this source has. Linear in the text, of which 64 Ki
     characters are checked; more is a serious finding of its own.
     """
     document = document_of(definition)

@@ -37,7 +37,7 @@ _VALUE_CHARS: Final = 4
 
 
 class Check(Protocol):
-    """Returns what looks wrong with a definition; `siblings`: names of tools that only its source has."""
+    """Returns what looks wrong with a definition; `siblings`: names and titles of tools that only its source has."""
 
     def __call__(self, definition: JsonObject, siblings: Collection[str]) -> Sequence[Finding]: ...
 
@@ -74,7 +74,7 @@ async def offers_of(
         offer = same.get(id(definition))
         if offer is None:
             if siblings is None:
-                own = (each.remote.get("name") for each in definitions)
+                own = (each.remote.get(key) for each in definitions for key in ("name", "title"))
                 siblings = {name for name in own if isinstance(name, str)}.difference(elsewhere())
             checked = source, definition, known, partial(check, siblings=siblings)
             is_small = fits(definition.remote, SMALL_CHARS)

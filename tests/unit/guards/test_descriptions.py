@@ -93,6 +93,14 @@ def test_an_order_among_the_tools_of_one_source_is_not_serious() -> None:
     assert is_serious(check_definition(definition, {"resolve-library-id"})), "query-docs is another source's"
 
 
+def test_an_order_may_name_a_tool_of_its_source_by_title() -> None:
+    """As upstash/context7-mcp 4.1.1 words it."""
+    order = "You MUST call this function before 'Query Documentation' tool to obtain the user's library ID."
+    definition = {"name": "resolve-library-id", "description": order}
+    assert not is_serious(check_definition(definition, {"query-docs", "Query Documentation"}))
+    assert is_serious(check_definition(definition, {"query-docs"}))
+
+
 @pytest.mark.parametrize(
     "order",
     [

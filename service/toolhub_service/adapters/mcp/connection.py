@@ -43,7 +43,7 @@ from toolhub_service.adapters.mcp.elicitation import elicitation_callback, form_
 from toolhub_service.adapters.mcp.failures import NotConnected, breakage_of, reason_of, reason_of_answer
 from toolhub_service.adapters.mcp.http import BoundedTransport, HttpTransport
 from toolhub_service.adapters.mcp.kind import McpTerms, Protocol, StdioTerms
-from toolhub_service.adapters.mcp.launchers import broken_cache_advice, installing
+from toolhub_service.adapters.mcp.launchers import broken_cache_advice, installing, last_line
 from toolhub_service.adapters.mcp.relay import Callbacks, Running
 from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
 from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, PipeProtocol
@@ -172,6 +172,8 @@ class Connection:
         finally:
             if self._program is not None and self.why_over in PIPE_REASONS:
                 self.why_over = self._program.ended or self.why_over
+                if not self.was_connected:
+                    self.why_over = f"{self.why_over} {last_line(self._program.errors())}".rstrip()
             if self._may_install and self._program is not None and not self.was_connected:
                 advice = broken_cache_advice(self._program.errors())
                 self.why_over = f"{self.why_over} {advice}".strip()

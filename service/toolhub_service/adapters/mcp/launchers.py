@@ -1,4 +1,4 @@
-"""Launchers (npx, uvx, docker run …) install what they run: what their standard error says about that."""
+"""What programs say on standard error when they do not start; launchers (npx, uvx, docker run …) install first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ _UV_BROKEN: Final = re.compile(r"[Ff]ailed to (?:read|deserialize|open)[^\n]*(?:
 
 def installing(lines: Iterable[str], since_s: float) -> str:
     """Return that the program is still starting, with its last line on standard error."""
+    return f"It is starting, and may be installing first ({since_s:.0f} s so far). {last_line(lines)}".rstrip()
+
+
+def last_line(lines: Iterable[str]) -> str:
+    """Return a sentence with the last line that is not empty; empty without one. Secrets are not masked."""
     last = next((line for line in reversed(list(lines)) if line.strip()), "")
-    said = f" Its last line: {one_line(last, _LINE_MAX_CHARS)}" if last else ""
-    return f"It is starting, and may be installing first ({since_s:.0f} s so far).{said}"
+    return f"Its last line: {one_line(last, _LINE_MAX_CHARS)}" if last else ""
 
 
 def broken_cache_advice(lines: Iterable[str]) -> str:
