@@ -75,6 +75,7 @@ def text(words: str) -> list[dict[str, Any]]:
 def lists() -> dict[str, Answering]:
     """A server for each report about lists."""
     more, stuck = {"tools": [tool("more")]}, {"nextCursor": "same"}
+    twice = {"tools": [SAY], "nextCursor": ""}
     listless = {"type": "object", "properties": [], "required": []}
     nulls = {"title": None, "annotations": None, "outputSchema": None, "_meta": None}
     return {
@@ -83,9 +84,14 @@ def lists() -> dict[str, Answering]:
         ),
         "sparfenyuk/mcp-proxy#233": paged({"tools": [SAY], "nextCursor": "2"}, more, cursors=[None, "2"]),
         "gensecaihq/Wazuh-MCP-Server#75": listing(tool("say", **nulls), nextCursor=None),
+        "modelcontextprotocol/java-sdk#575": paged(twice, twice, cursors=[None, ""]),
+        "modelcontextprotocol/modelcontextprotocol#1846": paged(
+            {"tools": [SAY], "nextCursor": ""}, more, cursors=[None, ""]
+        ),
         "aaif-goose/goose#5755": listing(SAY, SAY, tool("more")),
         "charmbracelet/crush#1445": listing(SAY, declared={"logging": {}}),
         "opgginc/laravel-mcp-server#74": listing(tool("say", inputSchema=listless)),
+        "simonkurtz-MSFT/drawio-mcp-server#13": listing(SAY, declared={"tools": {}, "prompts": {}, "resources": {}}),
         "anthropics/claude-code#19882": listing(SAY, tool(f"{LONG}a"), tool(f"{LONG}b")),
     }
 
@@ -94,9 +100,12 @@ LISTS = [
     ("DeusData/codebase-memory-mcp#1247", PARTIAL, 2, "form a loop"),
     ("sparfenyuk/mcp-proxy#233", READY, 2, ""),
     ("gensecaihq/Wazuh-MCP-Server#75", READY, 1, ""),
+    ("modelcontextprotocol/java-sdk#575", READY, 1, ""),
+    ("modelcontextprotocol/modelcontextprotocol#1846", READY, 2, ""),
     ("aaif-goose/goose#5755", READY, 2, ""),
     ("charmbracelet/crush#1445", READY, 1, ""),
     ("opgginc/laravel-mcp-server#74", READY, 1, ""),
+    ("simonkurtz-MSFT/drawio-mcp-server#13", READY, 1, ""),
     ("anthropics/claude-code#19882", READY, 3, ""),
 ]
 STDIO = {
@@ -112,8 +121,10 @@ HTTP = {
     "ThinkInAIXYZ/go-mcp#200": "event-stream-charset",
     "modelcontextprotocol/python-sdk#1146": "empty-pings",
     "IBM/mcp-context-forge#689": "keepalive-events",
+    "PhilflowIO/dav-mcp#31": "json-heartbeats",
 }
 REFUSED = [
+    ("PrefectHQ/fastmcp#909", "accepted-with-body", "It answered the handshake with HTTP 202"),
     ("junjiem/dify-plugin-agent-mcp_sse#79", "no-content-type", "without a content type, not MCP"),
 ]
 
@@ -214,6 +225,8 @@ IMAGE = {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}
 CONTENT = [
     ("smart-mcp-proxy/mcpproxy-go#368", [IMAGE], [IMAGE]),
     ("NousResearch/hermes-agent#64061", [AUDIO, LINK, EMBEDDED], [AUDIO, LINK, EMBEDDED]),
+    ("radareorg/radare2-mcp#26", ["0x000366c0  entry0", "0x1"], [*text("0x000366c0  entry0"), *text("0x1")]),
+    ("ElliotPadfield/unpaywall-mcp#4", [{"type": "json", "json": {"doi": "10.1/x"}}], None),
     ("openai/openai-agents-python#1142", [], text("")),
 ]
 
@@ -225,7 +238,10 @@ async def test_content_as_it_was_reported_reaches_a_client(
 ) -> None:
     answer = await answered(hub, {"content": sent}, era=era)
     assert not answer["isError"]
-    assert answer["content"] == shown
+    if shown is None:
+        assert json.loads(answer["content"][0]["text"]) == sent[0]
+    else:
+        assert answer["content"] == shown
 
 
 STRUCTURED = [
@@ -299,7 +315,8 @@ async def test_lists_that_clients_ask_for_unasked_are_answered(hub: McpHub, era:
 
 
 async def test_a_line_that_is_no_json_and_other_line_ends_do_not_end_the_bridge(hub: McpHub, tmp_path: Path) -> None:
-    """jonnyzzz/mcp-steroid#461, stackql/stackql#668"""
+    """jonnyzzz/mcp-steroid#461, stackql/stackql#668, modelcontextprotocol/python-sdk#1311"""
+    ping = json.dumps({"jsonrpc": "2.0", "id": 6, "method": "ping"})
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TOOLHUB_")}
     environment = {**clean, "HOME": str(tmp_path), "TOOLHUB_LOGS_LEVEL": "error", "TOOLHUB_MCP_URL": hub.url}
     program = await asyncio.create_subprocess_exec(
@@ -309,8 +326,9 @@ async def test_a_line_that_is_no_json_and_other_line_ends_do_not_end_the_bridge(
         stdout=asyncio.subprocess.PIPE,
     )
     said, _ = await asyncio.wait_for(
-        program.communicate(f"this is no JSON\r\n{json.dumps(OPENING)}\r\n".encode()), WITHIN_S
+        program.communicate(f"this is no JSON\r\n{ping}\r\n{json.dumps(OPENING)}\r\n".encode()), WITHIN_S
     )
     answers = {message.get("id"): message for message in map(json.loads, said.splitlines())}
     assert answers[None]["error"]["code"] == -32700
+    assert answers[6]["result"] == {}, answers
     assert "protocolVersion" in answers[7]["result"]

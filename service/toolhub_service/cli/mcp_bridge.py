@@ -109,6 +109,10 @@ class Bridge:
             self._initialize, self._session = message, {}
             await self._send(message, line)  # the following messages need its session
             return
+        if method == "ping" and request_id is not None and not self._headers(message):
+            # It is allowed before the handshake; the hub would want a session.
+            self._write_message({"jsonrpc": "2.0", "id": request_id, "result": {}})
+            return
         if method == "notifications/cancelled" and not self._session:
             task = self._running.pop(_param(message, "requestId"), None)
             if task is not None:

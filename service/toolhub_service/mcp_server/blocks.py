@@ -8,6 +8,7 @@ its block here, as far as one answer may hold it; a link stands for the rest.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final, cast
@@ -95,7 +96,10 @@ class Taken:
             return None if held is None else {**shown, "resource": self._cut(held)}
         place = {"image": "data", "audio": "data", "text": _TEXT}.get(kind, "")
         made = await self._whole(shown, place) if place else dict(shown)
-        if made is not None and not all(isinstance(made.get(key), str) for key in _BLOCKS.get(kind, ("",))):
+        if kind not in _BLOCKS:
+            # A kind of the server's own, such as "json": a model can read it all the same.
+            return self._cut({"type": "text", "text": json.dumps(made, ensure_ascii=False)})
+        if made is not None and not all(isinstance(made.get(key), str) for key in _BLOCKS[kind]):
             dropped = made.get("dropped", "its server sent it in a form that the protocol does not have")
             return {"type": "text", "text": f"[{kind[:20]}: left out, {dropped}]"}
         return None if made is None else self._cut(made)

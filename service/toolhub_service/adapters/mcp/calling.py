@@ -203,7 +203,9 @@ def _blocks(result: JsonObject) -> Sequence[JsonObject]:
     content = result.get("content")
     if not isinstance(content, list | tuple):
         return ()
-    return [block for block in content if isinstance(block, Mapping)]
+    # Some servers send bare strings, which can only be meant as texts.
+    texts = ({"type": "text", "text": block} if isinstance(block, str) else block for block in content)
+    return [block for block in texts if isinstance(block, Mapping)]
 
 
 def _is_text(block: JsonObject) -> bool:

@@ -347,6 +347,11 @@ def _of_protocol(error: MCPError) -> str:
         return "It closed the connection during the handshake."
     if error.code == UNSUPPORTED_PROTOCOL_VERSION:
         return "It supports no protocol version that the hub supports."
+    # The next two are the SDK's own words, not the server's.
+    if (error.code, error.error.message) == _NO_ANSWER_MEANT:
+        return "It answered the handshake with HTTP 202, which is for messages that have no answer."
+    if error.code == PARSE_ERROR and error.error.message.startswith("Failed to parse"):
+        return "Its answer to the handshake is not MCP."
     said = quoted_answer(one_line(error.error.message, _SAID_MAX_CHARS))
     return f"It refused the handshake (JSON-RPC error {error.code}). {said}"
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from mcp import MCPError
+from mcp_types import METHOD_NOT_FOUND
 
+from toolhub_service.adapters.mcp.failures import breakage_in
 from toolhub_service.adapters.mcp.link import McpLink, McpSession
 from toolhub_service.adapters.upstream import as_number, written
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -39,14 +41,21 @@ async def listed(
     entries: list[JsonObject] = []
     cursors: set[str] = set()
     ttl_s: float | None = None
-    cursor, left_bytes = "", LIST_MAX_BYTES
+    cursor: str | None = None
+    found: object = None
+    left_bytes = LIST_MAX_BYTES
     for _ in range(PAGES_MAX):
         try:
-            page = await link.send(session, method, {"cursor": cursor} if cursor else {}, timeout_s=timeout_s)
+            page = await link.send(session, method, {} if cursor is None else {"cursor": cursor}, timeout_s=timeout_s)
         except MCPError as error:
+            # Servers declare lists that they do not have; an empty cursor may mean the end.
+            if (cursor is None and error.error.code == METHOD_NOT_FOUND) or (cursor == "" and not breakage_in(error)):
+                return Listed(entries, True, ttl_s, None)
             return Listed(entries, False, ttl_s, error)
         ttl_s = _shortest(ttl_s, page) if session.is_modern else None
-        found = page.get(member)
+        before, found = found, page.get(member)
+        if cursor == "" and found == before:  # the same page again
+            return Listed(entries, True, ttl_s, None)
         for entry in found if isinstance(found, list) else ():
             text = written(entry)
             if text is None or not isinstance(entry, Mapping):

@@ -63,9 +63,9 @@ class _Lists(NamedTuple):
         """Hide all known secrets in a text that is no definition."""
         return self.mask.text(self.redact_known(text))
 
-    async def send(self, method: str, cursor: str = "") -> JsonObject:
-        """Request a page. Raises MCPError."""
-        return await self.link.send(self.session, method, {"cursor": cursor} if cursor else {})
+    async def send(self, method: str, cursor: str | None = None) -> JsonObject:
+        """Request a page, by default the first. Raises MCPError."""
+        return await self.link.send(self.session, method, {} if cursor is None else {"cursor": cursor})
 
 
 class McpToolSource:
@@ -249,12 +249,15 @@ class McpToolSource:
 
     async def _list(self, lists: _Lists, listing: _Listing) -> None:
         cursors: set[str] = set()  # a server might return the same one for ever
-        cursor = ""
+        cursor: str | None = None
+        tools: object = None
         for _ in range(PAGES_MAX):
             page = await self._page(lists, cursor, listing)
-            if page is None:
+            # An empty cursor is a cursor like any other, but some servers mean the end and give the same page again.
+            if page is None or (cursor == "" and page.get("tools") == tools):
                 return
-            if not cursor and not isinstance(page.get("tools"), list | tuple):
+            tools = page.get("tools")
+            if cursor is None and not isinstance(tools, list | tuple):
                 raise refuse(ErrorKind.TOOL_UNAVAILABLE, "The list of tools could not be read. It holds no tools.")
             await listing.take(page)
             following = page.get("nextCursor")
@@ -267,24 +270,25 @@ class McpToolSource:
             cursor = following
         listing.problems.append(f"The list of tools has more than {PAGES_MAX} pages; the rest was not read.")
 
-    async def _page(self, lists: _Lists, cursor: str, listing: _Listing) -> JsonObject | None:
+    async def _page(self, lists: _Lists, cursor: str | None, listing: _Listing) -> JsonObject | None:
         """Return one page; None when the server has none, or none after those already read."""
         try:
             return await lists.send("tools/list", cursor)
         except MCPError as error:
             # A server may have only prompts or resources.
-            if not cursor and error.error.code == METHOD_NOT_FOUND:
+            if cursor is None and error.error.code == METHOD_NOT_FOUND:
                 if not lists.session.features:
                     listing.problems.append("The server offers no tools.")
                 return None
             breakage = failures.breakage_in(error)
             reason = breakage.value if breakage else f"The server says: {quoted(error.error.message, lists.redact)}"
-            if not cursor:
+            if cursor is None:
                 failure = refuse(ErrorKind.TOOL_UNAVAILABLE, f"The list of tools could not be read. {reason}")
                 if breakage is failures.Breakage.UNAUTHORIZED:
                     failure = failures.CredentialsRefused(failure.error)
                 raise failure from error
-            listing.problems.append(f"The list of tools was read only in part. {reason}")
+            if cursor or breakage:
+                listing.problems.append(f"The list of tools was read only in part. {reason}")
             return None
 
 

@@ -179,9 +179,10 @@ async def test_a_malformed_result_is_reported_as_such(harness: McpHarness) -> No
 
 
 async def test_a_result_that_is_not_to_the_letter_is_read_as_far_as_it_goes(harness: McpHarness) -> None:
-    odd = {"content": [{"type": "text", "text": "good"}, {"type": "novel", "x": 1}, "no block", {"type": "text"}]}
+    odd = {"content": [{"type": "text", "text": "good"}, {"type": "novel", "x": 1}, "bare", 7, {"type": "text"}]}
     outcome = await harness.run("odd", {"result": odd})
-    assert outcome.value == {"text": "good", "content": [*odd["content"][:2], {"type": "text"}]}
+    bare = {"type": "text", "text": "bare"}
+    assert outcome.value == {"text": "good\nbare", "content": [*odd["content"][:2], bare, {"type": "text"}]}
 
 
 async def test_the_operators_error_pattern_makes_a_text_an_error() -> None:

@@ -33,6 +33,9 @@ _END_MAX_BYTES: Final = 3  # of an event's end that precede the piece that compl
 _DATA: Final = b"data:"
 _SOON: Final = re.compile(rb"(?:^|(?<=[\r\n]))retry: *0*\d{0,3}(?:\r\n|\n|\r)")
 _EMPTY_MAX_BYTES: Final = 8  # a line of data that is no message
+_HEARTBEAT_MAX_BYTES: Final = 1_024
+_HEARTBEATS: Final = ("heartbeat", "keepalive", "keep-alive", "ping")
+_OF_MESSAGES: Final = frozenset({"jsonrpc", "id", "method", "result", "error"})
 
 
 def line_allowance() -> Allowance:
@@ -188,7 +191,8 @@ def _end_of_events(held: bytearray, start: int) -> int:
 
 async def _repaired(piece: bytes, ends: Sequence[bytes]) -> bytes:
     """Return the piece with the JSON of each event strict."""
-    if is_strict(data := _data_of(piece)) or not data:
+    data = _data_of(piece)
+    if not data or (is_strict(data) and data.count(b"\n") < data.count(b'"jsonrpc"')):
         return piece
     # Several events, of which each is looked at, or one that is to be repaired.
     events, at = list[bytes](), 0
@@ -202,11 +206,24 @@ async def _repaired(piece: bytes, ends: Sequence[bytes]) -> bytes:
 
 async def _repaired_event(event: bytes) -> bytes:
     data = _data_of(event)
+    if data and _is_heartbeat(data):
+        return b""
     mended = await repair_bytes(data) if data else data
     if mended == data:
         return event
     others = [line for line in event.splitlines() if line and not line.startswith(_DATA)]
     return b"\n".join([*others, _DATA + b" " + mended]) + b"\n\n"
+
+
+def _is_heartbeat(data: bytes) -> bool:
+    """Return whether it is JSON of that type and no message, as some servers send it to keep a stream open."""
+    if len(data) > _HEARTBEAT_MAX_BYTES:
+        return False
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(found, dict) and not found.keys() & _OF_MESSAGES and found.get("type") in _HEARTBEATS
 
 
 def _data_of(event: bytes) -> bytes:
