@@ -133,6 +133,7 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
     from toolhub_service.app.hub import Hub
     from toolhub_service.app.serving import serve as serve_hub
     from toolhub_service.app.workers import READY, worker_number
+    from toolhub_service.telemetry.logs import log_process_faults
 
     check_files(settings, config_file)
     if config_file is not None:
@@ -151,6 +152,7 @@ def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) ->
         return
 
     def ready(hub: Hub) -> None:
+        log_process_faults()
         if worker is None:
             ports = hub.server.port, hub.observing.metrics_port, hub.mcp.listener.port
             greet(settings, *ports, hub.mcp.problem, hub.server.keys_port)

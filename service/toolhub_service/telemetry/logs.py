@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import sys
 import textwrap
+import threading
 from collections.abc import MutableMapping
+from types import TracebackType
 from typing import Any, Literal, TextIO, cast
 
 import orjson
@@ -84,6 +86,28 @@ def configure_logging(
         # Cached: loggers are made at import, and otherwise each line would rebuild its chain of processors.
         cache_logger_on_first_use=True,
     )
+
+
+def log_process_faults() -> None:
+    """Log what Python and libraries would print as plain text: warnings, exceptions that nothing catches, and records
+    of loggers that have handlers of their own, which would be printed twice. For a process that serves, once its logs
+    are configured."""
+    logging.captureWarnings(capture=True)
+    for library in list(logging.root.manager.loggerDict.values()):
+        if isinstance(library, logging.Logger) and library.handlers:
+            library.handlers.clear()
+            library.propagate = True
+    log = logger("toolhub")
+
+    def report(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error or kind(), trace)
+        else:
+            log.critical("exception_not_caught", exc_info=(kind, error, trace))
+
+    sys.excepthook = report
+    threading.excepthook = lambda args: report(args.exc_type, args.exc_value, args.exc_traceback)
+    sys.unraisablehook = lambda args: report(args.exc_type, args.exc_value, args.exc_traceback)
 
 
 def logger(name: str) -> structlog.typing.FilteringBoundLogger:

@@ -91,6 +91,7 @@ _MAY_FETCH = (
     "Its launcher may still be fetching the package (raise connect_timeout_s), or cannot reach its registry: set the "
     "variables of the proxy or CA in the hub's environment, or name others in pass_env."
 )
+_SAID_NOTHING = "It wrote nothing on standard error: run its command in a shell to see why."
 _CLIENT = Implementation(name="tool-hub", version=__version__)
 _NAME_MAX_CHARS = 100
 _VERSION = re.compile(r"\b20\d\d-\d\d-\d\d\b")
@@ -173,7 +174,7 @@ class Connection:
             if self._program is not None and self.why_over in PIPE_REASONS:
                 self.why_over = self._program.ended or self.why_over
                 if not self.was_connected:
-                    self.why_over = f"{self.why_over} {last_line(self._program.errors())}".rstrip()
+                    self.why_over = f"{self.why_over} {last_line(self._program.errors()) or _SAID_NOTHING}"
             if self._may_install and self._program is not None and not self.was_connected:
                 advice = broken_cache_advice(self._program.errors())
                 self.why_over = f"{self.why_over} {advice}".strip()

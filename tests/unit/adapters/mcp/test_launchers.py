@@ -58,6 +58,17 @@ async def test_a_half_installed_tree_is_told_with_the_command_that_removes_it(tm
         assert "remove it with `rm -rf ~/.npm/_npx/15b07286cbcc3329`" in reason
 
 
+async def test_a_program_that_ends_at_once_is_told_with_its_last_line(tmp_path: Path) -> None:
+    for words, told in (
+        ("no such flag", "Its last line: no such flag"),
+        ("", "run its command in a shell to see why."),
+    ):
+        async with linked(launcher(tmp_path, f"sys.stderr.write({words!r}); sys.exit(1)")) as link:
+            with pytest.raises(ToolFailure) as failure:
+                await link.session(soon(60))
+            assert str(failure.value.error.details["reason"]).endswith(told)
+
+
 def test_other_errors_name_no_cache() -> None:
     assert broken_cache_advice(["Error: Cannot find module './mine'"]) == ""
     assert broken_cache_advice(["npm warn using /root/.npm/_npx/15b07286cbcc3329"]) == ""
