@@ -47,6 +47,7 @@ def serve(folder: Path, uv: Path) -> dict[str, list[str]]:
         if name.lower().endswith("_proxy") or "CERT" in name or "CA_" in name
     }
     (folder / "work").mkdir()
+    run("git", "init", "--quiet", str(folder / "work"), cwd=folder)
     (folder / "policy.yaml").write_text(POLICY)
     (folder / "sources.yaml").write_text(json.dumps({"sources": dict(_sources(folder / "work", caches))}))
     environment = {
