@@ -245,7 +245,7 @@ def test_a_tool_is_registered_shown_and_removed(tmp_path: Path) -> None:
         assert registered.code == 0, registered.err
         assert registered.json["tools"][0]["inputSchema"] == tool["inputSchema"]
         hidden = hub("tools", "show", "crm/customers.find")
-        assert 'grants: [{principals: ["local"], capabilities: ["mcp:crm"]}]' in hidden.err
+        assert "on the hub's machine: toolhub policy grant local mcp:crm" in hidden.err
         assert "policy explain" not in hidden.err, "it does not know the tools of sources"
         again = hub("tools", "register", str(file))
         assert again.code == 1

@@ -154,7 +154,7 @@ async def test_a_call_over_mcp_that_is_cut_off_gets_a_result_that_says_so(
     assert answer.status_code == 200
     result = _message(answer)["result"]
     assert result["isError"] is True
-    assert result["content"][0]["text"].startswith("OUTCOME_UNKNOWN: The hub was stopped while test/text.act ran")
+    assert result["content"][0]["text"].startswith("OUTCOME_UNKNOWN: The hub was stopped while test__text_act ran")
     error = result["_meta"]["toolhub/error"]
     assert (error["kind"], error["retryable"], error["details"]["cause"]) == ("OUTCOME_UNKNOWN", False, "HUB_STOPPED")
     assert error["details"]["call_id"] == result["_meta"]["toolhub/call_id"]

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from tests.fakes.clock import next_millisecond
-from tests.hub import RunningHub, request
+from tests.hub import CALL_TIMEOUT_S, RunningHub, request
 from tests.rpc.principals import (
     WAIT,
     WRITE,
@@ -89,7 +89,9 @@ async def test_any_tool_runs_as_a_job_and_is_followed_from_its_beginning(robot: 
     assert (job.tool, job.principal, job.request_id, job.task_id) == (ECHO, "robot", "r-1", "t-1")
     assert (job.purpose, len(job.args_digest), len(job.tool_digest)) == ("to see", 64, 64)
     assert job.deadline.ToMilliseconds() - job.created_at.ToMilliseconds() == 3_600_000
-    history = await robot.ended(job.job_id)
+    asked = job_service_pb2.WatchJobRequest(job_id=job.job_id, from_first=True)
+    watched = robot.running.jobs.WatchJob(asked, metadata=robot.metadata, timeout=CALL_TIMEOUT_S)
+    history = [answer.status async for answer in watched]
     assert is_gapless(history)
     first, last = history[0], history[-1]
     assert (state(first), first.sequence, state(last)) == ("QUEUED", 1, "SUCCEEDED")

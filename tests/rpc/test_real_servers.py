@@ -405,7 +405,8 @@ async def _until(harness: RealServerHarness, job_id: str, words: str) -> None:
 
 
 def _types(value: Any) -> list[str]:
-    return [block["type"] for block in value["content"]]
+    """Kinds of the blocks that are no plain text, in their order."""
+    return [block["type"] for block in value["content"] if block["type"] != "text"]
 
 
 def _unzipped(data: bytes) -> bytes:

@@ -157,5 +157,5 @@ async def test_a_caller_sees_its_tenant_and_the_audit_log_is_filtered_by_tenant(
         ran = await bounded.types(who, "audit", "query", "--tenant", tenant, "--since", "1h", *tool)
         assert {(each["principal"], each["tenant"]) for each in map(json.loads, ran.stdout.splitlines())} == events
     shown = await bounded.types("ops", "audit", "query", "--tenant", "globex", "--tool", "core/util.time.now")
-    assert "  globex  globex-bot  core/util.time.now" in shown.stdout
+    assert "  globex/globex-bot  core/util.time.now" in shown.stdout
     assert "No event matches." in (await bounded.types("ops", "audit", "query", "--tenant", "initech")).output

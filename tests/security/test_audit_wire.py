@@ -54,7 +54,8 @@ async def test_texts_of_callers_stay_texts(open_hub: RunningHub) -> None:
 async def test_filters_are_compared_and_never_run(open_hub: RunningHub, text: str) -> None:
     await open_hub.invoke("core/util.time.now")
     for name in ("principal", "tool", "call_id", "request_id", "writer", "user_id", "session_id"):
-        assert await listed(open_hub, **{name: text}) == []
+        if (name, text) != ("tool", "*"):  # the one filter that is a glob
+            assert await listed(open_hub, **{name: text}) == []
     there = [event.type for event in await listed(open_hub)]
     assert len([type for type in there if type != event_pb2.EVENT_TYPE_AUDIT_READ]) == 1
 

@@ -21,7 +21,6 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.mcp_server.cross_origin import is_preflight, origin_headers, preflight_headers, with_headers
-from toolhub_service.mcp_server.malformed import malformed
 from toolhub_service.mcp_server.resource_server import METADATA_HEADERS, ProtectedResource, challenge
 from toolhub_service.mcp_server.shares import Quota, SessionShares
 from toolhub_service.schema import canonical_json, strict_json
@@ -250,6 +249,8 @@ class Admission:
                 if read is None:
                     return
                 body, scope[REQUEST] = read
+                from toolhub_service.mcp_server.malformed import malformed  # of the extra, which a hub may lack
+
                 if (wrong := malformed(scope["headers"], scope[REQUEST])) is not None:
                     await _answer(send, wrong.status, wrong.message, code=wrong.code, data=wrong.data)
                     return
