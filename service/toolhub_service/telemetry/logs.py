@@ -94,9 +94,9 @@ def log_process_faults() -> None:
     are configured."""
     logging.captureWarnings(capture=True)
     for library in list(logging.root.manager.loggerDict.values()):
-        if isinstance(library, logging.Logger) and library.handlers:
-            library.handlers.clear()
-            library.propagate = True
+        # One that does not propagate was silenced, or its records go somewhere else.
+        if isinstance(library, logging.Logger) and library.propagate:
+            library.handlers[:] = [each for each in library.handlers if not isinstance(each, logging.StreamHandler)]
     log = logger("toolhub")
 
     def report(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
