@@ -10,26 +10,14 @@ import httpx
 import pytest
 from mcp_types import ElicitResult
 
-from tests.fakes.mcp_servers.guarded import Guarded, guarded_server
+from tests.fakes.mcp_servers.guarded import Guarded
 from tests.mcp_server.mcp_hub import ERAS, McpHub
 from tests.rpc.test_credentials import CredentialsHarness, credentials_harness
-from tests.rpc.test_source_logins import NEEDS_LOGIN, PER_USER, READY, becomes, hosted, log_in, user_of
-from tests.servers.issuer import RealIssuer, real_issuer
+from tests.rpc.test_source_logins import NEEDS_LOGIN, PER_USER, READY, becomes, hosted, issuer, log_in, server
+from tests.servers.issuer import RealIssuer
 
+__all__ = ["issuer", "server"]
 SERVED: dict[str, Any] = {"server": {"mcp": {"listen": "127.0.0.1:0", "tools": "full"}}}
-
-
-@pytest.fixture
-async def issuer() -> AsyncIterator[RealIssuer]:
-    async with real_issuer() as running:
-        yield running
-
-
-@pytest.fixture
-async def server(issuer: RealIssuer) -> AsyncIterator[Guarded]:
-    async with guarded_server(users={}, issuer=issuer.url) as running:
-        running.user_of = lambda sent: user_of(running, sent)
-        yield running
 
 
 @pytest.fixture

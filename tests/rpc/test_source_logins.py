@@ -13,9 +13,9 @@ import pytest
 
 from tests.fakes.mcp_servers.guarded import Guarded, guarded_server
 from tests.rpc.statuses import failed
-from tests.rpc.test_credential_logins import BACK, agreed, claims_of, given
+from tests.rpc.test_credential_logins import BACK, agreed, claims_of, given, issuer
 from tests.rpc.test_credentials import DENIED, CredentialsHarness, credentials_harness
-from tests.servers.issuer import RealIssuer, real_issuer
+from tests.servers.issuer import RealIssuer
 from toolhub.v1 import credential_service_pb2, error_pb2, source_pb2, tool_pb2, tool_service_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
@@ -24,16 +24,11 @@ from toolhub_service.app.sources_file import read_sources
 from toolhub_service.credentials.secret import Secret
 from toolhub_service.credentials.vault import login_key
 
+__all__ = ["issuer"]
 UNAVAILABLE = error_pb2.ERROR_KIND_TOOL_UNAVAILABLE
 NEEDS_LOGIN, READY = source_pb2.SOURCE_STATE_NEEDS_LOGIN, source_pb2.SOURCE_STATE_READY
 CIMD = "https://hub.example.com/oauth-client.json"
 PER_USER: dict[str, Any] = {"auth": {"per_user": {"kind": "oauth"}}}
-
-
-@pytest.fixture
-async def issuer() -> AsyncIterator[RealIssuer]:
-    async with real_issuer() as running:
-        yield running
 
 
 @pytest.fixture

@@ -64,8 +64,9 @@ async def test_a_flood_fails_its_own_call_typed_while_others_are_answered(
 async def test_a_flooded_standalone_stream_costs_the_connection() -> None:
     """The GET stream of 2025-11-25, for which no call waits."""
     async with flooding("legacy", "standing") as url, linked(at(url)) as link:
-        await link.session(soon())
+        flooded = await link.session(soon())
         await until(lambda: any(Breakage.FLOODED.value in line for line in link.diagnostics()))
+        assert await link.session(soon()) is not flooded
 
 
 @pytest.mark.parametrize("over", ["http", "stdio"])

@@ -88,9 +88,12 @@ async def listing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lis
         yield found
 
 
-async def refused(listing: ListingHub, rpc: str, who: str, token: str, **fields: Any) -> None:
+REFUSED: Final = (grpc.StatusCode.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID")
+
+
+async def refusal_of(listing: ListingHub, rpc: str, who: str, token: str, **fields: Any) -> tuple[grpc.StatusCode, str]:
     refusal = await failed(listing.page(rpc, who, token, **fields))
-    assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "PAGE_TOKEN_INVALID")
+    return refusal.code, refusal.reason
 
 
 @pytest.mark.parametrize("rpc", LISTS)
@@ -99,22 +102,22 @@ async def test_a_token_continues_the_list_of_its_caller_and_of_nobody_else(listi
     token = first.next_page_token
     assert token
     assert await listing.page(rpc, "ann", token) != first
-    await refused(listing, rpc, "bob", token)
-    await refused(listing, rpc, "ann", f"{token[:-1]}{'A' if token[-1] != 'A' else 'B'}")
-    await refused(listing, rpc, "ann", token[22:])
+    assert await refusal_of(listing, rpc, "bob", token) == REFUSED
+    assert await refusal_of(listing, rpc, "ann", f"{token[:-1]}{'A' if token[-1] != 'A' else 'B'}") == REFUSED
+    assert await refusal_of(listing, rpc, "ann", token[22:]) == REFUSED
     other = "ListJobs" if rpc != "ListJobs" else "ListApprovals"
-    await refused(listing, other, "ann", token)
+    assert await refusal_of(listing, other, "ann", token) == REFUSED
 
 
 async def test_a_token_of_another_filter_is_refused(listing: ListingHub) -> None:
     token = (await listing.page("ListJobs", "ann")).next_page_token
-    await refused(listing, "ListJobs", "ann", token, tool="core/util.time.now")
-    await refused(listing, "ListJobs", "ann", token, task_id="t")
+    assert await refusal_of(listing, "ListJobs", "ann", token, tool="core/util.time.now") == REFUSED
+    assert await refusal_of(listing, "ListJobs", "ann", token, task_id="t") == REFUSED
 
 
 async def test_a_made_up_place_reaches_no_store(listing: ListingHub) -> None:
     for token in (write_cursor((0, "job_", 0)), "e30", "x" * 1_000, "\u00e9" * 30):
-        await refused(listing, "ListJobs", "ann", token)
+        assert await refusal_of(listing, "ListJobs", "ann", token) == REFUSED
 
 
 async def test_a_tail_resumes_at_its_own_tokens_and_those_of_a_list_of_the_same_events_only(

@@ -31,7 +31,7 @@ npm error errno ECONNREFUSED
 npm error FetchError: request to http://127.0.0.1:9/left-pad failed, reason: connect ECONNREFUSED 127.0.0.1:9
 npm error     at ClientRequest.<anonymous> (/usr/lib/index.js:130:14)
 npm error
-npm error A complete log of this run can be found in: /root/.npm/_logs/debug-0.log
+npm error A complete log of this run can be found in: /home/ann/.npm/_logs/debug-0.log
 """
 APT = "Building dependency tree...\nReading state information...\nE: Unable to locate package bubblewrap\n"
 GO = 'cel.dev/expr@v0.25.2: Get "http://127.0.0.1:9/": dial tcp 127.0.0.1:9: connect: connection refused\n\n'

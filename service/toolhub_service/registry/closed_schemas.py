@@ -8,6 +8,7 @@ text that holds its JSON. `model_arguments` turns the arguments back; the hub va
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -46,7 +47,7 @@ _TEXT_OF: Final = {
 }
 
 
-class Subset:
+class Subset(ABC):
     """Writes one schema in a subset. Subclasses say how it spells types and null."""
 
     def __init__(self, root: JsonObject) -> None:
@@ -66,20 +67,20 @@ class Subset:
 
     # How the subset is spelled
 
-    def spelled(self, kind: str) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def spelled(self, kind: str) -> dict[str, Any]: ...
 
-    def nullable(self, schema: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def nullable(self, schema: dict[str, Any]) -> dict[str, Any]: ...
 
-    def null(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def null(self) -> dict[str, Any]: ...
 
-    def enum(self, values: Sequence[JsonValue]) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def enum(self, values: Sequence[JsonValue]) -> dict[str, Any]: ...
 
-    def object(self, node: JsonObject, level: int) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def object(self, node: JsonObject, level: int) -> dict[str, Any]: ...
 
     # The walk
 

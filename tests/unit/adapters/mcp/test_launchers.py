@@ -71,5 +71,5 @@ async def test_a_program_that_ends_at_once_is_told_with_its_last_line(tmp_path: 
 
 def test_other_errors_name_no_cache() -> None:
     assert broken_cache_advice(["Error: Cannot find module './mine'"]) == ""
-    assert broken_cache_advice(["npm warn using /root/.npm/_npx/15b07286cbcc3329"]) == ""
+    assert broken_cache_advice(["npm warn using /home/ann/.npm/_npx/15b07286cbcc3329"]) == ""
     assert "uv cache clean" in broken_cache_advice(["error: Failed to read /home/a/.cache/uv/archive-v0/x/METADATA"])
