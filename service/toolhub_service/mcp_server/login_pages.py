@@ -126,7 +126,7 @@ class LoginPages:
         elif method == "GET":
             await _show(send, 200, f"Log in at {ticket.source}?", _question(ticket), button="Go on to the login")
         else:
-            await _show(send, 405, "Not so", "Open the link in a browser.")
+            await _show(send, 405, "Method not allowed", "Open the link in a browser.")
 
     @property
     def _callback(self) -> str:
@@ -153,7 +153,7 @@ class LoginPages:
         given = {name: values[0] for name, values in parse_qs(query.decode("latin-1")).items()}
         if "code" not in given:
             why = given.get("error_description") or given.get("error") or "no code came back"
-            await _show(send, 400, "The login did not come about", why[:300])
+            await _show(send, 400, "The login failed", why[:300])
             return
         ticket.browser = ""  # a code is redeemed once
         try:
