@@ -87,7 +87,7 @@ def log_in(
         answer = query_of(pasted) if paste else back.answer(LOGIN_S)
     if "code" not in answer:
         words = answer.get("error_description") or answer.get("error") or "nothing came back within ten minutes"
-        raise click.ClickException(f"The login did not come about: {words}")
+        raise click.ClickException(f"The login failed: {words}")
     completed = pb.CompleteLoginRequest(
         login=begun.login,
         code=answer["code"],
