@@ -274,7 +274,7 @@ def _import_all() -> None:
 
     for target, _ in _COMMANDS.values():
         importlib.import_module(target.partition(":")[0])
-    for name in ("app.offline", "app.doctor", "app.serving", "cli.client", "cli.channel"):
+    for name in ("app.offline", "app.doctor", "app.serving", "cli.connection.client", "cli.connection.channel"):
         importlib.import_module(f"toolhub_service.{name}")
     gc.collect()
     gc.freeze()

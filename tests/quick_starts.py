@@ -19,10 +19,10 @@ import protovalidate
 
 from toolhub_service.adapters import custom
 from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.egress import transport
 from toolhub_service.policy import parsing, snapshot
-from toolhub_service.registry import query
+from toolhub_service.search import query
 from toolhub_service.tools import tool, util_tools
-from toolhub_service.tools.egress import transport
 from toolhub_service.transport import envelope
 
 _CUSTOM: Any = custom

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from tables import NOTICE, code, table
 
-from toolhub_service.domain.error_kinds import ERROR_KINDS, ErrorKind
-from toolhub_service.domain.error_spec import JOB_DETAILS, POLICY_DETAILS, REMOTE_DETAILS, HubReason, StartReason
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.kinds import ERROR_KINDS, ErrorKind
+from toolhub_service.domain.errors.reasons import Reason
+from toolhub_service.domain.errors.spec import JOB_DETAILS, POLICY_DETAILS, REMOTE_DETAILS, HubReason, StartReason
 from toolhub_service.transport.status import ERROR_DOMAIN
 
 _HEAD = f"""# Errors
 
 Every way in which a call or an RPC can fail, for those who write agents and clients.
-{NOTICE.format(source="`domain/error_kinds.py`, `domain/reasons.py` and `domain/error_spec.py`")}
+{NOTICE.format(source="`domain/errors/kinds.py`, `domain/errors/reasons.py` and `domain/errors/spec.py`")}
 The clients carry the same tables: `toolhub_client.errors` (Python), `errors.go` (Go), `errors.ts` (TypeScript).
 
 There are two kinds of failure. *The RPC itself failed* (no credential, a malformed envelope, an overloaded hub): a

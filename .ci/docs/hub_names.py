@@ -22,8 +22,8 @@ from tables import code
 import toolhub.v1
 from toolhub_service.app.kinds import KINDS, SHARED
 from toolhub_service.cli.root import toolhub as command_line
-from toolhub_service.domain.error_kinds import ERROR_KINDS
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
+from toolhub_service.domain.errors.kinds import ERROR_KINDS
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.tool import KNOWN_CAPABILITIES, ToolSpec
 from toolhub_service.faces.countbot import countbot

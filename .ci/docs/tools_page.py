@@ -12,9 +12,9 @@ from typing import Any
 from schema_words import Schema, main_branch, told_bounds, told_default, told_type
 from tables import NOTICE, code, table
 
-from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.offline import NoJobs
-from toolhub_service.app.wiring_tools import open_toolbox
+from toolhub_service.app.wiring.deps import SystemClock
+from toolhub_service.app.wiring.tools import open_toolbox
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.settings.document import Settings

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from acme_tools.text import CountWords
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
+from toolhub_service.domain.result import SILENT
 from toolhub_service.domain.verdict import Constraints
-from toolhub_service.runtime.steps import SILENT
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.workspace import Workspace
+from toolhub_service.tools.workspace.workspace import Workspace
 
 
 def context(folder: str) -> ToolContext:

@@ -25,9 +25,9 @@ from pathlib import Path
 from tests.bench.page import at_share
 from tests.ports.memory_store_suite import ALICE, AMPLE, T0, an_item
 from toolhub_service.domain.memory import MemoryStore, Scope
+from toolhub_service.search.item_index import index_terms
 from toolhub_service.stores.codec import encode_item
-from toolhub_service.stores.item_index import index_terms
-from toolhub_service.stores.sqlite_items import SqliteItems, connect_items
+from toolhub_service.stores.sqlite.items import SqliteItems, connect_items
 
 _SEARCHES = 2_000
 _WRITES = 200

@@ -18,8 +18,7 @@ from tests.bench.page import at_share
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import job_state_pb2
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.result import ToolResult
-from toolhub_service.runtime.steps import SILENT
+from toolhub_service.domain.result import SILENT, ToolResult
 from toolhub_service.stores.codec import encode_kept_call
 from toolhub_service.tools.programs.bounds import Printed
 from toolhub_service.tools.programs.interpreter import Program

@@ -23,9 +23,9 @@ from tests.unit.adapters.small_tools import Echo
 from toolhub_service.adapters.core import CoreAdapter, Workspaces
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.query import Analyser
-from toolhub_service.registry.search import ToolSearch
-from toolhub_service.registry.usage_index import IndexedUse, TenantUsage
+from toolhub_service.search.query import Analyser
+from toolhub_service.search.search import ToolSearch
+from toolhub_service.search.usage_index import IndexedUse, TenantUsage
 
 STEMS = "read write list find send make drop join sort plot film hotel price mail stock".split()
 WORDS = STEMS + [a + b for a in STEMS for b in "ify able ward".split()]

@@ -35,7 +35,7 @@ from toolhub.v1 import job_state_pb2
 from toolhub.v1.job_service_pb2_grpc import JobServiceStub
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
-from toolhub_service.app.deps import SystemRandomness
+from toolhub_service.app.wiring.deps import SystemRandomness
 
 LONG = {"seconds": 3_600.0, "steps": 3_600}
 _AT_ONCE = 100

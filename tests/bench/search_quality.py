@@ -25,15 +25,15 @@ import yaml
 
 from tests.bench.page import arguments, at_share, machine, markdown, publish
 from tests.corpora import FOLDER
-from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.offline import NoJobs
-from toolhub_service.app.wiring_tools import open_toolbox
+from toolhub_service.app.wiring.deps import SystemClock
+from toolhub_service.app.wiring.tools import open_toolbox
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.query import Analyser
-from toolhub_service.registry.search import ToolSearch
-from toolhub_service.registry.usage_index import IndexedUse, TenantUsage
+from toolhub_service.search.query import Analyser
+from toolhub_service.search.search import ToolSearch
+from toolhub_service.search.usage_index import IndexedUse, TenantUsage
 from toolhub_service.settings.document import Settings
 
 CORPORA = {

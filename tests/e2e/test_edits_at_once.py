@@ -16,16 +16,16 @@ import yaml
 
 from tests.command_server import on_path
 from tests.e2e.command_line import CommandLine
-from toolhub_service.app import files
-from toolhub_service.app.key_file import KeyFile
+from toolhub_service.app.files import editing as files
+from toolhub_service.app.files.key_file import KeyFile
 from toolhub_service.stores.audit.chain import open_keyring
 
 MAKES_KEYS = (
-    "import sys; from pathlib import Path; from toolhub_service.app.key_file import KeyFile\n"
+    "import sys; from pathlib import Path; from toolhub_service.app.files.key_file import KeyFile\n"
     "for _ in range(int(sys.argv[3])): KeyFile(Path(sys.argv[1])).create(sys.argv[2])"
 )
 HOLDS = (
-    "import sys, signal; from pathlib import Path; from toolhub_service.app.files import edited\n"
+    "import sys, signal; from pathlib import Path; from toolhub_service.app.files.editing import edited\n"
     "with edited(Path(sys.argv[1])): print('held', flush=True); signal.pause()"
 )
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from tests.fakes.clock import ManualClock
 from tests.fakes.storage import with_quota
-from toolhub_service.app.deps import SystemRandomness
+from toolhub_service.app.wiring.deps import SystemRandomness
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.call import Call, ExecContext, Principal
-from toolhub_service.domain.errors import ErrorKind, refuse
-from toolhub_service.runtime.artifacts import Artifacts
-from toolhub_service.stores.blobs_disk import DiskBlobs
-from toolhub_service.stores.memory import MemoryArtifacts
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
+from toolhub_service.runtime.artifacts.service import Artifacts
+from toolhub_service.stores.blobs.disk import DiskBlobs
+from toolhub_service.stores.memory.records import MemoryArtifacts
 
 TTL_S = 3_600.0
 MAX_BYTES = 8 * 1024 * 1024

@@ -17,7 +17,7 @@ from toolhub_service.guards.command_grammar import SAFE_COMMANDS
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.workspace import Workspace
+from toolhub_service.tools.workspace.workspace import Workspace
 
 SCRIPT = CommandRule(
     name="script",

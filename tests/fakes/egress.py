@@ -10,8 +10,8 @@ from typing import Any
 import httpcore
 
 from toolhub_service.domain.ports import Resolver
-from toolhub_service.tools.egress.client import EgressClient
-from toolhub_service.tools.egress.transport import GuardedTransport
+from toolhub_service.egress.client import EgressClient
+from toolhub_service.egress.transport import GuardedTransport
 
 
 class Clients:

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.domain.verdict import Constraints, Sandbox
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.entries import Opening, open_beneath, open_by_step
-from toolhub_service.tools.fs_tools import fs_tools
-from toolhub_service.tools.workspace import Workspace
+from toolhub_service.tools.files.tools import fs_tools
+from toolhub_service.tools.workspace.entries import Opening, open_beneath, open_by_step
+from toolhub_service.tools.workspace.workspace import Workspace
 
 OPENINGS: dict[str, Opening] = {"openat2": open_beneath, "by_step": open_by_step}
 

@@ -17,7 +17,7 @@ from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Answer, Poller, Unreachable
 from toolhub_service.adapters.upstream import retry_after_s
 from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
-from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, RemoteUnclear, refuse
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms
 from toolhub_service.domain.result import Outcome, Progress

@@ -8,7 +8,7 @@ from tests.fakes.clock import ManualClock
 
 
 class ManualTimer:
-    """Implements `Wait` (registry/refresh_times.py) on a `ManualClock`."""
+    """Implements `Wait` (registry/discovery/source_controller.py) on a `ManualClock`."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock

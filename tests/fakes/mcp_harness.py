@@ -23,7 +23,7 @@ from toolhub_service.adapters.mcp.calling import ToolCaller
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms, McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
 from toolhub_service.adapters.mcp.source import McpToolSource
-from toolhub_service.adapters.source_config import ToolTerms
+from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall, Reply
 from toolhub_service.domain.result import Outcome

@@ -20,7 +20,7 @@ from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.result import Chunk, Outcome, Progress
 from toolhub_service.domain.tool import Annotations
 

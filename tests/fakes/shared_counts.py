@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolhub_service.budget.limits import Counter, Counters
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.verdict import ExhaustedLimit, Limit, Refused, Taken
 

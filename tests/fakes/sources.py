@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 
 from msgspec import structs
 
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import (
     Pin,
     PinChange,

@@ -9,7 +9,7 @@ from pathlib import Path
 from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.domain.verdict import Constraints, EgressRule, Sandbox
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.workspace import Workspace
+from toolhub_service.tools.workspace.workspace import Workspace
 
 
 @dataclass

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from tests.fakes.tool_context import RecordingSink
-from toolhub_service.domain.errors import ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ToolError, ToolFailure
 from toolhub_service.domain.verdict import Constraints
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool
-from toolhub_service.tools.workspace import Workspace
+from toolhub_service.tools.workspace.workspace import Workspace
 
 
 def _no_workspace() -> Workspace:

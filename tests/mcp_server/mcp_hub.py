@@ -15,15 +15,15 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
-from toolhub_service.app.key_file import KeyFile
-from toolhub_service.app.paths import Paths
+from toolhub_service.app.files.key_file import KeyFile
+from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.serving import reload_keys
 from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.result import Progress
 from toolhub_service.domain.tool import Annotations, CostHints, ToolLimits
-from toolhub_service.mcp_server.admission import AdmissionTerms
-from toolhub_service.mcp_server.serving import HttpTerms, serve
+from toolhub_service.mcp_server.http.admission import AdmissionTerms
+from toolhub_service.mcp_server.http.serving import HttpTerms, serve
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 

@@ -18,10 +18,10 @@ from tests.mcp_server.mcp_hub import HeldTool, McpHub, mcp_hub
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.tool import Annotations
-from toolhub_service.mcp_server import serving
-from toolhub_service.mcp_server.admission import AdmissionTerms
-from toolhub_service.mcp_server.exchange import Exchange
-from toolhub_service.mcp_server.malformed import malformed
+from toolhub_service.mcp_server.http import serving
+from toolhub_service.mcp_server.http.admission import AdmissionTerms
+from toolhub_service.mcp_server.http.exchange import Exchange
+from toolhub_service.mcp_server.http.malformed import malformed
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 

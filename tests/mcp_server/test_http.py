@@ -17,7 +17,7 @@ from tests.processes import served
 from tests.security.mcp_attackers import connected, head, session
 from toolhub_service.app.doctor.configuration import settings_checks
 from toolhub_service.domain.event import EventType
-from toolhub_service.mcp_server import listener
+from toolhub_service.mcp_server.http import listener
 
 POLICY = """
 extends: none

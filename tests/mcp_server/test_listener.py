@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.mcp_server.listener import Listener, Served
+from toolhub_service.mcp_server.http.listener import Listener, Served
 
 
 async def test_a_close_that_is_cancelled_while_the_endpoint_opens_ends_as_cancelled_and_frees_the_port() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from toolhub_service.mcp_server.shares import Quota
+from toolhub_service.mcp_server.http.shares import Quota
 
 
 def test_one_principal_gets_at_most_half_of_what_is_free() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.fakes.http_server import always, response, serving
 from tests.hub import OPEN_POLICY
-from toolhub_service.cli.mcp_bridge import Bridge
+from toolhub_service.cli.mcp.bridge import Bridge
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

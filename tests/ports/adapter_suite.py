@@ -10,7 +10,7 @@ import pytest
 
 from tests.overtaken import overtaken
 from toolhub_service.domain.call import Call, ExecContext, GrantedCall, PlannedCall, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Adapter
 from toolhub_service.domain.result import Chunk, Progress

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from toolhub_service.domain.error_kinds import ErrorKind
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.kinds import ErrorKind
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, EventType
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.stores.audit.events import matches

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from toolhub_service.domain.artifact import Blobs, BlobWriter
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 
 CHUNK_MAX_BYTES = 262_144
 LARGE = random.Random(7).randbytes(11 * 1024 * 1024 + 13)

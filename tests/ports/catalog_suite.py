@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from toolhub_service.domain.error_spec import Code
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.spec import Code
 from toolhub_service.domain.ports import Catalog
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
 

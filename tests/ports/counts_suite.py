@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.clock import ManualClock
 from toolhub_service.budget.limits import Counter
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.verdict import ExhaustedLimit, Limit, Refused, SharedCounts, Taken
 
 RATE = Limit("rate", rate_per_s=10.0, burst=5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.rpc.replay_harness import ASKED, EFFECT, NAP, NOW, ReplayHarness, TextOutput, text_of
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.ports import InnerCalls
 from toolhub_service.domain.result import Plan, ToolResult
 from toolhub_service.tools.context import ToolContext

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.fakes.clock import ManualClock
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.ports import KeyStore
 from toolhub_service.domain.result import Evidence, EvidenceType, StepName, ToolResult

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from toolhub_service.domain.error_spec import Code
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.spec import Code
 from toolhub_service.domain.source import Pin, PinChange, PinFilter, PinState, PinStore, pin_digest
 from toolhub_service.stores.codec import encode_pin
 

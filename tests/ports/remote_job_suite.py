@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, RemoteUnclear, ToolFailure
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.job_ports import RemoteJob
 from toolhub_service.domain.result import Progress

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.source import Discovery, ToolSource, pin_digest
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import check_name, check_not_reserved

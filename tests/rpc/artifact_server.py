@@ -19,7 +19,7 @@ from toolhub.v1 import artifact_pb2
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub, add_ArtifactServiceServicer_to_server
 from toolhub_service.domain.call import Principal, Role
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.artifact_servicer import ArtifactServicer
 from toolhub_service.transport.envelope import ValidationLayer
 from toolhub_service.transport.front import Front

@@ -29,7 +29,7 @@ from tests.rpc.model_endpoint import (
 )
 from toolhub.v1 import error_pb2, job_pb2, job_service_pb2
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_service.app.paths import Paths
+from toolhub_service.app.files.paths import Paths
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import Annotations, ToolLimits
@@ -284,7 +284,7 @@ async def test_agents_within_agents_end_at_the_configured_depth_and_tools_within
 async def test_any_behaviour_of_the_endpoint_is_bounded_and_has_a_reason(
     tmp_path: Path, model: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolhub_service.tools.chat_completions._PAUSE_S", 0.001)
+    monkeypatch.setattr("toolhub_service.tools.agent.chat_completions._PAUSE_S", 0.001)
     delta = {"choices": [{"index": 0, "delta": {"content": "x" * 200_000}}]}
     many = [{"index": index, "function": {"name": "f", "arguments": "{}"}} for index in range(40)]
     line = b"data: " + b"x" * 700_000

@@ -15,7 +15,7 @@ from tests.rpc.artifact_server import MIB, TIMEOUT_S, ArtifactServer, artifact_s
 from tests.rpc.statuses import failed
 from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
-from toolhub_service.runtime.artifact_uploads import HELD_MAX_EACH, HELD_S
+from toolhub_service.runtime.artifacts.uploads import HELD_MAX_EACH, HELD_S
 
 DATA = bytes(range(256)) * 4 * 1024 * 3
 """Three MiB."""

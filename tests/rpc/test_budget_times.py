@@ -14,7 +14,7 @@ from tests.hub import CALL_TIMEOUT_S, OPEN_POLICY, RunningHub, request, running_
 from tests.rpc.sample_tools import Echo, Waits
 from toolhub.v1 import error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.errors import LONGEST_WAIT_S, ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import LONGEST_WAIT_S, ErrorKind, ToolError
 from toolhub_service.domain.tool import ToolLimits
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -19,7 +19,7 @@ from tests.rpc.comfy_hub import ComfyClient, comfy_hub, write_sources
 from tests.rpc.job_client import state
 from tests.rpc.principals import is_gapless
 from toolhub.v1 import error_pb2, source_pb2
-from toolhub_service.app.deps import SystemRandomness
+from toolhub_service.app.wiring.deps import SystemRandomness
 from toolhub_service.domain.event import EventType
 
 BRISK = {"TOOLHUB_JOBS_HEARTBEAT_S": "0.1", "TOOLHUB_JOBS_DEAD_AFTER_S": "0.5"}

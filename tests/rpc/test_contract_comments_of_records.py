@@ -21,7 +21,7 @@ from toolhub.v1 import (
 )
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
-from toolhub_service.tools.egress.client import IDEMPOTENCY_KEY
+from toolhub_service.egress.client import IDEMPOTENCY_KEY
 
 POLICY = """
 extends: none

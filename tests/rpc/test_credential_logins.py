@@ -30,7 +30,7 @@ from toolhub.v1.credential_service_pb2_grpc import (
     CredentialServiceServicer,
     add_CredentialServiceServicer_to_server,
 )
-from toolhub_service.app import deps
+from toolhub_service.app.wiring import deps
 from toolhub_service.cli.root import toolhub
 from toolhub_service.credentials.secret import Envelopes, Secret
 from toolhub_service.credentials.vault import key_for

@@ -18,9 +18,9 @@ from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.overtaken import overtaken
 from tests.rpc.sample_tools import BreaksItsSchema, Crashes, Echo, Waits, WaitsToWrite
 from toolhub.v1 import error_pb2, result_pb2
-from toolhub_service.domain.error_kinds import ERROR_KINDS
-from toolhub_service.domain.error_spec import COMMON_DETAILS
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
+from toolhub_service.domain.errors.kinds import ERROR_KINDS
+from toolhub_service.domain.errors.spec import COMMON_DETAILS
 from toolhub_service.domain.tool import ToolState
 
 POLICY = (

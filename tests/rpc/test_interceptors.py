@@ -18,8 +18,8 @@ from tests.hub import RunningHub, request, running_hub
 from tests.rpc.sample_tools import Waits
 from tests.rpc.statuses import FailedRpc, failed, failed_stream
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.errors import ErrorKind, HubFailure, refuse
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, refuse
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.front import Front
 from toolhub_service.transport.interceptors.errors import ErrorsLayer
 from toolhub_service.transport.rpc import Layer, Method, ServicerContext

@@ -35,7 +35,7 @@ class TraceHarness:
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
-    monkeypatch.setattr("toolhub_service.app.wiring_telemetry.Tracing", partial(Tracing, exporter=exporter))
+    monkeypatch.setattr("toolhub_service.app.wiring.telemetry.Tracing", partial(Tracing, exporter=exporter))
     return exporter
 
 

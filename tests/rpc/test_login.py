@@ -25,9 +25,9 @@ from tests.free_port import free_port
 from tests.mcp_server.mcp_hub import McpHub, mcp_hub
 from tests.rpc.test_tokens import HUB, POLICY
 from tests.servers.issuer import RealIssuer, real_issuer
-from toolhub_service.cli import login
-from toolhub_service.cli.loopback import by_browser
-from toolhub_service.cli.oauth import Issuer, LoginFailed, Request
+from toolhub_service.cli.connection import login
+from toolhub_service.cli.connection.loopback import by_browser
+from toolhub_service.cli.connection.oauth import Issuer, LoginFailed, Request
 from toolhub_service.cli.root import toolhub
 
 _FORMS = 2

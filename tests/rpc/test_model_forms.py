@@ -17,8 +17,8 @@ from tests.mcp_server.mcp_hub import ERAS, mcp_hub
 from tests.rpc.real_servers import POLICY, sourced_hub, write_sources
 from toolhub.v1 import error_pb2
 from toolhub_client import Hub, connect
-from toolhub_service.registry.export import Dialect, Exporter
-from toolhub_service.registry.schema_repairs import repair
+from toolhub_service.registry.export.definitions import Dialect, Exporter
+from toolhub_service.registry.export.schema_repairs import repair
 
 LOCAL: Final = (("grpc.use_local_subchannel_pool", 1),)
 ODD: Final[dict[str, Any]] = {

@@ -16,11 +16,11 @@ from tests.fakes.asking_adapter import CANARY, COLOUR, AskingAdapter, an_asking_
 from tests.hub import request, running_hub
 from tests.rpc.statuses import failed
 from tests.rpc.test_approvals import API_KEYS, AWAITING, REJECT, ApprovalsHarness
-from tests.unit.runtime.approval_harness import ANN, APPROVED
+from tests.unit.runtime.approvals.approval_harness import ANN, APPROVED
 from toolhub.v1 import approval_pb2, error_pb2, job_service_pb2, job_state_pb2
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2 as calls_pb
-from toolhub_service.app.paths import Paths
+from toolhub_service.app.files.paths import Paths
 from toolhub_service.domain.tool import ToolKind
 
 POLICY = """

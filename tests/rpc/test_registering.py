@@ -21,9 +21,9 @@ from tests.unit.adapters.mcp.links import SERVERS, scripted_http
 from tests.unit.adapters.n8n.flows import flow
 from toolhub.v1 import approval_pb2, error_pb2, pin_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
-from toolhub_service.app.paths import Paths
+from toolhub_service.app.files.paths import Paths
 from toolhub_service.domain.event import EventType
-from toolhub_service.registry.pin_ledger import FORMER_MAX
+from toolhub_service.registry.discovery.pin_ledger import FORMER_MAX
 
 POLICY = """
 extends: none

@@ -130,7 +130,7 @@ async def test_a_tool_without_its_browser_or_display_names_what_to_install(
 
 
 async def test_a_tool_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("tools.web.fetch", "tools.web.screenshot", "tools.desktop"):
+    for module in ("tools.web.fetch", "tools.web.screenshot", "tools.desktop.screenshot"):
         monkeypatch.setattr(f"toolhub_service.{module}.find_spec", lambda _: None)
     calls = {
         "web": ("core/web.fetch", {"url": "https://example.com/"}),

@@ -17,7 +17,7 @@ from tests.rpc.principals import BY_KEY, WAIT, Principals
 from tests.rpc.sample_tools import READS, TextIn, TextOut, Waits
 from tests.rpc.statuses import failed
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.budget import turns as turns_module
+from toolhub_service.aio import turns as turns_module
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool
 

@@ -16,11 +16,11 @@ from tests.rpc.statuses import failed, failure_of
 from tests.servers.issuer import RealIssuer, real_issuer
 from toolhub.v1 import error_pb2, registry_service_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.app import deps
+from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.hub import open_hub
 from toolhub_service.app.listening import ListenRefused
-from toolhub_service.app.paths import Paths
 from toolhub_service.app.serving import reload_keys
+from toolhub_service.app.wiring import deps
 
 NOW, READ, WRITE = "core/util.time.now", "core/fs.listDir", "core/fs.writeText"
 DENIED = error_pb2.ERROR_KIND_POLICY_DENIED
@@ -184,6 +184,6 @@ async def test_a_hub_that_could_not_check_tokens_does_not_start(
         await open_hub(settings_of(tmp_path, {**plain, "server": {"listen": "0.0.0.0:0"}}))
     with pytest.raises(ValueError, match=r"jwt\.issuers go together"):
         settings_of(tmp_path, {"auth": {"modes": ["jwt"]}})
-    monkeypatch.setattr("toolhub_service.app.wiring_identity.is_installed", lambda: False)
+    monkeypatch.setattr("toolhub_service.app.wiring.identity.is_installed", lambda: False)
     with pytest.raises(ListenRefused, match="toolhub extras install oidc"):
         await open_hub(settings_of(tmp_path, plain))

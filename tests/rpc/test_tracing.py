@@ -31,7 +31,7 @@ class TracedHub:
 @pytest.fixture
 async def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TracedHub]:
     exporter = InMemorySpanExporter()
-    monkeypatch.setattr("toolhub_service.app.wiring_telemetry.Tracing", partial(Tracing, exporter=exporter))
+    monkeypatch.setattr("toolhub_service.app.wiring.telemetry.Tracing", partial(Tracing, exporter=exporter))
     async with running_hub(tmp_path) as running:
         yield TracedHub(running, exporter)
 

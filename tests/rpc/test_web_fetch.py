@@ -20,7 +20,7 @@ from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.missing import need_extra
 from tests.overtaken import overtaken
 from toolhub.v1 import error_pb2
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.sandbox.process import Program, run_process
 from toolhub_service.tools.web import page_reader

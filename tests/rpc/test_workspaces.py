@@ -11,7 +11,7 @@ import pytest
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.unit.adapters.mcp.links import until
 from toolhub.v1 import error_pb2
-from toolhub_service.app.wiring_tools import make_workspaces
+from toolhub_service.app.wiring.tools import make_workspaces
 
 DAY_S = 86_400
 

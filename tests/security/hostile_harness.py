@@ -14,7 +14,7 @@ from tests.hub import RunningHub, running_hub
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import result_pb2, source_pb2, tool_pb2, tool_service_pb2
 from toolhub_service.guards.foreign_text import is_hidden
-from toolhub_service.registry.discovery import Sources
+from toolhub_service.registry.discovery.sources import Sources
 
 POLICY = """
 extends: none

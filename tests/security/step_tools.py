@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.tool import Annotations, Primitive, ToolLimits
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput

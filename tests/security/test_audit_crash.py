@@ -10,7 +10,7 @@ import pytest
 
 from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.stores.audit.logs_in import files_in, kill_after, start_victim, started_log, verified
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.stores.audit.log import WriterTiming
 
 VICTIM = "tests.security.audit_victim"

@@ -29,8 +29,8 @@ from tests.fakes.http_server import always, response, serving
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
 from toolhub.v1 import audit_service_pb2, call_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.app.paths import Paths
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.app.files.paths import Paths
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.telemetry import logs, span_recording
 from toolhub_service.tools.context import ToolContext
@@ -132,7 +132,7 @@ def hub_output(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     def configured(*, redactor: Any, **_: Any) -> None:
         configure(level="DEBUG", form=request.param, redactor=redactor, stream=kept.text)
 
-    monkeypatch.setattr("toolhub_service.app.wiring_telemetry.configure_logging", configured)
+    monkeypatch.setattr("toolhub_service.app.wiring.telemetry.configure_logging", configured)
     monkeypatch.setattr(span_recording, "otlp_exporter", lambda _: kept.spans)
     monkeypatch.setenv("ACME_SERVICE_TOKEN", IN_ENVIRONMENT)
     yield kept

@@ -22,7 +22,7 @@ from tests.missing import give_up
 from tests.rpc.principals import BY_KEY, Client, Principals
 from tests.rpc.statuses import failed
 from toolhub.v1 import artifact_service_pb2, artifact_service_pb2_grpc, error_pb2, result_pb2
-from toolhub_service.domain.error_kinds import ErrorKind
+from toolhub_service.domain.errors.kinds import ErrorKind
 
 DISK: Final = "128m"
 POLICY: Final = """

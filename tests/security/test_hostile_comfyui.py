@@ -21,9 +21,9 @@ from tests.overtaken import overtaken
 from tests.unit.adapters.comfyui.comfy_harness import SECRET, ComfyHarness, comfy_harness, failure_of
 from toolhub_service.adapters.comfyui.client import BackendTerms, ComfyClient, NoReply
 from toolhub_service.adapters.comfyui.event_feed import MESSAGE_MAX_BYTES, EventFeed, NodeProgress, WebSocketConnector
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import Progress
-from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
+from toolhub_service.egress.transport import GuardedTransport, SystemResolver
 
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

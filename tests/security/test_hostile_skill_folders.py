@@ -23,7 +23,7 @@ from toolhub_service.adapters.skill.kind import SkillEntry, SkillSource
 from toolhub_service.adapters.skill.manifest import Manifest
 from toolhub_service.adapters.skill.source import SkillToolSource
 from toolhub_service.adapters.skill.tree import TreeChanged, TreeRefused, copy_tree, read_file, read_tree
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 
 POLICY = real.POLICY.replace('"langchain:*"', '"langchain:*", "skill:*"')
 SECRET = "c4nary-of-the-hub"

@@ -21,7 +21,7 @@ from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
 from toolhub_service.adapters.skill.call_door import CONNECTIONS_MAX
 from toolhub_service.domain.tool import Annotations, ToolLimits
-from toolhub_service.runtime.artifact_uploads import ArtifactHeader
+from toolhub_service.runtime.artifacts.uploads import ArtifactHeader
 from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput

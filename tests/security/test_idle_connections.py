@@ -19,10 +19,11 @@ from tests.fakes.resolvers import FixedResolver
 from tests.fakes.tls import server_and_client_tls
 from tests.mcp_server.mcp_hub import mcp_hub
 from tests.security.mcp_attackers import head
-from tests.unit.tools.test_filtering_proxy import status
+from tests.unit.tools.web.test_filtering_proxy import status
 from toolhub_service.domain.call import Principal
-from toolhub_service.mcp_server.admission import AccessRefused, AdmissionTerms
-from toolhub_service.mcp_server.serving import HttpTerms, serve
+from toolhub_service.mcp_server.caller import AccessRefused
+from toolhub_service.mcp_server.http.admission import AdmissionTerms
+from toolhub_service.mcp_server.http.serving import HttpTerms, serve
 from toolhub_service.telemetry.metrics import Metrics, MetricsEndpoint
 from toolhub_service.tools.web.filtering_proxy import FilteringProxy
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from tests.corpora import load_json
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import loads
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.corpora import load_lines
 from tests.fakes.file_calls import OPENINGS, FileCalls, content_of, descriptors
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.guards.paths import check_path
 
 LISTS = [

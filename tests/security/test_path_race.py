@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from tests.fakes.file_calls import OPENINGS, FileCalls, content_of, descriptors
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 
 RACE_S = 3.2
 RACE_AT_MOST_S = 60.0

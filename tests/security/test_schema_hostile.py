@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.schema.compiled import CompiledSchema, compile_schema
 from toolhub_service.schema.defaults import compile_defaults
 from toolhub_service.schema.references import MAX_CHAIN_WORK, MAX_TOTAL_WORK, SchemaRefused

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from tests.security.sql_statements import Statements
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.statement import QUERY, WRITES, Statement
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql import read_sql

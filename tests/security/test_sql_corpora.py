@@ -17,7 +17,7 @@ import psycopg
 import pytest
 import yaml
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql import check_sql

@@ -17,12 +17,12 @@ from tests.fakes.resolvers import FixedResolver, TurningResolver
 from tests.fakes.tls import server_and_client_tls
 from tests.fakes.tool_context import egress_context
 from tests.security.test_ssrf_urls import RefusingNetwork
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.egress.client import EgressClient, HttpRequest
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.tools.egress.client import EgressClient, HttpRequest
-from toolhub_service.tools.http_exchange import HttpServices
-from toolhub_service.tools.http_tools import HttpFetchText
+from toolhub_service.tools.http.exchange import HttpServices
+from toolhub_service.tools.http.tools import HttpFetchText
 
 ANY_PUBLIC = EgressRule(("*",))
 MEBIBYTE = 1 << 20

@@ -14,11 +14,11 @@ import pytest
 from tests.corpora import load_json, load_lines
 from tests.fakes.egress import egress_clients
 from tests.fakes.resolvers import FixedResolver
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.egress.client import HttpRequest
 from toolhub_service.guards.addresses import is_public
 from toolhub_service.guards.urls import CheckedUrl, check_url
-from toolhub_service.tools.egress.client import HttpRequest
 
 ANYWHERE = (EgressRule(("*",), ports=frozenset(range(1, 65_536))),)
 INTERNAL = {

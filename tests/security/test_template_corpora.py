@@ -9,7 +9,7 @@ import pytest
 
 from tests.corpora import load_json, load_text
 from tests.fakes.outcomes import outcome
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.tools.mustache import RenderLimits, render
 
 LIMITS = RenderLimits()

@@ -28,7 +28,7 @@ from tests.corpora import load_json, load_lines
 from tests.fakes.http_server import RawServer, always, response, serving
 from tests.hub import RunningHub, running_hub
 from toolhub.v1 import call_pb2, error_pb2, result_pb2
-from toolhub_service.tools.egress.transport import SystemResolver
+from toolhub_service.egress.transport import SystemResolver
 
 SAMPLE = 40
 """Lines of each list: a call costs a hundred times what its check costs, which the unit tests run over all of them."""
@@ -96,7 +96,7 @@ class CorpusHarness:
 
 @asynccontextmanager
 async def corpus_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CorpusHarness]:
-    monkeypatch.setattr("toolhub_service.app.wiring_tools.SystemResolver", CatchAllResolver)
+    monkeypatch.setattr("toolhub_service.app.wiring.tools.SystemResolver", CatchAllResolver)
     (tmp_path / "canary.txt").write_text(OUTSIDE)
     (tmp_path / "hub" / "workspaces").mkdir(parents=True)
     (tmp_path / "hub" / "workspaces" / "canary.txt").write_text(OUTSIDE)

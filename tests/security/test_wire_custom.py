@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from toolhub.v1 import error_pb2
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.schema.repaired_json import HALVES, NO_NUMBER

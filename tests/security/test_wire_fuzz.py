@@ -167,9 +167,9 @@ def calls(draw: st.DrawFn, tool: str, schema: Mapping[str, Any]) -> dict[str, An
 def tools() -> list[str]:
     """Names of all built-in tools, without starting a hub."""
     from tests.hub import settings_of
-    from toolhub_service.app.deps import SystemClock
     from toolhub_service.app.offline import NoJobs
-    from toolhub_service.app.wiring_tools import open_toolbox
+    from toolhub_service.app.wiring.deps import SystemClock
+    from toolhub_service.app.wiring.tools import open_toolbox
     from toolhub_service.guards.secrets import Redactor
 
     toolbox = open_toolbox(settings_of(Path("unused")), SystemClock(), Redactor(), NoJobs())

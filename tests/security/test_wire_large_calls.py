@@ -30,8 +30,10 @@ from toolhub_service.domain.tool import ArgumentRole, GuardedArgument, ToolSpec
 from toolhub_service.guards.paths import check_path
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy import arguments
-from toolhub_service.runtime import approval_record, artifact_references, pipeline
-from toolhub_service.runtime.approval_reveal import show_arguments
+from toolhub_service.runtime import pipeline
+from toolhub_service.runtime.approvals import record as approval_record
+from toolhub_service.runtime.approvals.reveal import show_arguments
+from toolhub_service.runtime.artifacts import references as artifact_references
 from toolhub_service.runtime.steps import validate_input
 from toolhub_service.schema.defaults import ToolSchemas
 from toolhub_service.tools.context import ToolContext

@@ -13,8 +13,8 @@ from tests.rpc.principals import state
 from tests.rpc.statuses import failed
 from tests.security.approvals_harness import ARGS, WRITE, ApprovalsHarness, approvals_harness, kind
 from toolhub.v1 import approval_pb2
-from toolhub_service.app.paths import Paths
-from toolhub_service.runtime.approval_reveal import REVEALED_MAX_BYTES
+from toolhub_service.app.files.paths import Paths
+from toolhub_service.runtime.approvals.reveal import REVEALED_MAX_BYTES
 
 
 @pytest.fixture

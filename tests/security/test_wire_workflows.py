@@ -31,7 +31,7 @@ from toolhub.v1 import error_pb2, registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.adapters.comfyui.states import PromptState, PromptStatus
 from toolhub_service.adapters.n8n.execution import execution_of, has_key, is_of_another_call
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 
 REPEATS = responds("={{ JSON.stringify({ executionId: $json.body.executionId ?? $execution.id }) }}", 202)
 PARROT = flow("parrot", "responseNode", REPEATS, wait(5), ECHO)

@@ -93,7 +93,7 @@ def postgres_url(empty_databases: EmptyDatabases) -> Iterator[str]:
 def hub_databases(shared_postgres: str) -> Iterator[EmptyDatabases]:
     """Those of the session's PostgreSQL in which a hub's tables lie: tests ask for `hub_postgres_url`."""
     from tests.services.empty_databases import EmptyDatabases
-    from tests.unit.stores.postgres_links import make_tables
+    from tests.unit.stores.postgres.postgres_links import make_tables
 
     databases = EmptyDatabases(shared_postgres, make_tables)
     yield databases

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import EvidenceType, Progress
 from toolhub_service.domain.tool import Annotations, ToolLimits

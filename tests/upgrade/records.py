@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from toolhub_service.app.deps import SystemClock, SystemRandomness
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.wiring_stores import make_stores
+from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.wiring.deps import SystemClock, SystemRandomness
+from toolhub_service.app.wiring.stores import make_stores
 from toolhub_service.domain.approval import ApprovalFilter
 from toolhub_service.domain.job import JobFilter
 from toolhub_service.domain.key import EffectKey, KeyRecord

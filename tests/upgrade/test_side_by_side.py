@@ -27,7 +27,7 @@ import yaml
 from tests.processes import Served, refused, served
 from tests.upgrade.conftest import EVERY_STORE, python_path
 from tests.upgrade.wire import APPROVE, Client
-from toolhub_service.stores import sqlite_migrations
+from toolhub_service.stores.sqlite import migrations as sqlite_migrations
 
 KEYS = {name: f"thk_{number:08x}_{'k' * 43}" for number, name in enumerate(("robot", "judge", "boss"), start=1)}
 POLICY = """\

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, Example
 from toolhub_service.tools.context import ToolContext

@@ -19,9 +19,9 @@ from toolhub_service.adapters.custom import LoadRefused, import_trusted, make_to
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.sandbox.confinement import Confinement
 from toolhub_service.tools.database.connection import Database
-from toolhub_service.tools.db_tools import DbQuery
+from toolhub_service.tools.database.db_tools import DbQuery
 from toolhub_service.tools.exec_run import ExecRun
-from toolhub_service.tools.fs_write import Copy
+from toolhub_service.tools.files.write import Copy
 
 Value = TypeVar("Value")
 

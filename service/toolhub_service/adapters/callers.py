@@ -9,17 +9,17 @@ from typing import Final
 
 from msgspec import structs
 
-from toolhub_service.adapters.source_config import SECRET_MIN_CHARS
+from toolhub_service.config.source_config import SECRET_MIN_CHARS
 from toolhub_service.credentials.secret import CallerCredential, PerUserTerms
 from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.call import GrantedCall, Principal, QuestionAsked
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Chunk, Outcome, Progress
+from toolhub_service.egress.hiding import HIDES, masked_failure, masked_outcome
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.secrets import Mask
 from toolhub_service.guards.urls import ParsedUrl, parse_url
-from toolhub_service.tools.hiding import HIDES, masked_failure, masked_outcome
 
 REFUSED: Final = "CREDENTIAL_REFUSED"
 """State of a credential that the source's server rejects."""

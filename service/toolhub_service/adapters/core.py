@@ -23,6 +23,8 @@ import msgspec
 
 from toolhub_service.adapters.decide_statement import decide_statement
 from toolhub_service.adapters.upstream import is_cancelled, not_loaded, suspended_by, tool_failed
+from toolhub_service.aio.cooperative import in_thread
+from toolhub_service.aio.threads import to_thread
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import (
     NO_PRECONDITIONS,
@@ -33,20 +35,18 @@ from toolhub_service.domain.call import (
     QuestionAsked,
     Suspended,
 )
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import NOTHING_FIXED, EventSink, FixedTerms, InnerCalls, PolicySource
-from toolhub_service.domain.result import Chunk, Outcome, Progress
+from toolhub_service.domain.result import SILENT, Outcome
 from toolhub_service.domain.tool import EXECUTE_COMMAND, READ_FS, WRITE_FS, ArgumentRole, ToolKind, ToolSpec
+from toolhub_service.egress.hiding import masked_failure, masked_outcome
 from toolhub_service.guards.paths import check_path, workspace_folder_name
-from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.hiding import masked_failure, masked_outcome
 from toolhub_service.tools.storage.workspace_usage import WorkspaceAccount, WorkspaceUsage
-from toolhub_service.tools.threads import to_thread
 from toolhub_service.tools.tool import Tool, ToolInput, spec_of
-from toolhub_service.tools.workspace import Workspace
+from toolhub_service.tools.workspace.workspace import Workspace
 
 # The folder of a call is `<root>/<principal>/<request_id>/` unless configured otherwise.
 
@@ -256,14 +256,14 @@ class CoreAdapter:
 
     def effects(self, call: GrantedCall) -> Sequence[str]:
         tool = self._tool(call.planned)
-        with closing(self._context(call, _SILENT)) as context:
+        with closing(self._context(call, SILENT)) as context:
             return tuple(_asked(tool, lambda args: tool.effects(args, context), call.planned))
 
     async def foresee(self, call: GrantedCall) -> Sequence[str]:
         tool = self._tool(call.planned)
         if type(tool).foresee is Tool.foresee:
             return self.effects(call)
-        with closing(self._context(call, _SILENT)) as context:
+        with closing(self._context(call, SILENT)) as context:
             return tuple(await tool.foresee(_typed(tool, call.planned.args), context))
 
     async def preconditions(self, planned: PlannedCall) -> Preconditions:
@@ -348,17 +348,6 @@ def _works_in_folder(spec: ToolSpec) -> bool:
     if spec.source != CORE_SOURCE or not _IN_FOLDER.isdisjoint(spec.capabilities):
         return True
     return any(argument.role in _PATHS for argument in spec.guarded)
-
-
-class _Silent:
-    """A sink for checks, which discards all reports."""
-
-    def progress(self, progress: Progress) -> None: ...
-
-    def chunk(self, chunk: Chunk) -> None: ...
-
-
-_SILENT: Final = _Silent()
 
 
 def _typed(tool: AnyTool, args: JsonObject) -> ToolInput:

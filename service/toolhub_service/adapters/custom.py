@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from toolhub_service.adapters.core import CUSTOM_SOURCE, AnyTool
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
 from toolhub_service.registry.catalog import check_name, check_not_reserved, skeleton

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.verdict import Effect, Verdict

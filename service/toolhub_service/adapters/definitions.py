@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 import re2
 from msgspec import structs
 
-from toolhub_service.adapters.source_config import Source, ToolTerms
 from toolhub_service.adapters.upstream import one_line, shortened, written
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.config.source_config import Source, ToolTerms
+from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, ToolKind, ToolLimits, ToolSpec

@@ -52,7 +52,7 @@ from toolhub_service.adapters.remote_polling import (
     unknown,
 )
 from toolhub_service.domain.call import GrantedCall, QuestionAsked
-from toolhub_service.domain.errors import RemoteUnclear, ToolFailure
+from toolhub_service.domain.errors.failure import RemoteUnclear, ToolFailure
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.job_ports import RemoteJob, RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness

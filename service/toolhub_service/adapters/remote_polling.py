@@ -18,7 +18,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from msgspec import structs
 
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import NOTHING_HAPPENED, ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Randomness

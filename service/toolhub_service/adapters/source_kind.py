@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
-from toolhub_service.adapters.source_config import Section, Source, Value
 from toolhub_service.adapters.upstream import no_source
+from toolhub_service.config.source_config import Section, Source, Value
 from toolhub_service.domain.call import NO_PRECONDITIONS, GrantedCall, PlannedCall, Preconditions
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Adapter, Clock, FixedTerms, InnerCalls, Randomness
@@ -80,8 +80,8 @@ class OpenedSource(msgspec.Struct, frozen=True):
     restored: Callable[[JsonObject], Definition | None] | None = None
     """Makes a definition from a stored pin."""
     registered: Callable[[JsonObject], Definition] | None = None
-    """Makes a definition of a tool that an operator has registered, from its description by `registry/offers.py`;
-    raises ValueError. None: tools of the kind are not registered over the wire."""
+    """Makes a definition of a tool that an operator has registered, from its description by
+    `registry/discovery/offers.py`; raises ValueError. None: tools of the kind are not registered over the wire."""
 
 
 Opened = TypeVar("Opened")

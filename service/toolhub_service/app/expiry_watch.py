@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from toolhub_service.app.certificates import LiveCertificates, Validity
-from toolhub_service.app.wiring_telemetry import Observing
+from toolhub_service.app.wiring.telemetry import Observing
 from toolhub_service.domain.ports import Clock
 
 _DAY_S: Final = 86_400.0

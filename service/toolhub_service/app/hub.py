@@ -6,11 +6,9 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from toolhub_service.app.deps import Deps, make_deps
-from toolhub_service.app.policy_files import PolicyFile
-from toolhub_service.app.source_runtime import ConfiguredSources, SourceRuntime
-from toolhub_service.app.wiring_audit import make_access, open_audit
-from toolhub_service.app.wiring_calls import (
+from toolhub_service.app.files.policy_files import PolicyFile
+from toolhub_service.app.wiring.audit import make_access, open_audit
+from toolhub_service.app.wiring.calls import (
     LongWork,
     make_approvals,
     make_budgets,
@@ -18,25 +16,27 @@ from toolhub_service.app.wiring_calls import (
     make_pipeline,
     make_webhook,
 )
-from toolhub_service.app.wiring_credentials import make_vault
-from toolhub_service.app.wiring_identity import Credentials, make_credentials
-from toolhub_service.app.wiring_mcp import Mcp, McpAccess, make_engine, make_login_pages, make_mcp
-from toolhub_service.app.wiring_server import (
+from toolhub_service.app.wiring.credentials import make_vault
+from toolhub_service.app.wiring.deps import Deps, make_deps
+from toolhub_service.app.wiring.identity import Credentials, make_credentials
+from toolhub_service.app.wiring.mcp import Mcp, McpAccess, make_engine, make_login_pages, make_mcp
+from toolhub_service.app.wiring.server import (
     make_policy_file,
     make_server,
     make_sourcing,
 )
-from toolhub_service.app.wiring_storage import Storage, make_storage, storage_terms
-from toolhub_service.app.wiring_stores import Stores, make_artifacts, make_blobs, make_stores
-from toolhub_service.app.wiring_telemetry import Observing
-from toolhub_service.app.wiring_tools import Searching, Toolbox, make_searching, make_toolbox, make_workspaces
+from toolhub_service.app.wiring.source_runtime import ConfiguredSources, SourceRuntime
+from toolhub_service.app.wiring.storage import Storage, make_storage, storage_terms
+from toolhub_service.app.wiring.stores import Stores, make_artifacts, make_blobs, make_stores
+from toolhub_service.app.wiring.telemetry import Observing
+from toolhub_service.app.wiring.tools import Searching, Toolbox, make_searching, make_toolbox, make_workspaces
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import Adapter, Clock
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.identity.api_keys import KnownKeys
 from toolhub_service.policy.snapshot import LivePolicy
-from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.pipeline import Pipeline
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.log import ChainedAuditLog

@@ -12,14 +12,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import IO
 
-from toolhub_service.app.deps import SystemClock
-from toolhub_service.app.files import edited
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.policy_files import configured_sources, known_names
-from toolhub_service.app.wiring_audit import audit_log_of
-from toolhub_service.app.wiring_tools import Toolbox, open_toolbox
+from toolhub_service.app.files.editing import edited
+from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.files.policy_files import configured_sources, known_names
+from toolhub_service.app.wiring.audit import audit_log_of
+from toolhub_service.app.wiring.deps import SystemClock
+from toolhub_service.app.wiring.tools import Toolbox, open_toolbox
 from toolhub_service.domain.call import Call, ExecContext, PlannedCall, Principal
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, EventType, Verification
 from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.json import JsonValue

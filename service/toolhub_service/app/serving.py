@@ -15,14 +15,14 @@ from itertools import islice
 from tempfile import TemporaryDirectory
 
 from toolhub_service.app.expiry_watch import ClockWatch, ExpiryWatch
-from toolhub_service.app.file_modes import FilesLoose, problem_of
+from toolhub_service.app.files.key_file import KeyFile, KeyFileInvalid, KeyUses
+from toolhub_service.app.files.modes import FilesLoose, problem_of
+from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.files.policy_files import ShadowFile, known_names
 from toolhub_service.app.hub import Hub, open_hub
 from toolhub_service.app.key_care import KeyCare
-from toolhub_service.app.key_file import KeyFile, KeyFileInvalid, KeyUses
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.policy_files import ShadowFile, known_names
 from toolhub_service.budget.breaker import BreakerState
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.policy.parsing import unmatched

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from toolhub_service.app.deps import SystemClock
 from toolhub_service.app.offline import policy_file_of, policy_of
-from toolhub_service.app.wiring_identity import issuer_terms
+from toolhub_service.app.wiring.deps import SystemClock
+from toolhub_service.app.wiring.identity import issuer_terms
 from toolhub_service.domain.call import Role
 from toolhub_service.identity.keys import FetchFailed
 from toolhub_service.identity.token import (

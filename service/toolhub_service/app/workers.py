@@ -18,9 +18,9 @@ from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from toolhub_service.app.file_modes import check_files
+from toolhub_service.app.files.modes import check_files
 from toolhub_service.app.listening import host_and_port, listening_of
-from toolhub_service.app.wiring_telemetry import MULTIPROCESS_VARIABLE, metrics_hosts, start_endpoint
+from toolhub_service.app.wiring.telemetry import MULTIPROCESS_VARIABLE, metrics_hosts, start_endpoint
 from toolhub_service.settings.document import Settings
 from toolhub_service.telemetry.counters import scraped
 from toolhub_service.telemetry.metrics import MetricsEndpoint

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from enum import Enum
 
 from toolhub_service.budget.terms import BreakerTerms
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 
 _FAILURES = frozenset(
     {

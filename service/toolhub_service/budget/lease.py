@@ -18,7 +18,7 @@ from toolhub_service.budget.concurrency import Slots
 from toolhub_service.budget.limits import Counter, Due, RequestCalls, RequestKey
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import Call, Mode, PlannedCall
-from toolhub_service.domain.errors import KEY_SENT, ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import KEY_SENT, ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
 
 # Until when a call may run.

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from toolhub_service.budget.concurrency import Slots
 from toolhub_service.domain.call import Call, Mode
-from toolhub_service.domain.errors import LONGEST_WAIT_S, ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import LONGEST_WAIT_S, ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.verdict import ExhaustedLimit, Limit, SharedCounts, Taken
 
 # A bounded memory of counters: when it is full, the least recently used idle one is dropped.

@@ -16,10 +16,11 @@ from google.protobuf.json_format import MessageToDict
 
 from toolhub.v1 import call_pb2, error_pb2, job_state_pb2, plan_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.arguments import read_arguments
-from toolhub_service.cli.client import Connection, connected_by, connection_options, status_of
 from toolhub_service.cli.completion import complete_argument, complete_tool
-from toolhub_service.cli.output import (
+from toolhub_service.cli.connection.client import Connection, connected_by, connection_options, status_of
+from toolhub_service.cli.plans import remember_plan, whole_digest
+from toolhub_service.cli.terminal.arguments import read_arguments
+from toolhub_service.cli.terminal.output import (
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
     Command,
@@ -33,8 +34,7 @@ from toolhub_service.cli.output import (
     print_text,
     styled,
 )
-from toolhub_service.cli.plans import remember_plan, whole_digest
-from toolhub_service.cli.progress import ProgressBar
+from toolhub_service.cli.terminal.progress import ProgressBar
 
 # Display of results and plans: the value, its evidence, and for a refusal what would help.
 

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from toolhub_service.cli.output import print_text
+from toolhub_service.cli.terminal.output import print_text
 from toolhub_service.guards.foreign_text import on_one_line
 
 if TYPE_CHECKING:
-    from toolhub_service.cli.client import Connection
+    from toolhub_service.cli.connection.client import Connection
 
 _TIMEOUT_S = 1.0
 _TIMEOUT_MAX_S = 600.0
@@ -60,9 +60,15 @@ def _completing(
 
     @wraps(ask)
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from toolhub_service.cli.chosen_context import completed
-        from toolhub_service.cli.client import connected_by
-        from toolhub_service.cli.hub_options import BY_DEFAULT, BY_ENVIRONMENT, DEFAULT_ADDRESS, OPTIONS, TYPED
+        from toolhub_service.cli.connection.chosen_context import completed
+        from toolhub_service.cli.connection.client import connected_by
+        from toolhub_service.cli.connection.hub_options import (
+            BY_DEFAULT,
+            BY_ENVIRONMENT,
+            DEFAULT_ADDRESS,
+            OPTIONS,
+            TYPED,
+        )
 
         # click resolves neither environment variables nor defaults while it completes.
         given: dict[str, tuple[Any, int]] = dict.fromkeys(OPTIONS, (None, BY_DEFAULT))
@@ -105,8 +111,8 @@ def _fitting(found: Items, incomplete: str) -> list[CompletionItem]:
 def complete_tool(connection: Connection) -> Items:
     """Tools that the caller may list, each with the first sentence of its description."""
     from toolhub.v1 import tool_service_pb2 as pb
-    from toolhub_service.cli.client import PAGE_MAX
-    from toolhub_service.cli.output import first_line
+    from toolhub_service.cli.connection.client import PAGE_MAX
+    from toolhub_service.cli.terminal.output import first_line
 
     for page in connection.pages(connection.tools.ListTools, pb.ListToolsRequest(page_size=PAGE_MAX)):
         for tool in page.tools:
@@ -118,8 +124,8 @@ def complete_skill(connection: Connection) -> Items:
     """Skills that the caller may use, each with the first sentence of its description."""
     from toolhub.v1 import tool_pb2
     from toolhub.v1 import tool_service_pb2 as pb
-    from toolhub_service.cli.client import PAGE_MAX
-    from toolhub_service.cli.output import first_line
+    from toolhub_service.cli.connection.client import PAGE_MAX
+    from toolhub_service.cli.terminal.output import first_line
 
     where = tool_pb2.ToolFilter(kinds=[tool_pb2.TOOL_KIND_SKILL])
     request = pb.ListToolsRequest(filter=where, page_size=PAGE_MAX)
@@ -133,7 +139,7 @@ def complete_skill(connection: Connection) -> Items:
 def complete_tag(connection: Connection) -> Items:
     """Tags of the tools that the caller may list, each with how many tools have it."""
     from toolhub.v1 import tool_service_pb2 as pb
-    from toolhub_service.cli.client import PAGE_MAX
+    from toolhub_service.cli.connection.client import PAGE_MAX
 
     pages = connection.pages(connection.tools.ListTools, pb.ListToolsRequest(page_size=PAGE_MAX))
     counts = Counter(tag for page in pages for tool in page.tools for tag in tool.tags)
@@ -148,7 +154,7 @@ def complete_argument(context: click.Context, parameter: click.Parameter, incomp
 
     def arguments(connection: Connection) -> Items:
         from toolhub.v1 import tool_service_pb2 as pb
-        from toolhub_service.cli.output import first_line
+        from toolhub_service.cli.terminal.output import first_line
 
         spec = connection.call(connection.tools.GetTool, pb.GetToolRequest(name=tool)).tool
         for name, declared in json.loads(spec.input_schema_json or b"{}").get("properties", {}).items():
@@ -173,7 +179,7 @@ def complete_approval(connection: Connection) -> Items:
 def complete_job(connection: Connection) -> Items:
     """The newest jobs, each with its tool and state."""
     from toolhub.v1 import job_service_pb2 as pb
-    from toolhub_service.cli.output import enum_name
+    from toolhub_service.cli.terminal.output import enum_name
 
     for job in connection.call(connection.jobs.ListJobs, pb.ListJobsRequest(page_size=_ITEMS_MAX)).jobs:
         yield job.job_id, f"{job.tool} {enum_name(job.status, 'state').lower()}"
@@ -193,7 +199,7 @@ def complete_artifact(connection: Connection) -> Items:
 def complete_source(connection: Connection) -> Items:
     """Sources of the running hub, each with its state."""
     from toolhub.v1 import registry_service_pb2 as pb
-    from toolhub_service.cli.output import enum_name
+    from toolhub_service.cli.terminal.output import enum_name
 
     for status in connection.call(connection.registry.ListSources, pb.ListSourcesRequest()).sources:
         yield status.source, enum_name(status, "state").lower()
@@ -204,7 +210,7 @@ def complete_pinned(connection: Connection) -> Items:
     """Tools with pins, each with the pin's state; those that wait for a decision first."""
     from toolhub.v1 import pin_pb2
     from toolhub.v1 import registry_service_pb2 as pb
-    from toolhub_service.cli.output import enum_name
+    from toolhub_service.cli.terminal.output import enum_name
 
     found: dict[str, str] = {}
     # Pending ones first, because users decide on those.

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from toolhub_service.cli.output import (
+from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
     explaining,
     json_option,
@@ -24,7 +25,6 @@ from toolhub_service.cli.output import (
     text_option,
     wants_json,
 )
-from toolhub_service.cli.root import SuggestingGroup
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import SettingsInvalid, load_settings
 

@@ -14,8 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from toolhub.v1 import credential_service_pb2 as pb
-from toolhub_service.cli.client import Connection, connected_by, connection_options
-from toolhub_service.cli.output import (
+from toolhub_service.cli.connection.client import Connection, connected_by, connection_options
+from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.cli.terminal.output import (
     enum_name,
     footnote,
     message_as_json,
@@ -27,8 +28,7 @@ from toolhub_service.cli.output import (
     utc,
     wants_json,
 )
-from toolhub_service.cli.questions import ask
-from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.cli.terminal.questions import ask
 
 _VALUE_MAX_CHARS = 16 * 1024
 LOGIN_S = 600.0

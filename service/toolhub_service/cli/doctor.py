@@ -12,16 +12,16 @@ import click
 from google.protobuf.json_format import MessageToDict
 
 from toolhub_service import __version__
-from toolhub_service.cli.channel import is_absent
-from toolhub_service.cli.client import (
+from toolhub_service.cli.config import read_settings, settings_options
+from toolhub_service.cli.connection.channel import is_absent
+from toolhub_service.cli.connection.client import (
     HubRefused,
     HubUnreachable,
     connected_by,
     connection_options,
 )
-from toolhub_service.cli.config import read_settings, settings_options
 from toolhub_service.cli.health import entrances, server_info
-from toolhub_service.cli.output import (
+from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
     counted,
     enum_name,
@@ -33,7 +33,7 @@ from toolhub_service.cli.output import (
     text_option,
     wants_json,
 )
-from toolhub_service.cli.progress import amount
+from toolhub_service.cli.terminal.progress import amount
 
 if TYPE_CHECKING:
     from toolhub.v1 import source_pb2
@@ -171,10 +171,10 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
 
 
 async def _examine(settings: Settings, config_file: Path | None) -> list[Finding]:
-    from toolhub_service.app.deps import make_ladder
     from toolhub_service.app.doctor.configuration import settings_checks
     from toolhub_service.app.doctor.machine import machine_checks, sandbox_check, scripts_check
-    from toolhub_service.app.paths import Paths
+    from toolhub_service.app.files.paths import Paths
+    from toolhub_service.app.wiring.deps import make_ladder
     from toolhub_service.sandbox.script_python import ScriptPython
 
     paths = Paths(settings)

@@ -16,7 +16,8 @@ from toolhub_service.app.installation import (
     is_installed,
     requirements_of,
 )
-from toolhub_service.cli.output import (
+from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
     explaining,
     footnote,
@@ -26,7 +27,6 @@ from toolhub_service.cli.output import (
     text_option,
     wants_json,
 )
-from toolhub_service.cli.root import SuggestingGroup
 
 
 @click.group(cls=SuggestingGroup)

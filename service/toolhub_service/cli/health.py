@@ -13,8 +13,9 @@ import grpc
 from google.protobuf.json_format import MessageToDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from toolhub_service.cli.channel import Endpoint, endpoint, is_absent
-from toolhub_service.cli.client import (
+from toolhub_service.cli.config import read_settings, settings_options
+from toolhub_service.cli.connection.channel import Endpoint, endpoint, is_absent
+from toolhub_service.cli.connection.client import (
     Connection,
     HubUnreachable,
     connected,
@@ -22,8 +23,7 @@ from toolhub_service.cli.client import (
     connection_options,
     status_of,
 )
-from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import (
+from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
     explaining,
     note,

@@ -15,11 +15,12 @@ import click
 from toolhub.v1 import call_pb2, tool_pb2
 from toolhub.v1 import job_service_pb2 as job_pb
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.arguments import read_arguments
 from toolhub_service.cli.call import request_options, show_plan, show_result, typed_context
-from toolhub_service.cli.client import connected_by, connection_options
-from toolhub_service.cli.job_watch import watch_to_the_end
-from toolhub_service.cli.output import (
+from toolhub_service.cli.connection.client import connected_by, connection_options
+from toolhub_service.cli.jobs.watch import watch_to_the_end
+from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.cli.terminal.arguments import read_arguments
+from toolhub_service.cli.terminal.output import (
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
     asks_for_data,
@@ -31,8 +32,7 @@ from toolhub_service.cli.output import (
     print_text,
     styled,
 )
-from toolhub_service.cli.progress import ProgressBar
-from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.cli.terminal.progress import ProgressBar
 
 _TOOL: Final = "core/program.run"
 _FORMATS: Final = {"python": pb.EXPORT_FORMAT_PYTHON_STUBS, "typescript": pb.EXPORT_FORMAT_TYPESCRIPT}

@@ -14,9 +14,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub.v1 import tool_pb2
-from toolhub_service.cli.client import connected_by, connection_options
 from toolhub_service.cli.completion import complete_tool
-from toolhub_service.cli.output import (
+from toolhub_service.cli.connection.client import connected_by, connection_options
+from toolhub_service.cli.terminal.output import (
     counted,
     enum_name,
     footnote,

@@ -14,10 +14,10 @@ import grpc
 from toolhub.v1 import call_pb2, result_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.cli.call import request_id_option, typed_context
-from toolhub_service.cli.client import Connection, address_options, connected_by, status_of
-from toolhub_service.cli.lost_answers import is_lost, lost_text
-from toolhub_service.cli.output import EXIT_INTERRUPTED, EXIT_REFUSED, print_json_line
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.cli.connection.client import Connection, address_options, connected_by, status_of
+from toolhub_service.cli.connection.lost_answers import is_lost, lost_text
+from toolhub_service.cli.terminal.output import EXIT_INTERRUPTED, EXIT_REFUSED, print_json_line
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.faces.countbot import NAME as COUNTBOT
 from toolhub_service.faces.countbot import countbot

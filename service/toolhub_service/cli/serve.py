@@ -9,92 +9,21 @@ import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import click
 
 from toolhub_service import __version__
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.output import print_line
+from toolhub_service.cli.start_refusals import refusals, start_refusal
+from toolhub_service.cli.terminal.output import print_line
 
 if TYPE_CHECKING:
-    from toolhub_service.domain.errors import ToolFailure
     from toolhub_service.settings.document import Settings
 
 
 # The interpreter switches threads every 5 ms by default, for which the event loop would wait after each of its steps
 # while a thread computes. Beside 8 callers a call switches threads 17 times with either interval.
 SWITCH_INTERVAL_S = 0.0005
-
-# Why a hub does not start, in one line: which file, server or setting, and what to do. Refusals name no path and no
-# address, because callers of a running hub read them; the operator who starts the hub needs both.
-
-_DAMAGED = (
-    "It is damaged. Keep a copy and restore it from a backup; or move audit.db*, audit-checkpoints.jsonl and a copy of "
-    "audit.key away together, and begin a new log with `toolhub audit begin`"
-)
-_UNUSABLE = "Check the folder's free space, owner and mode"
-
-
-def start_refusal(refused: Exception, settings: Settings) -> str:
-    """Return one line about an exception that prevents a start and is not a defect."""
-    from toolhub_service.domain.errors import ToolFailure
-
-    if isinstance(refused, ToolFailure):
-        return _tool_failure(refused, settings)
-    if not isinstance(refused, OSError):
-        return str(refused)
-    if refused.errno is None:  # raised by the hub, with its own message
-        advice = "Find what listens there (`ss -ltnp`), or use another address with --listen."
-        return f"{refused}. {advice}" if str(refused).startswith("cannot listen on") else str(refused)
-    return f"{refused.filename or 'the system'}: {refused.strerror}. {_advice_for(refused, settings)}"
-
-
-def _tool_failure(refused: ToolFailure, settings: Settings) -> str:
-    from toolhub_service.app.paths import Paths
-
-    error = refused.error
-    details = error.details
-    if details.get("component") == "audit" and not settings.stores.postgres_url:
-        return _audit_failure(refused.__cause__, Paths(settings).audit)
-    reason = details.get("reason")
-    if details.get("store") == "redis":
-        shown = _without_credentials(settings.stores.redis_url)
-        return f"The Redis of stores.redis_url, {shown}, cannot be used: {reason}. Start it, or correct the URL."
-    if details.get("store") == "postgres":
-        place = details.get("server")
-        return (
-            f"The PostgreSQL of stores.postgres_url, {place}, cannot be used: {reason}. Start it, or correct the URL."
-        )
-    if details.get("errno") and not reason:
-        return f"{error.message} ({details['errno']}; artifacts: {Paths(settings).artifacts})"
-    return f"{error.message} Reason: {reason}." if reason else error.message
-
-
-def _audit_failure(cause: BaseException | None, file: Path) -> str:
-    import sqlite3
-
-    if not isinstance(cause, sqlite3.Error | OSError):  # refused by the writer's thread, which logs the cause
-        return f"The audit log {file} cannot be written; `audit_write_failed` above says why. {_UNUSABLE}."
-    is_damaged = isinstance(cause, sqlite3.DatabaseError) and not isinstance(cause, sqlite3.OperationalError)
-    return f"The audit log {file} cannot be used: {cause}. {_DAMAGED if is_damaged else _UNUSABLE}."
-
-
-def _without_credentials(url: str) -> str:
-    """Return the address of a server, without user and password."""
-    parts = urlsplit(url)
-    return parts.netloc.rpartition("@")[2] or parts.path
-
-
-def _advice_for(refused: OSError, settings: Settings) -> str:
-    from toolhub_service.app.paths import Paths
-
-    folder = Paths(settings).data_dir.absolute()
-    if refused.filename and Path(refused.filename).absolute().is_relative_to(folder):
-        return (
-            "The hub keeps its files there: check the folder's owner and mode, or use another folder with --data-dir."
-        )
-    return "Check it, or name another one in the configuration."
 
 
 @click.command()
@@ -129,7 +58,7 @@ def serve(listen: str, workers: int | None, config_file: Path | None, data_dir: 
 
 
 def _run(settings: Settings, config_file: Path | None, data_dir: Path | None) -> None:
-    from toolhub_service.app.file_modes import check_files
+    from toolhub_service.app.files.modes import check_files
     from toolhub_service.app.hub import Hub
     from toolhub_service.app.serving import serve as serve_hub
     from toolhub_service.app.workers import READY, worker_number
@@ -189,7 +118,7 @@ def greet(
 
 def _shared_mcp(settings: Settings) -> tuple[int, str]:
     """Return (port, problem) of the endpoint that all workers serve: as configured, because each binds it itself."""
-    from toolhub_service.mcp_server.listener import NOT_INSTALLED, is_installed
+    from toolhub_service.mcp_server.http.listener import NOT_INSTALLED, is_installed
 
     mcp = settings.server.mcp
     if not mcp.enabled or mcp.listen.endswith(":0"):
@@ -201,7 +130,7 @@ def _mcp_words(settings: Settings, port: int, problem: str) -> str:
     """Return where MCP is served, and what to paste into a client; or why it is not."""
     if problem:
         return problem
-    from toolhub_service.cli.mcp_clients import http_entry, mcp_url
+    from toolhub_service.cli.mcp.clients import http_entry, mcp_url
 
     url = mcp_url(settings, port)
     entry = http_entry(url, "" if "insecure-local" in settings.auth.modes else "KEY")
@@ -212,7 +141,7 @@ def _print_stopped(settings: Settings) -> None:
     """For a person at a terminal, where the log is for one too."""
     if not sys.stderr.isatty() or settings.logs.format == "json":
         return
-    from toolhub_service.app.paths import Paths
+    from toolhub_service.app.files.paths import Paths
 
     stores = settings.stores
     are_here = stores.kind == "sqlite" and not (stores.postgres_url or stores.redis_url)
@@ -222,7 +151,7 @@ def _print_stopped(settings: Settings) -> None:
 
 def client_environment(settings: Settings, address: str) -> str:
     """Return what a client of this machine sets before its command."""
-    from toolhub_service.cli.channel import DEFAULT_ADDRESS
+    from toolhub_service.cli.connection.channel import DEFAULT_ADDRESS
 
     tls = settings.server.tls
     address = _certified(settings, address)
@@ -256,17 +185,3 @@ def _program() -> str:
     """Return how this program can be called again from here."""
     called = Path(sys.argv[0])
     return str(called) if called.name == "toolhub" and not called.is_absolute() else "toolhub"
-
-
-def refusals() -> tuple[type[Exception], ...]:
-    """Return exceptions that prevent a start and are not defects."""
-    from toolhub_service.app.file_modes import FilesLoose
-    from toolhub_service.app.files import SecretFileInvalid
-    from toolhub_service.app.key_file import KeyFileInvalid
-    from toolhub_service.app.listening import ListenRefused
-    from toolhub_service.app.serving import StartRefused
-    from toolhub_service.domain.errors import HubFailure, ToolFailure
-    from toolhub_service.settings.loading import SettingsInvalid
-
-    known = (OSError, FilesLoose, KeyFileInvalid, ListenRefused, SecretFileInvalid, SettingsInvalid, StartRefused)
-    return (*known, HubFailure, ToolFailure)

@@ -14,9 +14,18 @@ import grpc
 
 from toolhub.v1 import registry_service_pb2, source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.client import PAGE_MAX, Connection, HubRefused, connected_by, connection_options, status_of
 from toolhub_service.cli.completion import complete_source, complete_tag, complete_tool
-from toolhub_service.cli.output import (
+from toolhub_service.cli.connection.client import (
+    PAGE_MAX,
+    Connection,
+    HubRefused,
+    connected_by,
+    connection_options,
+    status_of,
+)
+from toolhub_service.cli.registry import register, snapshot, state_name, state_text, unregister
+from toolhub_service.cli.root import SuggestingGroup
+from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
     counted,
     first_line,
@@ -35,8 +44,6 @@ from toolhub_service.cli.output import (
     text_option,
     wants_json,
 )
-from toolhub_service.cli.registry import register, snapshot, state_name, state_text, unregister
-from toolhub_service.cli.root import SuggestingGroup
 
 
 def _knows_sources(connection: Connection, sources: Sequence[str], *, is_empty: bool) -> bool:

@@ -12,7 +12,7 @@ from toolhub_service.credentials.secret import Envelopes, PerUserTerms, Secret, 
 from toolhub_service.credentials.token_requests import TIMEOUT_S, GrantRefused, TokenRequests, Unanswered, Unreachable
 from toolhub_service.domain.call import Principal, SubjectToken
 from toolhub_service.domain.credential import CredentialKey, CredentialState, CredentialStore, StoredCredential
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Clock, Randomness
 
 LEASE_MS: Final = int(3 * TIMEOUT_S * 1_000)

@@ -29,8 +29,8 @@ from toolhub_service.credentials.secret import (
 )
 from toolhub_service.credentials.token_requests import GrantRefused, TokenRequests, Unanswered, Unreachable, checked
 from toolhub_service.domain.credential import CredentialKey
-from toolhub_service.domain.errors import HubFailure
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.reasons import Reason
 
 LOGIN_S: Final = 600
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from toolhub_service.credentials.sealing import SealBroken, SealingKeys
 from toolhub_service.domain.credential import CredentialKind, CredentialState, StoredCredential
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.source import OPERATORS_LOGIN
 
 T = TypeVar("T")

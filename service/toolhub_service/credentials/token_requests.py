@@ -17,13 +17,13 @@ import orjson
 from toolhub_service.credentials.answers import TOKEN_MAX_CHARS, access_token_in, lifetime_s, scope_of, text_in
 from toolhub_service.credentials.secret import ClientAt, OAuthSettings, PerUserTerms, Secret
 from toolhub_service.domain.call import SubjectToken
-from toolhub_service.domain.errors import WAS_SENT, ToolFailure
-from toolhub_service.domain.http_status import Processing, processing_of
+from toolhub_service.domain.errors.failure import WAS_SENT, ToolFailure
+from toolhub_service.domain.errors.http_status import Processing, processing_of
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.egress.client import EgressClient, HttpRequest
+from toolhub_service.egress.transport import GuardedTransport, SystemResolver
 from toolhub_service.guards.urls import ParsedUrl, parse_url
 from toolhub_service.schema.repaired_json import loads_repaired
-from toolhub_service.tools.egress.client import EgressClient, HttpRequest
-from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
 
 TIMEOUT_S: Final = 10.0
 _ANSWER_MAX_BYTES: Final = 256 * 1024

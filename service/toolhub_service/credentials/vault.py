@@ -36,9 +36,9 @@ from toolhub_service.domain.credential import (
     CredentialStore,
     StoredCredential,
 )
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure, refuse
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.ports import Clock, Randomness
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.guards.headers import check_request_headers
 
 VALUE_MAX_CHARS: Final = 8_000

@@ -12,7 +12,7 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import IdentityEnum, ToolSpec

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from toolhub_service.domain.call import Owners
-from toolhub_service.domain.error_kinds import ErrorKind
+from toolhub_service.domain.errors.kinds import ErrorKind
 
 
 class EventType(Enum):

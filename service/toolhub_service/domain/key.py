@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from toolhub_service.domain.errors import LONGEST_WAIT_S, ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import LONGEST_WAIT_S, ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import ToolResult
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from toolhub_service.domain.call import Call, GrantedCall, PlannedCall, Preconditions, Principal
-from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter, Verification
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.key import EffectKey, KeyRecord

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import IdentityEnum, ToolSpec
 from toolhub_service.domain.verdict import Verdict
@@ -37,6 +37,19 @@ class Chunk(msgspec.Struct, frozen=True):
     data: bytes
     stream: str = "stdout"
     """Which output it belongs to: `stdout`, `stderr`, `rows`."""
+
+
+class SilentSink:
+    """Discards events: a unary call has no listener."""
+
+    def progress(self, progress: Progress) -> None:
+        """Dropped."""
+
+    def chunk(self, chunk: Chunk) -> None:
+        """Dropped: the result contains the whole output."""
+
+
+SILENT = SilentSink()
 
 
 # The state of a job (AIP-216), and a job as results refer to it.

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.json import JsonValue
 
 # What a verdict allows in detail: the values that guards use and tools enforce at I/O time.
@@ -159,6 +159,17 @@ class Verdict(msgspec.Struct, frozen=True):
     @property
     def allows(self) -> bool:
         return self.effect is Effect.ALLOW
+
+    def refusal_details(self) -> dict[str, JsonValue]:
+        """Return the details of the error that refuses a call by this verdict."""
+        details: dict[str, JsonValue] = {
+            **self.details,
+            "rule_id": self.rule_id,
+            "policy_revision": self.policy_revision,
+        }
+        if self.remedy:
+            details["remedy"] = self.remedy
+        return details
 
 
 # The port of counters that all hubs share: rate and quota, by limit id.

@@ -36,7 +36,7 @@ from docket.dependencies import Dependency
 from key_value.aio.stores.memory import MemoryStore
 from redis.exceptions import RedisError
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.engines.inprocess import Run, Runs
 
 # Changes to docket in the hub's process. docket opens a connection for every command in flight, and redis-py refuses

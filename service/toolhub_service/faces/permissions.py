@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, EXECUTE_COMMAND, NETWORK, READ_FS, WRITE_FS
 from toolhub_service.guards.command_grammar import SAFE_COMMANDS
 from toolhub_service.guards.dangerous_commands import runs_others

@@ -18,10 +18,10 @@ from typing import Any, Final
 import msgspec
 
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, Violation
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolError, Violation
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink, Invoker
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import Plan, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 

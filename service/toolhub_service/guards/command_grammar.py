@@ -15,7 +15,7 @@ from typing import NoReturn
 import msgspec
 import re2
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.verdict import CommandRule, FlagRule
 
 # Commands that only read or compute, as rules that a policy may enable.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.verdict import CommandRule, DeniedCommand
 from toolhub_service.guards.command_grammar import CheckedCommand, Grammar, compiles
 from toolhub_service.guards.dangerous_commands import danger_of

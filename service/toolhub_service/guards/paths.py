@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 
 # A folder name for every id: different ids never share a folder, whatever characters they consist of.
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Final
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.statement import QUERY, WRITES, Statement
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql_characters import check_characters

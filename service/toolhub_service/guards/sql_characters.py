@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import Final
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.guards.foreign_text import is_hidden
 
 _SUSPECTS: Final = re.compile(r"\r(?!\n)|[^\n\r\t -~]")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.statement import QUERY, WRITES, Statement
 from toolhub_service.guards.sql_functions import SQLITE_FUNCTIONS
 

@@ -22,7 +22,7 @@ from urllib.parse import quote, urljoin
 import idna
 import msgspec
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import Networks, is_allowed
 from toolhub_service.guards.secret_patterns import is_secret_name

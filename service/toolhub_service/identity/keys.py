@@ -15,14 +15,14 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple, Protocol
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.egress.client import EgressClient, HttpRequest
+from toolhub_service.egress.transport import GuardedTransport, SystemResolver
 from toolhub_service.guards.urls import ParsedUrl, parse_url
 from toolhub_service.identity.token import IssuerTerms
 from toolhub_service.schema import strict_json
-from toolhub_service.tools.egress.client import EgressClient, HttpRequest
-from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
 
 NOT_INSTALLED: Final = "tokens need the extra `oidc`: toolhub extras install oidc"
 

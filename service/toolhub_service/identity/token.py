@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolhub_service.domain.call import Principal, Role
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.schema import strict_json
 
 TOKEN_MAX_CHARS: Final = 16 * 1024

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final, cast
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.artifacts.service import Artifacts
 
 EMBEDDED_MAX_BYTES: Final = 512 * 1024
 """Limit of bytes from artifacts in one answer: an answer is one event, of which clients accept 1 MiB."""

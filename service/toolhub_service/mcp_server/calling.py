@@ -22,7 +22,7 @@ from msgspec import structs
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.domain.tool import ToolSpec
@@ -45,7 +45,7 @@ from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import FIND_IT, Offer, lasts
 from toolhub_service.mcp_server.relay import Client, Relay
 from toolhub_service.mcp_server.tasks import Tasks, declares_tasks
-from toolhub_service.runtime.approval_refusals import AGAIN
+from toolhub_service.runtime.approvals.refusals import AGAIN
 from toolhub_service.runtime.attach_evidence import cut_to
 from toolhub_service.runtime.route import not_found
 from toolhub_service.schema import canonical_json

@@ -15,12 +15,12 @@ from msgspec import structs
 
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call, ExecContext, Mode, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
 from toolhub_service.guards.foreign_text import on_one_line
-from toolhub_service.registry.export import Dialect
+from toolhub_service.registry.export.definitions import Dialect
 from toolhub_service.schema import canonical_json, strict_json
 
 Context = ServerRequestContext[Any, Any]

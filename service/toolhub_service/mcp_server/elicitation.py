@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 from mcp.shared.exceptions import MCPError
 
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.mcp_server.calls import Context
 
 _NOTHING_ASKED: Final[Any] = {"type": "object", "properties": {}}

@@ -41,9 +41,9 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolError, ToolFailure
 from toolhub_service.guards.foreign_text import has_controls
-from toolhub_service.mcp_server.admission import CALLER, PRINCIPAL, AccessRefused
+from toolhub_service.mcp_server.caller import CALLER, PRINCIPAL, AccessRefused
 from toolhub_service.mcp_server.calling import Calling, answered
 from toolhub_service.mcp_server.calls import Context, failed
 from toolhub_service.mcp_server.changes import Changes

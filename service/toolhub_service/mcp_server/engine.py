@@ -11,11 +11,11 @@ from toolhub_service.domain.ports import Clock, Invoker, PolicySource
 from toolhub_service.domain.source import ResourceNews, SourceStatus
 from toolhub_service.mcp_server.login_pages import LoginPages
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.registry.embedding import ToolMeanings
-from toolhub_service.registry.search import ToolSearch
-from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.runtime.jobs.accept import Submission
+from toolhub_service.search.embedding import ToolMeanings
+from toolhub_service.search.search import ToolSearch
 from toolhub_service.telemetry.mcp import McpTelemetry
 
 

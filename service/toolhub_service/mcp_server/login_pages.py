@@ -22,9 +22,9 @@ from urllib.parse import parse_qs
 from toolhub_service.credentials.vault import Vault
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.credential import StoredCredential
-from toolhub_service.domain.errors import HubFailure, ToolFailure
-from toolhub_service.mcp_server.admission import LOGIN_PREFIX as PREFIX
+from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 
+PREFIX: Final = "/login/"
 CALLBACK: Final = f"{PREFIX}callback"
 TICKET_S: Final = 600.0
 TICKETS_MAX: Final = 1_000

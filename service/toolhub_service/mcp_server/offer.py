@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.source import SourceState, known_to
 from toolhub_service.domain.tool import Primitive, ToolSpec, ToolState
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.registry.export import MCP_MAX_CHARS, Dialect, ExportedNames, Exporter, plain_name
-from toolhub_service.registry.stubs import FunctionName
+from toolhub_service.registry.export.definitions import MCP_MAX_CHARS, Dialect, ExportedNames, Exporter, plain_name
+from toolhub_service.registry.export.stubs import FunctionName
 from toolhub_service.schema import canonical_json
 
 EVERY: Final = "*"

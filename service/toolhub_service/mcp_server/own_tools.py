@@ -17,7 +17,7 @@ from mcp_types import INVALID_PARAMS
 from msgspec import Meta, Struct
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.source import known_to
 from toolhub_service.domain.tool import Annotations, ToolSpec, ToolState
@@ -26,11 +26,11 @@ from toolhub_service.mcp_server.calls import Context, failed, is_id, text_of
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import PROGRAM_TOOL, RUN_PROGRAM, Mode, Offer
 from toolhub_service.mcp_server.relay import Client
-from toolhub_service.registry.export import mcp_hints
-from toolhub_service.registry.listing import HitPage, PageRequest, Viewer, search_tools
-from toolhub_service.registry.search import NO_MEANING, ToolFilter
-from toolhub_service.registry.stubs import PYTHON_HEAD, FunctionName, python_modules
+from toolhub_service.registry.export.definitions import mcp_hints
+from toolhub_service.registry.export.stubs import PYTHON_HEAD, FunctionName, python_modules
 from toolhub_service.runtime.jobs.watch import unknown
+from toolhub_service.search.listing import HitPage, PageRequest, Viewer, search_tools
+from toolhub_service.search.search import NO_MEANING, ToolFilter
 
 # What a search answers to a client that writes programs: the tools as functions, in place of names and schemas.
 #

@@ -38,13 +38,13 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from toolhub_service.aio.waits import shield_until_done
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.mcp_server.calls import Context, invoke
-from toolhub_service.runtime.steps import shield_until_done
 
 STATE_PREFIX: Final = "waiting:"
 """Of a request's state that names a call which waits for its client."""

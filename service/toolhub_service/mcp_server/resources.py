@@ -12,7 +12,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from toolhub_service.domain.artifact import Artifact, ArtifactFilter
 from toolhub_service.domain.call import Principal, Role
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.mcp_server.calls import ARTIFACT_URI, META_PREFIX, is_id, resource_link
 from toolhub_service.mcp_server.engine import Engine

@@ -19,7 +19,7 @@ from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 from mcp_types import INVALID_PARAMS
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import Primitive, ToolSpec, ToolState
 from toolhub_service.mcp_server.engine import Engine

@@ -26,7 +26,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult

@@ -11,7 +11,7 @@ import posixpath
 import msgspec
 
 from toolhub_service.domain.call import PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import ArgumentRole, GuardedArgument

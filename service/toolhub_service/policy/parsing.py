@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE
 from toolhub_service.domain.verdict import CommandRule, EgressRule, FlagRule, Sandbox

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from toolhub_service.domain.call import ExecContext, PlannedCall, Role
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ArgumentRole
 from toolhub_service.domain.verdict import Constraints, Effect, Verdict

@@ -22,7 +22,7 @@ from dataclasses import replace
 import msgspec
 
 from toolhub_service.domain.call import PlannedCall, Principal, Role, Tenancy
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.storage import StorageTerms
 from toolhub_service.domain.tool import ToolSpec

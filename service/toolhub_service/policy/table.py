@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 
 from toolhub_service.domain.call import ExecContext
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, ToolSpec, canonical_capabilities
 from toolhub_service.domain.verdict import Constraints, DeniedCommand, Effect, Limit, Verdict

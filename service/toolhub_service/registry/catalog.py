@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.tool import ToolKind, ToolSpec, ToolState
 
 # The grammar of tool names, which names are reserved, and which pairs are too similar to coexist.

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.registry.export import Dialect, reading_of
-from toolhub_service.registry.model_arguments import Reading, restore
+from toolhub_service.registry.export.definitions import Dialect, reading_of
+from toolhub_service.registry.export.model_arguments import Reading, restore
 from toolhub_service.schema import strict_json
 from toolhub_service.schema.compiled import BoundedCache
 from toolhub_service.schema.defaults import ToolSchemas

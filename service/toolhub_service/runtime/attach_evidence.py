@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple, TypeAlias, cast
 
+from toolhub_service.aio.cooperative import in_thread
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import CallObserver, Clock
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, ToolResult
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.runtime.argument_forms import repair_remark
-from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.call_state import CallState, ResultSummary
 from toolhub_service.runtime.failures import mended, redact_text
 from toolhub_service.runtime.record import summarise_result

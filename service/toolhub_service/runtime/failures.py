@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from msgspec import structs
 
-from toolhub_service.domain.errors import IDLE, NOTHING_HAPPENED, ErrorKind, ToolError, Upstream, Violation
+from toolhub_service.domain.errors.failure import IDLE, NOTHING_HAPPENED, ErrorKind, ToolError, Upstream, Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Plan, StepVerdict
 from toolhub_service.guards.secrets import Redactor

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from toolhub_service.budget.lease import effective_deadline_s
 from toolhub_service.domain.call import Call, Mode, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.key import Claim, EffectKey, KeyRecord
 from toolhub_service.domain.ports import Adapter, CallObserver, Clock, KeyStore, Randomness
 from toolhub_service.domain.result import Evidence, EvidenceType, Plan, ToolResult

@@ -1,7 +1,7 @@
 """Processing of large values beside the calls of others: one piece at a time in the process, principals in turn.
 
 Each piece runs in a thread that alternates with the loop in short turns. Its processor time is charged to its principal
-(both registry/cooperative.py): a principal that has used up its allowance is served no faster than its share of a
+(both aio/cooperative.py): a principal that has used up its allowance is served no faster than its share of a
 processor, and work that could not begin soon is refused before any of it is read.
 """
 
@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.aio.cooperative import CpuClock, CpuMeter, CpuShare, in_thread
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.ports import Clock
-from toolhub_service.registry.cooperative import CpuClock, CpuMeter, CpuShare, in_thread
 
 SHARE: Final = 0.5
 """Share of one processor for one principal's large work, once its allowance is used up."""

@@ -23,6 +23,8 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, NoReturn, TypeVar
 
+from toolhub_service.aio.cooperative import in_thread
+from toolhub_service.aio.waits import shield_until_done, until_deadline
 from toolhub_service.budget.lease import too_late, within_budget
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval import ApprovalGate
@@ -36,7 +38,7 @@ from toolhub_service.domain.call import (
     QuestionAsked,
     Suspended,
 )
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job_ports import JobAcceptance, RunningJobs
 from toolhub_service.domain.ports import (
     Adapter,
@@ -47,15 +49,14 @@ from toolhub_service.domain.ports import (
     ForeseeingAdapter,
     PolicySource,
 )
-from toolhub_service.domain.result import Plan, ToolResult
+from toolhub_service.domain.result import SILENT, Plan, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.table import narrowed
-from toolhub_service.registry.cooperative import in_thread
-from toolhub_service.runtime.approval_record import marked_unasked
+from toolhub_service.runtime.approvals.record import marked_unasked
 from toolhub_service.runtime.argument_forms import in_own_words, repair_texts
-from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.attach_evidence import attach_evidence, attach_job, attach_refusal, keep_whole
 from toolhub_service.runtime.call_state import (
     APPLY_DEFAULTS,
@@ -79,13 +80,12 @@ from toolhub_service.runtime.failures import (
     redact_plan,
 )
 from toolhub_service.runtime.idempotency import Idempotency
-from toolhub_service.runtime.inner_refusals import can_wait, verdict_within, what_to_do
+from toolhub_service.runtime.inner.refusals import can_wait, verdict_within, what_to_do
 from toolhub_service.runtime.large_work import LargeWork
 from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.route import Route, Routes, Unread, all_read
 from toolhub_service.runtime.steps import (
-    SILENT,
     Executor,
     apply_defaults,
     approved,
@@ -93,9 +93,7 @@ from toolhub_service.runtime.steps import (
     enforce,
     is_bound,
     is_for_a_person,
-    shield_until_done,
     take_budget,
-    until_deadline,
     validate_input,
     validate_output,
 )

@@ -10,7 +10,7 @@ from hashlib import sha256
 from msgspec import structs
 
 from toolhub_service.domain.call import Mode, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Plan, StepName, StepVerdict

@@ -22,7 +22,7 @@ from itertools import islice
 from time import perf_counter_ns
 
 from toolhub_service.domain.call import Call, GrantedCall, Mode
-from toolhub_service.domain.errors import ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventFilter, EventType
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import AuditLog, CallObserver, Clock

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Adapter, Catalog, PolicySource
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec, ToolState
 from toolhub_service.domain.verdict import Verdict

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine, Generator
-from types import coroutine
-from typing import Any, TypeVar
 
 from msgspec import structs
 
+from toolhub_service.aio.waits import until_deadline
 from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.call import Call, GrantedCall, Mode, PlannedCall, QuestionAsked, Suspended
-from toolhub_service.domain.errors import (
+from toolhub_service.domain.errors.failure import (
     IDLE,
     NOTHING_HAPPENED,
     STOPPED,
@@ -29,13 +27,12 @@ from toolhub_service.domain.errors import (
     ToolFailure,
     refuse,
 )
-from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.key import Claim
 from toolhub_service.domain.ports import Adapter, CallObserver, EventSink, PolicySource, Sleep
-from toolhub_service.domain.result import Chunk, Outcome, Progress
+from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict
-from toolhub_service.runtime.approval_record import reply_to
+from toolhub_service.runtime.approvals.record import reply_to
 from toolhub_service.runtime.call_state import CallState
 from toolhub_service.runtime.failures import outcome_unknown, sent_outcome_unknown
 from toolhub_service.runtime.record import Recorder
@@ -124,19 +121,7 @@ def enforce(planned: PlannedCall, verdict: Verdict) -> None:
         return
     kind = _REFUSALS.get(verdict.effect, verdict.kind)
     message = f"{planned.spec.name}: {verdict.reason}" + (f" {verdict.remedy}" if verdict.remedy else "")
-    raise ToolFailure(ToolError(kind=kind, message=message, details=details_of(verdict)))
-
-
-def details_of(verdict: Verdict) -> dict[str, JsonValue]:
-    """Return the details of a refusal by policy."""
-    details: dict[str, JsonValue] = {
-        **verdict.details,
-        "rule_id": verdict.rule_id,
-        "policy_revision": verdict.policy_revision,
-    }
-    if verdict.remedy:
-        details["remedy"] = verdict.remedy
-    return details
+    raise ToolFailure(ToolError(kind=kind, message=message, details=verdict.refusal_details()))
 
 
 async def take_budget(
@@ -179,76 +164,6 @@ async def take_budget(
 # A retry happens only when the error may pass, the call is safe to repeat and the deadline leaves time. A side effect
 # whose end was not observed is OUTCOME_UNKNOWN, never an error that invites a second run. A question of the tool is
 # passed on.
-
-
-class SilentSink:
-    """Discards events: a unary call has no listener."""
-
-    def progress(self, progress: Progress) -> None:
-        """Dropped."""
-
-    def chunk(self, chunk: Chunk) -> None:
-        """Dropped: the result contains the whole output."""
-
-
-SILENT = SilentSink()
-
-
-# Cleanup that must finish even when its caller is cancelled.
-
-T = TypeVar("T")
-
-
-async def shield_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """Await the work to its end even when the waiting task is cancelled; that cancellation is dropped."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            # The work itself was cancelled, not only the waiting task.
-            if task.cancelled():
-                raise
-    return task.result()
-
-
-# A deadline that costs nothing for work that never waits.
-#
-# `asyncio.timeout_at` creates an object, a timer and an entry in the loop's heap for each use, 7 µs a call, and cannot
-# interrupt work that never yields to the loop. So the work is started first, and a timer is created only at its first
-# wait: from there on it is asyncio's own timeout, in the task that runs the work all along.
-
-Result = TypeVar("Result")
-
-
-async def until_deadline(deadline_s: float, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the work's result. Raises TimeoutError when it still waits at the deadline (loop clock)."""
-    try:
-        awaited = work.send(None)
-    except StopIteration as done:
-        result: Result = done.value
-        return result
-    async with asyncio.timeout_at(deadline_s):
-        return await _delegate(work, awaited)
-
-
-@coroutine
-def _delegate(work: Coroutine[Any, Any, Result], awaited: Any) -> Generator[Any, Any, Result]:
-    """Like `yield from work` for work that has started and waits for `awaited` (PEP 380, by hand)."""
-    try:
-        while True:
-            try:
-                sent = yield awaited
-            except GeneratorExit:
-                work.close()
-                raise
-            except BaseException as thrown:  # noqa: BLE001 - cancellation too is the work's to see
-                awaited = work.throw(thrown)
-            else:
-                awaited = work.send(sent)
-    except StopIteration as done:
-        result: Result = done.value
-        return result
 
 
 class Executor:

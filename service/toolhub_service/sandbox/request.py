@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.verdict import LEVELS, Level, Sandbox
 
 __all__ = ["LEVELS", "Bounds", "Level", "SandboxRequest", "interpreter_reads", "too_weak", "wanted_level"]

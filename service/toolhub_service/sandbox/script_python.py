@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.process import Program, run_process
 from toolhub_service.sandbox.request import SandboxRequest, interpreter_reads

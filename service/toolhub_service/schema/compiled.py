@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import jsonschema_rs
 
-from toolhub_service.domain.errors import ToolFailure, Violation
+from toolhub_service.domain.errors.failure import ToolFailure, Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.schema import violations
 from toolhub_service.schema.canonical_json import NotJson, dumps, measure

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.references import Node, References, step_of
 

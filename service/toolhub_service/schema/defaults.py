@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from msgspec import structs
 
-from toolhub_service.domain.errors import Violation
+from toolhub_service.domain.errors.failure import Violation
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.schema.canonical_json import dumps, measure

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.schema.strict_json import MAX_BYTES, MAX_DEPTH, MAX_INTEGER_DIGITS, lexical_depth, loads

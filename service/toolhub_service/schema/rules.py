@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import jsonschema_rs
 
-from toolhub_service.domain.errors import Violation
+from toolhub_service.domain.errors.failure import Violation
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.schema.references import beside_references, schema_at, step_of

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, NoReturn, cast
 
 import orjson
 
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonValue
 
 # The amount of structure in a JSON text, counted before a parser creates objects from it.

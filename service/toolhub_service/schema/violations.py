@@ -15,7 +15,7 @@ from typing import Any, Final
 import jsonschema_rs
 import msgspec
 
-from toolhub_service.domain.errors import Violation
+from toolhub_service.domain.errors.failure import Violation
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.schema.canonical_json import measure
 from toolhub_service.schema.references import MAX_INSTANCE_DEPTH

@@ -24,7 +24,7 @@ from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Principal, Question
 from toolhub_service.domain.credential import StoredCredential
-from toolhub_service.domain.errors import ToolError, ToolFailure, Violation
+from toolhub_service.domain.errors.failure import ToolError, ToolFailure, Violation
 from toolhub_service.domain.inner_log import KeptCall
 from toolhub_service.domain.job import Job, JobStatus
 from toolhub_service.domain.json import JsonObject, JsonValue

@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from toolhub_service.domain.credential import CredentialKey, StoredCredential
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.stores.codec import UnreadableRecord, decode_credential, encode_credential
 from toolhub_service.stores.record_store import Records, Table, Where
 

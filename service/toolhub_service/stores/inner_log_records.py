@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.inner_log import KeptCall
 from toolhub_service.stores.codec import decode_kept_call, encode_kept_call
 from toolhub_service.stores.record_store import BrokenRecord, Records, Table

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from toolhub_service.domain.call import Owners
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.memory import FoundItem, ItemPage, MemoryItem, MemoryQuota, Scope
+from toolhub_service.search.item_index import Question, Ranking, Term, index_terms
 from toolhub_service.stores.codec import UnreadableRecord, decode_item, encode_item
-from toolhub_service.stores.item_index import Question, Ranking, Term, index_terms
 
 T = TypeVar("T")
 

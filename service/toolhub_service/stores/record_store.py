@@ -18,9 +18,9 @@ import msgspec
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.call import Owners
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.job import Job, JobFilter
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, PinFilter
 from toolhub_service.stores.codec import (
     UnreadableRecord,

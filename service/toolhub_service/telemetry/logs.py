@@ -19,7 +19,7 @@ import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
 from structlog.typing import FilteringBoundLogger
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.guards.foreign_text import escape_hidden
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.trace_context import current_trace_id

@@ -17,8 +17,8 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, make_wsgi_app, values
 
-from toolhub_service.domain.error_spec import StartReason
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.spec import StartReason
 from toolhub_service.domain.result import StepTime
 from toolhub_service.domain.storage import STORAGE_LIMITS
 from toolhub_service.guards.accepting import BACKLOG, Accepted, Acceptor

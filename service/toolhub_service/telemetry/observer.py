@@ -10,7 +10,7 @@ from typing import Any, Final
 from structlog.typing import FilteringBoundLogger
 
 from toolhub_service.domain.call import Call, GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import Job, JobCounts

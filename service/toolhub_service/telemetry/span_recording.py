@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from toolhub_service.domain.error_spec import StartReason
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.spec import StartReason
 
 # How long one export may be retried, and so how long an absent collector can delay the shutdown.
 _EXPORT_S: Final = 3

@@ -33,7 +33,7 @@ from opentelemetry.trace import (
 )
 
 from toolhub_service.domain.call import GrantedCall, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.result import SettledCall, StepName, StepTime
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry import names, trace_context

@@ -13,14 +13,14 @@ from typing_extensions import TypeVar
 
 from toolhub_service.domain.artifact import OCTETS, Artifact, ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call, Question, QuestionAsked, Reply
-from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Evidence, EvidenceType, Progress
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.verdict import Constraints
 from toolhub_service.guards.secrets import Mask
-from toolhub_service.tools.workspace import Workspace
+from toolhub_service.tools.workspace.workspace import Workspace
 
 _DETAILS_MAX_BYTES: Final = 4 * 1024
 

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from msgspec import Meta, structs
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.result import Chunk, EvidenceType
 from toolhub_service.domain.tool import (
     EXECUTE_COMMAND,
@@ -41,7 +41,7 @@ from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.storage.growth import Growth, growth_of
 from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
-from toolhub_service.tools.workspace import Workspace
+from toolhub_service.tools.workspace.workspace import Workspace
 
 _EXCERPT_CHARS = 2000
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.job_ports import JobService
 from toolhub_service.domain.result import EvidenceType

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Protocol
 import msgspec
 from msgspec import Meta
 
-from toolhub_service.domain.errors import ErrorKind, Violation, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, Violation, refuse
 from toolhub_service.domain.memory import MemoryItem, MemoryQuota, MemoryStore, Scope
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import EvidenceType

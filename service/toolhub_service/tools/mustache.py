@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 
 import msgspec
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.tools.step_budget import AT_ONCE_STEPS, StepBudget, weigh
 

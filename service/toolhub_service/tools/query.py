@@ -27,7 +27,7 @@ from jsonpath_rfc9535.segments import JSONPathRecursiveDescentSegment, JSONPathS
 from jsonpath_rfc9535.selectors import FilterSelector
 from jsonpath_rfc9535.tokens import TokenStream
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.tools.step_budget import CHARS_PER_STEP, Language, QueryLimits, StepBudget, weigh
 
 # JSONPath (RFC 9535) with a step for each node visited; its regular expressions (RFC 9485) run in RE2.

@@ -13,9 +13,9 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.aio.threads import to_thread
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.threads import to_thread
 
 AT_ONCE_STEPS: Final = 3_000
 """On the event loop: a few milliseconds."""

@@ -38,7 +38,7 @@ from toolhub_service.domain.tool import (
     ToolSpec,
     ToolState,
 )
-from toolhub_service.registry.schema_repairs import repair
+from toolhub_service.registry.export.schema_repairs import repair
 from toolhub_service.tools.context import Report, ToolContext
 
 

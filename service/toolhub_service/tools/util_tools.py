@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from msgspec import Meta, field
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import EvidenceType

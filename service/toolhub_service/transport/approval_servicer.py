@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from toolhub.v1 import approval_service_pb2 as pb
 from toolhub.v1 import approval_service_pb2_grpc
 from toolhub_service.domain.approval import ApprovalFilter
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.runtime.approval_watch import ApprovalNews
-from toolhub_service.runtime.approvals import Approvals, whose
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
+from toolhub_service.runtime.approvals.gate import Approvals, whose
+from toolhub_service.runtime.approvals.watch import ApprovalNews
 from toolhub_service.transport.convert.records import (
     from_approval,
     from_refused_answer,

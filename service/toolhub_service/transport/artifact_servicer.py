@@ -16,11 +16,11 @@ from toolhub.v1 import artifact_service_pb2 as pb
 from toolhub.v1 import artifact_service_pb2_grpc
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.call import Role
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import AuditLog, Clock
-from toolhub_service.domain.reasons import Reason
-from toolhub_service.runtime.artifacts import Artifacts, DamagedArtifact
+from toolhub_service.runtime.artifacts.service import Artifacts, DamagedArtifact
 from toolhub_service.transport.convert.records import from_artifact, to_artifact_filter, to_header
 from toolhub_service.transport.page_tokens import page_limit, read_cursor, write_cursor
 from toolhub_service.transport.rpc import ServicerContext, current_principal

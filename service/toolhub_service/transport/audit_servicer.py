@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from toolhub.v1 import audit_service_pb2 as pb
 from toolhub.v1 import audit_service_pb2_grpc, event_pb2
 from toolhub_service.domain.call import Role, TenantDirectory
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import ChainedEvent, EventFilter
 from toolhub_service.domain.ports import AccessObserver, AuditLog, EventTail
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.runtime.page_seal import PageSeal
 from toolhub_service.transport.convert.records import from_event, from_verification, to_filter
 from toolhub_service.transport.page_tokens import (

@@ -11,9 +11,9 @@ from toolhub.v1 import credential_service_pb2_grpc
 from toolhub_service.credentials.vault import Vault, key_for, login_key
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.domain.credential import CredentialKey, StoredCredential
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import AuditLog, Clock
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.stores.credential_records import credential_id
 from toolhub_service.transport.convert.payload import timestamp
 from toolhub_service.transport.page_tokens import page_limit, page_of, read_cursor

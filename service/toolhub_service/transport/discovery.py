@@ -17,17 +17,17 @@ from msgspec import structs
 from toolhub.v1 import registry_service_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.call import Principal, Role
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.ports import PolicySource
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import OPERATORS_LOGIN, LoginNeeded, SourceState, SourceStatus, known_to
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog
-from toolhub_service.registry.embedding import ToolMeanings
-from toolhub_service.registry.export import Exporter
-from toolhub_service.registry.listing import PageRequest, Viewer, list_tools, search_tools
-from toolhub_service.registry.search import NO_MEANING, SearchHit, ToolFilter, ToolSearch
+from toolhub_service.registry.export.definitions import Exporter
 from toolhub_service.runtime.route import SEARCH_FOR_IT
+from toolhub_service.search.embedding import ToolMeanings
+from toolhub_service.search.listing import PageRequest, Viewer, list_tools, search_tools
+from toolhub_service.search.search import NO_MEANING, SearchHit, ToolFilter, ToolSearch
 from toolhub_service.transport.convert.tool import from_hit, from_source, from_spec, is_full, to_filter
 from toolhub_service.transport.page_tokens import PAGE_MAX_BYTES, BytePage
 from toolhub_service.transport.status import RpcFailure

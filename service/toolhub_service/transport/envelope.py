@@ -19,7 +19,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.rpc import Layer, Method
 from toolhub_service.transport.status import RpcFailure
 

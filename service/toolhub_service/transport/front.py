@@ -22,8 +22,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from grpc.aio import EOF
 
-from toolhub_service.budget.turns import Turns
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.aio.turns import Turns
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.identity.tokens import KeysNeeded
 from toolhub_service.runtime.page_seal import PageSeal
 from toolhub_service.transport.interceptors.admission import Refusals

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from toolhub.v1 import job_service_pb2 as pb
 from toolhub.v1 import job_service_pb2_grpc
 from toolhub_service.domain.call import Mode
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.job import JobStatus
 from toolhub_service.domain.job_ports import JobService, JobWatching
 from toolhub_service.domain.ports import Clock, Randomness

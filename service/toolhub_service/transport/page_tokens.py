@@ -11,8 +11,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from toolhub_service.domain.errors import HubFailure
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.runtime.page_seal import PageSeal
 from toolhub_service.transport.rpc import ServicerContext, current_principal
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from toolhub.v1 import pin_pb2, registry_service_pb2_grpc, source_pb2, tool_pb2
 from toolhub.v1 import registry_service_pb2 as pb
 from toolhub_service.domain.call import Role
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.ports import AuditLog, Clock
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, SourceService, SourceStatus, known_to
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.foreign_text import without_controls
 from toolhub_service.registry.catalog import ToolCatalog, naming_entry, totals_of, unknown_tool
-from toolhub_service.registry.discovery import unknown_source
-from toolhub_service.registry.listing import UNCOUNTED, PageRequest, Viewer, list_tools
-from toolhub_service.registry.pin_ledger import find_pin
-from toolhub_service.registry.search import ToolFilter
+from toolhub_service.registry.discovery.pin_ledger import find_pin
+from toolhub_service.registry.discovery.sources import unknown_source
+from toolhub_service.search.listing import UNCOUNTED, PageRequest, Viewer, list_tools
+from toolhub_service.search.search import ToolFilter
 from toolhub_service.transport.convert.records import from_pin, from_whole_pin, is_approval, to_pin_filter
 from toolhub_service.transport.convert.tool import from_source, from_spec, from_totals, is_full, to_spec
 from toolhub_service.transport.discovery import ToolWatches

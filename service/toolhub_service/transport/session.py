@@ -21,11 +21,11 @@ from typing import Protocol
 import msgspec
 
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.budget.turns import Turns
+from toolhub_service.aio.turns import Turns
 from toolhub_service.domain.call import Call, Mode
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.ports import Clock, Invoker
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import Evidence, EvidenceType, ToolResult
 from toolhub_service.faces.table import Faces
 from toolhub_service.runtime.call_ids import CallIds

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
 from toolhub_service.runtime.failures import cancelled
 from toolhub_service.transport.convert.call import from_chunk, from_progress, wants_struct, write_answer

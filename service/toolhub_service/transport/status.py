@@ -9,9 +9,9 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
-from toolhub_service.domain.error_kinds import ERROR_KINDS, ErrorKind
-from toolhub_service.domain.error_spec import HubReason
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.kinds import ERROR_KINDS, ErrorKind
+from toolhub_service.domain.errors.spec import HubReason
 
 ERROR_DOMAIN = "toolhub"
 """The `domain` of every ErrorInfo."""

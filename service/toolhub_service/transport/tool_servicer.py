@@ -13,22 +13,21 @@ from msgspec import structs
 
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub.v1 import tool_service_pb2_grpc
-from toolhub_service.budget.turns import Turns
+from toolhub_service.aio.turns import Turns
 from toolhub_service.domain.call import Principal
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.ports import Clock, Invoker, Randomness
-from toolhub_service.domain.reasons import Reason
-from toolhub_service.domain.result import Chunk, Progress
+from toolhub_service.domain.result import SILENT, Chunk, Progress
 from toolhub_service.domain.source import known_to
 from toolhub_service.domain.storage import StorageUse
 from toolhub_service.domain.tool import ToolSpec, ToolState
 from toolhub_service.faces.table import Face, Faces
-from toolhub_service.registry.export import Dialect, Export, briefly_described
-from toolhub_service.registry.listing import UNCOUNTED, PageRequest, ToolPage, list_tools
-from toolhub_service.registry.stubs_typescript import PYTHON, TYPESCRIPT, StubFormat
+from toolhub_service.registry.export.definitions import Dialect, Export, briefly_described
+from toolhub_service.registry.export.stubs_typescript import PYTHON, TYPESCRIPT, StubFormat
 from toolhub_service.runtime.call_ids import CallIds
-from toolhub_service.runtime.steps import SILENT
 from toolhub_service.runtime.storage_use import StorageReport
 from toolhub_service.schema import canonical_json
+from toolhub_service.search.listing import UNCOUNTED, PageRequest, ToolPage, list_tools
 from toolhub_service.transport.convert.call import (
     MODES,
     answer_deadline_s,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.result import Chunk, EvidenceType, Progress
 from toolhub_service.domain.tool import Annotations
 from toolhub_service.tools.context import ToolContext

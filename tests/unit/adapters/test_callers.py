@@ -10,7 +10,7 @@ from toolhub_service.adapters.callers import hidden
 from toolhub_service.adapters.upstream import kept_bytes
 from toolhub_service.credentials.secret import CallerCredential
 from toolhub_service.domain.credential import CredentialKind
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.result import Outcome
 
 SECRET = "the-secret-of-alice"

@@ -10,7 +10,7 @@ from tests.ports.adapter_suite import SILENT, AdapterSuite, Prepared, RecordingS
 from tests.unit.adapters.small_tools import Asks, Crashes, Echo, KeepsArtifact, LaysEvidence, Refuses, Waits
 from toolhub_service.adapters.core import CoreAdapter, Workspaces, WorkspaceSharing
 from toolhub_service.domain.call import ExecContext, QuestionAsked, Reply
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import ToolKind, ToolSpec

@@ -30,7 +30,7 @@ from tests.fakes.running_jobs import FakeRunningJobs, KeptMarks
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.domain.call import GrantedCall, Question, QuestionAsked
-from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, refuse
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Outcome
 

@@ -17,7 +17,7 @@ from tests.fakes.job_server import job_server
 from tests.fakes.job_server_faults import How, Op
 from tests.fakes.remote_harness import RemoteJobHarness, a_client
 from tests.fakes.running_jobs import Life
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
 
 DONE = "done"

@@ -18,7 +18,7 @@ from tests.fakes.remote_harness import SOON, a_client, remote_call
 from tests.ports.remote_job_suite import RemoteFault, RemoteJobSuite
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Question, Unreachable
 from toolhub_service.adapters.upstream import retry_after_s
-from toolhub_service.domain.errors import RemoteUnclear
+from toolhub_service.domain.errors.failure import RemoteUnclear
 
 EVEN = FixedRandomness(0.5)
 """No jitter: half way between less and more."""

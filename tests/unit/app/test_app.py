@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from tests.hub import RunningHub, settings_of
-from toolhub_service.app.deps import SystemClock, SystemRandomness
-from toolhub_service.app.files import read_or_make_key
-from toolhub_service.app.key_file import KeyFile, KeyFileInvalid
+from toolhub_service.app.files.editing import read_or_make_key
+from toolhub_service.app.files.key_file import KeyFile, KeyFileInvalid
+from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.files.policy_files import PolicyFile
 from toolhub_service.app.listening import is_local
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.policy_files import PolicyFile
+from toolhub_service.app.wiring.deps import SystemClock, SystemRandomness
 from toolhub_service.app.workers import reserve_port
 from toolhub_service.policy.snapshot import LivePolicy
 from toolhub_service.schema.compiled import compile_schema

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolhub_service.budget.breaker import Breaker, BreakerState, Health, health
 from toolhub_service.budget.terms import BreakerTerms
-from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, Upstream
 
 TERMS = BreakerTerms(window_s=30.0, min_calls=4, failure_ratio=0.5, cooldown_s=5.0, max_cooldown_s=20.0, probes=2)
 HEALTHY, FAILING, NO_EVIDENCE = Health.HEALTHY, Health.FAILING, Health.NO_EVIDENCE

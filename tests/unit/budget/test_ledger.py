@@ -16,7 +16,7 @@ from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.call import BudgetRequest, PlannedCall
-from toolhub_service.domain.errors import KEY_SENT, ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import KEY_SENT, ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.tool import IdempotencyMode, ToolLimits
 from toolhub_service.domain.verdict import Effect, Limit, Verdict
 

@@ -8,7 +8,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.shared_counts import FakeSharedCounts
 from tests.ports.counts_suite import CountsSuite
 from toolhub_service.budget.limits import Counter, Counters
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import Limit
 
 

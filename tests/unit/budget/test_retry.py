@@ -11,7 +11,7 @@ from tests.fakes.planned_calls import a_call, a_tool
 from toolhub_service.budget.lease import max_attempts, pause_s
 from toolhub_service.budget.terms import BudgetTerms
 from toolhub_service.domain.call import BudgetRequest
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.tool import ToolLimits
 
 TERMS = BudgetTerms(max_retries=5, retry_initial_s=0.1, retry_cap_s=10.0)

@@ -14,7 +14,7 @@ from toolhub_service.budget.lease import Lease
 from toolhub_service.budget.ledger import Budgets
 from toolhub_service.budget.terms import BreakerTerms, BudgetTerms
 from toolhub_service.domain.call import BudgetRequest, Mode, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.verdict import Effect, Limit, Refused, Taken, Verdict
 
 CALL = a_call(TIME_NOW, request_id="r-1")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from toolhub_service.budget import turns as turns_module
-from toolhub_service.budget.turns import Turns
+from toolhub_service.aio import turns as turns_module
+from toolhub_service.aio.turns import Turns
 
 
 async def _begun(turns: Turns, wanted: Iterable[tuple[str, int]], cancelled: Iterable[int] = ()) -> list[str]:

@@ -11,7 +11,7 @@ from tests.unit.budget.test_ledger import FAILED, LedgerHarness
 from toolhub_service.budget.breaker import PRINCIPALS_MAX, SPENT, BreakerState, Health, UpstreamBreaker
 from toolhub_service.budget.terms import BreakerTerms
 from toolhub_service.domain.call import BudgetRequest
-from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, Upstream
 from toolhub_service.domain.tool import ToolLimits
 
 TERMS = BreakerTerms(window_s=30.0, min_calls=4, failure_ratio=0.5, cooldown_s=5.0, max_cooldown_s=20.0, probes=2)

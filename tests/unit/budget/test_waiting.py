@@ -12,7 +12,7 @@ from tests.fakes.planned_calls import TIME_NOW, a_call, a_tool
 from tests.unit.budget.test_ledger import BREAKER, FAILED, TERMS, LedgerHarness
 from toolhub_service.budget.breaker import BreakerState
 from toolhub_service.domain.call import BudgetRequest
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.domain.verdict import Limit
 

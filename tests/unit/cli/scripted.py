@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import grpc
 
-from toolhub_service.cli.channel import Endpoint
-from toolhub_service.cli.client import Connection, connected
+from toolhub_service.cli.connection.channel import Endpoint
+from toolhub_service.cli.connection.client import Connection, connected
 
 
 @contextmanager

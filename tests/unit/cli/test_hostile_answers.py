@@ -1,6 +1,6 @@
 """No command lets what a hub answers act on the terminal: every text of every answer is hostile here.
 
-The first test fails for a command that is new, the second for a module that prints past `cli/output.py`.
+The first test fails for a command that is new, the second for a module that prints past `cli/terminal/output.py`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ COMMANDS = {
     "doctor": "doctor",
 }
 OTHERS = {
-    "approvals watch": "never ends; tests/unit/cli/test_approvals.py",
+    "approvals watch": "never ends; tests/unit/cli/approvals/test_approvals.py",
     "auth token": "prints what the issuer answered, for a program",
     "context add": "asks no hub",
     "health": "a status of four values",
@@ -165,21 +165,22 @@ def commands(command: click.Command, context: click.Context, place: str = "") ->
 PRINTING = {"echo", "secho", "style", "prompt", "confirm", "print", "write", "print_exception"}
 # Each with what it prints that no person reads, or that is nobody else's.
 MAY_PRINT = {
-    "output.py": "the one that prints",
-    "questions.py": "click.prompt for a question without a terminal, whose label is escaped",
-    "approval_board.py": "rich's console, of escaped lines",
-    "progress.py": "rich's console, of escaped lines",
-    "mcp.py": "messages of MCP, for a program",
+    "terminal/output.py": "the one that prints",
+    "terminal/questions.py": "click.prompt for a question without a terminal, whose label is escaped",
+    "approvals/board.py": "rich's console, of escaped lines",
+    "terminal/progress.py": "rich's console, of escaped lines",
+    "mcp/commands.py": "messages of MCP, for a program",
     "serve.py": "the signal of a worker to its supervisor",
-    "audit.py": "sealed events, by binary_output",
-    "artifact_transfers.py": "the bytes of an artifact, by binary_output",
+    "audit/commands.py": "sealed events, by binary_output",
+    "artifacts/transfers.py": "the bytes of an artifact, by binary_output",
 }
 
 
 def test_no_other_module_of_the_command_line_prints() -> None:
+    folder = Path(cli.__file__).parent
     found = {
-        file.name
-        for file in Path(cli.__file__).parent.glob("*.py")
+        str(file.relative_to(folder))
+        for file in folder.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Call) and is_printing(node.func)
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolhub.v1 import tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.cli.output import first_line
+from toolhub_service.cli.terminal.output import first_line
 from toolhub_service.cli.tools import found_note, why
 
 READ = pb.SearchReason(part="words", word="read", found="read", fields=["name", "description"], score=3.14)

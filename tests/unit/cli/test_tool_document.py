@@ -8,8 +8,8 @@ import pytest
 from google.protobuf.json_format import ParseDict
 
 from toolhub.v1 import tool_pb2
-from toolhub_service.cli.output import message_as_json
 from toolhub_service.cli.registry import NotATool, specs_of, tools_of
+from toolhub_service.cli.terminal.output import message_as_json
 
 TOOL = {"name": "crm/find", "version": "1.0.0", "inputSchema": {"type": "object"}, "examples": [{"args": {"id": 1}}]}
 

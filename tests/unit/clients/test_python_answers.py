@@ -31,7 +31,7 @@ from toolhub_client import (
 )
 from toolhub_client.failures import call_failed, hub_error
 from toolhub_client.tool_calls import to_json
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 

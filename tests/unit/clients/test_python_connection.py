@@ -32,9 +32,9 @@ from toolhub_client import (
     connect,
 )
 from toolhub_client.channel import target
-from toolhub_service.app.paths import Paths
+from toolhub_service.app.files.paths import Paths
 from toolhub_service.app.serving import reload_keys
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 NOW = "core/util.time.now"

@@ -13,7 +13,7 @@ from toolhub.v1 import job_state_pb2
 from toolhub_client import CallFailed, Hub, connect
 from toolhub_client.channel import pause_after
 from toolhub_client.failures import hub_error
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 HASHING = ("core/util.hash.sha256Text", {"text": ""})

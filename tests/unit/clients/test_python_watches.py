@@ -21,7 +21,7 @@ from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceServicer, add_Ap
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceServicer, add_ToolServiceServicer_to_server
 from toolhub_client import Answer, ApprovalRequired, Hub, HubUnavailable, NotFound, Progress, connect
 from toolhub_client.sync import connect_sync
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 DRAINING = RpcFailure(Reason.DRAINING, "Leaving.", retry_after_s=0.01)

@@ -11,9 +11,9 @@ import pytest
 
 from toolhub.v1 import call_pb2, result_pb2, tool_service_pb2
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_service.cli.channel import Endpoint
-from toolhub_service.cli.client import HubRefused, HubUnreachable, connected, status_of
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.cli.connection.channel import Endpoint
+from toolhub_service.cli.connection.client import HubRefused, HubUnreachable, connected, status_of
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.status import RpcFailure, details_trailer
 
 SERVICE = tool_service_pb2.DESCRIPTOR.services_by_name["ToolService"]

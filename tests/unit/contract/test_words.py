@@ -24,9 +24,9 @@ from toolhub.v1 import (
 )
 from toolhub_service.domain.approval import ApprovalState
 from toolhub_service.domain.call import Mode
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import EvidenceType, JobState, StepName
 from toolhub_service.domain.source import PinState, SourceState, Trust
 from toolhub_service.domain.tool import ArgumentRole, IdempotencyMode, ToolKind, ToolState

@@ -17,9 +17,9 @@ from toolhub_service.credentials.token_requests import GrantRefused, TokenReques
 from toolhub_service.credentials.vault import Vault, key_for
 from toolhub_service.domain.call import Principal
 from toolhub_service.domain.credential import CredentialKind, CredentialState, StoredCredential
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
-from toolhub_service.stores.memory import MemoryRecords
+from toolhub_service.stores.memory.records import MemoryRecords
 
 DIGITS = int("9" * 400)
 ALICE = Principal("alice", tenant="acme")

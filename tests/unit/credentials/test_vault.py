@@ -20,9 +20,9 @@ from toolhub_service.credentials.token_requests import Answer, TokenRequests
 from toolhub_service.credentials.vault import Vault, key_for
 from toolhub_service.domain.call import Principal, SubjectToken, TenantBounds
 from toolhub_service.domain.credential import CredentialKind, CredentialStore
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure
 from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
-from toolhub_service.stores.memory import MemoryRecords
+from toolhub_service.stores.memory.records import MemoryRecords
 
 ALICE, BOB = Principal("alice", tenant="acme"), Principal("bob", tenant="acme")
 NEIGHBOUR = Principal("alice", tenant="other")

@@ -18,7 +18,7 @@ from tests.hub import CALL_TIMEOUT_S, channel_to, request
 from tests.processes import served
 from tests.unit.deploy.pods import Pod
 from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
-from toolhub_service.app.key_file import KeyFile
+from toolhub_service.app.files.key_file import KeyFile
 from toolhub_service.settings.loading import load_settings
 from toolhub_service.telemetry.names import METRICS, Metric, MetricKind
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.planned_calls import DELETE_PATH, READ_TEXT, REQUEST, RUN, WRITE_TEXT, a_call
 from tests.unit.docs.pages_of_docs import ROOT, links
 from toolhub_service.domain.call import PlannedCall
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.policy.snapshot import PolicySnapshot
 

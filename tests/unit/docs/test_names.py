@@ -10,11 +10,11 @@ import code_facts
 import pytest
 
 from tests.unit.docs.pages_of_docs import DOCS, ROOT, fences, inline_code, markdown, prose
-from toolhub_service.adapters.mcp.reaper import RUN_VARIABLE
-from toolhub_service.domain.error_spec import Code, StartReason
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.adapters.mcp.wire.reaper import RUN_VARIABLE
+from toolhub_service.domain.errors.failure import ErrorKind
+from toolhub_service.domain.errors.reasons import Reason
+from toolhub_service.domain.errors.spec import Code, StartReason
 from toolhub_service.domain.event import EventType
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.policy.document import SandboxRule
 from toolhub_service.settings.loading import CLIENT_VARIABLES, all_settings
 from toolhub_service.telemetry.names import METRICS

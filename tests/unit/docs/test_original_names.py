@@ -8,7 +8,7 @@ import original_names_page
 import pytest
 
 from tests.originals import Design, Row, designs, is_test
-from toolhub_service.tools.media_tools import EXTENSIONS
+from toolhub_service.tools.media.tools import EXTENSIONS
 
 KEPT = ("unit/docs/test_original_names.py::test_every_row_is_true",)
 

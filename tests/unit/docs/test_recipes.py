@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 from msgspec import Meta
-from toolhub_service.adapters.source_config import Source, SourceInvalid, Value, check_web
+from toolhub_service.config.source_config import Source, SourceInvalid, Value, check_web
 from toolhub_service.adapters.source_kind import SourceKind
 from toolhub_service.domain.tool import ToolKind
 """
@@ -79,16 +79,16 @@ asyncio.run(main())
 """
 NOTED = """
 import asyncio, pathlib, sys
-from toolhub_service.app.deps import SystemRandomness
+from toolhub_service.app.wiring.deps import SystemRandomness
 from toolhub_service.domain.note import Note
-from toolhub_service.stores.memory import MemoryRecords
-from toolhub_service.stores.postgres_link import PostgresLink
-from toolhub_service.stores.postgres_records import PostgresRecords
+from toolhub_service.stores.memory.records import MemoryRecords
+from toolhub_service.stores.postgres.link import PostgresLink
+from toolhub_service.stores.postgres.records import PostgresRecords
 from toolhub_service.stores.record_store import NOTES, Notes
-from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_records import NOTE_LAYOUT, RedisRecords
-from toolhub_service.stores.sqlite_file import SqliteFile
-from toolhub_service.stores.sqlite_records import SqliteRecords
+from toolhub_service.stores.redis.link import RedisLink
+from toolhub_service.stores.redis.records import NOTE_LAYOUT, RedisRecords
+from toolhub_service.stores.sqlite.file import SqliteFile
+from toolhub_service.stores.sqlite.records import SqliteRecords
 
 async def noted(records):
     await records.start()
@@ -220,14 +220,14 @@ async def test_a_stored_noun_takes_its_record_its_columns_and_how_each_backend_l
         "from toolhub_service.stores.codec import decode_note, encode_note\n",
     )
     (stores / "record_store.py").write_text((stores / "record_store.py").read_text() + table)
-    schema = stores / "sqlite_migrations.py"
+    schema = stores / "sqlite" / "migrations.py"
     put(schema, "MIGRATIONS: Final", migration)
     put(schema, ')\n"""From version n', "    _NOTES,\n")
-    redis = stores / "redis_records.py"
+    redis = stores / "redis" / "records.py"
     redis.write_text(redis.read_text() + layout)
-    last = max(file.name for file in (stores / "migrations").glob("*.sql"))
+    last = max(file.name for file in (stores / "postgres" / "migrations").glob("*.sql"))
     (tables,) = snippets("Add a stored noun or a backend", "sql")
-    (stores / "migrations" / f"{int(last[:4]) + 1:04}_notes.sql").write_text(tables)
+    (stores / "postgres" / "migrations" / f"{int(last[:4]) + 1:04}_notes.sql").write_text(tables)
     text = await program(copy, "-c", NOTED.format(home=str(tmp_path), redis=redis_url, postgres=postgres_url))
     assert text.strip() == "[True, True, True, True]", text
     named = places("Add a stored noun or a backend")

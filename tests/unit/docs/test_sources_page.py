@@ -9,9 +9,9 @@ import yaml
 from tests.unit.docs.pages_of_docs import DOCS, fences
 from toolhub_service.adapters.mcp.failures import Breakage
 from toolhub_service.adapters.mcp.kind import McpSource
-from toolhub_service.app.sources_file import parse_sources
-from toolhub_service.domain.error_spec import StartReason
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.app.files.sources_file import parse_sources
+from toolhub_service.domain.errors.failure import ErrorKind
+from toolhub_service.domain.errors.spec import StartReason
 from toolhub_service.domain.source import PinChange, PinState, SourceState, Trust
 from toolhub_service.policy.snapshot import PolicySnapshot
 

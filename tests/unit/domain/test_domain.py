@@ -17,7 +17,7 @@ import pytest
 
 from tests.unit.transport.test_convert import SPEC
 from toolhub_service import domain
-from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, Upstream, refuse
 from toolhub_service.domain.tool import (
     CAPABILITY_ALIASES,
     KNOWN_CAPABILITIES,

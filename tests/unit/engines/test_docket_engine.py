@@ -17,7 +17,7 @@ from prometheus_client import REGISTRY
 
 from tests.ports.job_engine_suite import AT_ONCE_S, LONG_S, Engines, FakeRunner, JobEngineSuite, ids
 from tests.services import RedisServer
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.engines.docket_engine import DocketEngine
 

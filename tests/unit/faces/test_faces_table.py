@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolhub_service.app.offline import configured_tools
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, Violation
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, Violation
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.faces.countbot import countbot
 from toolhub_service.faces.local_tools import CODES, LOCAL_TOOLS, code_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.outcomes import outcome
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.verdict import CommandRule, FlagRule
 from toolhub_service.guards.command_grammar import SAFE_COMMANDS, safe_commands
 from toolhub_service.guards.commands import (

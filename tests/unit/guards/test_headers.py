@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.corpora import load_lines
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.guards.headers import (
     HEADERS_MAX,
     bodiless_headers,

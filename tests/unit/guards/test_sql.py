@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
 from toolhub_service.guards.sql import MAX_CHARS, check_sql, database_named

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import EgressRule
 from toolhub_service.guards.addresses import PUBLIC
 from toolhub_service.guards.urls import URL_MAX_BYTES, CheckedUrl, check_url, join_url, parse_url, shown_url

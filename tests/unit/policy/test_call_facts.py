@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.planned_calls import ARGV, COMMAND, FOLDER, METHOD, PATH, URL, WRITTEN_PATH, a_call, a_tool
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.tool import ArgumentRole, ToolSpec
 from toolhub_service.policy.call_facts import CallFacts, facts_of, overlaps
 from toolhub_service.policy.conditions import Condition, ConditionFault

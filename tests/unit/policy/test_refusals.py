@@ -19,7 +19,7 @@ from tests.fakes.planned_calls import (
     a_tool,
 )
 from toolhub_service.domain.call import PlannedCall
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.verdict import Effect, Verdict
 from toolhub_service.policy.explain import explain
 from toolhub_service.policy.snapshot import PolicySnapshot

@@ -21,7 +21,7 @@ from tests.fakes.planned_calls import (
 )
 from tests.ports.policy_source_suite import PolicySourceSuite
 from toolhub_service.domain.call import PlannedCall, Principal, Role
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.ports import PolicySource
 from toolhub_service.domain.verdict import Effect, Limit, Sandbox
 from toolhub_service.policy import snapshot as snapshot_module

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.ports.catalog_suite import CatalogSuite, tool
-from toolhub_service.domain.error_spec import Code
-from toolhub_service.domain.errors import ErrorKind, HubFailure, Violation, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, Violation, refuse
+from toolhub_service.domain.errors.spec import Code
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.tool import ToolKind, ToolState
 from toolhub_service.registry.catalog import CatalogChange, ToolCatalog

@@ -19,12 +19,12 @@ from tests.unit.runtime.pipeline_harness import (
     a_tool,
 )
 from toolhub_service.domain.call import BudgetRequest, Call, GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.ports import EventSink, KeyStore
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.tool import IdempotencyMode, ToolKind, ToolSpec
 from toolhub_service.runtime.idempotency import Idempotency
-from toolhub_service.stores.memory import MemoryKeys
+from toolhub_service.stores.memory.records import MemoryKeys
 
 KEY = {"idempotency_key": "k-1"}
 IDEMPOTENT = a_tool("test/text.put", capability="write:fs", idempotent=True)

@@ -28,7 +28,7 @@ from toolhub_service.domain.call import (
     Principal,
     Question,
 )
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.job import Job, RemoteMark
 from toolhub_service.domain.json import JsonObject, JsonValue
@@ -39,7 +39,7 @@ from toolhub_service.domain.verdict import Verdict
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.snapshot import LivePolicy, PolicySnapshot
 from toolhub_service.registry.catalog import ToolCatalog
-from toolhub_service.runtime.artifacts import Artifacts
+from toolhub_service.runtime.artifacts.service import Artifacts
 from toolhub_service.runtime.call_state import NOT_BEGUN, CallState
 from toolhub_service.runtime.idempotency import Idempotency
 from toolhub_service.runtime.pipeline import Pipeline
@@ -47,7 +47,7 @@ from toolhub_service.runtime.plans import Plans
 from toolhub_service.runtime.record import Recorder
 from toolhub_service.runtime.steps import Executor, enforce
 from toolhub_service.schema.compiled import compile_schema
-from toolhub_service.stores.memory import MemoryArtifacts, MemoryKeys
+from toolhub_service.stores.memory.records import MemoryArtifacts, MemoryKeys
 
 POLICY = """
 extends: none

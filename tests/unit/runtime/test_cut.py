@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.runtime.pipeline_harness import a_pipeline_harness, a_tool
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import EvidenceType, Outcome
 from toolhub_service.domain.tool import ToolLimits
 from toolhub_service.runtime.attach_evidence import cut_aside, cut_to

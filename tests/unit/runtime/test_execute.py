@@ -8,7 +8,7 @@ import pytest
 from tests.overtaken import overdue
 from tests.unit.runtime.pipeline_harness import HANG, READ, WRITE, a_pipeline_harness, a_tool
 from toolhub_service.domain.call import BudgetRequest
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
 
 BROKEN = ToolError(ErrorKind.NETWORK_ERROR, "The line is broken.")

@@ -11,7 +11,7 @@ from tests.overtaken import overdue
 from tests.unit.runtime.keyed_harness import IDEMPOTENT, TTL_S, a_keyed_harness, ask, call, cancelled, gated
 from tests.unit.runtime.pipeline_harness import HANG, POLICY, READ, WRITE, a_tool
 from toolhub_service.domain.call import BudgetRequest
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.key import EffectKey
 from toolhub_service.domain.result import Outcome, ToolResult

@@ -24,11 +24,11 @@ from tests.unit.runtime.keyed_harness import (
     with_store,
 )
 from tests.unit.runtime.pipeline_harness import HANG, POLICY, READ, WRITE, PipelineHarness
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.key import EffectKey, KeyRecord
 from toolhub_service.domain.result import Outcome, ToolResult
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.stores.memory import MemoryKeys
+from toolhub_service.stores.memory.records import MemoryKeys
 
 
 class TestEnd:

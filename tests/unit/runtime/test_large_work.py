@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.fakes.clock import ManualClock
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.runtime import large_work
 from toolhub_service.runtime.large_work import ALLOWANCE_S, MAX_WAIT_S, MAX_WAITING_BYTES, SHARE, LargeWork
 

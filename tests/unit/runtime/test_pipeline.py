@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from tests.unit.runtime.pipeline_harness import HANG, POLICY, READ, WRITE, a_call, a_pipeline_harness, a_tool
-from toolhub_service.domain.errors import NOTHING_HAPPENED, ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import NOTHING_HAPPENED, ErrorKind, ToolError
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, StepName, ToolResult
 from toolhub_service.domain.tool import ToolState

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from tests.fakes.planned_calls import DELETE_PATH, a_call, a_tool
 from toolhub_service.domain.call import Preconditions
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.verdict import Effect
 from toolhub_service.policy.snapshot import PolicySnapshot
 from toolhub_service.runtime import plans

@@ -14,7 +14,7 @@ from tests.unit.runtime.pipeline_harness import (
     a_tool,
 )
 from toolhub_service.domain.call import BudgetRequest
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import StepName
 from toolhub_service.domain.verdict import Effect
 

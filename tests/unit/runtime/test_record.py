@@ -19,12 +19,11 @@ from tests.unit.runtime.pipeline_harness import (
     a_tool,
 )
 from toolhub_service.domain.call import BudgetRequest, GrantedCall, Mode
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink
-from toolhub_service.domain.result import Outcome, ToolResult
-from toolhub_service.runtime.steps import SILENT
+from toolhub_service.domain.result import SILENT, Outcome, ToolResult
 
 DENY_ALL = POLICY + "rules: [{id: never, effect: DENY}]\n"
 

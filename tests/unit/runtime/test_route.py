@@ -18,7 +18,7 @@ from tests.unit.runtime.pipeline_harness import (
     a_tool,
 )
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.policy.snapshot import Difference

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.runtime.pipeline_harness import POLICY, READ, WRITE, a_pipeline_harness, a_tool
 from toolhub_service.domain.call import BudgetRequest
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolState
 

@@ -8,8 +8,8 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.runtime.approval_harness import ApprovalHarness, BeginsJobs, an_approval_harness
-from toolhub_service.domain.errors import ErrorKind
+from tests.unit.runtime.approvals.approval_harness import ApprovalHarness, BeginsJobs, an_approval_harness
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.job import RemoteMark
 
 TAKEN = RemoteMark("key-1", "r-1", accepted=True)

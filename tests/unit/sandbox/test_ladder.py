@@ -15,7 +15,7 @@ import pytest
 from tests.fakes.ladders import NOBODY, ladder_of, ran
 from tests.missing import give_up
 from toolhub_service.app.doctor.machine import sandbox_check
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.sandbox import hidden
 from toolhub_service.sandbox.hidden import with_other_names
 from toolhub_service.sandbox.kernel_walls import landlock_abi

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.ladders import NOBODY, ladder_of, ran
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.sandbox.opened_ways import closed_folders
 from toolhub_service.sandbox.request import Level, SandboxRequest
 
@@ -111,7 +111,7 @@ async def test_a_tree_that_is_itself_closed_is_refused_with_its_path_for_operato
 
 NO_MOUNTS = """
 import asyncio, sys
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.request import SandboxRequest
 async def main():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.repaired_json import (
     BYTE_ORDER_MARK,

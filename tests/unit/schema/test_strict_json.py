@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.strict_json import MAX_BYTES, has_many_values, loads, struct_numbers

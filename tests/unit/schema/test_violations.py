@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolhub_service.domain.errors import Violation
+from toolhub_service.domain.errors.failure import Violation
 from toolhub_service.schema.compiled import compile_schema
 
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.artifact import Artifact, ArtifactRef
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Lineage, Mode, Principal, Question, Role
-from toolhub_service.domain.errors import ErrorKind, ToolError, Upstream, Violation
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, Upstream, Violation
 from toolhub_service.domain.job import Job, JobStatus, RemoteMark
 from toolhub_service.domain.key import KeyRecord
 from toolhub_service.domain.result import Evidence, EvidenceType, JobRef, JobState, Progress, StepName, ToolResult

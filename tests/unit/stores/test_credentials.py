@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from tests.ports.credential_store_suite import CredentialStoreSuite
-from tests.unit.stores.postgres_links import link as postgres
-from tests.unit.stores.postgres_links import other_link as other_postgres
-from tests.unit.stores.redis_links import link as redis
-from tests.unit.stores.redis_links import other_link as other_redis
-from tests.unit.stores.sqlite_files import file, other_file
+from tests.unit.stores.postgres.postgres_links import link as postgres
+from tests.unit.stores.postgres.postgres_links import other_link as other_postgres
+from tests.unit.stores.redis.redis_links import link as redis
+from tests.unit.stores.redis.redis_links import other_link as other_redis
+from tests.unit.stores.sqlite.sqlite_files import file, other_file
 from toolhub_service.domain.credential import CredentialStore
 from toolhub_service.stores.credential_records import CREDENTIALS, Credentials
-from toolhub_service.stores.memory import MemoryRecords
-from toolhub_service.stores.postgres_link import PostgresLink
-from toolhub_service.stores.postgres_records import PostgresRecords
-from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_records import CREDENTIAL_LAYOUT, RedisRecords
-from toolhub_service.stores.sqlite_file import SqliteFile
-from toolhub_service.stores.sqlite_records import SqliteRecords
+from toolhub_service.stores.memory.records import MemoryRecords
+from toolhub_service.stores.postgres.link import PostgresLink
+from toolhub_service.stores.postgres.records import PostgresRecords
+from toolhub_service.stores.redis.link import RedisLink
+from toolhub_service.stores.redis.records import CREDENTIAL_LAYOUT, RedisRecords
+from toolhub_service.stores.sqlite.file import SqliteFile
+from toolhub_service.stores.sqlite.records import SqliteRecords
 
 __all__ = ["file", "other_file", "other_postgres", "other_redis", "postgres", "redis"]
 

@@ -8,23 +8,23 @@ from collections.abc import Sequence
 import pytest
 
 from tests.ports.inner_log_suite import InnerLogSuite, a_call
-from tests.unit.stores.postgres_links import link as postgres
-from tests.unit.stores.postgres_links import other_link as other_postgres
-from tests.unit.stores.redis_links import data_keys
-from tests.unit.stores.redis_links import link as redis
-from tests.unit.stores.redis_links import other_link as other_redis
-from tests.unit.stores.sqlite_files import file, other_file
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from tests.unit.stores.postgres.postgres_links import link as postgres
+from tests.unit.stores.postgres.postgres_links import other_link as other_postgres
+from tests.unit.stores.redis.redis_links import data_keys
+from tests.unit.stores.redis.redis_links import link as redis
+from tests.unit.stores.redis.redis_links import other_link as other_redis
+from tests.unit.stores.sqlite.sqlite_files import file, other_file
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.inner_log import InnerLogStore
 from toolhub_service.stores.inner_log_records import INNER_CALLS, InnerLogs
-from toolhub_service.stores.memory import MemoryRecords
-from toolhub_service.stores.postgres_link import PostgresLink
-from toolhub_service.stores.postgres_records import PostgresRecords
-from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_records import INNER_CALL_LAYOUT, RedisRecords
-from toolhub_service.stores.sqlite_file import SqliteFile
-from toolhub_service.stores.sqlite_records import SqliteRecords
-from toolhub_service.stores.sqlite_writer import Change
+from toolhub_service.stores.memory.records import MemoryRecords
+from toolhub_service.stores.postgres.link import PostgresLink
+from toolhub_service.stores.postgres.records import PostgresRecords
+from toolhub_service.stores.redis.link import RedisLink
+from toolhub_service.stores.redis.records import INNER_CALL_LAYOUT, RedisRecords
+from toolhub_service.stores.sqlite.file import SqliteFile
+from toolhub_service.stores.sqlite.records import SqliteRecords
+from toolhub_service.stores.sqlite.writer import Change
 
 __all__ = ["file", "other_file", "other_postgres", "other_redis", "postgres", "redis"]
 

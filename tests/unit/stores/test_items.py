@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.ports.memory_store_suite import ALICE, T0, Kept, MemoryStoreSuite, an_item, listed, write
-from tests.unit.stores.postgres_links import link, other_link
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from tests.unit.stores.postgres.postgres_links import link, other_link
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.memory import MemoryStore
-from toolhub_service.stores.memory_items import InProcessItems
-from toolhub_service.stores.postgres_items import PostgresItems
-from toolhub_service.stores.postgres_link import PostgresLink
-from toolhub_service.stores.sqlite_items import SqliteItems
+from toolhub_service.stores.memory.items import InProcessItems
+from toolhub_service.stores.postgres.items import PostgresItems
+from toolhub_service.stores.postgres.link import PostgresLink
+from toolhub_service.stores.sqlite.items import SqliteItems
 
 __all__ = ["link", "other_link"]
 TABLES = ("memory_items", "memory_postings", "memory_terms", "memory_usage")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.ports.record_store_suite import ListenerSuite, RecordStoreSuite
-from tests.unit.stores.redis_links import link, other_link
-from tests.unit.stores.sqlite_files import file, other_file
+from tests.unit.stores.redis.redis_links import link, other_link
+from tests.unit.stores.sqlite.sqlite_files import file, other_file
 from toolhub_service.domain.approval import Approval
 from toolhub_service.domain.artifact import Artifact
 from toolhub_service.domain.source import Pin
-from toolhub_service.stores.memory import MemoryRecords
+from toolhub_service.stores.memory.records import MemoryRecords
 from toolhub_service.stores.record_store import APPROVALS, ARTIFACTS, PINS, RecordStore
-from toolhub_service.stores.redis_link import RedisLink
-from toolhub_service.stores.redis_records import APPROVAL_LAYOUT, ARTIFACT_LAYOUT, PIN_LAYOUT, RedisRecords
-from toolhub_service.stores.sqlite_file import SqliteFile
-from toolhub_service.stores.sqlite_records import SqliteRecords
+from toolhub_service.stores.redis.link import RedisLink
+from toolhub_service.stores.redis.records import APPROVAL_LAYOUT, ARTIFACT_LAYOUT, PIN_LAYOUT, RedisRecords
+from toolhub_service.stores.sqlite.file import SqliteFile
+from toolhub_service.stores.sqlite.records import SqliteRecords
 
 __all__ = ["file", "link", "other_file", "other_link"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolhub_service.domain.call import Call, ExecContext, GrantedCall, PlannedCall, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.result import SettledCall, StepName, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
 from toolhub_service.domain.verdict import Effect, Verdict

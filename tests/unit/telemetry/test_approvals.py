@@ -16,7 +16,7 @@ from structlog.testing import CapturingLogger
 
 from tests.fakes.clock import FixedRandomness, ManualClock
 from tests.fakes.http_server import Answer, RawServer, RecordedRequest, always, response, serving, silent_after
-from tests.unit.runtime.approval_harness import EXPIRES_S, REJECTED, ApprovalHarness, an_approval_harness
+from tests.unit.runtime.approvals.approval_harness import EXPIRES_S, REJECTED, ApprovalHarness, an_approval_harness
 from toolhub_service.domain.approval import Approval
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.approvals import ApprovalTelemetry, ApprovalWebhook

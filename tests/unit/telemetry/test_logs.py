@@ -14,7 +14,7 @@ import structlog
 from tests.fakes.http_server import always, response, serving
 from tests.unit.telemetry.calls import asked, granted, settled
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, refuse
 from toolhub_service.guards.foreign_text import is_hidden
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.logs import configure_logging, logger

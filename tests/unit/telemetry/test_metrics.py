@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_fd_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.telemetry.calls import ALLOWED, DENIED, SPEC, asked, granted, settled
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolError
 from toolhub_service.domain.ports import CallObserver
 from toolhub_service.domain.result import StepName
 from toolhub_service.guards.secrets import Redactor

@@ -14,7 +14,7 @@ from tests.fakes.clock import ManualClock
 from tests.unit.runtime.jobs.job_harness import T0, a_job, answered, failed, in_state
 from tests.unit.telemetry.test_tracing import SPAN, TRACE, RecordedTracing
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.job import Job, JobCounts, moved
 from toolhub_service.domain.result import JobState

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.unit.telemetry.calls import DENIED, SPEC, asked, granted, settled
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.errors import ErrorKind, HubFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, refuse
 from toolhub_service.domain.result import StepName
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.telemetry.trace_context import current_trace_id, current_traceparent

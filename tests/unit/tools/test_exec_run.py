@@ -18,7 +18,7 @@ from tests.fakes.commands import SCRIPT, TEST_COMMANDS, command_context, confine
 from tests.fakes.tool_context import RecordingSink
 from tests.fakes.util_context import called, refused
 from tests.overtaken import overtaken
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Chunk
 from toolhub_service.domain.tool import EXECUTE_COMMAND
 from toolhub_service.domain.verdict import CommandRule, Sandbox

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.tool_context import egress_context
 from tests.unit.runtime.jobs.job_harness import AGENT, T0, JobHarness, Process, a_job, failed, in_state
 from toolhub_service.domain.artifact import ArtifactRef
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.job import moved
 from toolhub_service.domain.result import JobState, Progress, ToolResult
 from toolhub_service.tools.context import ToolContext

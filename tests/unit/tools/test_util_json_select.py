@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.util_context import bare_context, called, refused
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.tools.step_budget import Language
 from toolhub_service.tools.util_tools import JsonSelect
 

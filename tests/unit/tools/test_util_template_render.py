@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.fakes.util_context import bare_context, called, refused
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.tools.mustache import RenderLimits
 from toolhub_service.tools.util_tools import TemplateRender, util_tools
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc.aio
 
-from tests.unit.runtime.approval_harness import ANN, EVE, LOCAL, TEAM, ApprovalHarness, an_approval_harness
+from tests.unit.runtime.approvals.approval_harness import ANN, EVE, LOCAL, TEAM, ApprovalHarness, an_approval_harness
 from toolhub.v1 import approval_service_pb2_grpc
 from toolhub_service.domain.call import Principal, Role
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.approval_watch import ApprovalNews
+from toolhub_service.runtime.approvals.watch import ApprovalNews
 from toolhub_service.transport.approval_servicer import ApprovalServicer
 from toolhub_service.transport.envelope import ValidationLayer
 from toolhub_service.transport.front import Front

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tests.rpc.statuses import failed, failed_stream
-from tests.unit.runtime.approval_harness import ANN, EVE, EXPIRES_S, LOCAL, REJECTED, TEAM
+from tests.unit.runtime.approvals.approval_harness import ANN, EVE, EXPIRES_S, LOCAL, REJECTED, TEAM
 from tests.unit.transport.approval_server import AUDITOR, BOTH, ApprovalHub, approval_hub, by
 from toolhub.v1 import approval_pb2
 from toolhub.v1 import approval_service_pb2 as pb

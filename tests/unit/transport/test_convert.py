@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolhub.v1 import error_pb2, event_pb2, job_state_pb2, result_pb2, source_pb2, step_pb2, tool_pb2, tool_service_pb2
-from toolhub_service.domain.error_spec import Code, StartReason
-from toolhub_service.domain.errors import ErrorKind, HubFailure
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure
+from toolhub_service.domain.errors.reasons import Reason
+from toolhub_service.domain.errors.spec import Code, StartReason
 from toolhub_service.domain.result import StepName, ToolResult
 from toolhub_service.domain.tool import (
     DANGER_DESTRUCTIVE,

@@ -10,9 +10,9 @@ import pytest
 
 from toolhub.v1 import call_pb2, error_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.budget.turns import Turns
+from toolhub_service.aio.turns import Turns
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, refuse
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
 from toolhub_service.runtime.failures import cancelled

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakes.clock import FixedRandomness, ManualClock
-from toolhub_service.app.deps import SystemRandomness
-from toolhub_service.domain.error_spec import Code
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.app.wiring.deps import SystemRandomness
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.spec import Code
 from toolhub_service.runtime.call_ids import CallIds
 from toolhub_service.transport.page_tokens import read_cursor, write_cursor
 

@@ -21,17 +21,17 @@ from toolhub_service.adapters.comfyui.submitting import KeepMark
 from toolhub_service.adapters.comfyui.template import TemplateCache
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller, PollTerms, new_mark
-from toolhub_service.adapters.source_config import SourceValues, request_headers, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import RefCounted, client_context, no_source
+from toolhub_service.config.source_config import SourceValues, request_headers, shown
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness, Resolver
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.egress.transport import GuardedTransport, SystemResolver
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.tools.egress.transport import GuardedTransport, SystemResolver
 
 # ComfyUI servers of sources.yaml.
 

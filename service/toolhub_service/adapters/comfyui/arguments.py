@@ -21,7 +21,7 @@ from toolhub_service.adapters.comfyui.template import (
     Template,
     Transform,
 )
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.schema.canonical_json import digest, dumps

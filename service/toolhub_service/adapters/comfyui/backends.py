@@ -24,7 +24,7 @@ from toolhub_service.adapters.remote_polling import Poller
 from toolhub_service.adapters.upstream import one_line
 from toolhub_service.credentials.secret import CallerCredential
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.ports import Clock
 
 _WORD_MAX_CHARS: Final = 64

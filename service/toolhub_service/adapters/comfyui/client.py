@@ -21,14 +21,14 @@ import httpx
 
 from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.upstream import retry_after_s
+from toolhub_service.aio.cooperative import in_thread
 from toolhub_service.credentials.secret import CallerCredential
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.domain.http_status import Processing, processing_of
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.http_status import Processing, processing_of
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.egress.wire import WireError
 from toolhub_service.guards.urls import parse_url
-from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.repaired_json import Repaired, read_repaired
-from toolhub_service.tools.egress.wire import WireError
 
 # The operator's configuration of ComfyUI servers, as plain values.
 

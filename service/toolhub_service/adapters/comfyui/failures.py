@@ -20,7 +20,7 @@ from toolhub_service.adapters.comfyui.states import PromptStatus
 from toolhub_service.adapters.comfyui.template import Output, Template
 from toolhub_service.adapters.upstream import one_line, without_paths
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import STOPPED, ErrorKind, ToolFailure, Upstream, Violation, refuse
+from toolhub_service.domain.errors.failure import STOPPED, ErrorKind, ToolFailure, Upstream, Violation, refuse
 from toolhub_service.guards.secrets import Redact
 
 WORDS_MAX_CHARS: Final = 500

@@ -27,7 +27,7 @@ from toolhub_service.adapters.comfyui.template import RunnableTemplate, Template
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import RemoteUnclear
+from toolhub_service.domain.errors.failure import RemoteUnclear
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.ports import Clock, EventSink
 from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, Outcome, Progress

@@ -24,7 +24,7 @@ from toolhub_service.adapters.comfyui.template import Output, OutputType, Templa
 from toolhub_service.adapters.remote_polling import Answer, Unreachable
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
 from toolhub_service.guards.foreign_text import is_hidden

@@ -18,7 +18,7 @@ from toolhub_service.adapters.comfyui.loading import load_templates
 from toolhub_service.adapters.comfyui.node_classes import problems_with
 from toolhub_service.adapters.comfyui.template import RunnableTemplate, Template, TemplateCache, resource_id
 from toolhub_service.adapters.definitions import Overrides, full_name, refusal
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust

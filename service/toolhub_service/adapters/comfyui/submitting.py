@@ -31,8 +31,8 @@ from toolhub_service.adapters.comfyui.states import ID, PromptState, graph_of, w
 from toolhub_service.adapters.comfyui.template import SEED_MAX, RunnableTemplate, Template
 from toolhub_service.domain.artifact import Artifact, ArtifactService
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import RemoteUnclear
-from toolhub_service.domain.http_status import Processing
+from toolhub_service.domain.errors.failure import RemoteUnclear
+from toolhub_service.domain.errors.http_status import Processing
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.secrets import Redact

@@ -17,11 +17,11 @@ from toolhub_service.adapters.langchain.kind import Injected, LangChainSource, L
 from toolhub_service.adapters.langchain.source import LangChainToolSource
 from toolhub_service.adapters.langchain.worker import FrameTooLarge, encode
 from toolhub_service.adapters.langchain.worker_process import PoolClosed, WorkerFailed
-from toolhub_service.adapters.source_config import SourceValues
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import is_cancelled, not_loaded, tool_failed, without_paths
+from toolhub_service.config.source_config import SourceValues
 from toolhub_service.domain.call import Call, GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome

@@ -37,8 +37,8 @@ from toolhub_service.adapters.definitions import (
 )
 from toolhub_service.adapters.langchain.bound_tool import BoundTool, bound
 from toolhub_service.adapters.langchain.kind import LoadTerms
-from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.adapters.upstream import one_line
+from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations

@@ -20,7 +20,7 @@ from toolhub_service.adapters.definitions import Overrides, SourceTerms, limited
 from toolhub_service.adapters.langchain.kind import LangChainSource, LoadTerms
 from toolhub_service.adapters.langchain.worker import disable_tracing, encode, worker_argv, worker_environment
 from toolhub_service.adapters.langchain.worker_process import WorkerPool, WorkerProcess, WorkerTerms, start_worker
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.source import Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Mask, Redact

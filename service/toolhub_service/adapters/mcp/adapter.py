@@ -16,7 +16,6 @@ from toolhub_service.adapters.callers import CallersOf, hidden, opened_for_calle
 from toolhub_service.adapters.definitions import Overrides, SourceTerms
 from toolhub_service.adapters.mcp.calling import Reporter, ToolCaller
 from toolhub_service.adapters.mcp.failures import Breakage
-from toolhub_service.adapters.mcp.http import parted
 from toolhub_service.adapters.mcp.job import POLLS, TERMS, McpTasks
 from toolhub_service.adapters.mcp.kind import (
     CONNECT_S,
@@ -29,21 +28,22 @@ from toolhub_service.adapters.mcp.kind import (
     StdioTerms,
 )
 from toolhub_service.adapters.mcp.link import McpLink, McpServer
-from toolhub_service.adapters.mcp.list_login import ListLogin
+from toolhub_service.adapters.mcp.login.list_login import ListLogin
+from toolhub_service.adapters.mcp.login.user_sessions import Holder, UserSessions
 from toolhub_service.adapters.mcp.prompts import complete, get_prompt
 from toolhub_service.adapters.mcp.resources import ResourceList, read_resource, subscribe_to_resource
 from toolhub_service.adapters.mcp.skills import read_served
 from toolhub_service.adapters.mcp.source import McpToolSource
-from toolhub_service.adapters.mcp.user_sessions import Holder, UserSessions
+from toolhub_service.adapters.mcp.wire.http import parted
 from toolhub_service.adapters.remote import RemoteExecutor
 from toolhub_service.adapters.remote_polling import Poller
-from toolhub_service.adapters.source_config import SourceValues, Value, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import hub_failed
+from toolhub_service.config.source_config import SourceValues, Value, shown
 from toolhub_service.credentials.secret import OAuthSettings, PerUserTerms
 from toolhub_service.domain.call import GrantedCall, QuestionAsked
 from toolhub_service.domain.credential import CredentialKind
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness
 from toolhub_service.domain.result import Outcome

@@ -41,12 +41,12 @@ from pydantic import ValidationError
 from toolhub_service import __version__
 from toolhub_service.adapters.mcp.elicitation import elicitation_callback, form_of
 from toolhub_service.adapters.mcp.failures import NotConnected, breakage_of, reason_of, reason_of_answer
-from toolhub_service.adapters.mcp.http import BoundedTransport, HttpTransport
 from toolhub_service.adapters.mcp.kind import McpTerms, Protocol, StdioTerms
-from toolhub_service.adapters.mcp.launchers import broken_cache_advice, installing, last_line
 from toolhub_service.adapters.mcp.relay import Callbacks, Running
 from toolhub_service.adapters.mcp.requests import FastClient, RequestSender, is_modern
-from toolhub_service.adapters.mcp.stdio import PIPE_REASONS, PipeProtocol
+from toolhub_service.adapters.mcp.wire.http import BoundedTransport, HttpTransport
+from toolhub_service.adapters.mcp.wire.launchers import broken_cache_advice, installing, last_line
+from toolhub_service.adapters.mcp.wire.stdio import PIPE_REASONS, PipeProtocol
 from toolhub_service.adapters.upstream import is_cancelled, written
 from toolhub_service.domain.ports import Randomness
 

@@ -35,8 +35,8 @@ from toolhub_service.adapters.definitions import (
     usable_output,
 )
 from toolhub_service.adapters.mcp.answers import own_meta
-from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.adapters.upstream import as_string, kept_json, one_line, shortened, written
+from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints

@@ -26,7 +26,7 @@ from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.kind import Elicitation
 from toolhub_service.adapters.upstream import as_object, as_string, quoted, written
 from toolhub_service.domain.call import GrantedCall, Question, QuestionAsked
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secrets import Redact
 

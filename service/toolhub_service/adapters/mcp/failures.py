@@ -33,9 +33,17 @@ from pydantic import ValidationError
 from toolhub_service.adapters.mcp.kind import sse_advice
 from toolhub_service.adapters.upstream import one_line, quoted, quoted_answer
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import IDLE, NOTHING_HAPPENED, ErrorKind, ToolError, ToolFailure, Upstream, refuse
+from toolhub_service.domain.errors.failure import (
+    IDLE,
+    NOTHING_HAPPENED,
+    ErrorKind,
+    ToolError,
+    ToolFailure,
+    Upstream,
+    refuse,
+)
+from toolhub_service.domain.errors.http_status import Processing, processing_of
 from toolhub_service.domain.excerpts import both_ends
-from toolhub_service.domain.http_status import Processing, processing_of
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secrets import Redact
 

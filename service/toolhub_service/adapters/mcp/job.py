@@ -29,7 +29,7 @@ from toolhub_service.adapters.remote import RemoteTerms
 from toolhub_service.adapters.remote_polling import Answer, Poller, PollTerms, Unreachable
 from toolhub_service.adapters.upstream import as_number, as_object, as_string, one_line
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, RemoteUnclear, ToolFailure, refuse
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.json import JsonObject, JsonValue

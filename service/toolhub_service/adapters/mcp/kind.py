@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.caller_auth import NO_AUTH, SourceAuth, auth_values, check_auth
-from toolhub_service.adapters.source_config import (
+from toolhub_service.adapters.source_kind import SourceKind
+from toolhub_service.config.source_config import (
     NO_TLS_FILES,
     ClientTls,
     Section,
@@ -29,7 +30,6 @@ from toolhub_service.adapters.source_config import (
     named_values,
     secrets_of_url,
 )
-from toolhub_service.adapters.source_kind import SourceKind
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Redactor
 

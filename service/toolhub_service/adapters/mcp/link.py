@@ -26,14 +26,14 @@ from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.connection import FLOOR_S, Backoff, Connection, Deps, Watched, server_of
 from toolhub_service.adapters.mcp.elicitation import Answering
 from toolhub_service.adapters.mcp.failures import Breakage
-from toolhub_service.adapters.mcp.http import HttpTransport
 from toolhub_service.adapters.mcp.kind import HttpTerms, McpTerms, StdioTerms
-from toolhub_service.adapters.mcp.list_login import ListLogin
+from toolhub_service.adapters.mcp.login.list_login import ListLogin
+from toolhub_service.adapters.mcp.login.user_sessions import Holder, UserSessions
 from toolhub_service.adapters.mcp.relay import Running
 from toolhub_service.adapters.mcp.requests import RequestSender, SendOptions, is_modern
-from toolhub_service.adapters.mcp.user_sessions import Holder, UserSessions
+from toolhub_service.adapters.mcp.wire.http import HttpTransport
 from toolhub_service.adapters.upstream import is_cancelled, quoted
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import Randomness
 from toolhub_service.domain.tool import ToolSpec

@@ -36,7 +36,7 @@ from toolhub_service.adapters.mcp.idle import IdleLimit
 from toolhub_service.adapters.mcp.kind import Relay
 from toolhub_service.adapters.upstream import as_object, as_string, quoted
 from toolhub_service.domain.call import CallingClient, GrantedCall
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secrets import Redact
 

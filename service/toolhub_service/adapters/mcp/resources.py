@@ -22,15 +22,15 @@ from toolhub_service.adapters.mcp.link import McpServer, McpSession
 from toolhub_service.adapters.mcp.lists import count_of, listed
 from toolhub_service.adapters.mcp.prompts import evidence_of, fixed_definition
 from toolhub_service.adapters.upstream import as_object, as_string, one_line, shortened, written
+from toolhub_service.aio.cooperative import TimeSlice
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Primitive
 from toolhub_service.guards.descriptions import check_definition
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.registry.cooperative import TimeSlice
 
 RESOURCE_LISTS: Final = (("resources/list", "resources"), ("resources/templates/list", "resourceTemplates"))
 """Methods, each with the member that holds its entries."""

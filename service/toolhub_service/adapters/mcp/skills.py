@@ -28,7 +28,7 @@ from toolhub_service.adapters.skill.skill_file import SkillInvalid, frontmatter_
 from toolhub_service.adapters.upstream import as_object, as_string, kept_bytes, one_line, quoted, written
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome
 from toolhub_service.domain.source import Definition

@@ -34,12 +34,12 @@ from toolhub_service.adapters.mcp.resources import RESOURCE_LISTS, resource_defi
 from toolhub_service.adapters.mcp.skills import ServedSkill, definition_of, listed_skills
 from toolhub_service.adapters.mcp.wire.repairs import take_remarks
 from toolhub_service.adapters.upstream import as_number, quoted, written
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.aio.cooperative import TimeSlice, in_thread
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Mask, Redact
-from toolhub_service.registry.cooperative import TimeSlice, in_thread
 
 # Upper limits of what a server can make the hub read and store.
 PAGES_MAX: Final = 100

@@ -16,20 +16,20 @@ from toolhub_service.adapters.n8n.server import N8nServer, N8nTerms
 from toolhub_service.adapters.n8n.source import N8nToolSource
 from toolhub_service.adapters.remote import RemoteExecutor, RemoteTerms
 from toolhub_service.adapters.remote_polling import Poller
-from toolhub_service.adapters.source_config import SourceValues, Value, request_headers, shown
 from toolhub_service.adapters.source_kind import OpenedSource, SourceAdapter, SourceDeps
 from toolhub_service.adapters.upstream import RefCounted, hub_failed, no_source
+from toolhub_service.config.source_config import SourceValues, Value, request_headers, shown
 from toolhub_service.credentials.secret import PerUserTerms
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.job_ports import RunningJobs
 from toolhub_service.domain.ports import Clock, EventSink, Randomness
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.tool import ToolKind, ToolSpec
+from toolhub_service.egress.transport import SystemResolver
 from toolhub_service.guards.headers import Headers
 from toolhub_service.guards.secrets import Mask, Redactor
 from toolhub_service.guards.urls import parse_url, shown_url
-from toolhub_service.tools.egress.transport import SystemResolver
 
 # n8n servers of sources.yaml.
 

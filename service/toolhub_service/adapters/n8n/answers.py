@@ -21,17 +21,17 @@ from toolhub_service.adapters.n8n.failures import as_text
 from toolhub_service.adapters.n8n.kind import BusinessError, N8nWorkflow
 from toolhub_service.adapters.n8n.workflow import id_of
 from toolhub_service.adapters.upstream import as_object, kept_bytes
+from toolhub_service.aio.cooperative import in_thread
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.result import Evidence, EvidenceType
+from toolhub_service.egress.wire import MOST
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.references import names_of
 from toolhub_service.schema.repaired_json import loads_repaired
 from toolhub_service.schema.strict_json import bound_structure
-from toolhub_service.tools.egress.wire import MOST
 
 EXECUTION_HEADER: Final = "x-execution-id"
 STARTED: Final[JsonObject] = {"message": "Workflow was started"}

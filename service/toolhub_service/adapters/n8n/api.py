@@ -19,9 +19,9 @@ from toolhub_service.adapters.n8n.client import LARGE_BYTES, N8nClient, NoReply,
 from toolhub_service.adapters.n8n.execution import Execution, execution_of, has_all_keys, keys_of
 from toolhub_service.adapters.n8n.workflow import id_of, published
 from toolhub_service.adapters.upstream import as_object, retry_after_s
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.aio.cooperative import in_thread
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
-from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.repaired_json import loads_repaired
 
 Value = TypeVar("Value")

@@ -48,13 +48,13 @@ from toolhub_service.adapters.n8n.workflow import Webhook, Workflow
 from toolhub_service.adapters.upstream import kept_bytes, kept_json
 from toolhub_service.domain.artifact import ArtifactService
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Outcome
+from toolhub_service.egress.wire import is_large
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.schema.repaired_json import repair_evidence
-from toolhub_service.tools.egress.wire import is_large
 
 RAW_MAX_BYTES: Final = 64 * 1024
 RESERVE_S: Final = 5.0

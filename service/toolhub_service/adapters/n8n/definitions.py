@@ -26,9 +26,9 @@ from toolhub_service.adapters.definitions import (
 from toolhub_service.adapters.n8n.kind import WITHOUT_BODY, N8nSource, N8nWorkflow
 from toolhub_service.adapters.n8n.server import N8nTerms
 from toolhub_service.adapters.n8n.workflow import Discovered, is_path
-from toolhub_service.adapters.source_config import ToolTerms
 from toolhub_service.adapters.source_kind import WorkflowReport, WorkflowTool, summary_of
 from toolhub_service.adapters.upstream import one_line
+from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition
 from toolhub_service.domain.tool import Annotations, CostHints, IdempotencyMode, ToolKind, ToolSpec

@@ -20,8 +20,8 @@ from toolhub_service.adapters.n8n.client import MESSAGE_MAX_CHARS, Reply, messag
 from toolhub_service.adapters.n8n.execution import Execution, error_of
 from toolhub_service.adapters.upstream import quoted_answer, retry_after_s
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, Upstream, refuse
-from toolhub_service.domain.http_status import Processing, processing_of
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, Upstream, refuse
+from toolhub_service.domain.errors.http_status import Processing, processing_of
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.guards.secrets import Redact
 

@@ -25,7 +25,7 @@ from toolhub_service.adapters.n8n.workflow import ID, Workflow
 from toolhub_service.adapters.remote_polling import Answer, PollTerms, Unreachable
 from toolhub_service.adapters.upstream import no_source
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, RemoteUnclear, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, RemoteUnclear, refuse
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Outcome, Progress
 

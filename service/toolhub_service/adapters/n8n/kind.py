@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from toolhub_service.adapters.caller_auth import NO_AUTH, SourceAuth, auth_values, check_auth
-from toolhub_service.adapters.source_config import (
+from toolhub_service.adapters.source_kind import SourceKind, SourceOption
+from toolhub_service.config.source_config import (
     ClientTls,
     Section,
     Source,
@@ -19,7 +20,6 @@ from toolhub_service.adapters.source_config import (
     check_web,
     named_values,
 )
-from toolhub_service.adapters.source_kind import SourceKind, SourceOption
 from toolhub_service.domain.tool import ToolKind
 
 Pointer = Annotated[str, Meta(pattern=r"^(/([^~/]|~[01])*)*$")]

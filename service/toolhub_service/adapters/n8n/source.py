@@ -27,13 +27,13 @@ from toolhub_service.adapters.n8n.workflow import (
     restored,
     webhooks_of,
 )
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.aio.cooperative import TimeSlice
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, Discovery, Trust
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.registry.catalog import skeleton
-from toolhub_service.registry.cooperative import TimeSlice
 
 
 class Compared(NamedTuple):

@@ -19,7 +19,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import InnerCalls
 from toolhub_service.schema.canonical_json import dumps

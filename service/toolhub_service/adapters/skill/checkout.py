@@ -20,7 +20,7 @@ from typing import Final
 
 from toolhub_service.adapters.skill.kind import SkillEntry
 from toolhub_service.adapters.upstream import one_line
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.guards.secrets import Redact
 from toolhub_service.sandbox.process import Finished, Program, run_process
 

@@ -24,7 +24,7 @@ from toolhub_service.adapters.definitions import (
 from toolhub_service.adapters.skill.manifest import Manifest, ManifestInvalid
 from toolhub_service.adapters.skill.runnable import runnable
 from toolhub_service.adapters.skill.skill import Skill
-from toolhub_service.adapters.source_config import ToolTerms
+from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.source import Definition

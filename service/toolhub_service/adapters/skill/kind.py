@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from toolhub_service.adapters.source_config import Section, Source, SourceInvalid
 from toolhub_service.adapters.source_kind import SourceKind
+from toolhub_service.config.source_config import Section, Source, SourceInvalid
 from toolhub_service.domain.source import Trust
 from toolhub_service.domain.tool import ToolKind
 

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.guards.secret_patterns import is_secret_name
 from toolhub_service.schema.compiled import compile_schema

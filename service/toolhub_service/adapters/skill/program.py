@@ -12,7 +12,7 @@ from toolhub_service.adapters.skill.tree import TreeFile, read_file
 from toolhub_service.adapters.upstream import not_loaded
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import Clock, EventSink, InnerCalls
 from toolhub_service.domain.result import Evidence
@@ -20,7 +20,7 @@ from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.programs.interpreter import Interpreter
 from toolhub_service.tools.programs.program_calls import ProgramProgress
 from toolhub_service.tools.programs.program_run import ProgramText, run_program
-from toolhub_service.tools.workspace import Workspace
+from toolhub_service.tools.workspace.workspace import Workspace
 
 _CODE_MAX_BYTES: Final = 1024 * 1024
 

@@ -16,7 +16,7 @@ from toolhub_service.adapters.skill.skill import Skill
 from toolhub_service.adapters.upstream import not_loaded
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Evidence, EvidenceType, Outcome, Plan

@@ -30,7 +30,7 @@ from toolhub_service.adapters.skill.tree import copy_tree
 from toolhub_service.adapters.upstream import quoted
 from toolhub_service.domain.artifact import ArtifactRef, ArtifactService
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.ports import EventSink, InnerCalls
 from toolhub_service.domain.result import Chunk
@@ -43,9 +43,9 @@ from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest, too_w
 from toolhub_service.sandbox.script_python import Interpreter
 from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.repaired_json import Repaired, loads_repaired
-from toolhub_service.tools.files import DISK_FULL
 from toolhub_service.tools.storage.disk_room import DiskRoom
 from toolhub_service.tools.storage.growth import growth_of_run
+from toolhub_service.tools.workspace.files import DISK_FULL
 
 _SHELL: Final = "/bin/sh"
 _CLIENT: Final = Path(__file__).with_name("toolhub_tools.py")

@@ -17,7 +17,7 @@ from toolhub_service.adapters.skill.manifest import ARTIFACT_FORMAT, DeclaredArt
 from toolhub_service.adapters.skill.tree import Tree, TreeChanged, TreeFile, TreeLimits, TreeRefused, opened, read_tree
 from toolhub_service.domain.artifact import OCTETS, ArtifactRef, ArtifactService
 from toolhub_service.domain.call import Call
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 
 Kept: TypeAlias = tuple[ArtifactRef, ...]

@@ -20,7 +20,7 @@ from toolhub_service.adapters.skill.manifest import Manifest
 from toolhub_service.adapters.skill.skill import Skill, load_skill, remarks_of, skill_folders
 from toolhub_service.adapters.skill.skill_file import SkillInvalid
 from toolhub_service.adapters.skill.tree import LIMITS, TreeLimits, shown, stamp_of
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.source import Definition, Discovery
 from toolhub_service.domain.tool import ToolKind
 from toolhub_service.guards.secrets import Redact

@@ -22,10 +22,10 @@ from toolhub_service.app.backup.parts import (
     BackupRefused,
     Manifest,
 )
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.stores.audit.chain import open_keyring
 from toolhub_service.stores.audit.verify import verify_log
-from toolhub_service.stores.sqlite_cut import damage_of, layout_at
+from toolhub_service.stores.sqlite.cut import damage_of, layout_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
-from toolhub_service.app.paths import Paths
+from toolhub_service.app.files.paths import Paths
 from toolhub_service.settings.document import Settings
-from toolhub_service.stores.sqlite_items import MIGRATIONS as ITEM_MIGRATIONS
-from toolhub_service.stores.sqlite_migrations import MIGRATIONS
+from toolhub_service.stores.sqlite.items import MIGRATIONS as ITEM_MIGRATIONS
+from toolhub_service.stores.sqlite.migrations import MIGRATIONS
 
 FORMAT: Final = 2
 """Format 1 was not signed, and in a tar had the manifest last."""

@@ -33,18 +33,18 @@ from toolhub_service.app.backup.parts import (
 )
 from toolhub_service.app.backup.reading import unpack
 from toolhub_service.app.backup.signing import Trust
-from toolhub_service.app.deps import SystemClock
-from toolhub_service.app.files import RunnerLocks
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.wiring_audit import audit_log_of
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.app.files.editing import RunnerLocks
+from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.wiring.audit import audit_log_of
+from toolhub_service.app.wiring.deps import SystemClock
+from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.settings.document import Settings
 from toolhub_service.settings.loading import known_secrets
 from toolhub_service.stores.audit.chain import sync_folder
-from toolhub_service.stores.sqlite_cut import is_open_elsewhere, layout_at
-from toolhub_service.stores.sqlite_writer import alone_in
+from toolhub_service.stores.sqlite.cut import is_open_elsewhere, layout_at
+from toolhub_service.stores.sqlite.writer import alone_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,13 +46,13 @@ from toolhub_service.app.backup.parts import (
     make_folder,
 )
 from toolhub_service.app.backup.signing import sign
-from toolhub_service.app.deps import SystemClock
-from toolhub_service.app.paths import Paths
+from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.wiring.deps import SystemClock
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.chain import sync_folder
 from toolhub_service.stores.audit.checkpoint import frozen_lines
-from toolhub_service.stores.blobs_disk import removals_paused
-from toolhub_service.stores.sqlite_cut import copy_to, cut, layout_of
+from toolhub_service.stores.blobs.disk import removals_paused
+from toolhub_service.stores.sqlite.cut import copy_to, cut, layout_of
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _TARS: Final = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz"}

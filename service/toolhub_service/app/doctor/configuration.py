@@ -15,7 +15,7 @@ from toolhub_service.app.doctor.ports import mcp_checks, port_checks
 from toolhub_service.app.doctor.remote import database_checks, issuer_checks, server_checks, store_checks
 from toolhub_service.app.doctor.sources import source_checks
 from toolhub_service.app.offline import OfflineRefused, configured_tools, policy_file_of, policy_of
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.policy.parsing import InvalidPolicy
 from toolhub_service.settings.document import Settings

@@ -10,8 +10,10 @@ from typing import Final
 
 from toolhub_service.app.certificates import CERTIFICATE, LiveCertificates, Validity
 from toolhub_service.app.doctor import Finding, fail, ok, warn
+from toolhub_service.app.files.key_file import KeyFileInvalid
+from toolhub_service.app.files.paths import Paths
+from toolhub_service.app.files.sources_file import read_sources
 from toolhub_service.app.key_care import expires_soon
-from toolhub_service.app.key_file import KeyFileInvalid
 from toolhub_service.app.listening import (
     SVID_DOCTOR_S,
     ListenRefused,
@@ -20,9 +22,7 @@ from toolhub_service.app.listening import (
     open_certificates,
 )
 from toolhub_service.app.offline import OfflineRefused, policy_file_of, policy_of
-from toolhub_service.app.paths import Paths
-from toolhub_service.app.sources_file import read_sources
-from toolhub_service.app.wiring_credentials import sealing_keys
+from toolhub_service.app.wiring.credentials import sealing_keys
 from toolhub_service.identity.api_keys import StoredKey
 from toolhub_service.identity.spiffe import NOT_INSTALLED, is_installed
 from toolhub_service.policy.parsing import InvalidPolicy

@@ -18,15 +18,15 @@ from pathlib import Path
 
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.expiry_watch import clock_behind_s
-from toolhub_service.app.file_modes import repairs
-from toolhub_service.app.files import SecretFileInvalid, read_or_make_key
-from toolhub_service.app.paths import Paths
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.app.files.editing import SecretFileInvalid, read_or_make_key
+from toolhub_service.app.files.modes import repairs
+from toolhub_service.app.files.paths import Paths
+from toolhub_service.domain.errors.failure import HubFailure
 from toolhub_service.settings.document import Settings
 from toolhub_service.stores.audit.chain import open_keyring
 from toolhub_service.stores.audit.export import carried_to
 from toolhub_service.stores.audit.sqlite import SqliteEvents
-from toolhub_service.stores.sqlite_migrations import MIGRATIONS
+from toolhub_service.stores.sqlite.migrations import MIGRATIONS
 
 _DAY_S = 86_400.0
 _GROUP_AND_OTHERS = 0o077

@@ -28,7 +28,7 @@ from toolhub_service.app.listening import (
     tls_certificate_of,
 )
 from toolhub_service.identity.spiffe import trust_domain_of
-from toolhub_service.mcp_server.listener import is_installed
+from toolhub_service.mcp_server.http.listener import is_installed
 from toolhub_service.settings.document import Settings
 
 # The first request of a hub waits until the SDK is loaded.

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Iterator
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 
-from toolhub_service.app.deps import SystemClock, SystemRandomness
 from toolhub_service.app.doctor import Finding, fail, ok, warn
 from toolhub_service.app.listening import ListenRefused
-from toolhub_service.app.wiring_endpoints import make_databases
-from toolhub_service.app.wiring_identity import issuer_terms
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.app.wiring.deps import SystemClock, SystemRandomness
+from toolhub_service.app.wiring.endpoints import make_databases
+from toolhub_service.app.wiring.identity import issuer_terms
+from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.identity.keys import NOT_INSTALLED, Document, Fetcher, IssuerKeys, is_installed
 from toolhub_service.identity.token import IssuerTerms
@@ -109,7 +109,7 @@ async def server_checks(settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _redis(url: str) -> Finding:
-    from toolhub_service.stores.redis_link import RedisLink
+    from toolhub_service.stores.redis.link import RedisLink
 
     try:
         link = RedisLink(url, SystemRandomness(), patience_s=_SERVER_S)
@@ -129,8 +129,8 @@ async def _redis(url: str) -> Finding:
 async def _postgres(url: str) -> Finding:
     from psycopg import AsyncConnection
 
-    from toolhub_service.stores.postgres_link import TROUBLE, reason_of
-    from toolhub_service.stores.postgres_target import postgres_target
+    from toolhub_service.stores.postgres.link import TROUBLE, reason_of
+    from toolhub_service.stores.postgres.target import postgres_target
 
     try:
         target = postgres_target(url, application="toolhub doctor")

@@ -10,18 +10,17 @@ from math import inf
 from msgspec.structs import replace
 
 from toolhub_service.domain.call import Call, GrantedCall, Mode, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.job import Job, JobFilter, JobStatus
 from toolhub_service.domain.job_ports import JobEngine, JobStore
 from toolhub_service.domain.ports import Catalog, Clock, Invoker, Randomness
-from toolhub_service.domain.result import FINAL_STATES, JobState, ToolResult
+from toolhub_service.domain.result import FINAL_STATES, SILENT, JobState, ToolResult
 from toolhub_service.domain.storage import RESERVE_LIMIT, Room
 from toolhub_service.domain.tool import ToolSpec
 from toolhub_service.guards.secrets import Redactor
 from toolhub_service.policy.table import narrowed
 from toolhub_service.runtime.idempotency import effect_key
 from toolhub_service.runtime.jobs.ledger import JobLedger
-from toolhub_service.runtime.steps import SILENT
 from toolhub_service.schema.canonical_json import digest
 
 # Delivery of a stored job.

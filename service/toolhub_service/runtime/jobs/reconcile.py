@@ -18,7 +18,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, ApprovalStore
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.job import Job, JobFilter, moved
 from toolhub_service.domain.job_ports import JobEngine
 from toolhub_service.domain.result import JobState

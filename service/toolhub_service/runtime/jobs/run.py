@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextvars import Context
 
-from toolhub_service.budget.turns import Turns
+from toolhub_service.aio.turns import Turns
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.job import ForbiddenTransition, Job, JobNews, RemoteMark, amended, moved
 from toolhub_service.domain.ports import Invoker
 from toolhub_service.domain.result import JobState, Plan, ToolResult

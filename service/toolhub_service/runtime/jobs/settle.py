@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from toolhub_service.domain.errors import IDLE, STOPPED, ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import IDLE, STOPPED, ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.job import Job, amended, moved
 from toolhub_service.domain.ports import Sleep
 from toolhub_service.domain.result import Chunk, Evidence, EvidenceType, JobState, Progress, ToolResult
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.approval_record import UNASKED
+from toolhub_service.runtime.approvals.record import UNASKED
 from toolhub_service.runtime.failures import broke_off, crash, redact_text
 from toolhub_service.runtime.jobs.ledger import RETRY_S, JobLedger, LiveJob, Superseded, Transition, cause_of
 

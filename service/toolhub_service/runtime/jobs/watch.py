@@ -16,10 +16,10 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from toolhub_service.domain.call import Principal, Role
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure, refuse
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.job import Job, JobFilter, JobNews, JobStatus, moved
 from toolhub_service.domain.job_ports import JobEngine, JobObserver, JobStore
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.result import FINAL_STATES, JobState
 from toolhub_service.runtime.failures import mended
 from toolhub_service.runtime.jobs.accept import deliver

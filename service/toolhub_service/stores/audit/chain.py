@@ -21,8 +21,8 @@ from typing import Any, Final
 import orjson
 from msgspec.structs import asdict, replace
 
-from toolhub_service.domain.error_spec import StartReason
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.spec import StartReason
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.guards.secrets import Redactor
 

@@ -16,10 +16,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
 
-from toolhub_service.domain.error_spec import StartReason
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.reasons import Reason
+from toolhub_service.domain.errors.spec import StartReason
 from toolhub_service.domain.event import ChainedEvent, Event, EventFilter
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.stores.audit.chain import canonical, parse
 
 Row: TypeAlias = tuple[str, int, int, str, str, str, str, str, str, str, str, str]

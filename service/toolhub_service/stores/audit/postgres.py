@@ -21,14 +21,14 @@ from msgspec.structs import replace
 from psycopg import IsolationLevel
 from psycopg.sql import SQL, Composed, Identifier
 
-from toolhub_service.domain.errors import HubFailure
+from toolhub_service.domain.errors.failure import HubFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import Event, EventFilter
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.stores.audit.by_principal import index_postgres, postgres_page
 from toolhub_service.stores.audit.events import COLUMNS, Row, check_chain, condition, tampered
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.postgres_upkeep import OldEvents, SharedUpkeep
-from toolhub_service.stores.postgres_target import postgres_target
+from toolhub_service.stores.postgres.target import postgres_target
 
 # Ids chosen by callers are indexed by hash: a B-tree refuses a long one, and with it the whole group of events.
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.excerpts import excerpt
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.statement import Statement

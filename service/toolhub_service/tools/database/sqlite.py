@@ -20,7 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.aio.threads import to_thread
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.statement import Statement
 from toolhub_service.domain.tool import DatabaseTerms
@@ -45,7 +46,6 @@ from toolhub_service.tools.database.connection import (
     unreachable,
 )
 from toolhub_service.tools.database.sqlite_authorizer import StatementAuthorizer
-from toolhub_service.tools.threads import to_thread
 
 _VALUE_MAX_BYTES: Final = 1024 * 1024
 _LIMITS: Final = {

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Violation, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, Violation, refuse
 from toolhub_service.domain.excerpts import excerpt
 
 _VIOLATIONS_SHOWN: Final = 10

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.ports import InnerCalls
 from toolhub_service.domain.result import Plan, ToolResult
 from toolhub_service.domain.tool import ToolSpec
-from toolhub_service.registry.stubs import FunctionName
+from toolhub_service.registry.export.stubs import FunctionName
 from toolhub_service.schema.canonical_json import NotJson, dumps
 from toolhub_service.tools.programs.interpreter import UnknownAnswer, unknown_answer
 from toolhub_service.tools.programs.program_calls import PURPOSE, CallFailed, ProgramCalls, ProgramProgress

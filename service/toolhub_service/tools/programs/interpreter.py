@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.sandbox.confined_start import write_start
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.request import Bounds, Level, SandboxRequest

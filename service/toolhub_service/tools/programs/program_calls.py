@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta
 
 from toolhub_service.domain.call import Suspended
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import InnerCalls
 from toolhub_service.domain.result import ToolResult
-from toolhub_service.registry.stubs import FunctionName
+from toolhub_service.registry.export.stubs import FunctionName
 from toolhub_service.tools.context import ToolProgress
 from toolhub_service.tools.programs.interpreter import BUILT_IN_CALL
 from toolhub_service.tools.tool import ToolOutput

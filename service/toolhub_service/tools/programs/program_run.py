@@ -19,13 +19,13 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock, InnerCalls
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, CostHints, Example, ToolLimits, ToolSpec
-from toolhub_service.registry.export import tools_by_exported_name
-from toolhub_service.registry.stubs import (
+from toolhub_service.registry.export.definitions import tools_by_exported_name
+from toolhub_service.registry.export.stubs import (
     BUILT_IN,
     PYTHON_HEAD,
     FunctionName,

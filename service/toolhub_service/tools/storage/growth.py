@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.aio.threads import to_thread
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.storage import StorageKind, bound_exceeded, disk_full
 from toolhub_service.tools.storage.disk_room import DiskRoom
 from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, WorkspaceAccount, walked
-from toolhub_service.tools.threads import to_thread
 
 _ASK_S: Final = 0.02
 _WALK_S: Final = 1.0

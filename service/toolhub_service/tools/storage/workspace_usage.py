@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from toolhub_service.aio.threads import raise_if_cancelled
 from toolhub_service.domain.call import Owners, Tenancy
 from toolhub_service.domain.storage import (
     Bound,
@@ -37,7 +38,6 @@ from toolhub_service.domain.storage import (
 )
 from toolhub_service.guards.paths import LONG_NAME, workspace_folder_name
 from toolhub_service.tools.storage.disk_room import DiskRoom
-from toolhub_service.tools.threads import raise_if_cancelled
 
 BLOCK_BYTES: Final = 4_096
 ENTRIES_MAX: Final = 2_000_000

@@ -12,7 +12,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.aio.threads import to_thread_if_large
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import (
     NETWORK,
@@ -24,13 +25,12 @@ from toolhub_service.domain.tool import (
     GuardedArgument,
     ToolLimits,
 )
+from toolhub_service.egress.client import HttpRequest, HttpResponse
+from toolhub_service.egress.hiding import masked_cut
 from toolhub_service.guards.urls import parse_url, shown_url
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.egress.client import HttpRequest, HttpResponse
-from toolhub_service.tools.hiding import masked_cut
-from toolhub_service.tools.host_credentials import opened_as_caller
-from toolhub_service.tools.http_exchange import HttpServices, TimeoutMs, Url, prove_exchange, refuse_error_status
-from toolhub_service.tools.threads import to_thread_if_large
+from toolhub_service.tools.http.exchange import HttpServices, TimeoutMs, Url, prove_exchange, refuse_error_status
+from toolhub_service.tools.http.host_credentials import opened_as_caller
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.web.page_reader import PageReader, PageReading, RawPage
 

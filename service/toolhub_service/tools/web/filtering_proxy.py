@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.egress.backend import checked_addresses
+from toolhub_service.egress.wire import Breakage, Repeat, WireError, failure_of
 from toolhub_service.guards.accepting import BACKLOG, Accepted, Acceptor
 from toolhub_service.guards.urls import CheckedUrl, check_url
-from toolhub_service.tools.egress.backend import checked_addresses
-from toolhub_service.tools.egress.wire import Breakage, Repeat, WireError, failure_of
 
 USER: Final = "hub"
 _HEAD_MAX_BYTES: Final = 64 * 1024

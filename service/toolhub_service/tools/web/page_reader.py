@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.sandbox.call_filter import call_filter
 from toolhub_service.sandbox.kernel_walls import (
     READ_AND_RUN,

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.aio.threads import to_thread
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.ports import Resolver
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import (
@@ -35,8 +36,7 @@ from toolhub_service.domain.tool import (
 from toolhub_service.guards.urls import parse_url, shown_url
 from toolhub_service.sandbox.process import Finished, Program, run_process
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.http_exchange import Url
-from toolhub_service.tools.threads import to_thread
+from toolhub_service.tools.http.exchange import Url
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 from toolhub_service.tools.web.filtering_proxy import USER, FilteringProxy
 

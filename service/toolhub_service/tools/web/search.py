@@ -16,14 +16,14 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 from msgspec import Meta
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import NETWORK, READ_WEB, Annotations, CostHints, Example, ToolLimits
 from toolhub_service.domain.verdict import EgressRule
+from toolhub_service.egress.client import HttpRequest, HttpResponse
 from toolhub_service.tools.context import ToolContext
-from toolhub_service.tools.egress.client import HttpRequest, HttpResponse
-from toolhub_service.tools.http_exchange import HttpServices, refuse_error_status
+from toolhub_service.tools.http.exchange import HttpServices, refuse_error_status
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 BRAVE_URL: Final = "https://api.search.brave.com"

@@ -22,11 +22,11 @@ from toolhub.v1 import (
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.artifact import ArtifactRef
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, Mode, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import Clock
 from toolhub_service.domain.result import Chunk, JobRef, Plan, Progress, StepName, StepVerdict, ToolResult
-from toolhub_service.registry.export import Dialect
+from toolhub_service.registry.export.definitions import Dialect
 from toolhub_service.schema import canonical_json, strict_json
 from toolhub_service.schema.strict_json import has_little, has_many_values
 from toolhub_service.transport.convert.payload import (

@@ -17,7 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from toolhub.v1 import approval_pb2, error_pb2, event_pb2, job_state_pb2, result_pb2, source_pb2, step_pb2, tool_pb2
 from toolhub_service.domain.approval import ApprovalState
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.event import EventType
 from toolhub_service.domain.json import JsonValue
 from toolhub_service.domain.result import EvidenceType, JobState, StepName

@@ -24,15 +24,15 @@ from toolhub.v1 import (
 from toolhub_service.domain.approval import Approval, ApprovalFilter, ApprovalState, Binding
 from toolhub_service.domain.artifact import Artifact, ArtifactFilter
 from toolhub_service.domain.call import Call, ExecContext, Principal, Role
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolError, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolError, refuse
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.event import ChainedEvent, ChainFault, Event, EventFilter, Verification
 from toolhub_service.domain.job import Job, JobFilter, JobStatus
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import Pin, PinChange, PinFilter, PinState
 from toolhub_service.guards.foreign_text import escape_hidden
-from toolhub_service.runtime.approval_record import Decision
-from toolhub_service.runtime.artifact_uploads import ArtifactHeader
+from toolhub_service.runtime.approvals.record import Decision
+from toolhub_service.runtime.artifacts.uploads import ArtifactHeader
 from toolhub_service.schema import canonical_json, strict_json
 from toolhub_service.transport.convert.call import from_artifact_ref, from_error, from_progress, write_answer
 from toolhub_service.transport.convert.payload import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from toolhub.v1 import registry_service_pb2, source_pb2, tool_pb2
 from toolhub.v1 import tool_service_pb2 as pb
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.domain.source import SourceStatus
 from toolhub_service.domain.tool import (
     REGISTERED_SOURCE,
@@ -20,9 +20,9 @@ from toolhub_service.domain.tool import (
     canonical_capabilities,
 )
 from toolhub_service.registry.catalog import Totals
-from toolhub_service.registry.search import LISTED, SearchHit, ToolFilter
-from toolhub_service.registry.search import Reason as SearchReason
 from toolhub_service.schema import canonical_json, strict_json
+from toolhub_service.search.search import LISTED, SearchHit, ToolFilter
+from toolhub_service.search.search import Reason as SearchReason
 from toolhub_service.transport.convert.payload import (
     IDEMPOTENCY,
     KINDS,

@@ -1,1 +1,1 @@
-"""The layers around every RPC; app/wiring_server.py puts them in order."""
+"""The layers around every RPC; app/wiring/server.py puts them in order."""

@@ -19,8 +19,8 @@ from urllib.parse import unquote
 import msgspec
 
 from toolhub_service.domain.call import Principal, SubjectToken
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.domain.ports import AccessObserver
-from toolhub_service.domain.reasons import Reason
 from toolhub_service.faces.table import FACE_HEADER
 from toolhub_service.identity.api_keys import KEY_PREFIX, KeyRefused, KnownKeys, key_id_of
 from toolhub_service.identity.token import TokenRefused, principal_of

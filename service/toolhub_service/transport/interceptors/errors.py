@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from toolhub_service.domain.errors import HubFailure, ToolFailure
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.rpc import Layer, Method, ServicerContext
 from toolhub_service.transport.status import RpcFailure, from_hub_failure
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from toolhub_service.domain.call import Principal
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.identity.spiffe import Peer, Peers, trust_domain_of
 from toolhub_service.identity.xfcc import HEADER, XfccInvalid, last_element
 from toolhub_service.transport.interceptors.auth import DescribePrincipal, presented_in

@@ -4,7 +4,7 @@ in flight and each principal's of the watch streams. Step 4 (runtime/steps.py) d
 from __future__ import annotations
 
 from toolhub_service.domain.call import Principal, Role
-from toolhub_service.domain.reasons import Reason
+from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.transport.interceptors.admission import WATCHES, TenantShares
 from toolhub_service.transport.rpc import CALLER, Layer, Method, ServicerContext
 from toolhub_service.transport.status import RpcFailure

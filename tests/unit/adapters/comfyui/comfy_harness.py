@@ -25,12 +25,12 @@ from toolhub_service.adapters.comfyui.kind import ComfyUiSource
 from toolhub_service.adapters.comfyui.source import ComfyToolSource
 from toolhub_service.adapters.upstream import RefCounted
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ToolError
+from toolhub_service.domain.errors.failure import ToolError
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Definition
+from toolhub_service.egress.transport import SystemResolver
 from toolhub_service.schema.defaults import ToolSchemas
-from toolhub_service.tools.egress.transport import SystemResolver
 
 WITHIN_S = 60.0
 SECRET = "canary-secret-1"

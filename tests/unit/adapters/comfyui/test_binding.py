@@ -14,7 +14,7 @@ from tests.unit.adapters.comfyui.template_files import GRAPH, SIDECAR, graph, ma
 from toolhub_service.adapters.comfyui.arguments import BoundGraph, Upload, bound, required_uploads
 from toolhub_service.adapters.comfyui.graph import graph_problems, links_of
 from toolhub_service.adapters.comfyui.template import Template
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.schema.canonical_json import digest
 from toolhub_service.schema.compiled import compile_schema
 

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.comfyui import How, Op
 from tests.fakes.remote_harness import WITHIN_S
 from tests.unit.adapters.comfyui.comfy_harness import ComfyHarness, comfy_harness, failure_of, submitted_elsewhere
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import Outcome
 
 pytestmark = pytest.mark.promise("workflow.never-twice", "workflow.never-false-done")

@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes.langchain_source import OpenedSource, opened
 from toolhub_service.adapters.langchain.kind import LangChainSource
-from toolhub_service.app.sources_file import read_sources
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.app.files.sources_file import read_sources
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.schema.defaults import ToolSchemas
 
 EXAMPLE = Path(__file__).parents[4] / "examples/langchain_files/sources.yaml"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.langchain_source import FAKES, OpenedSource, a_source, opened
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.source import Trust
 from toolhub_service.domain.tool import ToolKind
 

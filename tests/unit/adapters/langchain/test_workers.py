@@ -14,9 +14,9 @@ import pytest
 from tests.fakes.langchain_source import OpenedSource, ToolSocket, gone, opened
 from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
-from toolhub_service.adapters.source_config import ToolTerms
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
-from toolhub_service.runtime.steps import until_deadline
+from toolhub_service.aio.waits import until_deadline
+from toolhub_service.config.source_config import ToolTerms
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 
 
 @pytest.fixture

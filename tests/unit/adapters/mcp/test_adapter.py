@@ -22,9 +22,9 @@ from tests.overtaken import overtaken
 from tests.ports.adapter_suite import SILENT, granted
 from toolhub_service.adapters.mcp.adapter import McpAdapter
 from toolhub_service.adapters.mcp.calling import BLOCKS_MAX, ToolCaller, is_result, outcome_of
-from toolhub_service.adapters.source_config import ToolTerms
+from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.artifact import ArtifactService
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome
 
 TRANSPORTS = ["stdio-modern", "stdio-legacy", "http-modern", "http-legacy"]

@@ -8,8 +8,8 @@ import pytest
 
 from toolhub_service.adapters.definitions import DESCRIPTION_MAX_BYTES, Overrides, SourceTerms, Unnamed, full_name
 from toolhub_service.adapters.mcp.definitions import DefinitionReader
-from toolhub_service.adapters.source_config import ToolTerms
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.config.source_config import ToolTerms
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.source import Definition, pin_digest
 from toolhub_service.domain.tool import ToolKind

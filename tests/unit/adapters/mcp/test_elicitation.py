@@ -14,7 +14,7 @@ from tests.ports.adapter_suite import granted
 from toolhub_service.adapters.mcp.elicitation import Questions
 from toolhub_service.adapters.mcp.kind import Elicitation
 from toolhub_service.domain.call import Question, QuestionAsked, Reply
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, Upstream, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, Upstream, refuse
 from toolhub_service.domain.json import JsonObject
 
 

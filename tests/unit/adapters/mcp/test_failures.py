@@ -11,7 +11,7 @@ from toolhub_service.adapters.mcp import failures
 from toolhub_service.adapters.mcp.failures import Breakage, error_of
 from toolhub_service.adapters.upstream import EXCERPT_MAX_CHARS
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.guards.secrets import Redactor
 
 REDACT = Redactor().text

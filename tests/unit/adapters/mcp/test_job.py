@@ -20,7 +20,7 @@ from toolhub_service.adapters.definitions import FindsError, Overrides
 from toolhub_service.adapters.mcp.kind import Elicitation, HttpTerms
 from toolhub_service.adapters.mcp.relay import Relayed, Running
 from toolhub_service.domain.call import CallingClient, QuestionAsked, Reply
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Outcome
 

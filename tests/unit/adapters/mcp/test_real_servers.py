@@ -18,7 +18,7 @@ from toolhub_service.adapters.mcp.failures import Breakage, breakage_of
 from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms
 from toolhub_service.adapters.mcp.link import McpLink, McpSession
 from toolhub_service.domain.call import GrantedCall
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.result import Outcome
 from toolhub_service.domain.source import Discovery
 

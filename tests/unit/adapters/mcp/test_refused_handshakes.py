@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from tests.unit.adapters.mcp.links import at, linked, soon
-from tests.unit.adapters.mcp.test_http import Answer, elicitation_callback, handshake, http
+from tests.unit.adapters.mcp.wire.test_http import Answer, elicitation_callback, handshake, http
 from toolhub_service.adapters.mcp.connection import named_version
 from toolhub_service.adapters.mcp.kind import McpTerms, StdioTerms, sse_advice
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 
 
 async def reason_of(answer: Answer, path: str = "/mcp") -> str:

@@ -10,7 +10,7 @@ from tests.fakes.mcp_harness import over_http, over_stdio
 from tests.fakes.mcp_servers.scripted import TOOLS, Refusal, Script, tool
 from toolhub_service.adapters.definitions import PROBLEMS_MAX
 from toolhub_service.adapters.mcp import source as reading
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.source import Discovery, Trust
 from toolhub_service.registry.catalog import skeleton
 

@@ -26,7 +26,7 @@ from tests.unit.adapters.n8n.n8n_harness import (
 )
 from toolhub_service.adapters.n8n.job import MissingTerms
 from toolhub_service.adapters.n8n.kind import BusinessError
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.result import Outcome
 

@@ -12,7 +12,7 @@ from tests.unit.adapters.n8n.flows import ECHO, FLOWS, NAMES_ITSELF, flow, wait
 from tests.unit.adapters.n8n.n8n_harness import ASYNC, SYNC, before, n8n_harness
 from toolhub_service.adapters.n8n.kind import N8nDiscovery, N8nWorkflow
 from toolhub_service.adapters.n8n.workflow import published, webhooks_of
-from toolhub_service.adapters.source_config import ToolTerms
+from toolhub_service.config.source_config import ToolTerms
 from toolhub_service.domain.tool import IdempotencyMode
 
 TEXT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": False}

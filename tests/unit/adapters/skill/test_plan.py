@@ -16,7 +16,7 @@ from toolhub_service.adapters.skill.manifest import read_manifest
 from toolhub_service.adapters.skill.plan import PlanEngine
 from toolhub_service.adapters.skill.plan_steps import CheckedPlan, check_plan
 from toolhub_service.domain.call import Suspended
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.ports import InnerCalls
 from toolhub_service.domain.result import Plan, Progress, ToolResult

@@ -9,9 +9,9 @@ from enum import Enum
 from typing import TypeVar
 
 from toolhub_service.domain.call import Owners
-from toolhub_service.domain.errors import ErrorKind, ToolFailure, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.job import Job, JobCounts, JobFilter, JobNews, JobStatus
-from toolhub_service.stores.memory_jobs import MemoryJobs
+from toolhub_service.stores.memory.jobs import MemoryJobs
 
 Answer = TypeVar("Answer")
 Listener = Callable[[JobNews], None]

@@ -15,22 +15,22 @@ from msgspec.structs import replace
 from tests.fakes.audit_log import MemoryAuditLog
 from tests.fakes.clock import FixedRandomness, ManualClock
 from tests.unit.runtime.jobs.faulty_jobs import FaultyJobs
-from toolhub_service.budget.turns import Turns
+from toolhub_service.aio.turns import Turns
 from toolhub_service.domain.call import Call, ExecContext, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.job import Job, JobCounts, JobNews, JobStatus, RemoteMark, may_follow, moved
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import Evidence, EvidenceType, JobState, ToolResult
 from toolhub_service.engines.inprocess import InprocessEngine
 from toolhub_service.guards.secrets import Redactor
-from toolhub_service.runtime.approvals import Approvals
+from toolhub_service.runtime.approvals.gate import Approvals
 from toolhub_service.runtime.jobs.accept import Acceptance
 from toolhub_service.runtime.jobs.ledger import JobLedger, JobTerms
 from toolhub_service.runtime.jobs.reconcile import Decisions, Reconciler
 from toolhub_service.runtime.jobs.run import Heartbeat, JobRuns
 from toolhub_service.runtime.jobs.watch import JobWatch, PrincipalJobs
-from toolhub_service.stores.memory import MemoryApprovals
+from toolhub_service.stores.memory.records import MemoryApprovals
 
 T0 = 1_700_000_000_000
 HOUR_MS = 3_600_000

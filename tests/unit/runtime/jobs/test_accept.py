@@ -12,7 +12,7 @@ from tests.unit.runtime.jobs.faulty_jobs import Fault, away
 from tests.unit.runtime.jobs.job_harness import AGENT, TERMS, JobHarness, Process, a_job, failed
 from tests.unit.runtime.pipeline_harness import WRITE, RecordingCatalog
 from toolhub_service.domain.call import BudgetRequest, Call, ExecContext, GrantedCall, Mode, PlannedCall
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.job import JobFilter
 from toolhub_service.domain.ports import EventSink
 from toolhub_service.domain.result import JobRef, JobState, ToolResult

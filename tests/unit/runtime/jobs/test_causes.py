@@ -19,7 +19,7 @@ from tests.unit.runtime.jobs.job_harness import (
     unsafe,
 )
 from tests.unit.runtime.jobs.test_decisions import APPROVED, REJECTED, an_approval
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.result import JobState, ToolResult
 

@@ -20,7 +20,7 @@ from tests.unit.runtime.jobs.job_harness import (
     safe,
     unsafe,
 )
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.job import amended
 from toolhub_service.domain.result import JobState
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.unit.runtime.jobs.faulty_jobs import away
 from tests.unit.runtime.jobs.job_harness import AGENT, MARK, T0, JobHarness, Process, a_job, failed, in_state
 from toolhub_service.domain.approval import Approval, ApprovalState, Binding
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.result import JobState
 

@@ -20,7 +20,7 @@ from tests.unit.runtime.jobs.job_harness import (
     safe,
     turn,
 )
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.job import ForbiddenTransition
 from toolhub_service.domain.result import JobState, Progress, ToolResult
 

@@ -10,11 +10,11 @@ import pytest
 from tests.unit.runtime.jobs.job_harness import MARK
 from tests.unit.runtime.keyed_harness import a_keyed_harness, ask, call
 from tests.unit.runtime.pipeline_harness import HANG, POLICY, NoJobs, PipelineHarness
-from toolhub_service.domain.errors import ErrorKind
+from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.job import RemoteMark
 from toolhub_service.domain.key import EffectKey
 from toolhub_service.domain.result import Outcome, ToolResult
-from toolhub_service.stores.memory import MemoryKeys
+from toolhub_service.stores.memory.records import MemoryKeys
 
 BUSY = POLICY + "limits: [{id: slow, rate_per_s: 1, burst: 1}]\n"
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.runtime.jobs.faulty_jobs import Fault
 from tests.unit.runtime.jobs.job_harness import AGENT, JobHarness, Process, ScriptedRun, a_job, turn
-from toolhub_service.domain.errors import ToolFailure
+from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.result import JobState, ToolResult
 
 JOBS = [f"job-{number}" for number in range(200)]

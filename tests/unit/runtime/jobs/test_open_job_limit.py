@@ -8,11 +8,11 @@ import pytest
 
 from tests.fakes.clock import ManualClock
 from toolhub_service.domain.call import Call, Principal
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.job import Job, JobStatus, moved
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.runtime.jobs.accept import COUNT_TTL_S, OpenJobLimit
-from toolhub_service.stores.memory_jobs import MemoryJobs
+from toolhub_service.stores.memory.jobs import MemoryJobs
 
 
 class LimitHarness:

@@ -10,11 +10,11 @@ import pytest
 
 from tests.unit.runtime.jobs.job_harness import AGENT, MARK, JobHarness, Process, a_job, in_state
 from toolhub_service.domain.call import Owners, Principal, Role
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.job import Job, JobFilter
 from toolhub_service.domain.result import JobState
-from toolhub_service.stores.sqlite_file import SqliteFile
-from toolhub_service.stores.sqlite_jobs import SqliteJobs
+from toolhub_service.stores.sqlite.file import SqliteFile
+from toolhub_service.stores.sqlite.jobs import SqliteJobs
 
 OPERATOR = Principal("op", frozenset({Role.OPERATOR}))
 AUDITOR = Principal("auditor", frozenset({Role.AUDITOR}))
@@ -51,7 +51,7 @@ async def test_a_foreign_id_costs_the_same_reads_as_an_unknown_one_and_no_job_is
     try:
         await store.create(a_job())
         decoded: list[object] = []
-        monkeypatch.setattr("toolhub_service.stores.sqlite_jobs.decode_job", decoded.append)
+        monkeypatch.setattr("toolhub_service.stores.sqlite.jobs.decode_job", decoded.append)
         statements: dict[str, list[str]] = {}
         for job_id in ("job-1", "job-2"):
             seen = statements.setdefault(job_id, [])

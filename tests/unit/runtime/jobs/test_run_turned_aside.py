@@ -19,7 +19,7 @@ from tests.unit.runtime.jobs.job_harness import (
     safe,
     unsafe,
 )
-from toolhub_service.domain.errors import ErrorKind, ToolError
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError
 from toolhub_service.domain.result import JobState, ToolResult
 
 CANCELLED, LOST, FAILED, TIMED_OUT = JobState.CANCELLED, JobState.LOST, JobState.FAILED, JobState.TIMED_OUT

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.unit.runtime.jobs.faulty_jobs import FaultyJobs
 from tests.unit.runtime.jobs.job_harness import WITHIN_S, JobHarness, Process, RecordingObserver, a_job, answered, turn
-from toolhub_service.domain.error_spec import Code
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.errors.spec import Code
 from toolhub_service.domain.job import Job, JobFilter, JobNews, moved
 from toolhub_service.domain.result import JobState, Progress
 from toolhub_service.runtime.jobs.watch import TAIL_ENTRIES, JobWatch

@@ -9,12 +9,12 @@ from tests.unit.runtime.jobs.job_harness import AGENT, MARK, JobHarness, Process
 from tests.unit.runtime.jobs.test_decisions import APPROVED, EXPIRED, PENDING, REJECTED, USED, an_approval
 from toolhub_service.domain.approval import Approval, ApprovalState, Binding
 from toolhub_service.domain.call import Call, ExecContext
-from toolhub_service.domain.errors import ErrorKind, ToolError, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.event import Event, EventType
 from toolhub_service.domain.job import Job, moved
 from toolhub_service.domain.result import JobState, ToolResult
 from toolhub_service.domain.tool import ToolKind, ToolSpec
-from toolhub_service.runtime.approval_record import was_withdrawn
+from toolhub_service.runtime.approvals.record import was_withdrawn
 from toolhub_service.runtime.jobs.reconcile import OrphanedApprovals
 
 

@@ -21,7 +21,7 @@ from toolhub_service.domain.event import Verification
 from toolhub_service.stores.audit.export import BATCH_BYTES, Batch, BucketSink, Export, FileSink
 from toolhub_service.stores.audit.log import ChainedAuditLog
 from toolhub_service.stores.audit.retention import AuditRetention, EventArchive
-from toolhub_service.stores.blobs_bucket import bucket_of
+from toolhub_service.stores.blobs.bucket import bucket_of
 
 pytestmark = pytest.mark.promise("audit.export-at-least-once")
 

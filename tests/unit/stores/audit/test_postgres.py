@@ -17,8 +17,8 @@ from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.services import PostgresServer
 from tests.unit.stores.audit.logs_in import files_in, kill_after, start_victim
 from tests.unit.stores.audit.postgres_logs import execute, postgres_log, postgres_verified, started_postgres_log
-from toolhub_service.domain.error_spec import Code
-from toolhub_service.domain.errors import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, HubFailure, ToolFailure
+from toolhub_service.domain.errors.spec import Code
 from toolhub_service.domain.event import EventFilter
 from toolhub_service.stores.audit.events import COLUMNS, Row
 from toolhub_service.stores.audit.log import WriterTiming

@@ -12,7 +12,7 @@ import pytest
 
 from tests.ports.audit_log_suite import called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
-from toolhub_service.domain.errors import HubFailure, ToolFailure
+from toolhub_service.domain.errors.failure import HubFailure, ToolFailure
 from toolhub_service.domain.event import EventFilter
 from toolhub_service.stores.audit.log import WriterTiming
 from toolhub_service.stores.audit.sqlite import connect, page, transaction

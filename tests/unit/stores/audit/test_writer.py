@@ -16,7 +16,7 @@ import pytest
 from tests.fakes.clock import ManualClock
 from tests.ports.audit_log_suite import EVERYTHING, called
 from tests.unit.stores.audit.logs_in import files_in, started_log, verified
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.event import Event
 from toolhub_service.stores.audit import chain
 from toolhub_service.stores.audit.log import WriterTiming

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.tools.storage.ballast import Ballast
 from toolhub_service.tools.storage.disk_room import DiskRoom
 

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolhub_service.domain.errors import ErrorKind, refuse
+from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.tools.storage.disk_room import DiskRoom
 from toolhub_service.tools.storage.growth import Growth, growth_of_run
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.storage import FixedStorage, with_quota
-from toolhub_service.domain.errors import ErrorKind, ToolFailure
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.tools.storage.disk_room import DiskRoom
 from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, SHARED, WorkspaceUsage, charge_of, walked
-from toolhub_service.tools.workspace import Workspace
+from toolhub_service.tools.workspace.workspace import Workspace
 
 EMPTY = 2 * BLOCK_BYTES
 """The folder of a principal, and that of a request."""

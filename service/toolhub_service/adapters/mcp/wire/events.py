@@ -17,13 +17,13 @@ import httpx2
 import orjson
 
 from toolhub_service.adapters.mcp.failures import Breakage, Facts, error_of
-from toolhub_service.adapters.mcp.lines import counted
 from toolhub_service.adapters.mcp.requests import Exchange, RequestCancelled
+from toolhub_service.adapters.mcp.wire.lines import counted
 from toolhub_service.adapters.mcp.wire.repairs import is_strict, repair_bytes
-from toolhub_service.registry.cooperative import pass_turnstile, run_in_slices
-from toolhub_service.tools.egress.framing import Allowance, Pace, framing_allowance
-from toolhub_service.tools.egress.wire import Breakage as WireBreakage
-from toolhub_service.tools.egress.wire import Pull, WireError
+from toolhub_service.aio.cooperative import pass_turnstile, run_in_slices
+from toolhub_service.egress.framing import Allowance, Pace, framing_allowance
+from toolhub_service.egress.wire import Breakage as WireBreakage
+from toolhub_service.egress.wire import Pull, WireError
 
 MESSAGES_FREE: Final = 5_000
 MESSAGES_PER_S: Final = 500.0

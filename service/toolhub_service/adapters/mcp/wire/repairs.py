@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
+from toolhub_service.aio.cooperative import in_thread
 from toolhub_service.domain.json import JsonObject
-from toolhub_service.registry.cooperative import in_thread
 from toolhub_service.schema.repaired_json import Repaired, repair
 
 # What was repaired travels in the result itself, on every road from the transport to the call, under a name that no

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from toolhub_service.adapters.mcp.lines import Lines
-from toolhub_service.adapters.mcp.stdio import GARBAGE_MAX, PipeProtocol
+from toolhub_service.adapters.mcp.wire.lines import Lines
 from toolhub_service.adapters.mcp.wire.pump import LINES_A_TURN, WAITING_MAX_BYTES, LinePump
+from toolhub_service.adapters.mcp.wire.stdio import GARBAGE_MAX, PipeProtocol
 
 
 class PumpHarness:

@@ -1,0 +1,1 @@
+"""`toolhub approvals`: pending questions, and decisions about them."""

@@ -1,0 +1,1 @@
+"""`toolhub artifacts`: stored files."""

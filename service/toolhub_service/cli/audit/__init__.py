@@ -1,0 +1,1 @@
+"""`toolhub audit`: read, report and verify the audit log."""

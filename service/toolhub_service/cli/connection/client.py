@@ -1,0 +1,413 @@
+"""The gRPC client of the command line: one connection, errors that say what to do, backoff of watches."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import click
+import grpc
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from toolhub.v1.approval_service_pb2_grpc import ApprovalServiceStub
+from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
+from toolhub.v1.audit_service_pb2_grpc import AuditServiceStub
+from toolhub.v1.credential_service_pb2_grpc import CredentialServiceStub
+from toolhub.v1.job_service_pb2_grpc import JobServiceStub
+from toolhub.v1.registry_service_pb2_grpc import RegistryServiceStub
+from toolhub.v1.tool_service_pb2_grpc import ToolServiceStub
+from toolhub_service.cli.connection.channel import Endpoint, endpoint, tls_options, unreachable_text
+from toolhub_service.cli.connection.hub_options import (
+    BY_DEFAULT,
+    BY_ENVIRONMENT,
+    DEFAULT_ADDRESS,
+    OPTIONS,
+    TYPED,
+    Given,
+    plain,
+)
+from toolhub_service.cli.connection.lost_answers import Sent, answer_lost, is_lost, lost_text
+from toolhub_service.cli.terminal.output import EXIT_REFUSED, note
+from toolhub_service.guards.foreign_text import on_one_line
+
+_EXIT_UNREACHABLE = 3
+
+# The hub answered and refused. Every other status means that it could not be reached.
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+
+_TRANSIENT = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,  # from a server that was stopped
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    }
+)
+# gRPC reports a connection that breaks under a stream with this code; a failing hub adds a reason.
+_BROKEN_CONNECTION = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
+
+ANSWER_TIMEOUT_S = 60.0
+
+_FIRST_PAUSE_S = 0.25
+_HELD_S = 5.0
+_RETRY_AFTER_MAX_S = 60.0
+
+# Most records that the hub returns in one answer.
+PAGE_MAX = 1_000
+
+# Length of an ID made by the hub; a shorter one may be a prefix.
+_ID_CHARS = 36
+_SEVERAL_SHOWN = 5
+
+_RANKS = {ParameterSource.COMMANDLINE: TYPED, ParameterSource.ENVIRONMENT: BY_ENVIRONMENT}
+
+Credential = str | Callable[[], str] | None
+"""An API key or a token, or a function that returns a currently valid one."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An open channel and the credential of every call."""
+
+    hub: Endpoint
+    channel: grpc.Channel
+    credential: Credential
+    timeout_s: float
+    sent: Sent = field(default_factory=Sent)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of every call. Raises click.ClickException when the credential is unavailable."""
+        key = self.credential() if callable(self.credential) else self.credential
+        return (("authorization", f"Bearer {key}"),) if key else ()
+
+    @property
+    def approvals(self) -> ApprovalServiceStub:
+        return ApprovalServiceStub(self.channel)
+
+    @property
+    def artifacts(self) -> ArtifactServiceStub:
+        return ArtifactServiceStub(self.channel)
+
+    @property
+    def audit(self) -> AuditServiceStub:
+        return AuditServiceStub(self.channel)
+
+    @property
+    def credentials(self) -> CredentialServiceStub:
+        return CredentialServiceStub(self.channel)
+
+    @property
+    def jobs(self) -> JobServiceStub:
+        return JobServiceStub(self.channel)
+
+    @property
+    def registry(self) -> RegistryServiceStub:
+        return RegistryServiceStub(self.channel)
+
+    @property
+    def tools(self) -> ToolServiceStub:
+        return ToolServiceStub(self.channel)
+
+    def call(self, rpc: Callable[..., Answer], request: Message) -> Answer:
+        """Return the answer of a unary RPC within the timeout. Raises grpc.RpcError."""
+        self.sent.request = request
+        return rpc(request, timeout=self.timeout_s, metadata=self.metadata)
+
+    def pages(self, rpc: Callable[..., Answer], request: Any) -> Iterator[Answer]:
+        """Yield the answers of a paged RPC, until the last page. Raises grpc.RpcError."""
+        while True:
+            page: Any = self.call(rpc, request)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def full_id(self, given: str, rpc: Callable[..., Any], request: Any, records: str, field: str) -> str:
+        """Return the only ID with this prefix among the newest records, else the input.
+
+        Raises UsageError, grpc.RpcError.
+
+        `rpc` lists records newest first; `field` holds their ID.
+        """
+        # A whole id needs no listing, for which the caller may lack the right.
+        if len(given) >= _ID_CHARS:
+            return given
+        request.page_size = PAGE_MAX
+        known = [str(getattr(each, field)) for each in getattr(self.call(rpc, request), records)]
+        fitting = [each for each in known if each.startswith(given)]
+        # An id that is also a prefix of another one means itself.
+        if given not in fitting and len(fitting) > 1:
+            several = ", ".join(fitting[:_SEVERAL_SHOWN]) + (", …" if fitting[_SEVERAL_SHOWN:] else "")
+            raise click.UsageError(f"`{given}` matches several IDs: {several}")
+        return fitting[0] if len(fitting) == 1 else given
+
+    def newest(self, rpc: Callable[..., Any], request: Any, records: str, count: int | None) -> tuple[list[Any], int]:
+        """Return (the first `count` of the answers' field `records`, or all; how many match). Raises grpc.RpcError."""
+        request.page_size = min(count or PAGE_MAX, PAGE_MAX)
+        found: list[Any] = []
+        total = 0
+        for page in self.pages(rpc, request):
+            found.extend(getattr(page, records))
+            total = page.total_size
+            if count is not None and len(found) >= count:
+                break
+        found = found[:count]
+        # Records may have been removed while pages were read, and the total is never below the shown number.
+        return found, max(total, len(found))
+
+
+def connection_options(command: Command) -> Command:
+    """Add --context, --address, --api-key, the options of TLS, and --timeout."""
+    timeout = click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(0, 86_400, min_open=True),
+        default=ANSWER_TIMEOUT_S,
+        show_default=True,
+        help="Seconds to wait for the answer.",
+    )
+    return address_options(timeout(command), "--key")
+
+
+def address_options(command: Command, *key_names: str) -> Command:
+    """Add the same without --timeout, for a command in which --timeout means something else; --key likewise.
+
+    The command receives them with those of the context in use.
+    """
+    wrapped = tls_options(_in_context(command), *key_names)
+    for option in (
+        click.option(
+            "--api-key",
+            envvar="TOOLHUB_API_KEY",
+            help="API key or token (prefer the environment variable TOOLHUB_API_KEY).",
+        ),
+        click.option(
+            "--address",
+            envvar="TOOLHUB_ADDRESS",
+            default=DEFAULT_ADDRESS,
+            show_default=True,
+            help="Address of the hub: HOST, HOST:PORT, https://HOST:PORT or unix:PATH; also TOOLHUB_ADDRESS.",
+        ),
+        click.option(
+            "--context",
+            "context_name",
+            envvar="TOOLHUB_CONTEXT",
+            shell_complete=_complete_context,
+            help="Hub and credential by name (`toolhub context list`); also TOOLHUB_CONTEXT.",
+        ),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _complete_context(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from toolhub_service.cli.connection.contexts import complete_context
+
+    return complete_context(context, parameter, incomplete)
+
+
+def _in_context(command: Command) -> Command:
+    @wraps(command)
+    def run(*arguments: Any, **options: Any) -> Any:
+        source = click.get_current_context().get_parameter_source
+        given: Given = {name: (options[name], _RANKS.get(source(name), BY_DEFAULT)) for name in OPTIONS}  # type: ignore[arg-type]
+        chosen = plain(given)
+        if chosen is None:
+            from toolhub_service.cli.connection.chosen_context import completed
+
+            chosen = completed(given)
+        return command(*arguments, **{**options, **chosen})
+
+    return cast("Command", run)
+
+
+@contextmanager
+def connected(
+    hub: Endpoint, credential: Credential = None, timeout_s: float = ANSWER_TIMEOUT_S
+) -> Iterator[Connection]:
+    """Open a connection. A failed RPC ends the command with exit code 1 (refused by the hub) or 3 (not reached)."""
+    channel = hub.open()
+    connection = Connection(hub, channel, credential, timeout_s)
+    try:
+        yield connection
+    except grpc.RpcError as error:
+        raise explained(connection, error) from error
+    finally:
+        channel.close()
+
+
+def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
+    """Open the connection that a command's options describe; `options` may hold others, too."""
+    files = {name: options[name] for name in ("ca_file", "cert_file", "key_file")}
+    hub = endpoint(options["address"], tls=options["tls"], **files)
+    return connected(hub, options["api_key"], options.get("timeout_s", ANSWER_TIMEOUT_S))
+
+
+class HubUnreachable(click.ClickException):
+    """The hub could not be reached."""
+
+    exit_code = _EXIT_UNREACHABLE
+
+
+class HubRefused(click.ClickException):
+    """The hub answered and refused."""
+
+    exit_code = EXIT_REFUSED
+
+
+def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, str]:
+    """Return (code, message, ErrorInfo reason or empty) of a failed RPC."""
+    call: Any = error  # a stub raises an RpcError that is also a Call, which its types do not express
+    info = error_details_pb2.ErrorInfo()
+    return call.code(), call.details(), str(info.reason) if _read_detail(error, info) else ""
+
+
+def retry_after_s(error: grpc.RpcError) -> float:
+    """Return the delay of the RPC's RetryInfo; 0 if it has none."""
+    info = error_details_pb2.RetryInfo()
+    return float(info.retry_delay.ToMilliseconds() / 1_000) if _read_detail(error, info) else 0.0
+
+
+def is_transient(error: grpc.RpcError) -> bool:
+    """Return whether a watch that ended so may be reopened."""
+    code, _, reason = status_of(error)
+    return code in _TRANSIENT or (code in _BROKEN_CONNECTION and not reason)
+
+
+def _has_expired(error: grpc.RpcError) -> bool:
+    """Return whether the hub reports that the token has expired."""
+    info = error_details_pb2.ErrorInfo()
+    is_named = status_of(error)[0] is grpc.StatusCode.UNAUTHENTICATED and _read_detail(error, info)
+    return is_named and info.metadata.get("problem") == "expired"
+
+
+class Backoff:
+    """Pauses between the attempts of one watch: exponential with jitter (Brooker, "Exponential Backoff And Jitter").
+
+    When a hub gives a delay (RetryInfo, as one that shuts down does), it is not contacted earlier, and its clients do
+    not all return at once.
+    """
+
+    def __init__(self, max_s: float) -> None:
+        self._max_s = max_s
+        self._next_s = _FIRST_PAUSE_S
+
+    def reset(self) -> None:
+        """Restart with the shortest pause; call it when the watch has received something."""
+        self._next_s = _FIRST_PAUSE_S
+
+    def pause_s(self, error: grpc.RpcError | None) -> float:
+        """Return seconds to wait after the end of a watch; None: it ended without an error."""
+        own_s, self._next_s = self._next_s, min(2 * self._next_s, self._max_s)
+        asked_s = min(retry_after_s(error), _RETRY_AFTER_MAX_S) if error is not None else 0.0
+        # Later than the hub asks, never sooner, and not all clients at once.
+        return max(own_s * random.uniform(0.5, 1.0), asked_s * random.uniform(1.0, 1.5))  # noqa: S311 - jitter
+
+
+def reopened(
+    watch: Callable[[], Iterator[Item]],
+    pause_max_s: float,
+    disconnected: Callable[[float], object],
+    pause: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Item]:
+    """Yield what `watch` yields, without end: it is called again when it ends or its connection breaks.
+
+    Also when its token expires, because a login then has a new one. `disconnected` is called with the seconds until
+    then. Raises grpc.RpcError when the hub refuses the watch.
+    """
+    backoff = Backoff(pause_max_s)
+    while True:
+        broken: grpc.RpcError | None = None
+        began_s = clock()
+        try:
+            for item in watch():
+                # An item shows that the connection works: the next outage begins with short pauses again.
+                backoff.reset()
+                yield item
+        except grpc.RpcError as error:
+            # A token that had already expired is refused at once, and would be again.
+            is_over = _has_expired(error) and clock() - began_s >= _HELD_S
+            if not is_over and not is_transient(error):
+                raise
+            broken = error
+        pause_s = backoff.pause_s(broken)
+        disconnected(pause_s)
+        pause(pause_s)
+
+
+def outage_text(pause_s: float) -> str:
+    """Return the line that a watch shows while the hub is unreachable."""
+    return f"the hub does not answer; reconnecting in {pause_s:.1f} s"
+
+
+def note_outage(pause_s: float) -> None:
+    note(outage_text(pause_s), err=True)
+
+
+def explained(connection: Connection, error: grpc.RpcError) -> click.ClickException:
+    """Return the failed RPC as one message that says what to do next."""
+    hub = connection.hub
+    code, details, reason = status_of(error)
+    details = on_one_line(details)
+    if is_lost(code, details, reason) and connection.sent.changes:
+        return answer_lost(hub.address, connection.sent, error)
+    if is_lost(code, details, reason) and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+        text = f"{lost_text(hub.address, code)} Nothing was changed by this command: run it again."
+    elif code is grpc.StatusCode.UNAVAILABLE and not reason:
+        text = unreachable_text(hub, details)
+    elif code is grpc.StatusCode.DEADLINE_EXCEEDED and not reason:
+        text = f"{hub.address} did not answer in time. Allow more seconds with --timeout."
+    elif code is grpc.StatusCode.UNAUTHENTICATED and "leave it out" in details:
+        text = f"{details} Leave out --api-key and TOOLHUB_API_KEY."
+    elif _has_expired(error):
+        text = (
+            f"{details} With a context that has a login, tokens are refreshed: `toolhub context add`, `toolhub login`."
+        )
+    elif code is grpc.StatusCode.UNAUTHENTICATED:
+        text = f"{details} Pass a key with --api-key or TOOLHUB_API_KEY; `toolhub keys create NAME` creates one."
+    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED and not reason:
+        text = (
+            "The request is larger than the hub accepts. Upload the large text with `toolhub artifacts put FILE` and "
+            f'pass {{"$artifact": "ID"}} in its place. ({details})'
+        )
+    else:
+        text = f"{details} [{reason or code.name}]" if details else code.name
+    kind = HubRefused if code in _REFUSALS else HubUnreachable
+    return kind(text)
+
+
+def _read_detail(error: grpc.RpcError, into: Message) -> bool:
+    """Return whether the status has a detail of this type (google.rpc.Status, AIP-193); `into` is filled with the
+    first."""
+    call: Any = error
+    for key, value in call.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            return any(detail.Unpack(into) for detail in status_pb2.Status.FromString(value).details)
+    return False

@@ -1,0 +1,1 @@
+"""`toolhub jobs`: long-running calls."""

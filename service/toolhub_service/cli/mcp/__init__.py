@@ -1,0 +1,1 @@
+"""`toolhub mcp`: MCP on standard input and output, and the configuration of clients."""

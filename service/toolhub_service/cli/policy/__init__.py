@@ -1,0 +1,1 @@
+"""`toolhub policy`: write, check and explain a policy, without a hub."""

@@ -1,0 +1,1 @@
+"""`toolhub skills`: folders with a SKILL.md."""

@@ -1,0 +1,1 @@
+"""`toolhub sources`, `pins` and `workflows`: where tools come from."""

@@ -1,0 +1,1 @@
+"""Sections of the configuration that settings and adapters share."""

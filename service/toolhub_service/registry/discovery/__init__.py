@@ -1,0 +1,1 @@
+"""How tools of sources are read, compared with their pins and published."""

@@ -1,0 +1,1 @@
+"""Tools in other notations: definitions for models, and stubs for programs."""

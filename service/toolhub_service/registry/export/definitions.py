@@ -1,0 +1,321 @@
+"""Tools as definitions for a model's tool-calling interface: OpenAI, Anthropic, Gemini and MCP.
+
+Exported names can be mapped back; the map covers the whole catalog, so a tool has one exported name whichever selection
+is exported. Definitions are ordered by name and equal from run to run. Schemas are changed only where an interface
+refuses them (`schema_repairs`, `closed_schemas`), and `reading_of` says how arguments are turned back; MCP requires an
+object at the root of both schemas, so an output schema of another type is left out. docs/model-forms.md names the
+limits of each interface and their sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from toolhub_service.domain.json import JsonObject, JsonValue
+from toolhub_service.domain.ports import Catalog
+from toolhub_service.domain.tool import Annotations, ToolSpec
+from toolhub_service.registry.export.closed_schemas import GeminiSubset, StrictSubset
+from toolhub_service.registry.export.model_arguments import Reading
+from toolhub_service.registry.export.schema_repairs import (
+    DOTTED_NAMES,
+    PLAIN_NAMES,
+    NameRule,
+    accepted_names,
+    cut_description,
+    object_schema,
+    rename,
+    repair,
+)
+from toolhub_service.registry.export.stubs import FunctionName, function_names
+
+# Names that every model interface accepts, and the map back from them.
+#
+# Interfaces accept `^[a-zA-Z0-9_-]{1,64}$`, so `core/fs.readText` becomes `core__fs_readText`: the slash gives two
+# underscores, a dot one. A name that would be too long is cut and ends in eight digits of its own sha256; so does every
+# one of several names that would collide, with more digits where eight do not distinguish them. The outcome depends on
+# the set of names only, never on their order.
+
+EXPORTED_MAX_CHARS: Final = 64
+DESCRIBE_TOOL: Final = "core/tool.describe"
+"""Answers the whole description of a tool, where an interface limits it."""
+MCP_MAX_CHARS: Final = 60
+"""Cursor counts the server's name, too; Claude Code allows 64."""
+_SUFFIX_DIGITS: Final = (8, 16, 32)
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class ExportedNames:
+    """A two-way map over a set of tool names, of at most `max_chars` characters each."""
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        max_chars: int = EXPORTED_MAX_CHARS,
+        *,
+        unprefixed: Iterable[str] = (),
+        reserved: Collection[str] = (),
+    ) -> None:
+        """`unprefixed` are exported without their namespace, unless that name is another tool's or one of `reserved`.
+
+        Their prefixed names are accepted, too.
+        """
+        self._exported = {name: plain_name(name, max_chars) for name in names}
+        for digits in _SUFFIX_DIGITS:
+            uses = Counter(self._exported.values())
+            for name, short in self._exported.items():
+                if uses[short] > 1:
+                    self._exported[name] = _marked(name, digits, max_chars)
+        self._original = {exported: name for name, exported in self._exported.items()}
+        bare = {name: _spelled(name.partition("/")[2]) for name in unprefixed}
+        uses = Counter([*bare.values(), *self._original, *reserved])
+        # Neither tool gets a name that both could have: a server must not take over the name of another's tool.
+        self.prefixed = tuple(
+            sorted(name for name, short in bare.items() if uses[short] > 1 or not 0 < len(short) <= max_chars)
+        )
+        """The ones of `unprefixed` that keep their prefix."""
+        short_names = {name: short for name, short in bare.items() if name not in set(self.prefixed)}
+        self._exported |= short_names
+        self._original |= {short: name for name, short in short_names.items()}
+
+    def exported(self, name: str) -> str:
+        """Return the exported name of a tool of the set. Raises KeyError for another one."""
+        return self._exported[name]
+
+    def original(self, exported: str) -> str | None:
+        """Return the tool behind an exported name; None when there is none."""
+        return self._original.get(exported)
+
+
+def tools_by_exported_name(tools: Iterable[str]) -> dict[str, str]:
+    """Return each tool by every name that a model interface or an MCP client may have been given for it.
+
+    The names do not depend on the other tools. A name that may mean two tools is left out.
+    """
+    found: dict[str, str] = {}
+    shared = set()
+    for tool in tools:
+        for name in exported_names(tool):
+            if found.setdefault(name, tool) != tool:
+                shared.add(name)
+    return {name: tool for name, tool in found.items() if name not in shared}
+
+
+def exported_names(tool: str) -> set[str]:
+    """Return every name that a model interface or an MCP client may have been given for a tool."""
+    lengths = (EXPORTED_MAX_CHARS, MCP_MAX_CHARS)
+    marked = (_marked(tool, digits, length) for digits in _SUFFIX_DIGITS for length in lengths)
+    return {*(plain_name(tool, length) for length in lengths), *marked}
+
+
+def plain_name(name: str, max_chars: int = EXPORTED_MAX_CHARS) -> str:
+    """Return the exported name of a tool whose name collides with no other."""
+    short = _spelled(name)
+    return short if len(short) <= max_chars else _marked(name, _SUFFIX_DIGITS[0], max_chars)
+
+
+def _spelled(name: str) -> str:
+    return _FOREIGN.sub("_", name.replace("/", "__"))
+
+
+def _marked(name: str, digits: int, max_chars: int) -> str:
+    suffix = hashlib.sha256(name.encode()).hexdigest()[:digits]
+    return f"{_spelled(name)[: max_chars - digits - 1]}_{suffix}"
+
+
+class Dialect(Enum):
+    OPENAI = "OPENAI"
+    """`{"type": "function", "function": {name, description, parameters}}`."""
+    OPENAI_STRICT = "OPENAI_STRICT"
+    """The same with `strict`: every property is required, and null stands for what is left out."""
+    ANTHROPIC = "ANTHROPIC"
+    """`{name, description, input_schema}`."""
+    GEMINI = "GEMINI"
+    """`{name, description, parameters}`, a FunctionDeclaration."""
+    MCP = "MCP"
+    """`{name, title, description, inputSchema, outputSchema, annotations}`."""
+
+
+OPENAI_DESCRIPTION_MAX_CHARS: Final = 1_024
+_CUT: Final = f"(Cut: call {plain_name(DESCRIBE_TOOL)} for the rest.)"
+_NAME_RULES: Final[Mapping[Dialect, NameRule]] = {
+    Dialect.ANTHROPIC: DOTTED_NAMES,
+    Dialect.MCP: DOTTED_NAMES,  # its clients hand the schema to their model's interface as it is
+    Dialect.GEMINI: PLAIN_NAMES,
+}
+_READINGS: Final[Mapping[Dialect, Reading]] = {
+    Dialect.OPENAI_STRICT: Reading(drops_nulls=True, reads_texts=True, reads_fitting_texts=True),
+    Dialect.GEMINI: Reading(drops_unfit_nulls=True, reads_texts=True, reads_fitting_texts=True, reads_members=True),
+}
+
+
+def reading_of(dialect: Dialect, schema: JsonObject) -> Reading:
+    """Return how arguments for a definition of this form are turned back."""
+    names = {short: name for name, short in renamed_properties(dialect, schema).items()}
+    return _READINGS.get(dialect, Reading())._replace(names=names)
+
+
+def renamed_properties(dialect: Dialect, schema: JsonObject) -> dict[str, str]:
+    """Return the exported name of each property whose own name the form's interface refuses."""
+    rule = _NAME_RULES.get(dialect)
+    return {} if rule is None else accepted_names(schema, rule)
+
+
+class Export(msgspec.Struct, frozen=True):
+    tools: tuple[JsonObject, ...]
+    """Definitions, ordered by the tools' full names."""
+    names: Mapping[str, str]
+    """Maps each exported name back to the full name."""
+    revision: str
+
+
+# Most definitions kept: a strict schema takes a tenth of a millisecond to write.
+_RENDERED_MAX: Final = 16_384
+
+
+class Exporter:
+    """Renders tools of one catalog; the map of names is rebuilt when the catalog has changed."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._revision = ""
+        self._names = ExportedNames(())
+        self._functions: Mapping[str, FunctionName] = {}
+        self._rendered: dict[tuple[Dialect, str], tuple[ToolSpec, JsonObject]] = {}
+        """Definitions by form and name, with the tool that each was made of."""
+
+    def export(self, dialect: Dialect, specs: Iterable[ToolSpec]) -> Export:
+        """Render tools of the catalog. Raises KeyError for a tool that is not in it."""
+        names = self._current_names()
+        ordered = sorted(specs, key=lambda spec: spec.name)
+        shown = {spec.name: _begun(dialect, names.exported(spec.name)) for spec in ordered}
+        return Export(
+            tools=tuple(self.definition(dialect, shown[spec.name], spec) for spec in ordered),
+            names={short: name for name, short in shown.items()},
+            revision=self._revision,
+        )
+
+    def definition(self, dialect: Dialect, name: str, spec: ToolSpec) -> JsonObject:
+        """Render a tool under any name, whether it is in the catalog or not. The definition is shared: do not change
+        it."""
+        known = self._rendered.get((dialect, name))
+        # By identity: the catalog keeps one object as long as the tool is unchanged.
+        if known is not None and known[0] is spec:
+            return known[1]
+        if len(self._rendered) >= _RENDERED_MAX:
+            self._rendered.clear()
+        definition = _RENDERERS[dialect](spec, name)
+        self._rendered[dialect, name] = (spec, definition)
+        return definition
+
+    def functions(self) -> Mapping[str, FunctionName]:
+        """Return the function name in programs of each tool of the catalog."""
+        self._current_names()
+        return self._functions
+
+    def _current_names(self) -> ExportedNames:
+        revision = self._catalog.revision
+        if revision != self._revision:
+            self._names = ExportedNames(spec.name for spec in self._catalog.all())
+            self._functions = function_names(spec.name for spec in self._catalog.all())
+            self._revision = revision
+        return self._names
+
+
+def mcp_hints(annotations: Annotations) -> dict[str, JsonValue]:
+    """Return all four hints explicitly, because MCP's defaults differ from the hub's."""
+    return {
+        "readOnlyHint": annotations.read_only,
+        "destructiveHint": annotations.destructive and not annotations.read_only,
+        "idempotentHint": annotations.idempotent or annotations.read_only,
+        "openWorldHint": annotations.open_world,
+    }
+
+
+def briefly_described(spec: ToolSpec) -> ToolSpec:
+    """Return the tool with a description that every interface takes, for a model that has no DESCRIBE_TOOL."""
+    if len(spec.description) <= OPENAI_DESCRIPTION_MAX_CHARS:
+        return spec
+    return replace(spec, description=cut_description(spec.description, OPENAI_DESCRIPTION_MAX_CHARS, "(Cut.)"))
+
+
+def openai_definition(spec: ToolSpec, name: str) -> dict[str, Any]:
+    """Return a tool under its exported name, as OpenAI-compatible endpoints accept it."""
+    parameters = repair(object_schema(spec.input_schema))
+    return {
+        "type": "function",
+        "function": {"name": name, "description": _for_openai(spec.description), "parameters": parameters},
+    }
+
+
+def _openai_strict(spec: ToolSpec, name: str) -> JsonObject:
+    plain = openai_definition(spec, name)
+    parameters = StrictSubset(repair(spec.input_schema)).parameters()
+    strict = {"strict": False} if parameters is None else {"parameters": parameters, "strict": True}
+    return {**plain, "function": {**plain["function"], **strict}}
+
+
+def _for_openai(description: str) -> str:
+    return cut_description(description, OPENAI_DESCRIPTION_MAX_CHARS, _CUT)
+
+
+def _begun(dialect: Dialect, name: str) -> str:
+    """Return the name as its form's interface lets it begin: for Gemini with a letter or `_`."""
+    is_begun = dialect is not Dialect.GEMINI or PLAIN_NAMES.accepted.match(name)
+    return name if is_begun else f"_{name}"[:EXPORTED_MAX_CHARS]
+
+
+def _anthropic(spec: ToolSpec, name: str) -> JsonObject:
+    schema = _renamed(Dialect.ANTHROPIC, spec, repair(object_schema(spec.input_schema)))
+    return {"name": name, "description": spec.description, "input_schema": schema}
+
+
+def _gemini(spec: ToolSpec, name: str) -> JsonObject:
+    definition: dict[str, JsonValue] = {"name": name, "description": spec.description}
+    parameters = GeminiSubset(_renamed(Dialect.GEMINI, spec, repair(spec.input_schema))).parameters()
+    if parameters and parameters["properties"]:  # an object without properties is refused
+        definition["parameters"] = parameters
+    return definition
+
+
+def _mcp(spec: ToolSpec, name: str) -> JsonObject:
+    definition: dict[str, JsonValue] = {
+        "name": name,
+        "title": spec.name,
+        "description": spec.description,
+        "inputSchema": _renamed(Dialect.MCP, spec, repair(_rooted(spec.input_schema))),
+        "annotations": mcp_hints(spec.annotations),
+    }
+    if spec.output_schema.get("type") == "object":
+        definition["outputSchema"] = spec.output_schema
+    # Title, icons and `_meta` are the source's words for clients; so are hints that the operator leaves to it.
+    for place, shown in (spec.presentation or {}).items():
+        definition[place] = shown
+        if place == "annotations" and isinstance(shown, Mapping):
+            definition[place] = {**mcp_hints(spec.annotations), **shown}
+    return definition
+
+
+def _renamed(dialect: Dialect, spec: ToolSpec, schema: JsonObject) -> JsonObject:
+    return rename(schema, renamed_properties(dialect, spec.input_schema))
+
+
+def _rooted(schema: JsonObject) -> JsonObject:
+    """MCP allows combinators at the root, beside `"type": "object"`, and wants them kept (SEP-2106)."""
+    return schema if schema.get("type") == "object" else {**schema, "type": "object"}
+
+
+_RENDERERS: Final[Mapping[Dialect, Callable[[ToolSpec, str], JsonObject]]] = {
+    Dialect.OPENAI: openai_definition,
+    Dialect.OPENAI_STRICT: _openai_strict,
+    Dialect.ANTHROPIC: _anthropic,
+    Dialect.GEMINI: _gemini,
+    Dialect.MCP: _mcp,
+}

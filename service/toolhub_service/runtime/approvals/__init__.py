@@ -1,0 +1,1 @@
+"""Approvals: questions to people, each bound to exactly one call."""

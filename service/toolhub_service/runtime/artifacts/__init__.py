@@ -1,0 +1,1 @@
+"""Artifacts: large values by reference, owned, counted and expiring."""

@@ -1,0 +1,1 @@
+"""Inner calls: those that a running call makes, and their durable log."""

@@ -1,0 +1,1 @@
+"""Bytes of artifacts, under their SHA-256: in a folder or in a bucket."""

@@ -1,0 +1,1 @@
+"""Stores in the memory of one process: lost with it, and seen by no other."""

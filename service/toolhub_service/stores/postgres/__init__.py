@@ -1,0 +1,1 @@
+"""Stores in PostgreSQL, shared by all hubs of one schema."""

@@ -1,0 +1,1 @@
+"""Stores in Redis, shared by all hubs with one prefix."""

@@ -1,0 +1,1 @@
+"""core/agent.spawn: a model that the operator has configured works on a task."""

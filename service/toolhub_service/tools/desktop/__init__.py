@@ -1,0 +1,1 @@
+"""core/desktop.screenshot: pictures of a configured display."""

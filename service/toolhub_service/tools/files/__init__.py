@@ -1,0 +1,1 @@
+"""The file tools, core/fs.*, in a call's workspace."""

@@ -1,0 +1,1 @@
+"""core/media.send: messages to configured channels."""

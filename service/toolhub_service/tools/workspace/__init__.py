@@ -1,0 +1,1 @@
+"""A call's folder: opening, walking, reading and writing below it, whatever other processes do."""

@@ -1,0 +1,193 @@
+"""A bounded walk through a folder, sorted, links never entered.
+
+It is depth first, with the names to visit on a stack. Each folder is opened beneath the workspace, read and closed
+before its first entry is yielded, so an abandoned walk holds no descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+
+import msgspec
+import re2
+
+from toolhub_service.aio.threads import raise_if_cancelled
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
+from toolhub_service.tools.workspace.files import TEMPORARY_PREFIX, as_tool_failures
+from toolhub_service.tools.workspace.workspace import FileType, Status, Workspace, status_of
+
+# Globs over paths with `/`: `*`, `?`, `[…]`, `{a,b}` and `**` for any number of folders, as a linear-time matcher.
+#
+# They are translated to RE2, so that no pattern can make a match slow (fnmatch has neither braces nor `**`). A pattern
+# without `/` is matched with the last name; a leading `**/` also matches no folder at all.
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.max_mem = 1 << 20
+
+
+def compile_glob(pattern: str) -> Callable[[str], bool]:
+    """Return a predicate on relative paths. Raises ToolFailure INVALID_INPUT for an invalid pattern."""
+    try:
+        matcher = re2.compile(_translated(pattern), _OPTIONS)
+    except re2.error:
+        raise _unreadable() from None
+    if "/" in pattern:
+        return lambda path: matcher.fullmatch(path) is not None
+    return lambda path: matcher.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def _translated(pattern: str) -> str:
+    out: list[str] = []
+    braces = 0
+    at = 0
+    while at < len(pattern):
+        part, at = _next_part(pattern, at)
+        if part == "{":
+            braces += 1
+        elif part == "}" and braces:
+            braces -= 1
+        elif part == "}" or (part == "," and not braces):
+            out.append(re2.escape(part))
+            continue
+        out.append(_SPELLED.get(part) or _spelled_other(part))
+    if braces:
+        raise _unreadable()
+    return "".join(out)
+
+
+_SPELLED = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
+
+
+def _next_part(pattern: str, at: int) -> tuple[str, int]:
+    """Return the next part and the index of the one after it."""
+    for known in ("**/", "**"):
+        if pattern.startswith(known, at):
+            return known, at + len(known)
+    if pattern[at] == "[":
+        # A `]` right after `[` or `[!` is a member.
+        end = pattern.find("]", at + (3 if pattern.startswith("[!", at) else 2))
+        if end > 0:
+            return pattern[at : end + 1], end + 1
+    return pattern[at], at + 1
+
+
+def _spelled_other(part: str) -> str:
+    if len(part) == 1:
+        return str(re2.escape(part))
+    negated = part[1] == "!"
+    members = part[2 if negated else 1 : -1].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
+    # `^` would negate and `&&` intersect; a class never matches the slash, as in a shell.
+    members = members.replace("^", r"\^").replace("&", r"\&").replace("/", "")
+    if not members:
+        raise _unreadable()
+    return f"[{'^/' if negated else ''}{members}]"
+
+
+def _unreadable() -> ToolFailure:
+    message = 'The glob cannot be read. Use *, ?, [abc], {a,b} and ** such as "**/*.{md,txt}".'
+    return refuse(ErrorKind.INVALID_INPUT, message)
+
+
+MAX_DEPTH = 64
+MAX_VISITED = 100_000
+
+
+class Entry(msgspec.Struct, frozen=True):
+    path: str
+    """Relative to the workspace."""
+    inner_path: str
+    """Relative to the walked folder."""
+    type: FileType
+    depth: int
+    """1 for entries directly in the walked folder."""
+    status: Status | None
+    """Only when the walk was asked for it."""
+
+
+class FolderWalk:
+    """Iterate over it once; then `truncated` is whether something may be missing.
+
+    It is true when a limit was reached or an inner folder may not be read; one that vanished or was replaced does not
+    count. Opening the walked folder itself must succeed.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        path: str,
+        *,
+        stop: threading.Event,
+        max_depth: int = MAX_DEPTH,
+        max_visited: int = MAX_VISITED,
+        include_hidden: bool = False,
+        with_status: bool = False,
+    ) -> None:
+        self.truncated = False
+        self._workspace = workspace
+        self._path = path
+        self._inner_from = 0 if path == "." else len(path) + 1
+        self._stop = stop
+        self._max_depth = max_depth
+        self._budget = max_visited
+        self._include_hidden = include_hidden
+        self._with_status = with_status
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Raises ToolFailure NOT_FOUND, INVALID_INPUT, PATH_OUTSIDE_SANDBOX for the folder itself; CANCELLED."""
+        pending = self._read(self._path, 1)
+        while pending:
+            entry = pending.pop()
+            yield entry
+            if entry.type == "dir" and entry.depth < self._max_depth:
+                pending.extend(self._read_inner(entry))
+            # Reaching the caller's own depth does not count; reaching the hub's limit does.
+            elif entry.type == "dir" and self._max_depth == MAX_DEPTH:
+                self.truncated = True
+
+    def _read_inner(self, entry: Entry) -> list[Entry]:
+        try:
+            return self._read(entry.path, entry.depth + 1)
+        except ToolFailure as failure:
+            if failure.error.kind is ErrorKind.CANCELLED:
+                raise
+            self.truncated |= failure.error.kind is ErrorKind.IO_ERROR
+            return []
+
+    def _read(self, path: str, depth: int) -> list[Entry]:
+        """Return the folder's entries, last name first."""
+        raise_if_cancelled(self._stop)
+        with as_tool_failures(path), self._workspace.open_folder(path) as descriptor, os.scandir(descriptor) as scan:
+            prefix = "" if path == "." else f"{path}/"
+            wanted = (found for found in scan if self._is_wanted(found.name))
+            read = list(islice((self._entry(prefix, found, depth) for found in wanted), self._budget + 1))
+        if len(read) > self._budget:
+            self.truncated = True
+            read.pop()
+        self._budget -= len(read)
+        return sorted(read, key=lambda entry: entry.path, reverse=True)
+
+    def _is_wanted(self, name: str) -> bool:
+        return not name.startswith(".") or (self._include_hidden and not name.startswith(TEMPORARY_PREFIX))
+
+    def _entry(self, prefix: str, found: os.DirEntry[str], depth: int) -> Entry:
+        status = None
+        if self._with_status:
+            # Missing: deleted since the folder was read.
+            with suppress(FileNotFoundError):
+                status = status_of(found.stat(follow_symlinks=False))
+        # Bytes that are not UTF-8 become U+FFFD: such a file is listed, but cannot be named in a call.
+        path = prefix + found.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return Entry(path, path[self._inner_from :], _type_of(found), depth, status)
+
+
+def _type_of(found: os.DirEntry[str]) -> FileType:
+    if found.is_symlink():
+        return "link"
+    if found.is_dir(follow_symlinks=False):
+        return "dir"
+    return "file" if found.is_file(follow_symlinks=False) else "other"

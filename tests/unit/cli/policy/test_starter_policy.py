@@ -1,0 +1,17 @@
+"""What `toolhub policy init` writes."""
+
+from __future__ import annotations
+
+import re
+
+from toolhub_service.cli.policy.commands import STARTER_POLICY
+from toolhub_service.policy.snapshot import PolicySnapshot
+
+
+def test_the_written_starter_policy_equals_the_built_in_one() -> None:
+    assert PolicySnapshot.load(STARTER_POLICY).revision == PolicySnapshot().revision
+
+
+def test_every_example_in_it_is_valid() -> None:
+    document = PolicySnapshot.load(re.sub(r"^#(?! \S)", "", STARTER_POLICY, flags=re.MULTILINE)).document
+    assert all((len(document.grants) > 1, document.rules, document.egress, document.commands, document.limits))
