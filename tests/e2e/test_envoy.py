@@ -301,3 +301,16 @@ async def test_mcp_passes_as_it_is_its_streams_at_once_and_a_session_stays_with_
                 assert (await call).structured_content == {"done": True}
         calls = [len(await hub.grpc.events(tool="core/util.time.now")) for hub in (first, second)]
         assert min(calls) > 0, calls
+
+
+@pytest.mark.parametrize("path", ["/login/unknown", "/.well-known/oauth-protected-resource/mcp"])
+async def test_pages_beside_the_mcp_endpoint_pass_as_they_are(path: str, tmp_path: Path) -> None:
+    async with (
+        mcp_hub(tmp_path / "hub") as hub,
+        envoy(tmp_path, [hub.grpc.address], mcp=[hub.url.removeprefix("http://").removesuffix("/mcp")]) as proxy,
+        httpx.AsyncClient() as browser,
+    ):
+        direct = await browser.get(hub.url.removesuffix("/mcp") + path)
+        proxied = await browser.get(f"http://{proxy.address}{path}")
+    assert (proxied.status_code, proxied.text) == (direct.status_code, direct.text)
+    assert proxied.headers["content-type"] == direct.headers["content-type"]

@@ -173,6 +173,8 @@ def test_a_gateway_is_given_every_service_of_the_contract_and_nothing_else(tmp_p
     (mcp,) = pod.one("HTTPRoute")["spec"]["rules"]
     backends = [each["backendRefs"] for each in (rule, mcp)]
     assert backends == [[{"name": "toolhub", "port": ports[name]}] for name in ("grpc", "mcp")]
+    paths = [match["path"]["value"] for match in mcp["matches"]]
+    assert paths == ["/mcp", "/.well-known/oauth-protected-resource", "/login/"]
 
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
