@@ -50,6 +50,16 @@ async def test_a_hub_that_answers_is_shown_with_its_version_entrances_and_limits
     assert "maxRequestBytes" in report["server"]["limits"]
 
 
+async def test_the_hub_of_a_configuration_is_asked_where_it_listens(tmp_path: Path) -> None:
+    async with running_hub(tmp_path) as running:
+        config = tmp_path / "toolhub.yaml"
+        config.write_text(f"server: {{listen: '{running.address}'}}\ndata_dir: {tmp_path / 'hub'}\n")
+        words = ["doctor", "--json", "--config", str(config)]
+        report = json.loads((await asyncio.to_thread(CliRunner().invoke, toolhub, words)).output)
+    (found,) = (finding for finding in report["findings"] if finding["name"] == "running hub")
+    assert f"at {running.address}" in found["told"]
+
+
 async def test_a_hub_that_does_not_run_is_a_finding(tmp_path: Path) -> None:
     found = await asyncio.to_thread(_live, "127.0.0.1:1", tmp_path / "hub")
     assert found[-1]["name"] == "running hub"

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from google.protobuf.json_format import MessageToDict
 
 from toolhub_service import __version__
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.connection.channel import is_absent
+from toolhub_service.cli.connection.channel import Endpoint, is_absent
 from toolhub_service.cli.connection.client import (
     HubRefused,
     HubUnreachable,
-    connected_by,
+    connected,
     connection_options,
+    endpoint_of,
 )
+from toolhub_service.cli.connection.own_endpoint import own_endpoint
 from toolhub_service.cli.health import entrances, server_info
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
@@ -49,16 +52,31 @@ _LINES_MAX = 5
 _STDERR = "stderr: "
 
 
-def running_hub(options: Mapping[str, Any]) -> tuple[pb.GetServerInfoResponse | None, list[Finding]]:
+def hub_to_ask(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
+    """Return the hub of --address or of the context; without both, the one that the configuration describes.
+
+    Raises ClickException.
+    """
+    is_chosen = click.get_current_context().get_parameter_source("address") is not ParameterSource.DEFAULT
+    if is_chosen or options["context_name"]:
+        return endpoint_of(options)
+    return own_endpoint(settings, options)
+
+
+def running_hub(
+    settings: Settings, options: Mapping[str, Any]
+) -> tuple[pb.GetServerInfoResponse | None, list[Finding]]:
     """Return the information of the hub at the address; (None, []) when none answers, or an older one.
 
     A finding reports why a connection to an existing hub fails, such as TLS on one side only.
     """
     from toolhub_service.app.doctor import warn
 
-    quick = {**options, "timeout_s": min(options["timeout_s"], _QUICK_S)}
+    address = options["address"]
     try:
-        with connected_by(quick) as connection:
+        hub = hub_to_ask(settings, options)
+        address = hub.address
+        with connected(hub, options["api_key"], min(options["timeout_s"], _QUICK_S)) as connection:
             info = server_info(connection)
             return info, [_of_server(info, connection.hub.address)]
     # A hub that refuses is running, which is all that is checked here.
@@ -66,7 +84,7 @@ def running_hub(options: Mapping[str, Any]) -> tuple[pb.GetServerInfoResponse | 
         return None, []
     except HubUnreachable as unreachable:
         found = unreachable.message
-        return None, [] if is_absent(found) else [warn("running hub", found, f"Its address is {options['address']}.")]
+        return None, [] if is_absent(found) else [warn("running hub", found, f"Its address is {address}.")]
     except click.ClickException as unfit:  # no credential, or no file of the context
         return None, [warn("running hub", unfit.message, "Calls of this command line fail until then.")]
 
@@ -88,13 +106,13 @@ def _of_server(info: pb.GetServerInfoResponse, address: str) -> Finding:
     return warn("running hub", text, advice)
 
 
-def live_findings(options: Mapping[str, Any]) -> list[Finding]:
+def live_findings(settings: Settings, options: Mapping[str, Any]) -> list[Finding]:
     """Return one finding for each source of the running hub, or one that it cannot be reached."""
     from toolhub.v1 import registry_service_pb2 as pb
     from toolhub_service.app.doctor import fail
 
     try:
-        with connected_by(options) as connection:
+        with connected(hub_to_ask(settings, options), options["api_key"], options["timeout_s"]) as connection:
             answer = connection.call(connection.registry.ListSources, pb.ListSourcesRequest())
     except click.ClickException as unasked:
         advice = "Pass the hub's --address and an operator's --api-key."
@@ -147,17 +165,18 @@ def doctor(live: bool, as_json: bool, config_file: Path | None, data_dir: Path |
     """Check this machine and the configuration: what is missing, what to do, and which tools it disables.
 
     It changes nothing and needs no running hub, except with --live. It reads the hub's files and connects to shared
-    stores. When a hub answers at --address, its version, entrances and limits are shown. Exit 1 when something must be
-    fixed before the hub can run.
+    stores. When a hub answers at --address, or else where the configuration lets it listen, its version, entrances and
+    limits are shown. Exit 1 when something must be fixed before the hub can run.
 
     \b
     Example:
       toolhub doctor --config toolhub.yaml
       toolhub doctor --live
     """
-    findings = asyncio.run(_examine(read_settings(config_file, data_dir), config_file))
-    info, found = running_hub(options)
-    findings += [*found, *(live_findings(options) if live else ())]
+    settings = read_settings(config_file, data_dir)
+    findings = asyncio.run(_examine(settings, config_file))
+    info, found = running_hub(settings, options)
+    findings += [*found, *(live_findings(settings, options) if live else ())]
     failed = [finding for finding in findings if finding.state.value == "fail"]
     if wants_json(as_json):
         server = {} if info is None else {"server": MessageToDict(info.server)}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from toolhub_service.cli.config import read_settings, settings_options
-from toolhub_service.cli.connection.channel import Endpoint, endpoint, is_absent
+from toolhub_service.cli.connection.channel import is_absent
 from toolhub_service.cli.connection.client import (
     Connection,
     HubUnreachable,
@@ -23,9 +21,9 @@ from toolhub_service.cli.connection.client import (
     connection_options,
     status_of,
 )
+from toolhub_service.cli.connection.own_endpoint import own_endpoint
 from toolhub_service.cli.terminal.output import (
     EXIT_REFUSED,
-    explaining,
     note,
     print_json,
     print_line,
@@ -82,7 +80,7 @@ def health(
         if options["context_name"]:  # the context is another hub's, and only that hub gets its credential
             options |= dict.fromkeys(("api_key", "ca_file", "cert_file", "key_file"))
         try:
-            with connected(_own(settings, options), options["api_key"], timeout_s) as connection:
+            with connected(own_endpoint(settings, options), options["api_key"], timeout_s) as connection:
                 name = _asked(connection, service)
                 info = server_info(connection) if verbose else None
         except (HubUnreachable, click.UsageError) as failed:
@@ -116,39 +114,6 @@ def _asked(connection: Connection, service: str) -> str:
             ) from error
         raise
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
-
-
-def _own(settings: Settings, options: Mapping[str, Any]) -> Endpoint:
-    """Return the hub of the settings.
-
-    It is recognised by its certificate itself, which needs neither a CA nor the right name; if it requires client
-    certificates, its own is presented, which is mostly from the same CA.
-    """
-    from toolhub_service.app.listening import ListenRefused
-    from toolhub_service.app.own_hub import certified_names, own_address
-
-    with explaining(ListenRefused):
-        address = own_address(settings)
-    if address.endswith(":0"):
-        raise click.UsageError("server.listen has port 0, which a hub chooses anew at each start: give --address.")
-    tls = settings.server.tls
-    if not settings.has_tls:
-        return endpoint(address)
-    if not tls.certificate_file:
-        if options["ca_file"] is None:
-            raise click.UsageError("The hub's certificate is its SVID: give --ca-file, --cert-file and --key-file.")
-        return endpoint(address, **{name: options[name] for name in ("ca_file", "cert_file", "key_file")})
-    own = [tls.certificate_file, tls.key_file] if settings.asks_clients else ["", ""]
-    certificate, key = (Path(file).expanduser() if file else None for file in own)
-    # The hub's own certificate as the CA: only this hub is accepted, whoever signed its certificate.
-    hub = endpoint(
-        address,
-        ca_file=options["ca_file"] or Path(tls.certificate_file).expanduser(),
-        cert_file=options["cert_file"] or certificate,
-        key_file=options["key_file"] or key,
-    )
-    names = certified_names(settings)
-    return hub if hub.host in names else dataclasses.replace(hub, certified_name=names[0] if names else "")
 
 
 def _with_start(failed: click.ClickException, config_file: Path | None, data_dir: Path | None) -> click.ClickException:

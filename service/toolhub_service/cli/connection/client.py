@@ -264,9 +264,13 @@ def connected(
 
 def connected_by(options: Mapping[str, Any]) -> AbstractContextManager[Connection]:
     """Open the connection that a command's options describe; `options` may hold others, too."""
+    return connected(endpoint_of(options), options["api_key"], options.get("timeout_s", ANSWER_TIMEOUT_S))
+
+
+def endpoint_of(options: Mapping[str, Any]) -> Endpoint:
+    """Return the hub that a command's options describe. Raises ClickException for files that cannot be used."""
     files = {name: options[name] for name in ("ca_file", "cert_file", "key_file")}
-    hub = endpoint(options["address"], tls=options["tls"], **files)
-    return connected(hub, options["api_key"], options.get("timeout_s", ANSWER_TIMEOUT_S))
+    return endpoint(options["address"], tls=options["tls"], **files)
 
 
 class HubUnreachable(click.ClickException):
