@@ -58,7 +58,7 @@ async def test_a_hub_that_is_not_to_learn_does_not(tmp_path: Path) -> None:
 async def test_an_embedder_of_the_configuration_finds_by_meaning(tmp_path: Path) -> None:
     settings = {
         "search": {"embedder": "tests.unit.search.test_embedding:FakeEmbedder"},
-        "tools": {"trusted_namespaces": ["tests.unit.registry"]},
+        "tools": {"trusted_namespaces": ["tests.unit.search"]},
     }
     async with running_hub(tmp_path, policy=OPEN_POLICY, settings=settings) as hub:
         meanings = hub.hub.searching.meanings

@@ -181,7 +181,7 @@ async def test_others_are_answered_while_a_small_call_takes_many_steps(tmp_path:
     async with running_hub(tmp_path, policy=OPEN_POLICY) as hub:
         result, answered = await victims_beside(hub, lambda: hub.invoke(tool, args))
     assert result.ok or "steps" in result.error.message
-    assert answered >= 8
+    assert answered >= 4
 
 
 async def test_a_large_call_is_made_ready_for_a_person_beside_other_calls(

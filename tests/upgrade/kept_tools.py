@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.json import JsonObject
 from toolhub_service.domain.result import EvidenceType, Progress
 from toolhub_service.domain.tool import Annotations, ToolLimits
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
+
+try:
+    from toolhub_service.domain.errors.failure import ErrorKind, refuse
+except ImportError:  # the version before, which runs these tools too, has the module elsewhere
+    from toolhub_service.domain.errors import ErrorKind, refuse  # type: ignore[no-redef, attr-defined]
 
 READS = Annotations(read_only=True, idempotent=True)
 NAME: JsonObject = {

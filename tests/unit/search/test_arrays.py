@@ -18,7 +18,7 @@ def test_start_loads_nothing_that_only_searches_and_rare_calls_need() -> None:
 def test_first_search_loads_numpy() -> None:
     program = """
 import asyncio, sys
-from toolhub_service.registry import arrays
+from toolhub_service.search import arrays
 before = "numpy" in sys.modules
 asyncio.run(arrays.load())
 print(before, "numpy" in sys.modules, arrays.np.zeros(3, arrays.np.float32).tolist())
