@@ -43,7 +43,9 @@ def main() -> int:
     """0, or 1 where --check finds the page stale."""
     page = HEAD + "".join(rows())
     if "--check" not in sys.argv[1:]:
-        PAGE.write_text(page)
+        fresh = PAGE.with_suffix(".new")
+        fresh.write_text(page)
+        fresh.replace(PAGE)
         return 0
     if PAGE.exists() and PAGE.read_text() == page:
         return 0

@@ -20,9 +20,8 @@ def main() -> int:
             "\n".join(f"{name} is not what the code says: run make docs" for name, _ in found) or "docs/ is up to date"
         )
         return 1 if found else 0
-    for name, text in found:
-        (ROOT / name).write_text(text, encoding="utf-8")
-        print(f"wrote {name}")
+    pages.write(ROOT, dict(found))
+    print("\n".join(f"wrote {name}" for name, _ in found) or "docs/ is up to date")
     return 0
 
 

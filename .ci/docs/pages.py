@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import cli_page
@@ -44,3 +45,14 @@ def stale(root: Path) -> Iterator[tuple[str, str]]:
         path, text = root / name, make()
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             yield name, text
+
+
+def write(root: Path, texts: Mapping[str, str]) -> None:
+    """Write files beside those of the names, and swap when all are written: an error before that changes none."""
+    with contextlib.ExitStack() as unfinished:
+        fresh = {root / name: (root / name).with_name(f".{Path(name).name}.new") for name in texts}
+        for name, text in texts.items():
+            unfinished.callback(fresh[root / name].unlink, missing_ok=True)
+            fresh[root / name].write_text(text, encoding="utf-8")
+        for path, written in fresh.items():
+            written.replace(path)

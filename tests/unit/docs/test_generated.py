@@ -27,6 +27,16 @@ def test_a_page_that_was_edited_or_is_missing_is_stale(tmp_path: Path, monkeypat
     assert [name for name, _ in pages.stale(tmp_path)] == ["docs/errors.md", "docs/tools.md"]
 
 
+def test_an_error_while_pages_are_written_leaves_every_page_as_it_was(tmp_path: Path) -> None:
+    """The second page cannot be written: its folder is missing."""
+    (tmp_path / "errors.md").write_text("before")
+    with pytest.raises(FileNotFoundError):
+        pages.write(tmp_path, {"errors.md": "after", "missing/tools.md": "after"})
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("errors.md", "before")]
+    pages.write(tmp_path, {"errors.md": "after"})
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("errors.md", "after")]
+
+
 def test_every_generated_page_says_so() -> None:
     assert {Path(name).name for name in pages.PAGES} == GENERATED
     for name in GENERATED:
