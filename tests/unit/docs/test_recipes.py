@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.missing import need_program
+
 ROOT = Path(__file__).parents[3]
 SERVICE = Path("service/toolhub_service")
 IMPORTS = """
@@ -114,6 +116,23 @@ async def main():
 
 asyncio.run(main())
 """
+SIZED = """
+import asyncio, pathlib, sys
+from toolhub.v1 import artifact_service_pb2 as pb
+from toolhub.v1.artifact_service_pb2_grpc import ArtifactServiceStub
+sys.path.insert(0, {root!r})
+from tests.hub import running_hub
+
+async def main():
+    async with running_hub(pathlib.Path({home!r}), policy={policy!r}) as hub:
+        artifacts = ArtifactServiceStub(hub.channel)
+        parts = [pb.WriteArtifactRequest(header=pb.ArtifactHeader()), pb.WriteArtifactRequest(chunk=b"hello")]
+        written = await artifacts.WriteArtifact(iter(parts))
+        request = pb.GetArtifactSizeRequest(artifact_id=written.artifact.artifact_id)
+        print((await artifacts.GetArtifactSize(request)).size_bytes)
+
+asyncio.run(main())
+"""
 POLICY = (
     "extends: none\ngrants: [{principals: ['*'], capabilities: ['*']}]\nroles: [{principals: [local], roles: [agent]}]"
 )
@@ -154,8 +173,8 @@ def naming(word: str, *folders: str) -> set[str]:
 
 
 async def program(copy: Path, *words: str) -> str:
-    """What it wrote; it imports the copy."""
-    path = os.pathsep.join([str(copy), str(ROOT / "gen/python")])
+    """What it wrote; it imports the copy, and generated code of the copy, if there is any."""
+    path = os.pathsep.join([str(copy), str(copy / "gen"), str(ROOT / "gen/python")])
     process = await asyncio.create_subprocess_exec(
         sys.executable, *words, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -168,13 +187,27 @@ async def called(copy: Path, home: Path, tool: str, args: str) -> str:
     return (await program(copy, "-c", text)).strip().splitlines()[-1]
 
 
+async def run_pytest(copy: Path, *files: Path | str) -> str:
+    """The last line of pytest, run on files that test the copy."""
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}")
+    return (await program(copy, *words, *map(str, files))).strip().splitlines()[-1]
+
+
 async def test_a_core_tool_takes_a_class_and_its_place_in_the_list(copy: Path, tmp_path: Path) -> None:
-    (tool,) = snippets("Add a core tool")
+    tool, test = snippets("Add a core tool")
     file = copy / "toolhub_service/tools/util_tools.py"
     put(file, "def util_tools(", tool + "\n\n")
     put(file, "TextTruncate(), TimeNow(clock)]", "TextReverse(), ")
     assert await called(copy, tmp_path / "home", "core/util.text.reverse", '{"text": "abc"}') == '{"text":"cba"}'
-    assert len(places("Add a core tool")) == 2
+    _, test_place = places("Add a core tool")
+    (tmp_path / Path(test_place).name).write_text(test)
+    family = ROOT / test_place.replace("text_reverse", "template_render")
+    assert " failed" not in (last := await run_pytest(copy, tmp_path / Path(test_place).name, family)), last
+    assert " passed" in last
+    page = "import sys; sys.path.append('.ci/docs'); import tools_page; print(tools_page.page())"
+    assert "core/util.text.reverse" in await program(copy, "-c", page)
+    ruff = ("-m", "ruff", "--config", str(ROOT / "pyproject.toml"))
+    assert "All checks passed!" in await program(copy, *ruff[:2], "check", *ruff[2:], str(file))
 
 
 async def test_a_source_kind_takes_its_folder_and_a_line_in_the_list(copy: Path, tmp_path: Path) -> None:
@@ -245,6 +278,37 @@ def test_a_step_is_named_in_no_other_place_than_the_recipe_says() -> None:
     """Told by one that has nothing besides."""
     found = naming(r"(?i)\b(STEP_NAME_)?take_budget\b", "proto", str(SERVICE))
     assert found == set(places("Add a step"))
+
+
+async def test_an_rpc_takes_its_messages_its_method_and_its_name_among_the_services(copy: Path, tmp_path: Path) -> None:
+    buf = need_program("buf")
+    rpc, messages = snippets("Add an RPC", "proto")
+    method, name = snippets("Add an RPC")
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "proto", tree / "proto")
+    shutil.copy2(ROOT / "buf.yaml", tree)
+    proto = tree / "proto/toolhub/v1/artifact_service.proto"
+    put(proto, "  // Its bytes, in order", textwrap.indent(rpc, "  "))
+    put(proto, "// Asks for the bytes of one artifact.", messages + "\n")
+    for check in ("lint",), ("format", "--diff", "--exit-code", "--exclude-path", "proto/buf"):
+        process = await asyncio.create_subprocess_exec(buf, *check, cwd=tree, stdout=subprocess.PIPE)
+        printed, _ = await process.communicate()
+        assert (process.returncode, printed) == (0, b""), printed
+    shutil.copytree(ROOT / "gen/python", copy / "gen", ignore=shutil.ignore_patterns("__pycache__"))
+    out = ("--python_out", "--grpc_python_out")
+    await program(
+        copy, "-m", "grpc_tools.protoc", f"--proto_path={tree / 'proto'}", *(f"{each}={copy / 'gen'}" for each in out),
+        str(proto),
+    )  # fmt: skip
+    servicer = copy / "toolhub_service/transport/artifact_servicer.py"
+    put(servicer, "    async def ReadArtifact(", textwrap.indent(method, "    ") + "\n")
+    text = await program(copy, "-c", SIZED.format(root=str(ROOT), home=str(tmp_path / "home"), policy=POLICY))
+    assert text.strip().splitlines()[-1] == "5"
+    services = tmp_path / "test_services.py"
+    shutil.copy2(ROOT / places("Add an RPC")[2], services)
+    assert " failed" in await run_pytest(copy, services)
+    put(services, '        "GetArtifact": UNARY,', textwrap.indent(name, "        "))
+    assert " failed" not in (last := await run_pytest(copy, services)), last
 
 
 def test_an_rpc_is_named_in_no_other_place_than_the_recipe_says() -> None:

@@ -39,10 +39,9 @@ def test_the_util_tools_only_read_and_need_nothing() -> None:
             return 0
 
     tools = util_tools(Clock())
-    assert [tool.name.removeprefix("core/util.") for tool in tools] == [
-        "hash.sha256Text", "json.select", "template.render", "text.truncate", "time.now"
-    ]  # fmt: skip
+    assert TemplateRender in map(type, tools)
     for tool in tools:
+        assert tool.name.startswith("core/util.")
         assert tool.annotations.read_only
         assert tool.annotations.idempotent
         assert not tool.capabilities
