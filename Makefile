@@ -12,6 +12,9 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.ci/toolchain/node_modules/.bin:$(PATH
 # Twice as many workers as cores: many tests wait for a process, a socket or a clock.
 TESTS_IN_PARALLEL ?= 4
 TESTS ?= tests
+# What a run says of its tests, with the processor time of each.
+REPORT ?= build/tests.xml
+CORPORA_TESTS := tests/security/test_path_corpora.py tests/security/test_shell_corpora.py tests/security/test_wire_corpora.py
 # Folders of the server that decide, and the share of their branches that their own tests must take.
 DECIDING := guards policy budget domain runtime schema stores/audit
 # What of it is driven by streams of clients, or by a model, has its tests over the wire.
@@ -26,7 +29,7 @@ IMAGE_FILE := type=oci,dest=dist/image.tar
 BUILT_EXAMPLES := $(CURDIR)/.venv/examples
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-servers acceptance-skills help setup run gen docs fmt check services test test-elsewhere chaos branches coverage mutation bench image sbom audit-deps lock release clean \
+.PHONY: acceptance-n8n acceptance-packages acceptance-upgrade acceptance-comfyui acceptance-clients acceptance-helm acceptance-s3 acceptance-servers acceptance-skills help setup run gen docs fmt check services test test-times corpora test-elsewhere chaos branches coverage mutation bench image sbom audit-deps lock release clean \
 	check-style check-types check-layers check-sizes check-contract check-gen check-docs check-locks check-clients check-tests
 
 help: ## list the targets
@@ -96,7 +99,13 @@ services: setup ## find or install what tests talk to: Redis, PostgreSQL, bubble
 	@python -m tests.servers
 
 test: services ## run the tests (TESTS=path, TESTS_IN_PARALLEL=auto)
-	@pytest -n $(TESTS_IN_PARALLEL) --dist worksteal $(TESTS)
+	@pytest -n $(TESTS_IN_PARALLEL) --dist worksteal --junit-xml=$(REPORT) $(TESTS)
+
+test-times: setup ## print the processor time of the last `make test` by folder, and its 30 slowest tests (REPORT=file)
+	@python -m tests.times $(REPORT)
+
+corpora: services ## run the corpora of attacks whole, of which `make test` takes samples by TEST_CORPORA_SEED; minutes
+	@TEST_CORPORA_WHOLE=1 pytest -n $(TESTS_IN_PARALLEL) --dist worksteal --timeout=3600 $(CORPORA_TESTS)
 
 test-elsewhere: services ## run the tests that touch the machine again: without bubblewrap, and as a user that is not root; a minute each
 	@TESTS_IN_PARALLEL=$(TESTS_IN_PARALLEL) python .ci/test_elsewhere.py

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import quick_starts
+from tests.corpora import report_header as pytest_report_header  # noqa: F401 - hook
 from tests.hub import OPEN_POLICY, RunningHub, running_hub
 from tests.services import (  # noqa: F401 - fixtures
     chromium,
@@ -25,6 +26,7 @@ from tests.services import (  # noqa: F401 - fixtures
     shared_postgres,
     shared_redis,
 )
+from tests.times import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401 - hooks
 
 gc.disable()  # until the tests are collected
 quick_starts.remember()

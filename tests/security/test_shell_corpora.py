@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.corpora import load_lines
+from tests.corpora import load_lines, sample
 from tests.fakes.commands import command_context, confinement_of
 from tests.fakes.outcomes import outcome, outcome_of
 from tests.fakes.util_context import called
@@ -30,6 +30,8 @@ CORPORA = [
     "shell/fuzzdb_command-injection-template.txt.gz",
     "shell/fuzzdb_shell-delimiters.txt.gz",
 ]
+RUN = 150
+"""Lines of which each starts a process; what only checks them takes all."""
 NAMES = "shell/fuzzdb_Commands-Linux.txt.gz"
 OURS = [
     "; touch {c}",
@@ -102,15 +104,16 @@ async def test_a_hostile_string_as_an_argument_is_printed_as_it_is(
     tmp_path: Path, context: ToolContext, started: list[tuple[str, ...]]
 ) -> None:
     tool = ExecRun(confinement_of("rlimits"))
+    lines = sample(lines_of("canary"), RUN)
     ran = 0
-    for line in lines_of("canary"):
+    for line in lines:
         result = await outcome_of(called(tool, context, argv=["echo", line]))
         if isinstance(result, ToolError):
             assert result.kind in (ErrorKind.INVALID_INPUT, ErrorKind.POLICY_DENIED)
             continue
         assert result["stdout"] == f"{line}\n"
         ran += 1
-    assert ran > 400
+    assert ran > 0.6 * len(lines)
     assert len(started) == ran
     assert len(commands_in(started)) == 1
     assert is_untouched(tmp_path)
@@ -136,7 +139,7 @@ async def test_a_hostile_string_as_a_path_names_a_file_of_the_workspace_or_nothi
     tmp_path: Path, context: ToolContext, started: list[tuple[str, ...]]
 ) -> None:
     tool = ExecRun(confinement_of("rlimits"))
-    for line in lines_of("canary"):
+    for line in sample(lines_of("canary"), RUN):
         result = await outcome_of(called(tool, context, argv=["cat", line]))
         if isinstance(result, ToolError):
             assert result.kind in REFUSALS, line
