@@ -7,4 +7,4 @@ from __future__ import annotations
 
 import os
 
-KILLS = int(os.environ.get("TOOLHUB_TEST_KILLS", "15"))
+KILLS = int(os.environ.get("TOOLHUB_TEST_KILLS", "10"))
