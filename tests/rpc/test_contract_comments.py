@@ -53,7 +53,9 @@ async def test_unspecified_view_is_the_short_one_and_get_tool_has_none(asking: R
 
 
 async def test_a_filter_without_states_means_callable_or_unavailable_tools(asking: RunningHub) -> None:
-    assert_comment("tool", "Empty means ACTIVE and UNAVAILABLE, so that a caller learns what is merely missing.")
+    assert_comment(
+        "tool", "Empty means ACTIVE and UNAVAILABLE, so that a caller learns which tools are only unavailable."
+    )
     every = tool_pb2.ToolFilter(states=[tool_pb2.TOOL_STATE_ACTIVE, tool_pb2.TOOL_STATE_UNAVAILABLE])
     one, other = [
         await asking.stub.ListTools(pb.ListToolsRequest(filter=where)) for where in (None, tool_pb2.ToolFilter())
@@ -82,7 +84,7 @@ def test_kind_of_a_newer_hub_comes_as_its_number() -> None:
 @pytest.mark.promise("contract.comments-hold")
 async def test_call_id_of_a_session_is_the_callers_beside_the_hubs_own(asking: RunningHub) -> None:
     for file in ("result", "plan"):
-        assert_comment(file, "also in a session, whose events bear the caller's own id beside it.")
+        assert_comment(file, "also in a session, whose events carry the caller's own id as well.")
     session = asking.stub.InvokeSession(timeout=60)
     for mode, outcome in ((pb.SessionCall().mode, "result"), (2, "plan")):
         call: pb.SessionCall = request(NOW, message=pb.SessionCall, mode=mode)
@@ -108,9 +110,9 @@ async def test_cancelling_an_unknown_or_ended_call_is_ignored(asking: RunningHub
 
 @pytest.mark.promise("contract.comments-hold")
 async def test_submission_that_is_refused_is_a_job_and_one_that_cannot_be_kept_an_error(asking: RunningHub) -> None:
-    assert_comment("job_service", "a refused call is a job that is FAILED at once, or AWAITING_APPROVAL.")
+    assert_comment("job_service", "the job of a refused call is FAILED at once, or AWAITING_APPROVAL.")
     assert_comment(
-        "job_service", "Where no job can be kept the RPC fails: ABORTED when the key belongs to another call,"
+        "job_service", "The RPC fails when no job can be stored: ABORTED when the key belongs to another call,"
     )
     refused = await asking.submit("core/http.get", {"url": "https://example.com/"})
     assert refused.status.state == job_state_pb2.JOB_STATE_FAILED
@@ -123,7 +125,7 @@ async def test_submission_that_is_refused_is_a_job_and_one_that_cannot_be_kept_a
 
 async def test_result_is_unset_where_there_is_none(asking: RunningHub) -> None:
     assert_comment("result", "Unset when `ok` is false, or when the answer is a job;")
-    assert_comment("result", "At least one entry, for refused calls too.")
+    assert_comment("result", "At least one entry, also for refused calls.")
     refused = await asking.invoke("test/text.echo", {"text": 7})
     crashed = await asking.invoke("test/text.crash")
     accepted = await asking.invoke(AlwaysJob.name)
@@ -133,7 +135,7 @@ async def test_result_is_unset_where_there_is_none(asking: RunningHub) -> None:
 
 
 async def test_the_final_status_and_the_job_have_the_same_error(asking: RunningHub) -> None:
-    assert_comment("job", "Set exactly in final states; its `error` equals the one above.")
+    assert_comment("job", "Set only in final states; its `error` equals the one above.")
     job = await asking.submit("test/text.crash")
     *before, last = await asking.watched(job.job_id)
     assert not any(status.HasField("result") for status in before)
@@ -149,7 +151,7 @@ async def test_plan_digest_of_a_dry_run_is_ignored(asking: RunningHub) -> None:
 
 async def test_artifact_without_declared_type_is_octets_and_has_an_end(asking: RunningHub) -> None:
     assert_comment("artifact", "`application/octet-stream` when it declared none.")
-    assert_comment("artifact", "When it disappears. Always set by the hub.")
+    assert_comment("artifact", "When it is deleted. Always set by the hub.")
     header = artifact_service_pb2.WriteArtifactRequest(header=artifact_service_pb2.ArtifactHeader())
     chunk = artifact_service_pb2.WriteArtifactRequest(chunk=json.dumps({"a": 1}).encode())
     written = (await ArtifactServiceStub(asking.channel).WriteArtifact(iter([header, chunk]))).artifact

@@ -87,7 +87,7 @@ def test_a_decision_is_reported_as_the_state_that_follows_it() -> None:
 @pytest.mark.parametrize("state", JobState, ids=lambda state: state.name)
 def test_the_contract_names_the_final_states_of_a_job(state: JobState) -> None:
     text = (ROOT / "proto" / "toolhub" / "v1" / "job_state.proto").read_text()
-    final = re.search(r"Where a job stands\. (.+) are final\.", text)
+    final = re.search(r"State of a job\. (.+) are final\.", text)
     assert final is not None
     assert state.is_final == (state.name in re.findall("[A-Z_]+", final[1]))
 

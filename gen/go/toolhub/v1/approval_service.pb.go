@@ -25,9 +25,9 @@ const (
 // Asks for a list of approvals. Filters are joined by AND.
 type ListApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+	// Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before, with the same filters. Empty means the first page.
+	// `next_page_token` of the previous page, with the same filters. Empty means the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Any of these states. Empty means every one.
 	States []ApprovalState `protobuf:"varint,3,rep,packed,name=states,proto3,enum=toolhub.v1.ApprovalState" json:"states,omitempty"`
@@ -109,9 +109,9 @@ type ListApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approvals of this page.
 	Approvals []*Approval `protobuf:"bytes,1,rep,name=approvals,proto3" json:"approvals,omitempty"`
-	// Ask for the next page with it. Empty means that this was the last.
+	// Token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// How many match in all, over all pages.
+	// Number of matches over all pages.
 	TotalSize     int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -171,12 +171,12 @@ func (x *ListApprovalsResponse) GetTotalSize() int32 {
 // Asks for one approval.
 type GetApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which one.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Answer `revealed_args_json`, too; who asks for it, and for which approval, is put into the audit log first.
-	// PERMISSION_DENIED for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the
-	// arguments are larger than 64 KiB; UNAVAILABLE when this process does not have them: another one asked, or it was
-	// started again since.
+	// Also return `revealed_args_json`. The audit log records first who asks, and for which approval. PERMISSION_DENIED
+	// for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the arguments are larger than
+	// 64 KiB; UNAVAILABLE when this process does not hold them: another process requested the approval, or this one has
+	// restarted.
 	Reveal        bool `protobuf:"varint,2,opt,name=reveal,proto3" json:"reveal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -231,8 +231,8 @@ type GetApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// The whole arguments as JSON, where `reveal` was set: also runs that look like a credential, but for known secret
-	// values, which are told by their length. Characters that show nothing of themselves are written as JSON escapes.
+	// The complete arguments as JSON if `reveal` was set, including runs that look like a credential; known secret values
+	// are replaced by their length. Invisible characters are written as JSON escapes.
 	RevealedArgsJson []byte `protobuf:"bytes,2,opt,name=revealed_args_json,json=revealedArgsJson,proto3" json:"revealed_args_json,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -285,17 +285,17 @@ func (x *GetApprovalResponse) GetRevealedArgsJson() []byte {
 // A person's decision.
 type DecideApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which one.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Yes or no. Required.
+	// Approve or reject. Required.
 	Decision Decision `protobuf:"varint,2,opt,name=decision,proto3,enum=toolhub.v1.Decision" json:"decision,omitempty"`
-	// Why, for the audit log and the caller; control characters are taken out. Empty is allowed.
+	// Why, for the audit log and the caller; control characters are removed. Empty is allowed.
 	Comment string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
-	// The arguments' digest the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared.
+	// Digest of the arguments that the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared.
 	ArgsDigest string `protobuf:"bytes,4,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
-	// With a yes to a question: the answer, a JSON object that fits `Approval.question.schema_json`. Empty means that the
-	// schema's defaults are the answer; INVALID_ARGUMENT when it requires more than they give, when the answer does not
-	// fit, and when there is no question or it is a no.
+	// Answer to a question that is approved: a JSON object that matches `Approval.question.schema_json`. Empty means the
+	// defaults of the schema. INVALID_ARGUMENT when a required property is missing, when the answer does not match, when
+	// there is no question, or with a rejection.
 	AnswerJson    []byte `protobuf:"bytes,5,opt,name=answer_json,json=answerJson,proto3" json:"answer_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -369,7 +369,7 @@ func (x *DecideApprovalRequest) GetAnswerJson() []byte {
 // The decided approval.
 type DecideApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval as it now stands.
+	// The approval in its current state.
 	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -417,8 +417,8 @@ type WatchApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A tool name or glob. Empty means every one.
 	Tool string `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
-	// The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING
-	// comes first what has changed since, decided or not; the latest may come twice.
+	// The last non-empty `resume_token` of a watch of the same tools. The stream then starts with what has changed since
+	// instead of all PENDING approvals; the latest change may be sent twice.
 	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -471,9 +471,9 @@ func (x *WatchApprovalsRequest) GetResumeToken() string {
 // One approval that is pending or changed.
 type WatchApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval as it now stands.
+	// The approval in its current state.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Where a watch that is opened again goes on. Empty until the last of those that come first.
+	// Token to resume the watch after a reconnect. Empty until the initial approvals have been sent.
 	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

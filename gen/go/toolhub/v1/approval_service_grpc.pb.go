@@ -29,17 +29,18 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What people who approve use. Deciding takes the approver role; those who asked see their own.
+// Approvals by people. Deciding requires the approver role; callers see the approvals that they requested.
 type ApprovalServiceClient interface {
-	// Approvals, newest first.
+	// Lists approvals, newest first.
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
-	// One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
+	// Returns one approval. NOT_FOUND when it is unknown or the caller may not see it. With `reveal`, also its arguments
+	// as they were sent.
 	GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error)
-	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-	// no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
-	// does not fit the question.
+	// Approves or rejects a pending approval. PERMISSION_DENIED without the role or for one's own request;
+	// FAILED_PRECONDITION when it is no longer PENDING, unless the same person made the same decision before;
+	// INVALID_ARGUMENT (BadRequest) for an answer that does not fit the question.
 	DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error)
-	// First every PENDING approval, then each change as it happens, until the caller cancels.
+	// Streams every PENDING approval, then each change as it happens, until the caller cancels.
 	WatchApprovals(ctx context.Context, in *WatchApprovalsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchApprovalsResponse], error)
 }
 
@@ -104,17 +105,18 @@ type ApprovalService_WatchApprovalsClient = grpc.ServerStreamingClient[WatchAppr
 // All implementations must embed UnimplementedApprovalServiceServer
 // for forward compatibility.
 //
-// What people who approve use. Deciding takes the approver role; those who asked see their own.
+// Approvals by people. Deciding requires the approver role; callers see the approvals that they requested.
 type ApprovalServiceServer interface {
-	// Approvals, newest first.
+	// Lists approvals, newest first.
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
-	// One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
+	// Returns one approval. NOT_FOUND when it is unknown or the caller may not see it. With `reveal`, also its arguments
+	// as they were sent.
 	GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error)
-	// Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-	// no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
-	// does not fit the question.
+	// Approves or rejects a pending approval. PERMISSION_DENIED without the role or for one's own request;
+	// FAILED_PRECONDITION when it is no longer PENDING, unless the same person made the same decision before;
+	// INVALID_ARGUMENT (BadRequest) for an answer that does not fit the question.
 	DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error)
-	// First every PENDING approval, then each change as it happens, until the caller cancels.
+	// Streams every PENDING approval, then each change as it happens, until the caller cancels.
 	WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error
 	mustEmbedUnimplementedApprovalServiceServer()
 }

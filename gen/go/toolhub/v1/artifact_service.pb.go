@@ -25,7 +25,7 @@ const (
 // Asks for one artifact.
 type GetArtifactRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which one.
+	// Id of the artifact.
 	ArtifactId    string `protobuf:"bytes,1,opt,name=artifact_id,json=artifactId,proto3" json:"artifact_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -71,7 +71,7 @@ func (x *GetArtifactRequest) GetArtifactId() string {
 // One artifact.
 type GetArtifactResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is known of it.
+	// The metadata of the artifact.
 	Artifact      *Artifact `protobuf:"bytes,1,opt,name=artifact,proto3" json:"artifact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -117,11 +117,11 @@ func (x *GetArtifactResponse) GetArtifact() *Artifact {
 // Asks for the bytes of one artifact.
 type ReadArtifactRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which one.
+	// Id of the artifact.
 	ArtifactId string `protobuf:"bytes,1,opt,name=artifact_id,json=artifactId,proto3" json:"artifact_id,omitempty"`
-	// Where to begin, in bytes. 0 means the beginning; the size itself gives no chunks.
+	// Offset of the first byte. 0 means the beginning; the size of the artifact yields no chunks.
 	OffsetBytes int64 `protobuf:"varint,2,opt,name=offset_bytes,json=offsetBytes,proto3" json:"offset_bytes,omitempty"`
-	// How much at most, in bytes. 0 means to the end.
+	// Maximum number of bytes. 0 means up to the end.
 	LimitBytes    int64 `protobuf:"varint,3,opt,name=limit_bytes,json=limitBytes,proto3" json:"limit_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -252,12 +252,12 @@ type isReadArtifactResponse_Part interface {
 }
 
 type ReadArtifactResponse_Artifact struct {
-	// What is known of it.
+	// The metadata of the artifact.
 	Artifact *Artifact `protobuf:"bytes,1,opt,name=artifact,proto3,oneof"`
 }
 
 type ReadArtifactResponse_Chunk struct {
-	// The next bytes, 1 to 262144 of them.
+	// The next 1 to 262144 bytes.
 	Chunk []byte `protobuf:"bytes,2,opt,name=chunk,proto3,oneof"`
 }
 
@@ -265,7 +265,7 @@ func (*ReadArtifactResponse_Artifact) isReadArtifactResponse_Part() {}
 
 func (*ReadArtifactResponse_Chunk) isReadArtifactResponse_Part() {}
 
-// What is about to be written.
+// Describes the artifact to be uploaded.
 type ArtifactHeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Media type (RFC 6838). Empty means `application/octet-stream`.
@@ -276,13 +276,13 @@ type ArtifactHeader struct {
 	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// How many bytes will follow. 0 means not known; otherwise it must be exact.
 	SizeBytes int64 `protobuf:"varint,4,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// What the bytes will digest to, 64 lower-case hex digits. Empty is not compared.
+	// Expected SHA-256 of the bytes, 64 lower-case hex digits. Empty is not compared.
 	Sha256 string `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// The client's name for the upload, random and its own for each; needs `size_bytes` or `sha256`. Empty means that
-	// nothing is held when the stream breaks.
+	// Id of the upload, chosen by the client: random, a new one for each upload; requires `size_bytes` or `sha256`. Empty
+	// means that nothing is kept when the stream breaks.
 	UploadId string `protobuf:"bytes,6,opt,name=upload_id,json=uploadId,proto3" json:"upload_id,omitempty"`
-	// Where the first chunk belongs, in bytes: exactly what GetUpload said was received, with the same header besides. 0
-	// begins the upload anew. More needs an `upload_id`.
+	// Offset of the first chunk: exactly `received_bytes` of GetUpload, with an otherwise equal header. 0 starts the
+	// upload again. Other values require an `upload_id`.
 	OffsetBytes   int64 `protobuf:"varint,7,opt,name=offset_bytes,json=offsetBytes,proto3" json:"offset_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -441,7 +441,7 @@ type isWriteArtifactRequest_Part interface {
 }
 
 type WriteArtifactRequest_Header struct {
-	// What is about to be written.
+	// Describes the artifact to be uploaded.
 	Header *ArtifactHeader `protobuf:"bytes,1,opt,name=header,proto3,oneof"`
 }
 
@@ -457,7 +457,7 @@ func (*WriteArtifactRequest_Chunk) isWriteArtifactRequest_Part() {}
 // The stored artifact.
 type WriteArtifactResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is known of it, complete and durable.
+	// The metadata of the artifact, which is complete and durable.
 	Artifact      *Artifact `protobuf:"bytes,1,opt,name=artifact,proto3" json:"artifact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -500,7 +500,7 @@ func (x *WriteArtifactResponse) GetArtifact() *Artifact {
 	return nil
 }
 
-// Asks how far one upload is.
+// Asks how much of one upload has been received.
 type GetUploadRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The `upload_id` of its header.
@@ -546,12 +546,12 @@ func (x *GetUploadRequest) GetUploadId() string {
 	return ""
 }
 
-// How far one upload is.
+// How much of one upload has been received.
 type GetUploadResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many bytes have come and are held: the `offset_bytes` to go on at.
+	// Number of bytes received and kept: the `offset_bytes` to continue at.
 	ReceivedBytes int64 `protobuf:"varint,1,opt,name=received_bytes,json=receivedBytes,proto3" json:"received_bytes,omitempty"`
-	// What it became. Unset until it is complete.
+	// The artifact. Unset until the upload is complete.
 	Artifact      *Artifact `protobuf:"bytes,2,opt,name=artifact,proto3" json:"artifact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -604,17 +604,17 @@ func (x *GetUploadResponse) GetArtifact() *Artifact {
 // Asks for a list of artifacts. Filters are joined by AND.
 type ListArtifactsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+	// Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before, with the same filters. Empty means the first page.
+	// `next_page_token` of the previous page, with the same filters. Empty means the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Exactly this task. Empty means every one.
 	TaskId string `protobuf:"bytes,3,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// Exactly this call, which made them. Empty means every one.
+	// Only artifacts made by this call. Empty means every one.
 	CallId string `protobuf:"bytes,4,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// Exactly this content, 64 lower-case hex digits: whether the hub has it already. Empty means any.
+	// Only this content, by SHA-256 (64 lower-case hex digits): shows whether the hub has it already. Empty means any.
 	Sha256 string `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// Exactly this principal; others' are seen by auditors only. Empty means the caller's own for agents, everybody's for
+	// Exactly this principal; only auditors see those of others. Empty means the caller's own for agents, everybody's for
 	// auditors.
 	Principal     string `protobuf:"bytes,6,opt,name=principal,proto3" json:"principal,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -698,7 +698,7 @@ type ListArtifactsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The artifacts of this page.
 	Artifacts []*Artifact `protobuf:"bytes,1,rep,name=artifacts,proto3" json:"artifacts,omitempty"`
-	// Ask for the next page with it. Empty means that this was the last.
+	// Token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -751,7 +751,7 @@ func (x *ListArtifactsResponse) GetNextPageToken() string {
 // Asks to remove one artifact.
 type DeleteArtifactRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which one.
+	// Id of the artifact.
 	ArtifactId    string `protobuf:"bytes,1,opt,name=artifact_id,json=artifactId,proto3" json:"artifact_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -31,29 +31,29 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
+// Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all.
 type ArtifactServiceClient interface {
-	// What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
+	// Returns the metadata of one artifact. NOT_FOUND when it is unknown, expired or owned by somebody else.
 	GetArtifact(ctx context.Context, in *GetArtifactRequest, opts ...grpc.CallOption) (*GetArtifactResponse, error)
-	// Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-	// DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
-	// `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+	// Streams the bytes in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past
+	// the end. DATA_LOSS when bytes are missing, and instead of the last chunk when the digest of all bytes is not
+	// `sha256`: discard the bytes. A caller that reads a part compares the digest of the whole itself.
 	ReadArtifact(ctx context.Context, in *ReadArtifactRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadArtifactResponse], error)
-	// Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
-	// is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
-	// caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
-	// minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
-	// upload.
+	// Stores an artifact: first a message with the header, then chunks. When the header is accepted, the hub sends
+	// initial metadata with `toolhub-accepted: header`; a client with a large upload may wait for it before sending
+	// chunks. Nothing is stored when the stream breaks, when the declared digest or size does not match
+	// (INVALID_ARGUMENT), or when the size limit or the caller's quota is exceeded (RESOURCE_EXHAUSTED). With an
+	// `upload_id`, the bytes received before a broken stream are kept for 15 minutes: call GetUpload, then continue at
+	// `offset_bytes`. ABORTED when another stream has continued the upload.
 	WriteArtifact(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[WriteArtifactRequest, WriteArtifactResponse], error)
-	// How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
-	// again.
+	// Returns how many bytes of an upload with an `upload_id` have been received. NOT_FOUND when the answering process
+	// does not hold it: start the upload again.
 	GetUpload(ctx context.Context, in *GetUploadRequest, opts ...grpc.CallOption) (*GetUploadResponse, error)
-	// Artifacts, those that expire last first: of one lifetime, the newest.
+	// Lists artifacts, those that expire last first; with the same lifetime, the newest first.
 	ListArtifacts(ctx context.Context, in *ListArtifactsRequest, opts ...grpc.CallOption) (*ListArtifactsResponse, error)
-	// Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-	// somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
-	// another artifact has the same.
+	// Deletes one of the caller's artifacts before it expires; the audit log records it. NOT_FOUND when it is unknown,
+	// expired or owned by somebody else, also for auditors. It no longer counts towards the quota; its bytes are deleted
+	// within minutes unless another artifact has the same content.
 	DeleteArtifact(ctx context.Context, in *DeleteArtifactRequest, opts ...grpc.CallOption) (*DeleteArtifactResponse, error)
 }
 
@@ -141,29 +141,29 @@ func (c *artifactServiceClient) DeleteArtifact(ctx context.Context, in *DeleteAr
 // All implementations must embed UnimplementedArtifactServiceServer
 // for forward compatibility.
 //
-// Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
+// Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all.
 type ArtifactServiceServer interface {
-	// What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
+	// Returns the metadata of one artifact. NOT_FOUND when it is unknown, expired or owned by somebody else.
 	GetArtifact(context.Context, *GetArtifactRequest) (*GetArtifactResponse, error)
-	// Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-	// DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
-	// `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+	// Streams the bytes in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past
+	// the end. DATA_LOSS when bytes are missing, and instead of the last chunk when the digest of all bytes is not
+	// `sha256`: discard the bytes. A caller that reads a part compares the digest of the whole itself.
 	ReadArtifact(*ReadArtifactRequest, grpc.ServerStreamingServer[ReadArtifactResponse]) error
-	// Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-	// metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
-	// is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
-	// caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
-	// minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
-	// upload.
+	// Stores an artifact: first a message with the header, then chunks. When the header is accepted, the hub sends
+	// initial metadata with `toolhub-accepted: header`; a client with a large upload may wait for it before sending
+	// chunks. Nothing is stored when the stream breaks, when the declared digest or size does not match
+	// (INVALID_ARGUMENT), or when the size limit or the caller's quota is exceeded (RESOURCE_EXHAUSTED). With an
+	// `upload_id`, the bytes received before a broken stream are kept for 15 minutes: call GetUpload, then continue at
+	// `offset_bytes`. ABORTED when another stream has continued the upload.
 	WriteArtifact(grpc.ClientStreamingServer[WriteArtifactRequest, WriteArtifactResponse]) error
-	// How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
-	// again.
+	// Returns how many bytes of an upload with an `upload_id` have been received. NOT_FOUND when the answering process
+	// does not hold it: start the upload again.
 	GetUpload(context.Context, *GetUploadRequest) (*GetUploadResponse, error)
-	// Artifacts, those that expire last first: of one lifetime, the newest.
+	// Lists artifacts, those that expire last first; with the same lifetime, the newest first.
 	ListArtifacts(context.Context, *ListArtifactsRequest) (*ListArtifactsResponse, error)
-	// Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-	// somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
-	// another artifact has the same.
+	// Deletes one of the caller's artifacts before it expires; the audit log records it. NOT_FOUND when it is unknown,
+	// expired or owned by somebody else, also for auditors. It no longer counts towards the quota; its bytes are deleted
+	// within minutes unless another artifact has the same content.
 	DeleteArtifact(context.Context, *DeleteArtifactRequest) (*DeleteArtifactResponse, error)
 	mustEmbedUnimplementedArtifactServiceServer()
 }

@@ -27,9 +27,9 @@ type ListEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which ones. Unset means all.
 	Filter *EventFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+	// Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before, with the same filters. Empty means the first page.
+	// `next_page_token` of the previous page, with the same filters. Empty means the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -91,7 +91,7 @@ type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The events of this page.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Ask for the next page with it. Empty means that this was the last.
+	// Token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -199,9 +199,9 @@ func (x *TailEventsRequest) GetResumeToken() string {
 // One event as it was written.
 type TailEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The event, durable; of one writer in order.
+	// The event, which is durable; events of one writer come in order.
 	Event *Event `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
-	// Where to go on from after a reconnect. Never empty.
+	// Token to resume after a reconnect. Never empty.
 	ResumeToken   string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -251,7 +251,7 @@ func (x *TailEventsResponse) GetResumeToken() string {
 	return ""
 }
 
-// Asks whether the log is whole.
+// Asks whether the log is intact.
 type VerifyAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly this writer's chain. Empty means every one.
@@ -297,12 +297,12 @@ func (x *VerifyAuditRequest) GetWriter() string {
 	return ""
 }
 
-// The first entry of a chain that cannot be believed.
+// The first invalid entry of a chain.
 type ChainFault struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whose chain.
+	// Writer of the chain.
 	Writer string `protobuf:"bytes,1,opt,name=writer,proto3" json:"writer,omitempty"`
-	// Which entry; one past the end when the tail is cut.
+	// Sequence of the entry; one past the end when the chain is truncated.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// What is wrong with it, in one sentence.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -361,18 +361,18 @@ func (x *ChainFault) GetReason() string {
 	return ""
 }
 
-// Whether the log is whole.
+// Whether the log is intact.
 type VerifyAuditResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True when every entry of every chain asked about holds.
+	// True when every entry of every chain asked about is valid.
 	Ok bool `protobuf:"varint,1,opt,name=ok,proto3" json:"ok,omitempty"`
-	// How many entries were looked at.
+	// Number of verified entries.
 	EventsChecked int64 `protobuf:"varint,2,opt,name=events_checked,json=eventsChecked,proto3" json:"events_checked,omitempty"`
-	// How many chains were looked at.
+	// Number of verified chains.
 	WritersChecked int32 `protobuf:"varint,3,opt,name=writers_checked,json=writersChecked,proto3" json:"writers_checked,omitempty"`
-	// The first bad entry, ordered by writer. Unset when `ok`.
+	// The first invalid entry, ordered by writer. Unset when `ok`.
 	FirstBad *ChainFault `protobuf:"bytes,4,opt,name=first_bad,json=firstBad,proto3" json:"first_bad,omitempty"`
-	// The first bad entry of every broken chain, ordered by writer; begins with `first_bad`. Empty when `ok`.
+	// The first invalid entry of every damaged chain, ordered by writer; begins with `first_bad`. Empty when `ok`.
 	Faults        []*ChainFault `protobuf:"bytes,5,rep,name=faults,proto3" json:"faults,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

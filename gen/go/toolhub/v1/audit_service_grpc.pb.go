@@ -28,14 +28,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
+// Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ).
 type AuditServiceClient interface {
-	// Events, oldest first. The filter's times bound what is read.
+	// Lists events, oldest first. The times of the filter bound what is read.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
-	// Events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
+	// Streams events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
 	TailEvents(ctx context.Context, in *TailEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TailEventsResponse], error)
-	// Walks the hash chains against their signed checkpoints. An edit, a deletion, a reordering and a cut tail are all
-	// found. A broken log is status OK with `ok = false`.
+	// Verifies the hash chains against their signed checkpoints: finds edited, deleted, reordered and truncated events. A
+	// damaged log is answered with status OK and `ok = false`.
 	VerifyAudit(ctx context.Context, in *VerifyAuditRequest, opts ...grpc.CallOption) (*VerifyAuditResponse, error)
 }
 
@@ -90,14 +90,14 @@ func (c *auditServiceClient) VerifyAudit(ctx context.Context, in *VerifyAuditReq
 // All implementations must embed UnimplementedAuditServiceServer
 // for forward compatibility.
 //
-// What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
+// Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ).
 type AuditServiceServer interface {
-	// Events, oldest first. The filter's times bound what is read.
+	// Lists events, oldest first. The times of the filter bound what is read.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
-	// Events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
+	// Streams events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
 	TailEvents(*TailEventsRequest, grpc.ServerStreamingServer[TailEventsResponse]) error
-	// Walks the hash chains against their signed checkpoints. An edit, a deletion, a reordering and a cut tail are all
-	// found. A broken log is status OK with `ok = false`.
+	// Verifies the hash chains against their signed checkpoints: finds edited, deleted, reordered and truncated events. A
+	// damaged log is answered with status OK and `ok = false`.
 	VerifyAudit(context.Context, *VerifyAuditRequest) (*VerifyAuditResponse, error)
 	mustEmbedUnimplementedAuditServiceServer()
 }

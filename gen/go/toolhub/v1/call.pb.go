@@ -30,9 +30,9 @@ type InvokeMode int32
 const (
 	// The same as EXECUTE.
 	InvokeMode_INVOKE_MODE_UNSPECIFIED InvokeMode = 0
-	// Walk all nine steps.
+	// Run all nine steps.
 	InvokeMode_INVOKE_MODE_EXECUTE InvokeMode = 1
-	// Walk the first five steps with the same code, spend nothing, and answer with a Plan.
+	// Run the first five steps with the same code, use no budget, and return a Plan.
 	InvokeMode_INVOKE_MODE_DRY_RUN InvokeMode = 2
 )
 
@@ -77,16 +77,16 @@ func (InvokeMode) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_call_proto_rawDescGZIP(), []int{0}
 }
 
-// How JSON travels in an answer.
+// Encoding of JSON in an answer.
 type ResultEncoding int32
 
 const (
-	// The encoding of the question: `args_struct` is answered by Struct, anything else by JSON bytes.
+	// The encoding of the request: Struct for `args_struct`, otherwise JSON bytes.
 	ResultEncoding_RESULT_ENCODING_UNSPECIFIED ResultEncoding = 0
 	// JSON bytes: exact integers, fastest.
 	ResultEncoding_RESULT_ENCODING_JSON ResultEncoding = 1
-	// google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. What has more than
-	// 15,000 values travels as JSON bytes all the same.
+	// google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. Values with more than 15,000
+	// elements are sent as JSON bytes nevertheless.
 	ResultEncoding_RESULT_ENCODING_STRUCT ResultEncoding = 2
 )
 
@@ -131,20 +131,20 @@ func (ResultEncoding) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_call_proto_rawDescGZIP(), []int{1}
 }
 
-// The form of ExportTools whose definition a model wrote the arguments for. Numbered as ExportFormat.
+// Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat.
 type ArgsForm int32
 
 const (
-	// The arguments are as the tool's own schema says: of OPENAI and the texts, too.
+	// The arguments follow the tool's own schema; also for OPENAI and the text formats.
 	ArgsForm_ARGS_FORM_UNSPECIFIED ArgsForm = 0
-	// Names of properties that the interface refuses were exported under others, which lead back.
+	// Property names that the interface refuses were exported under other names, which are mapped back.
 	ArgsForm_ARGS_FORM_ANTHROPIC ArgsForm = 2
-	// As ANTHROPIC.
+	// The same as ANTHROPIC.
 	ArgsForm_ARGS_FORM_MCP ArgsForm = 3
-	// null stands for an optional property that is left out. A text may be the JSON of an object or a list.
+	// null means that an optional property is omitted. A string may contain the JSON of an object or an array.
 	ArgsForm_ARGS_FORM_OPENAI_STRICT ArgsForm = 6
-	// null where a property cannot be null means that it is left out; members of enumerations are texts; a text may be
-	// the JSON of an object or a list; names as of ANTHROPIC, by a stricter rule.
+	// null for a property that cannot be null means that it is omitted; enum values are strings; a string may contain the
+	// JSON of an object or an array; names are mapped as for ANTHROPIC, by a stricter rule.
 	ArgsForm_ARGS_FORM_GEMINI ArgsForm = 7
 )
 
@@ -193,18 +193,17 @@ func (ArgsForm) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_call_proto_rawDescGZIP(), []int{2}
 }
 
-// What a call may spend. Narrows what policy and the tool allow, never widens it.
+// Budget of a call. Narrows what policy and the tool allow, never widens it.
 type CallBudget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Time for the whole call, from its receipt on, waits and retries included, at most a day. The nearest of it, the
-	// RPC's deadline and the hub's maximum holds; without it and without a deadline, the tool's default. When it is over
-	// before the tool is started, nothing happens and the call is TIMEOUT. A result that is there is returned, however
-	// late.
+	// Time for the whole call from its receipt, waits and retries included, at most a day. The earliest of this timeout,
+	// the RPC's deadline and the hub's maximum applies; without timeout and deadline, the tool's default. If it passes
+	// before the tool starts, nothing happens and the call is TIMEOUT. A result that exists is returned, however late.
 	Timeout *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// Retries after the first attempt, 0 to 10, within the hub's maximum. Unset means the tool's default; 0 means one
-	// attempt. Only what is safe to repeat is tried again.
+	// attempt. Only calls that are safe to repeat are retried.
 	MaxRetries *int32 `protobuf:"varint,2,opt,name=max_retries,json=maxRetries,proto3,oneof" json:"max_retries,omitempty"`
-	// Calls one request may make in all, this one included. Unset means that only policy bounds them.
+	// Total calls that one request may make, this one included. Unset means that only policy limits them.
 	MaxToolCalls  *int32 `protobuf:"varint,3,opt,name=max_tool_calls,json=maxToolCalls,proto3,oneof" json:"max_tool_calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -261,23 +260,23 @@ func (x *CallBudget) GetMaxToolCalls() int32 {
 	return 0
 }
 
-// The circumstances of a call. Identity is never taken from here: it comes from the verified credential.
+// Context of a call. The caller's identity is never taken from here: it comes from the verified credential.
 type ExecContext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One user request: its calls share a workspace, unless the hub shares workspaces otherwise. Empty: the call is a
-	// request of its own, and the answer's `request_id` names it.
+	// One user request: its calls share a workspace, unless the hub is configured otherwise. Empty: the call is a request
+	// of its own, and `request_id` of the answer names it.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The task within the request. Empty means the request is one task.
 	TaskId string `protobuf:"bytes,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// The conversation. Empty when there is none.
+	// The conversation. May be empty.
 	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The agent that calls. Must equal the principal unless it holds `impersonate`. Empty means the principal.
+	// The calling agent. Must equal the principal unless it holds `impersonate`. Empty means the principal.
 	AgentId string `protobuf:"bytes,4,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The person on whose behalf. Must equal the principal unless it holds `impersonate`. Empty means nobody.
+	// The person for whom the call is made. Must equal the principal unless it holds `impersonate`. Empty means nobody.
 	UserId string `protobuf:"bytes,5,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
-	// Capabilities this call may use: the grant is cut down to these. Empty means the whole grant.
+	// Capabilities that this call may use: narrows the caller's grant. Empty means the whole grant.
 	Permissions []string `protobuf:"bytes,6,rep,name=permissions,proto3" json:"permissions,omitempty"`
-	// What the call may spend. Unset means policy's and the tool's defaults.
+	// Budget of the call. Unset means the defaults of policy and tool.
 	Budget *CallBudget `protobuf:"bytes,7,opt,name=budget,proto3" json:"budget,omitempty"`
 	// Free labels for the audit log, at most 32. Never become metric labels.
 	Labels        map[string]string `protobuf:"bytes,8,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -371,11 +370,11 @@ func (x *ExecContext) GetLabels() map[string]string {
 	return nil
 }
 
-// A call as it is asked for. Everything in it is untrusted.
+// A requested call. Everything in it is untrusted.
 type ToolIntent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tool's full name, such as `core/fs.readText`. A model may have made it up: any line of text is answered by a
-	// ToolResult (TOOL_NOT_FOUND), only emptiness, more than 256 characters and control characters fail the RPC.
+	// The tool's full name, such as `core/fs.readText`. A model may have invented it: any line of text is answered by a
+	// ToolResult (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
 	Tool string `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
 	// The arguments: a JSON object. Unset means `{}`.
 	//
@@ -384,18 +383,18 @@ type ToolIntent struct {
 	//	*ToolIntent_ArgsJson
 	//	*ToolIntent_ArgsStruct
 	Args isToolIntent_Args `protobuf_oneof:"args"`
-	// Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where this very call can change
-	// something: a GET by a tool that can also POST needs none.
+	// Why the call is made, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) if this call
+	// can change something: a GET by a tool that can also POST needs none.
 	Purpose string `protobuf:"bytes,4,opt,name=purpose,proto3" json:"purpose,omitempty"`
-	// Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
-	// Where policy says that a host honours the header `Idempotency-Key`, HTTP tools send it there, behind 16 hex digits
-	// that stand for principal and tool.
+	// Identifies the effect, so that a repeated call has it only once; unique per principal and tool. Empty: see
+	// IdempotencyMode. HTTP tools send it as the header `Idempotency-Key` to hosts for which policy says that they honour
+	// it, after 16 hex digits that identify principal and tool.
 	IdempotencyKey string `protobuf:"bytes,5,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
+	// `ToolSpec.digest` of the definition that the caller knows: if the tool's definition has changed, the call is
 	// refused with TOOL_CHANGED before anything happens. Empty is not compared.
 	ExpectedToolDigest string `protobuf:"bytes,6,opt,name=expected_tool_digest,json=expectedToolDigest,proto3" json:"expected_tool_digest,omitempty"`
-	// The form that the arguments were written for, which the hub turns back before it checks them; what is in the tool's
-	// own words passes unchanged. Without effect on the tools of a face.
+	// Format that the arguments were written for; the hub converts them back before it validates them. Arguments that
+	// follow the tool's own schema pass unchanged. No effect on the tools of a face.
 	ArgsForm      ArgsForm `protobuf:"varint,7,opt,name=args_form,json=argsForm,proto3,enum=toolhub.v1.ArgsForm" json:"args_form,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -501,7 +500,8 @@ type ToolIntent_ArgsJson struct {
 }
 
 type ToolIntent_ArgsStruct struct {
-	// For grpcurl and transcoders. A number of magnitude 2^53 or more is refused, for a double cannot hold it.
+	// For grpcurl and transcoders. Numbers of magnitude 2^53 or more are refused, because a double cannot represent
+	// them exactly.
 	ArgsStruct *structpb.Struct `protobuf:"bytes,3,opt,name=args_struct,json=argsStruct,proto3,oneof"`
 }
 

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a credential is.
+// Kind of a credential.
 type CredentialKind int32
 
 const (
@@ -33,7 +33,7 @@ const (
 	CredentialKind_CREDENTIAL_KIND_HEADER CredentialKind = 1
 	// Tokens of a login.
 	CredentialKind_CREDENTIAL_KIND_OAUTH CredentialKind = 2
-	// A token that the caller's own was exchanged for (RFC 8693).
+	// A token obtained in exchange for the caller's own (RFC 8693).
 	CredentialKind_CREDENTIAL_KIND_EXCHANGED CredentialKind = 3
 )
 
@@ -86,9 +86,9 @@ type CredentialState int32
 const (
 	// Never sent.
 	CredentialState_CREDENTIAL_STATE_UNSPECIFIED CredentialState = 0
-	// It can.
+	// It can be used.
 	CredentialState_CREDENTIAL_STATE_ACTIVE CredentialState = 1
-	// Its authorization server does not refresh it any more: its user must log in again.
+	// Its authorization server no longer refreshes it: its owner must log in again.
 	CredentialState_CREDENTIAL_STATE_LOGIN_NEEDED CredentialState = 2
 )
 
@@ -133,26 +133,26 @@ func (CredentialState) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_credential_service_proto_rawDescGZIP(), []int{1}
 }
 
-// What is known of one credential: never itself.
+// Metadata of one credential, never the credential itself.
 type Credential struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The source that it is for.
+	// Its source.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// Whose it is. Empty for the login of the source itself.
+	// Its owner. Empty for the login of the source itself.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Of which tenant the principal is. Empty when tenants are not used.
+	// Tenant of the owner. Empty when tenants are not used.
 	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// What it is.
+	// Its kind.
 	Kind CredentialKind `protobuf:"varint,4,opt,name=kind,proto3,enum=toolhub.v1.CredentialKind" json:"kind,omitempty"`
 	// Whether it can be used.
 	State CredentialState `protobuf:"varint,5,opt,name=state,proto3,enum=toolhub.v1.CredentialState" json:"state,omitempty"`
-	// When it was set, or its login was complete.
+	// When it was set, or its login was completed.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// When it changed last, such as by a refresh.
+	// When it last changed, for example by a refresh.
 	ChangedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
-	// When its token expires, after which it is refreshed where it can be. Unset when that is not known.
+	// When its token expires; it is then refreshed if possible. Unset when not known.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// Scopes that were granted.
+	// Granted scopes.
 	Scopes        []string `protobuf:"bytes,9,rep,name=scopes,proto3" json:"scopes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -251,7 +251,7 @@ func (x *Credential) GetScopes() []string {
 	return nil
 }
 
-// A credential to be kept.
+// A credential to store.
 type SetCredentialRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which source.
@@ -306,10 +306,10 @@ func (x *SetCredentialRequest) GetValue() string {
 	return ""
 }
 
-// The credential that is kept.
+// The stored credential.
 type SetCredentialResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is known of it.
+	// Metadata of the credential.
 	Credential    *Credential `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -352,16 +352,16 @@ func (x *SetCredentialResponse) GetCredential() *Credential {
 	return nil
 }
 
-// Asks for the URL at which a person logs in.
+// Asks for the URL where a person logs in.
 type BeginLoginRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which source.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// Where the authorization server sends the person back to: a loopback address (RFC 8252), such as
+	// Where the authorization server redirects to: a loopback address (RFC 8252), such as
 	// `http://127.0.0.1:8910/callback`, or one that the source's configuration lists.
 	RedirectUri string `protobuf:"bytes,2,opt,name=redirect_uri,json=redirectUri,proto3" json:"redirect_uri,omitempty"`
-	// Whether the login is the source's own, for operators only: its tools are read with it, and calls without a
-	// caller's own credential carry it. NOT_FOUND for a source that has credentials in its configuration.
+	// Whether to log in for the source itself, for operators only: the hub reads its tools with this login, and uses it
+	// for calls without a caller's own credential. NOT_FOUND for a source that has credentials in its configuration.
 	ForSource     bool `protobuf:"varint,3,opt,name=for_source,json=forSource,proto3" json:"for_source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -421,9 +421,9 @@ func (x *BeginLoginRequest) GetForSource() bool {
 // A login that has begun.
 type BeginLoginResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For the person's browser.
+	// URL for the person's browser.
 	AuthorizationUrl string `protobuf:"bytes,1,opt,name=authorization_url,json=authorizationUrl,proto3" json:"authorization_url,omitempty"`
-	// Sealed: for CompleteLogin.
+	// Sealed state of the login, for CompleteLogin.
 	Login         string `protobuf:"bytes,2,opt,name=login,proto3" json:"login,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -473,18 +473,18 @@ func (x *BeginLoginResponse) GetLogin() string {
 	return ""
 }
 
-// What the authorization server sent back.
+// Response of the authorization server.
 type CompleteLoginRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As BeginLogin gave it.
+	// `login` of BeginLogin's answer.
 	Login string `protobuf:"bytes,1,opt,name=login,proto3" json:"login,omitempty"`
-	// `code` of the query that came back.
+	// `code` of the redirect's query.
 	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
-	// `state` of that query.
+	// `state` of the redirect's query.
 	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
-	// `iss` of that query (RFC 9207). Empty when it has none.
+	// `iss` of the redirect's query (RFC 9207). Empty when it has none.
 	Issuer string `protobuf:"bytes,4,opt,name=issuer,proto3" json:"issuer,omitempty"`
-	// As in BeginLogin.
+	// The same as in BeginLogin.
 	ForSource     bool `protobuf:"varint,5,opt,name=for_source,json=forSource,proto3" json:"for_source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -555,10 +555,10 @@ func (x *CompleteLoginRequest) GetForSource() bool {
 	return false
 }
 
-// The credential that is kept.
+// The stored credential.
 type CompleteLoginResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is known of it.
+	// Metadata of the credential.
 	Credential    *Credential `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -606,11 +606,11 @@ type ListCredentialsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly this source. Empty means every one.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// Everybody's, for operators only.
+	// Whether to list everybody's, for operators only.
 	Everybody bool `protobuf:"varint,2,opt,name=everybody,proto3" json:"everybody,omitempty"`
-	// How many at most. 0 means 100; more than 1000 is taken as 1000.
+	// Maximum number of entries. 0 means 100; values above 1000 mean 1000.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before, with the same filters. Empty means the first page.
+	// `next_page_token` of the previous page, with the same filters. Empty means the first page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -674,12 +674,12 @@ func (x *ListCredentialsRequest) GetPageToken() string {
 	return ""
 }
 
-// One page of credentials, those that changed last first.
+// One page of credentials, the last changed first.
 type ListCredentialsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The credentials of this page.
 	Credentials []*Credential `protobuf:"bytes,1,rep,name=credentials,proto3" json:"credentials,omitempty"`
-	// Ask for the next page with it. Empty means that this was the last.
+	// Token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -734,11 +734,11 @@ type RevokeCredentialRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which source.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// Whose, for operators only. Empty means the caller's own.
+	// Owner of the credential, for operators only. Empty means the caller.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Of which tenant that principal is. Empty means none.
+	// Tenant of that principal. Empty means none.
 	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Whether the login of the source itself is meant, for operators only; `principal` is empty then.
+	// Whether to revoke the login of the source itself, for operators only; `principal` must be empty.
 	OfSource      bool `protobuf:"varint,4,opt,name=of_source,json=ofSource,proto3" json:"of_source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -805,7 +805,8 @@ func (x *RevokeCredentialRequest) GetOfSource() bool {
 // The revocation.
 type RevokeCredentialResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether the authorization server has taken the revocation; false when it has no endpoint for that, or did not answer.
+	// Whether the authorization server accepted the revocation; false when it has no revocation endpoint or did not
+	// answer.
 	RevokedUpstream bool `protobuf:"varint,1,opt,name=revoked_upstream,json=revokedUpstream,proto3" json:"revoked_upstream,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache

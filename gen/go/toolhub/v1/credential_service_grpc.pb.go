@@ -30,23 +30,23 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
-// have their own, operators see whose exist and may revoke them. No answer holds a secret.
+// Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+// Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
 type CredentialServiceClient interface {
-	// Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
-	// NOT_FOUND for a source that takes none.
+	// Stores the caller's header, token or key for a source of kind `header`, and replaces a previous one. NOT_FOUND for
+	// a source that accepts none.
 	SetCredential(ctx context.Context, in *SetCredentialRequest, opts ...grpc.CallOption) (*SetCredentialResponse, error)
 	// Begins a login at the authorization server of a source of kind `oauth` (OAuth 2.1, authorization code with PKCE): a
-	// person opens the URL, and CompleteLogin gets what comes back. NOT_FOUND for a source that has none, UNAVAILABLE when
-	// its server cannot be asked.
+	// person opens the URL, and CompleteLogin takes the response. NOT_FOUND for a source without logins, UNAVAILABLE when
+	// its authorization server cannot be reached.
 	BeginLogin(ctx context.Context, in *BeginLoginRequest, opts ...grpc.CallOption) (*BeginLoginResponse, error)
-	// Redeems the code that the authorization server sent back, and keeps the tokens. INVALID_ARGUMENT for a login of
-	// another caller, one that is older than ten minutes, or another state or issuer.
+	// Exchanges the authorization code for tokens, and stores them. INVALID_ARGUMENT for a login of another caller, a
+	// login older than ten minutes, or a different state or issuer.
 	CompleteLogin(ctx context.Context, in *CompleteLoginRequest, opts ...grpc.CallOption) (*CompleteLoginResponse, error)
-	// The caller's own, by source; of everybody for operators that ask so.
+	// Lists the caller's own credentials; for operators, on request, everybody's.
 	ListCredentials(ctx context.Context, in *ListCredentialsRequest, opts ...grpc.CallOption) (*ListCredentialsResponse, error)
-	// Revokes tokens at their authorization server (RFC 7009) and removes them here, whatever it answers. NOT_FOUND when
-	// there is none.
+	// Revokes tokens at their authorization server (RFC 7009) and deletes them here, whatever that server answers.
+	// NOT_FOUND when there is no credential.
 	RevokeCredential(ctx context.Context, in *RevokeCredentialRequest, opts ...grpc.CallOption) (*RevokeCredentialResponse, error)
 }
 
@@ -112,23 +112,23 @@ func (c *credentialServiceClient) RevokeCredential(ctx context.Context, in *Revo
 // All implementations must embed UnimplementedCredentialServiceServer
 // for forward compatibility.
 //
-// Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
-// have their own, operators see whose exist and may revoke them. No answer holds a secret.
+// Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+// Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
 type CredentialServiceServer interface {
-	// Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
-	// NOT_FOUND for a source that takes none.
+	// Stores the caller's header, token or key for a source of kind `header`, and replaces a previous one. NOT_FOUND for
+	// a source that accepts none.
 	SetCredential(context.Context, *SetCredentialRequest) (*SetCredentialResponse, error)
 	// Begins a login at the authorization server of a source of kind `oauth` (OAuth 2.1, authorization code with PKCE): a
-	// person opens the URL, and CompleteLogin gets what comes back. NOT_FOUND for a source that has none, UNAVAILABLE when
-	// its server cannot be asked.
+	// person opens the URL, and CompleteLogin takes the response. NOT_FOUND for a source without logins, UNAVAILABLE when
+	// its authorization server cannot be reached.
 	BeginLogin(context.Context, *BeginLoginRequest) (*BeginLoginResponse, error)
-	// Redeems the code that the authorization server sent back, and keeps the tokens. INVALID_ARGUMENT for a login of
-	// another caller, one that is older than ten minutes, or another state or issuer.
+	// Exchanges the authorization code for tokens, and stores them. INVALID_ARGUMENT for a login of another caller, a
+	// login older than ten minutes, or a different state or issuer.
 	CompleteLogin(context.Context, *CompleteLoginRequest) (*CompleteLoginResponse, error)
-	// The caller's own, by source; of everybody for operators that ask so.
+	// Lists the caller's own credentials; for operators, on request, everybody's.
 	ListCredentials(context.Context, *ListCredentialsRequest) (*ListCredentialsResponse, error)
-	// Revokes tokens at their authorization server (RFC 7009) and removes them here, whatever it answers. NOT_FOUND when
-	// there is none.
+	// Revokes tokens at their authorization server (RFC 7009) and deletes them here, whatever that server answers.
+	// NOT_FOUND when there is no credential.
 	RevokeCredential(context.Context, *RevokeCredentialRequest) (*RevokeCredentialResponse, error)
 	mustEmbedUnimplementedCredentialServiceServer()
 }

@@ -24,35 +24,35 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Why a call did not succeed. Set by the hub, never by a tool's own words.
+// Why a call did not succeed. Set by the hub, never taken from a tool.
 type ErrorKind int32
 
 const (
 	// Never sent. A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL.
 	ErrorKind_ERROR_KIND_UNSPECIFIED ErrorKind = 0
-	// No tool of that name exists, or the caller may not know that it does.
+	// No tool has that name, or the caller may not see it.
 	ErrorKind_ERROR_KIND_TOOL_NOT_FOUND ErrorKind = 1
 	// The definition changed or is new, and waits for an operator's decision.
 	ErrorKind_ERROR_KIND_TOOL_QUARANTINED ErrorKind = 2
-	// The tool is known, but its source is down, its needs (key, browser, channel) are not met, or a store of the hub
-	// that the call cannot do without is away; see `retryable`.
+	// The tool is known, but its source is down, something it needs (key, browser, channel) is missing, or a store of the
+	// hub that the call requires is unavailable; see `retryable`.
 	ErrorKind_ERROR_KIND_TOOL_UNAVAILABLE ErrorKind = 3
 	// The arguments do not fit the input schema; `violations` says where.
 	ErrorKind_ERROR_KIND_INPUT_SCHEMA_INVALID ErrorKind = 4
 	// The arguments fit the schema but make no sense together, or are not strict JSON.
 	ErrorKind_ERROR_KIND_INVALID_INPUT ErrorKind = 5
-	// A policy rule says no; `details` carries rule id, policy revision and missing capabilities.
+	// Policy denies the call; `details` carries rule id, policy revision and missing capabilities.
 	ErrorKind_ERROR_KIND_POLICY_DENIED ErrorKind = 6
-	// The message speaks for somebody else than the verified caller, or an upstream refused the hub itself.
+	// The request names another identity than the verified caller, or an upstream refused the hub itself.
 	ErrorKind_ERROR_KIND_PERMISSION_DENIED ErrorKind = 7
-	// A person has to agree first; `details.approval_id` names the approval that fits this call, open by now. Also when
-	// the approval that was sent does not serve: it is another's, was given for another call, or has been used.
+	// A person has to approve the call first; `details.approval_id` names the open approval of this call. Also when the
+	// approval in the request is not valid for it: it belongs to another principal or another call, or has been used.
 	ErrorKind_ERROR_KIND_APPROVAL_REQUIRED ErrorKind = 8
-	// A person refused, or the approval lapsed: nobody decided, or nobody used the decision, in time.
+	// A person rejected the call, or the approval expired: nobody decided or used it in time.
 	ErrorKind_ERROR_KIND_APPROVAL_REJECTED ErrorKind = 9
-	// Policy wants a DRY_RUN first, or the plan shown no longer matches what would run.
+	// Policy requires a DRY_RUN first, or the plan no longer matches what would run.
 	ErrorKind_ERROR_KIND_PLAN_REQUIRED ErrorKind = 10
-	// A path leaves the call's workspace.
+	// A path leads outside the call's workspace.
 	ErrorKind_ERROR_KIND_PATH_OUTSIDE_SANDBOX ErrorKind = 11
 	// The thing the tool was asked about (file, row, job) does not exist.
 	ErrorKind_ERROR_KIND_NOT_FOUND ErrorKind = 12
@@ -72,16 +72,16 @@ const (
 	ErrorKind_ERROR_KIND_IO_ERROR ErrorKind = 19
 	// The tool ran and failed for a reason of its own.
 	ErrorKind_ERROR_KIND_EXECUTION_ERROR ErrorKind = 20
-	// The caller's budget (time, number of calls) is spent, or the room for its artifacts.
+	// The caller's budget (time, number of calls) or its artifact quota is used up.
 	ErrorKind_ERROR_KIND_BUDGET_EXCEEDED ErrorKind = 21
-	// Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
-	// approvals as it takes; see `retry_after`.
+	// Too many calls per time or at once, a quota is used up, or the hub has its maximum of open jobs, keys or approvals;
+	// see `retry_after`.
 	ErrorKind_ERROR_KIND_RATE_LIMITED ErrorKind = 22
-	// The upstream failed repeatedly and is being given a rest; see `retry_after`.
+	// The upstream failed repeatedly, so calls to it are suspended; see `retry_after`.
 	ErrorKind_ERROR_KIND_CIRCUIT_OPEN ErrorKind = 23
 	// The deadline passed, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN).
 	ErrorKind_ERROR_KIND_TIMEOUT ErrorKind = 24
-	// The caller cancelled and the tool has stopped; the message says where a part of its effect may be left.
+	// The caller cancelled and the tool has stopped; the message says where a partial effect may remain.
 	ErrorKind_ERROR_KIND_CANCELLED ErrorKind = 25
 	// The upstream answered with a failure; `upstream` carries what may be shown of it.
 	ErrorKind_ERROR_KIND_UPSTREAM_ERROR ErrorKind = 26
@@ -89,12 +89,13 @@ const (
 	ErrorKind_ERROR_KIND_OUTPUT_SCHEMA_INVALID ErrorKind = 27
 	// The idempotency key was used before with other arguments, or before the tool's definition changed.
 	ErrorKind_ERROR_KIND_IDEMPOTENCY_CONFLICT ErrorKind = 28
-	// A side effect may or may not have happened. Look before repeating; the hub will not repeat it.
+	// A side effect may or may not have happened. Check before repeating; the hub does not repeat it.
 	ErrorKind_ERROR_KIND_OUTCOME_UNKNOWN ErrorKind = 29
 	// A defect of the hub or the tool, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN). The log
-	// has the particulars under the call id.
+	// has the details under the call id.
 	ErrorKind_ERROR_KIND_INTERNAL ErrorKind = 30
-	// The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew.
+	// The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: read the definition
+	// again.
 	ErrorKind_ERROR_KIND_TOOL_CHANGED ErrorKind = 31
 )
 
@@ -206,7 +207,7 @@ type Violation struct {
 	Keyword string `protobuf:"bytes,2,opt,name=keyword,proto3" json:"keyword,omitempty"`
 	// One sentence for the model. Never quotes a value that looks like a secret.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// What would have fitted: the enum's values, the type, the limit. Unset when the keyword says it all.
+	// What would be valid: the enum's values, the type, the limit. Unset when the keyword is sufficient.
 	Expected *structpb.Value `protobuf:"bytes,4,opt,name=expected,proto3" json:"expected,omitempty"`
 	// A suggested repair, such as the nearest known field name. Empty when there is none.
 	Hint          string `protobuf:"bytes,5,opt,name=hint,proto3" json:"hint,omitempty"`
@@ -279,12 +280,12 @@ func (x *Violation) GetHint() string {
 	return ""
 }
 
-// What the far side said, as far as it may be shown.
+// The answer of an upstream, as far as it may be shown.
 type Upstream struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The far side's own code: an HTTP status (503), a gRPC, JSON-RPC or exit code. 0 when it gave none.
+	// The upstream's own code: an HTTP status (503), a gRPC, JSON-RPC or exit code. 0 when it gave none.
 	Status int32 `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
-	// The beginning of its answer, redacted, at most 2,000 characters. Empty when nothing may be shown.
+	// Start of its answer, redacted, at most 2,000 characters. Empty when nothing may be shown.
 	Excerpt       string `protobuf:"bytes,2,opt,name=excerpt,proto3" json:"excerpt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -334,14 +335,14 @@ func (x *Upstream) GetExcerpt() string {
 	return ""
 }
 
-// The approval that a call waits for, or that did not serve.
+// The approval that a call waits for, or that was not valid for it.
 type ApprovalRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names it in ApprovalService and in `InvokeRequest.approval_id`. Never empty.
+	// Its id, for ApprovalService and `InvokeRequest.approval_id`. Never empty.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Where it stood when the call was answered. UNSPECIFIED when the hub did not say.
+	// Its state when the call was answered. UNSPECIFIED when not known.
 	State ApprovalState `protobuf:"varint,2,opt,name=state,proto3,enum=toolhub.v1.ApprovalState" json:"state,omitempty"`
-	// When it lapses, or lapsed. Unset when the hub did not say.
+	// When it expires or expired. Unset when not known.
 	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -405,8 +406,8 @@ type RuleRef struct {
 	RuleId string `protobuf:"bytes,1,opt,name=rule_id,json=ruleId,proto3" json:"rule_id,omitempty"`
 	// The digest of the policy in force.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// What would make the call pass: what its caller can do, or whom to ask; a caller with the role operator gets the lines
-	// to add to policy.yaml. Empty when nothing would.
+	// What would make the call succeed: what the caller can do, or whom to ask; a caller with the role operator gets the
+	// lines to add to policy.yaml. Empty when nothing would help.
 	Remedy string `protobuf:"bytes,3,opt,name=remedy,proto3" json:"remedy,omitempty"`
 	// Capabilities that the call needs and its caller does not hold.
 	MissingCapabilities []string `protobuf:"bytes,4,rep,name=missing_capabilities,json=missingCapabilities,proto3" json:"missing_capabilities,omitempty"`
@@ -472,15 +473,15 @@ func (x *RuleRef) GetMissingCapabilities() []string {
 	return nil
 }
 
-// Why a call did not succeed, in words a model can act on. Never carries exception text or a secret.
+// Why a call failed, in words that a model can act on. Never contains exception text or a secret.
 type ToolError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What kind of failure. Always set.
+	// Kind of failure. Always set.
 	Kind ErrorKind `protobuf:"varint,1,opt,name=kind,proto3,enum=toolhub.v1.ErrorKind" json:"kind,omitempty"`
 	// One or two sentences for the model: what to do differently. Never empty.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Whether to send the very same call again: it may succeed then, is safe to repeat, and the wait is at most five
-	// minutes. False is the careful default.
+	// Whether the same call may be sent again: it may succeed, is safe to repeat, and the wait is at most five minutes.
+	// False when in doubt.
 	Retryable bool `protobuf:"varint,3,opt,name=retryable,proto3" json:"retryable,omitempty"`
 	// How long to wait before a retry. Unset when not retryable, or when the hub cannot tell.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,4,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
@@ -491,10 +492,10 @@ type ToolError struct {
 	Details *structpb.Struct `protobuf:"bytes,6,opt,name=details,proto3" json:"details,omitempty"`
 	// What the upstream said. Unset unless the failure came from one.
 	Upstream *Upstream `protobuf:"bytes,7,opt,name=upstream,proto3" json:"upstream,omitempty"`
-	// The approval to wait for, or that did not serve. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED, unless there is
-	// none to wait for; `details` has the same.
+	// The approval to wait for, or that was not valid. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED if there is one;
+	// `details` has the same.
 	Approval *ApprovalRef `protobuf:"bytes,8,opt,name=approval,proto3" json:"approval,omitempty"`
-	// What refused. Set where policy did, of every kind; `details` has the same.
+	// The rule that refused the call. Set whenever policy did, for every kind; `details` has the same.
 	Rule          *RuleRef `protobuf:"bytes,9,opt,name=rule,proto3" json:"rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

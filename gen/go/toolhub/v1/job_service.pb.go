@@ -22,18 +22,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// A call to be accepted as a job.
+// A call to run as a job.
 type SubmitJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do. Required.
+	// The tool and its arguments. Required.
 	Intent *ToolIntent `protobuf:"bytes,1,opt,name=intent,proto3" json:"intent,omitempty"`
-	// The circumstances. Unset means all defaults; the budget's timeout is the job's, not the RPC's.
+	// Context of the call. Unset means all defaults; the budget's timeout is the job's, not the RPC's.
 	Context *ExecContext `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
 	// Commits exactly the plan shown by a DRY_RUN. Empty means no plan.
 	PlanDigest string `protobuf:"bytes,3,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
-	// A granted approval, to be used up by this job. Empty when the caller has none.
+	// An approved approval, which is used up by this job. Empty when the caller has none.
 	ApprovalId string `protobuf:"bytes,4,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// How the JSON of results travels.
+	// Encoding of the JSON in results.
 	ResultEncoding ResultEncoding `protobuf:"varint,5,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -153,9 +153,9 @@ func (x *SubmitJobResponse) GetJob() *Job {
 // Asks for one job.
 type GetJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which one.
+	// Id of the job.
 	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	// How the JSON of its result travels. UNSPECIFIED means JSON bytes.
+	// Encoding of the JSON in its result. UNSPECIFIED means JSON bytes.
 	ResultEncoding ResultEncoding `protobuf:"varint,2,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -254,9 +254,9 @@ func (x *GetJobResponse) GetJob() *Job {
 // Asks for a list of jobs. Filters are joined by AND.
 type ListJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+	// Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before, with the same filters. Empty means the first page.
+	// `next_page_token` of the previous page, with the same filters. Empty means the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Any of these states. Empty means every one.
 	States []JobState `protobuf:"varint,3,rep,packed,name=states,proto3,enum=toolhub.v1.JobState" json:"states,omitempty"`
@@ -354,11 +354,11 @@ func (x *ListJobsRequest) GetPrincipal() string {
 // One page of jobs, newest first.
 type ListJobsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The jobs of this page; results are left out of their statuses.
+	// The jobs of this page; their statuses are without results.
 	Jobs []*Job `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	// Ask for the next page with it. Empty means that this was the last.
+	// Token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// How many match in all, over all pages.
+	// Number of matches over all pages.
 	TotalSize     int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -418,13 +418,14 @@ func (x *ListJobsResponse) GetTotalSize() int32 {
 // Asks to follow one job.
 type WatchJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which one.
+	// Id of the job.
 	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	// The last sequence seen; only later ones are sent. 0 means: the current state first. A value beyond the end waits.
+	// The last sequence seen; only later ones are sent. 0 means that the current state is sent first. A value beyond the
+	// end waits.
 	AfterSequence int64 `protobuf:"varint,2,opt,name=after_sequence,json=afterSequence,proto3" json:"after_sequence,omitempty"`
-	// How the JSON of its result travels. UNSPECIFIED means JSON bytes.
+	// Encoding of the JSON in its result. UNSPECIFIED means JSON bytes.
 	ResultEncoding ResultEncoding `protobuf:"varint,3,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
-	// With `after_sequence` 0: its whole history, from the first entry on, in the place of the current state.
+	// With `after_sequence` 0: start with the whole history instead of the current state.
 	FromFirst     bool `protobuf:"varint,4,opt,name=from_first,json=fromFirst,proto3" json:"from_first,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -537,7 +538,7 @@ func (x *WatchJobResponse) GetStatus() *JobStatus {
 // Asks to follow several jobs. Filters are joined by AND.
 type WatchJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that
+	// Exactly these, at most 256. NOT_FOUND when one is unknown, deleted or owned by somebody else. Empty means all that
 	// match.
 	JobIds []string `protobuf:"bytes,1,rep,name=job_ids,json=jobIds,proto3" json:"job_ids,omitempty"`
 	// A tool name or glob. Empty means every one.
@@ -548,10 +549,10 @@ type WatchJobsRequest struct {
 	TaskId string `protobuf:"bytes,4,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// Exactly this principal. Empty means the caller's own for agents, everybody's for operators and auditors.
 	Principal string `protobuf:"bytes,5,opt,name=principal,proto3" json:"principal,omitempty"`
-	// The last sequence seen, by job, at most 1024: only later ones of these are sent, their end included if it came
-	// meanwhile. A job that began and ended while nobody watched is found by ListJobs.
+	// The last sequence seen of each job, at most 1024 jobs: only later ones are sent, including an end that happened in
+	// the meantime. Use ListJobs for jobs that started and ended while nobody watched.
 	AfterSequences map[string]int64 `protobuf:"bytes,6,rep,name=after_sequences,json=afterSequences,proto3" json:"after_sequences,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	// How the JSON of results travels. UNSPECIFIED means JSON bytes.
+	// Encoding of the JSON in results. UNSPECIFIED means JSON bytes.
 	ResultEncoding ResultEncoding `protobuf:"varint,7,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -682,12 +683,12 @@ func (x *WatchJobsResponse) GetStatus() *JobStatus {
 	return nil
 }
 
-// Asks one job to stop.
+// Requests that one job stops.
 type CancelJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which one.
+	// Id of the job.
 	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	// Why, for the audit log; control characters are taken out. Empty is allowed.
+	// Why, for the audit log; control characters are removed. Empty is allowed.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -737,10 +738,10 @@ func (x *CancelJobRequest) GetReason() string {
 	return ""
 }
 
-// What cancelling did.
+// Result of cancelling.
 type CancelJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The status from now on.
+	// The current status.
 	Status        *JobStatus `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

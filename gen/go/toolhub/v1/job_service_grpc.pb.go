@@ -33,24 +33,23 @@ const (
 //
 // Calls that outlive their RPC. Callers see only their own jobs; operators and auditors see all.
 type JobServiceClient interface {
-	// Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-	// that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
-	// the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
-	// UNAVAILABLE when the store of jobs is away.
+	// Submits a call of any tool, async or not, as a job. Steps 1 to 5 run before the answer: the job of a refused call
+	// is FAILED at once, or AWAITING_APPROVAL. The same idempotency key returns the same job. The RPC fails when no job
+	// can be stored: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+	// UNAVAILABLE when the job store cannot be reached.
 	SubmitJob(ctx context.Context, in *SubmitJobRequest, opts ...grpc.CallOption) (*SubmitJobResponse, error)
-	// One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's.
+	// Returns one job with its latest status. NOT_FOUND when it is unknown, deleted or owned by somebody else.
 	GetJob(ctx context.Context, in *GetJobRequest, opts ...grpc.CallOption) (*GetJobResponse, error)
-	// Jobs, newest first.
+	// Lists jobs, newest first.
 	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
-	// First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
-	// ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
+	// Streams the current state, then every status with a rising sequence without gaps, up to a final one; then the
+	// stream ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
 	WatchJob(ctx context.Context, in *WatchJobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchJobResponse], error)
-	// Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
-	// final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
-	// included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
-	// of them.
+	// Streams several jobs: those named, or all that match. First the current state of each job that is named or not
+	// final, then every status as it happens, in order within a job, also of jobs submitted later. Ends when every named
+	// job is final; without named jobs, never. A reconnect with the last sequence of each job misses nothing of them.
 	WatchJobs(ctx context.Context, in *WatchJobsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchJobsResponse], error)
-	// Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.
+	// Requests that a job stops. Answers at once with CANCELLING, or with the final status if it has ended.
 	CancelJob(ctx context.Context, in *CancelJobRequest, opts ...grpc.CallOption) (*CancelJobResponse, error)
 }
 
@@ -146,24 +145,23 @@ func (c *jobServiceClient) CancelJob(ctx context.Context, in *CancelJobRequest, 
 //
 // Calls that outlive their RPC. Callers see only their own jobs; operators and auditors see all.
 type JobServiceServer interface {
-	// Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-	// that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
-	// the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
-	// UNAVAILABLE when the store of jobs is away.
+	// Submits a call of any tool, async or not, as a job. Steps 1 to 5 run before the answer: the job of a refused call
+	// is FAILED at once, or AWAITING_APPROVAL. The same idempotency key returns the same job. The RPC fails when no job
+	// can be stored: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+	// UNAVAILABLE when the job store cannot be reached.
 	SubmitJob(context.Context, *SubmitJobRequest) (*SubmitJobResponse, error)
-	// One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's.
+	// Returns one job with its latest status. NOT_FOUND when it is unknown, deleted or owned by somebody else.
 	GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error)
-	// Jobs, newest first.
+	// Lists jobs, newest first.
 	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
-	// First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
-	// ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
+	// Streams the current state, then every status with a rising sequence without gaps, up to a final one; then the
+	// stream ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
 	WatchJob(*WatchJobRequest, grpc.ServerStreamingServer[WatchJobResponse]) error
-	// Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
-	// final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
-	// included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
-	// of them.
+	// Streams several jobs: those named, or all that match. First the current state of each job that is named or not
+	// final, then every status as it happens, in order within a job, also of jobs submitted later. Ends when every named
+	// job is final; without named jobs, never. A reconnect with the last sequence of each job misses nothing of them.
 	WatchJobs(*WatchJobsRequest, grpc.ServerStreamingServer[WatchJobsResponse]) error
-	// Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.
+	// Requests that a job stops. Answers at once with CANCELLING, or with the final status if it has ended.
 	CancelJob(context.Context, *CancelJobRequest) (*CancelJobResponse, error)
 	mustEmbedUnimplementedJobServiceServer()
 }

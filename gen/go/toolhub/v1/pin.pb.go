@@ -22,19 +22,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What has been decided about a definition.
+// Decision about a definition.
 type PinState int32
 
 const (
 	// Never sent; in a filter, every state.
 	PinState_PIN_STATE_UNSPECIFIED PinState = 0
-	// Seen and quarantined; waits for a decision.
+	// Quarantined; waits for a decision.
 	PinState_PIN_STATE_PENDING PinState = 1
 	// This definition may be called.
 	PinState_PIN_STATE_APPROVED PinState = 2
 	// This definition may not be called.
 	PinState_PIN_STATE_REJECTED PinState = 3
-	// A newer definition took its place; kept for the record.
+	// Replaced by a newer definition; kept as history.
 	PinState_PIN_STATE_SUPERSEDED PinState = 4
 )
 
@@ -148,29 +148,28 @@ func (PinChange) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_pin_proto_rawDescGZIP(), []int{1}
 }
 
-// A remote definition as it was seen, and what was decided about it.
+// A remote definition, and the decision about it.
 type Pin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The source it came from.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	// The tool's full name.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// The digest seen. Source, tool and digest together name a pin.
+	// Digest of the definition. Source, tool and digest together identify a pin.
 	Digest string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
 	// The digest approved before. Empty when there was none.
 	PreviousDigest string `protobuf:"bytes,4,opt,name=previous_digest,json=previousDigest,proto3" json:"previous_digest,omitempty"`
-	// What has been decided.
+	// The decision.
 	State PinState `protobuf:"varint,5,opt,name=state,proto3,enum=toolhub.v1.PinState" json:"state,omitempty"`
 	// How it differs from what was approved.
 	Change PinChange `protobuf:"varint,6,opt,name=change,proto3,enum=toolhub.v1.PinChange" json:"change,omitempty"`
-	// What looks wrong with it: hidden characters, HTML comments, oversized text. Empty when nothing was found.
+	// Suspicious content: hidden characters, HTML comments, oversized text. Empty when nothing was found.
 	Findings []string `protobuf:"bytes,7,rep,name=findings,proto3" json:"findings,omitempty"`
-	// The difference to the approved definition as unified diff of both as indented JSON, keys sorted, characters that
-	// show nothing escaped, a line break after each that stands in a text; at most 64 KiB. Empty when nothing was
-	// approved before, and in lists unless they are asked for in FULL view.
+	// Unified diff to the approved definition, both as indented JSON with sorted keys, invisible characters escaped, and
+	// long strings split at their line breaks; at most 64 KiB. Empty when nothing was approved before, and in lists
+	// without FULL view.
 	Diff string `protobuf:"bytes,8,opt,name=diff,proto3" json:"diff,omitempty"`
-	// The tool as the catalog has it now, which may be another definition of it. Unset when the catalog has none, and in
-	// lists.
+	// The tool in the catalog now, which may have another definition. Unset when the catalog has none, and in lists.
 	ToolSpec *ToolSpec `protobuf:"bytes,9,opt,name=tool_spec,json=toolSpec,proto3" json:"tool_spec,omitempty"`
 	// When it was first seen.
 	SeenAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=seen_at,json=seenAt,proto3" json:"seen_at,omitempty"`
@@ -182,8 +181,8 @@ type Pin struct {
 	Comment string `protobuf:"bytes,13,opt,name=comment,proto3" json:"comment,omitempty"`
 	// The name under which the same definition was approved. Empty unless RENAMED.
 	RenamedFrom string `protobuf:"bytes,14,opt,name=renamed_from,json=renamedFrom,proto3" json:"renamed_from,omitempty"`
-	// The definition seen, in the source's own words, as canonical JSON; untrusted. Empty when it is above 256 KiB, and
-	// in lists unless they are asked for in FULL view.
+	// The definition as the source sent it, as canonical JSON; untrusted. Empty above 256 KiB, and in lists without FULL
+	// view.
 	DefinitionJson []byte `protobuf:"bytes,15,opt,name=definition_json,json=definitionJson,proto3" json:"definition_json,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -22,22 +22,22 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// How far a running call or job is. Of reports that follow fast only the newest is sent: of a job about ten a second,
-// fewer where many jobs run. The last one always arrives.
+// Progress of a running call or job. If reports follow fast, only the newest is sent: about ten per second of a job,
+// fewer when many jobs run. The last one is always sent.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Units done so far, 0 or more.
 	Step float64 `protobuf:"fixed64,1,opt,name=step,proto3" json:"step,omitempty"`
-	// Units in all. Absent when unknown.
+	// Units in total. Absent when unknown.
 	Total *float64 `protobuf:"fixed64,2,opt,name=total,proto3,oneof" json:"total,omitempty"`
-	// What is being counted, such as `bytes`, `files`, `nodes`. Empty means plain steps.
+	// The unit, such as `bytes`, `files`, `nodes`. Empty means plain steps.
 	Unit string `protobuf:"bytes,3,opt,name=unit,proto3" json:"unit,omitempty"`
-	// One line for a person, redacted. Empty when the tool said nothing.
+	// One line for a person, redacted. May be empty.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// The tool's guess of the time left. Unset when it made none.
+	// The tool's estimate of the time left. Unset when it gave none.
 	Eta *durationpb.Duration `protobuf:"bytes,5,opt,name=eta,proto3" json:"eta,omitempty"`
-	// What else the tool says of its progress, in a form of its own: a JSON object of at most 4 KiB, such as
-	// `{"file":"a.csv"}`. Empty when it says nothing else.
+	// Further details of the tool: a JSON object of at most 4 KiB in the tool's own form, such as `{"file":"a.csv"}`. May
+	// be empty.
 	DetailsJson   []byte `protobuf:"bytes,6,opt,name=details_json,json=detailsJson,proto3" json:"details_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -115,13 +115,13 @@ func (x *Progress) GetDetailsJson() []byte {
 	return nil
 }
 
-// A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks,
-// and to one that is too slow the oldest are not sent.
+// A piece of output before the call ends. The final result is complete without chunks: a reader may drop them, and a
+// slow reader does not get the oldest.
 type Chunk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The piece, in order within its stream, at most 256 KiB. Text is UTF-8, cut at whole characters.
+	// The piece, in order within its stream, at most 256 KiB. Text is UTF-8, split between characters.
 	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	// Which output of the tool: `stdout`, `stderr`, `rows` (one JSON array a chunk). Never empty.
+	// Which output of the tool: `stdout`, `stderr`, `rows` (one JSON array per chunk). Never empty.
 	Stream        string `protobuf:"bytes,2,opt,name=stream,proto3" json:"stream,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

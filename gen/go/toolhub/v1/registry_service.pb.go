@@ -30,9 +30,9 @@ const (
 	ToolChangeType_TOOL_CHANGE_TYPE_UNSPECIFIED ToolChangeType = 0
 	// It is new.
 	ToolChangeType_TOOL_CHANGE_TYPE_ADDED ToolChangeType = 1
-	// Its definition or state is another.
+	// Its definition or state changed.
 	ToolChangeType_TOOL_CHANGE_TYPE_CHANGED ToolChangeType = 2
-	// It is gone.
+	// It was removed.
 	ToolChangeType_TOOL_CHANGE_TYPE_REMOVED ToolChangeType = 3
 )
 
@@ -140,9 +140,9 @@ func (x *RegisterToolRequest) GetUpsert() bool {
 // The added tool.
 type RegisterToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The definition as kept, digest included.
+	// The stored definition, digest included.
 	Tool *ToolSpec `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
-	// The catalog from now on.
+	// Revision of the catalog after the change.
 	Revision      string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -250,9 +250,9 @@ func (x *RegisterToolsRequest) GetUpsert() bool {
 // The added tools.
 type RegisterToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The definitions as kept, in the order given.
+	// The stored definitions, in the order given.
 	Tools []*ToolSpec `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// The catalog from now on.
+	// Revision of the catalog after the change.
 	Revision      string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -351,7 +351,7 @@ func (x *UnregisterToolRequest) GetName() string {
 // The removal.
 type UnregisterToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The catalog from now on.
+	// Revision of the catalog after the change.
 	Revision      string `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -394,7 +394,7 @@ func (x *UnregisterToolResponse) GetRevision() string {
 	return ""
 }
 
-// Sources to read anew.
+// Sources to read again.
 type RefreshSourcesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which ones; an unknown name is NOT_FOUND. Empty means all.
@@ -440,12 +440,12 @@ func (x *RefreshSourcesRequest) GetSources() []string {
 	return nil
 }
 
-// What reading gave.
+// Result of reading sources.
 type RefreshSourcesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The state of each source that was read.
 	Sources []*SourceStatus `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"`
-	// The catalog from now on.
+	// Revision of the catalog after the change.
 	Revision      string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -581,12 +581,12 @@ func (x *ListSourcesResponse) GetSources() []*SourceStatus {
 // Asks for the whole catalog.
 type GetSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How much of each tool.
+	// Which fields of each tool are sent.
 	View ToolView `protobuf:"varint,1,opt,name=view,proto3,enum=toolhub.v1.ToolView" json:"view,omitempty"`
-	// How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
-	// shorter than asked.
+	// Maximum number of entries. 0 means as many as fit into a message; values above 1000 mean 1000. A page may hold
+	// fewer.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before. Empty means the first page.
+	// `next_page_token` of the previous page. Empty means the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -727,7 +727,7 @@ type GetSnapshotResponse struct {
 	Totals *SnapshotTotals `protobuf:"bytes,3,opt,name=totals,proto3" json:"totals,omitempty"`
 	// The state of every source.
 	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
-	// Ask for the next page with it. Empty means that this was the last.
+	// Token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,5,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -801,10 +801,9 @@ func (x *GetSnapshotResponse) GetNextPageToken() string {
 // Asks for a list of pins. Filters are joined by AND.
 type ListPinsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most, 0 to any. 0 means 100; more than 1000, or 100 in FULL view, is taken as that. A page may be
-	// shorter than asked.
+	// Maximum number of entries. 0 means 100; values above 1000 mean 1000, in FULL view 100. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before, with the same filters. Empty means the first page.
+	// `next_page_token` of the previous page, with the same filters. Empty means the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Exactly this source. Empty means every one.
 	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
@@ -895,9 +894,9 @@ type ListPinsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The pins of this page.
 	Pins []*Pin `protobuf:"bytes,1,rep,name=pins,proto3" json:"pins,omitempty"`
-	// Ask for the next page with it. Empty means that this was the last.
+	// Token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// How many match in all, over all pages.
+	// Number of matches over all pages.
 	TotalSize     int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -961,11 +960,11 @@ type DecidePinRequest struct {
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	// The tool's full name.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// The digest that was looked at; the decision holds for no other.
+	// Digest that was reviewed; the decision applies to no other.
 	Digest string `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Yes or no. Required.
+	// Approve or reject. Required.
 	Decision Decision `protobuf:"varint,4,opt,name=decision,proto3,enum=toolhub.v1.Decision" json:"decision,omitempty"`
-	// Why, for the audit log; control characters are taken out. Empty is allowed.
+	// Why, for the audit log; control characters are removed. Empty is allowed.
 	Comment       string `protobuf:"bytes,5,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1039,9 +1038,9 @@ func (x *DecidePinRequest) GetComment() string {
 // The decided pin.
 type DecidePinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The pin as it now stands, definition included.
+	// The pin in its new state, definition included.
 	Pin *Pin `protobuf:"bytes,1,opt,name=pin,proto3" json:"pin,omitempty"`
-	// The catalog from now on.
+	// Revision of the catalog after the change.
 	Revision      string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1094,9 +1093,9 @@ func (x *DecidePinResponse) GetRevision() string {
 // Asks to follow the catalog.
 type WatchToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The revision the caller holds. Empty when it holds none.
+	// The revision that the caller knows. Empty when it knows none.
 	KnownRevision string `protobuf:"bytes,1,opt,name=known_revision,json=knownRevision,proto3" json:"known_revision,omitempty"`
-	// How much of each tool.
+	// Which fields of each tool are sent.
 	View          ToolView `protobuf:"varint,2,opt,name=view,proto3,enum=toolhub.v1.ToolView" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1153,7 +1152,7 @@ type ToolChange struct {
 	Type ToolChangeType `protobuf:"varint,1,opt,name=type,proto3,enum=toolhub.v1.ToolChangeType" json:"type,omitempty"`
 	// Its full name.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// The tool as it now stands. Unset when REMOVED.
+	// The tool after the change. Unset when REMOVED.
 	Tool          *ToolSpec `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1213,12 +1212,12 @@ func (x *ToolChange) GetTool() *ToolSpec {
 // The changes from one revision to the next. The first message is sent at once and carries no changes.
 type WatchToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The catalog from now on.
+	// Revision of the catalog after the change.
 	Revision string `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// What changed, ordered by name; at most 1000.
 	Changes []*ToolChange `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
-	// True when changes were left out, for there were too many for one message, or when `known_revision` is not the
-	// current one: read GetSnapshot again. `changes` is empty then.
+	// True when there were too many changes for one message, or `known_revision` is not the current one: call GetSnapshot
+	// again. `changes` is then empty.
 	Reset_        bool `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -34,36 +34,37 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What operators use: where tools come from and what may be called. Takes the operator role.
+// Sources of tools, and which tools may be called. Requires the operator role.
 type RegistryServiceClient interface {
-	// Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
-	// and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
-	// approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
-	// source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
-	// there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
-	// the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
-	// false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
+	// Adds one tool to a configured source: a tool that an MCP server can run but does not list. The configuration says
+	// where the server is and which credentials it gets. The definition is stored as a pin that the caller has approved,
+	// survives restarts, and is offered by every hub on the same store until it is unregistered; if the source itself
+	// offers a tool of that name, the source's definition takes precedence. FAILED_PRECONDITION, saying what to
+	// configure, when there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL);
+	// UNAVAILABLE while the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered
+	// and `upsert` is false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for
+	// `core/`.
 	RegisterTool(ctx context.Context, in *RegisterToolRequest, opts ...grpc.CallOption) (*RegisterToolResponse, error)
 	// Adds many tools, all or none.
 	RegisterTools(ctx context.Context, in *RegisterToolsRequest, opts ...grpc.CallOption) (*RegisterToolsResponse, error)
-	// Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
-	// Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
+	// Removes one tool; a registered tool permanently and from every hub on the same store. NOT_FOUND when it does not
+	// exist. Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
 	UnregisterTool(ctx context.Context, in *UnregisterToolRequest, opts ...grpc.CallOption) (*UnregisterToolResponse, error)
-	// Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
-	// looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+	// Reads sources again and answers when done. A failing source reports it in its status and does not affect others.
+	// The hub reads its configuration of sources first: FAILED_PRECONDITION when that is invalid, and no source is read.
 	RefreshSources(ctx context.Context, in *RefreshSourcesRequest, opts ...grpc.CallOption) (*RefreshSourcesResponse, error)
-	// Every configured source and its state.
+	// Lists every configured source and its state.
 	ListSources(ctx context.Context, in *ListSourcesRequest, opts ...grpc.CallOption) (*ListSourcesResponse, error)
-	// The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
-	// again.
+	// Returns the whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the previous page:
+	// start again.
 	GetSnapshot(ctx context.Context, in *GetSnapshotRequest, opts ...grpc.CallOption) (*GetSnapshotResponse, error)
-	// Remote definitions seen and what was decided about them, newest first.
+	// Lists remote definitions and the decisions about them, newest first.
 	ListPins(ctx context.Context, in *ListPinsRequest, opts ...grpc.CallOption) (*ListPinsResponse, error)
-	// Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
-	// no error.
+	// Approves or rejects one remote definition. NOT_FOUND when that digest was never seen; repeating the same decision
+	// is not an error.
 	DecidePin(ctx context.Context, in *DecidePinRequest, opts ...grpc.CallOption) (*DecidePinResponse, error)
-	// Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
-	// changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+	// Streams each change of the catalog as it happens, until the caller cancels. A slow reader gets several changes of a
+	// tool as one. UNAVAILABLE when the hub shuts down: watch again with the last revision.
 	WatchTools(ctx context.Context, in *WatchToolsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchToolsResponse], error)
 }
 
@@ -178,36 +179,37 @@ type RegistryService_WatchToolsClient = grpc.ServerStreamingClient[WatchToolsRes
 // All implementations must embed UnimplementedRegistryServiceServer
 // for forward compatibility.
 //
-// What operators use: where tools come from and what may be called. Takes the operator role.
+// Sources of tools, and which tools may be called. Requires the operator role.
 type RegistryServiceServer interface {
-	// Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
-	// and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
-	// approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
-	// source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
-	// there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
-	// the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
-	// false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
+	// Adds one tool to a configured source: a tool that an MCP server can run but does not list. The configuration says
+	// where the server is and which credentials it gets. The definition is stored as a pin that the caller has approved,
+	// survives restarts, and is offered by every hub on the same store until it is unregistered; if the source itself
+	// offers a tool of that name, the source's definition takes precedence. FAILED_PRECONDITION, saying what to
+	// configure, when there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL);
+	// UNAVAILABLE while the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered
+	// and `upsert` is false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for
+	// `core/`.
 	RegisterTool(context.Context, *RegisterToolRequest) (*RegisterToolResponse, error)
 	// Adds many tools, all or none.
 	RegisterTools(context.Context, *RegisterToolsRequest) (*RegisterToolsResponse, error)
-	// Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
-	// Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
+	// Removes one tool; a registered tool permanently and from every hub on the same store. NOT_FOUND when it does not
+	// exist. Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
 	UnregisterTool(context.Context, *UnregisterToolRequest) (*UnregisterToolResponse, error)
-	// Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
-	// looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+	// Reads sources again and answers when done. A failing source reports it in its status and does not affect others.
+	// The hub reads its configuration of sources first: FAILED_PRECONDITION when that is invalid, and no source is read.
 	RefreshSources(context.Context, *RefreshSourcesRequest) (*RefreshSourcesResponse, error)
-	// Every configured source and its state.
+	// Lists every configured source and its state.
 	ListSources(context.Context, *ListSourcesRequest) (*ListSourcesResponse, error)
-	// The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
-	// again.
+	// Returns the whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the previous page:
+	// start again.
 	GetSnapshot(context.Context, *GetSnapshotRequest) (*GetSnapshotResponse, error)
-	// Remote definitions seen and what was decided about them, newest first.
+	// Lists remote definitions and the decisions about them, newest first.
 	ListPins(context.Context, *ListPinsRequest) (*ListPinsResponse, error)
-	// Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
-	// no error.
+	// Approves or rejects one remote definition. NOT_FOUND when that digest was never seen; repeating the same decision
+	// is not an error.
 	DecidePin(context.Context, *DecidePinRequest) (*DecidePinResponse, error)
-	// Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
-	// changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+	// Streams each change of the catalog as it happens, until the caller cancels. A slow reader gets several changes of a
+	// tool as one. UNAVAILABLE when the hub shuts down: watch again with the last revision.
 	WatchTools(*WatchToolsRequest, grpc.ServerStreamingServer[WatchToolsResponse]) error
 	mustEmbedUnimplementedRegistryServiceServer()
 }

@@ -39,7 +39,8 @@ const (
 	SourceState_SOURCE_STATE_PENDING SourceState = 4
 	// Switched off by configuration.
 	SourceState_SOURCE_STATE_DISABLED SourceState = 5
-	// Its server wants a token that nobody has given: `login_commands` tells how. Tools known from before are UNAVAILABLE.
+	// Its server requires a token that is missing: `login_commands` shows how to log in. Tools known from before are
+	// UNAVAILABLE.
 	SourceState_SOURCE_STATE_NEEDS_LOGIN SourceState = 6
 )
 
@@ -98,11 +99,11 @@ type SourceTrust int32
 const (
 	// Never sent.
 	SourceTrust_SOURCE_TRUST_UNSPECIFIED SourceTrust = 0
-	// Whatever it says: the source is code that the operator trusts. It has no pins.
+	// Always: the source is code that the operator trusts. It has no pins.
 	SourceTrust_SOURCE_TRUST_ALWAYS SourceTrust = 1
-	// As it is first seen; what changes or comes later waits for a decision.
+	// When it is first seen; later changes and new tools wait for a decision.
 	SourceTrust_SOURCE_TRUST_FIRST_USE SourceTrust = 2
-	// Once a person has approved it.
+	// After a person has approved it.
 	SourceTrust_SOURCE_TRUST_APPROVAL SourceTrust = 3
 )
 
@@ -149,17 +150,17 @@ func (SourceTrust) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_source_proto_rawDescGZIP(), []int{1}
 }
 
-// Whether calls are let through to a source.
+// Whether calls to a source are allowed.
 type BreakerState int32
 
 const (
-	// Nothing has been called there yet.
+	// No call has been made yet.
 	BreakerState_BREAKER_STATE_UNSPECIFIED BreakerState = 0
-	// Calls are let through.
+	// Calls are allowed.
 	BreakerState_BREAKER_STATE_CLOSED BreakerState = 1
-	// One call is let through to see whether it is back.
+	// One call is allowed, to test whether it works again.
 	BreakerState_BREAKER_STATE_HALF_OPEN BreakerState = 2
-	// Too many calls have failed: calls are refused for a while.
+	// Too many calls have failed: calls are refused for a time.
 	BreakerState_BREAKER_STATE_OPEN BreakerState = 3
 )
 
@@ -206,43 +207,43 @@ func (BreakerState) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_source_proto_rawDescGZIP(), []int{2}
 }
 
-// The state of one place tools come from.
+// State of one source of tools.
 type SourceStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its configured name, such as `github`; also the namespace of its tools.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// The kind of tools it gives.
+	// The kind of its tools.
 	Kind ToolKind `protobuf:"varint,2,opt,name=kind,proto3,enum=toolhub.v1.ToolKind" json:"kind,omitempty"`
 	// Whether it could be read.
 	State SourceState `protobuf:"varint,3,opt,name=state,proto3,enum=toolhub.v1.SourceState" json:"state,omitempty"`
 	// One sentence for a person when not READY. Empty when READY; never carries a credential.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// Tools known from it, in any state.
+	// Number of its tools, in any state.
 	Tools int32 `protobuf:"varint,5,opt,name=tools,proto3" json:"tools,omitempty"`
-	// Of these, how many are QUARANTINED.
+	// Number of its tools that are QUARANTINED.
 	Quarantined int32 `protobuf:"varint,6,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// When it was last read successfully. Unset when never.
 	RefreshedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=refreshed_at,json=refreshedAt,proto3" json:"refreshed_at,omitempty"`
 	// When it will be read next. Unset when only on demand.
 	NextRefreshAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=next_refresh_at,json=nextRefreshAt,proto3" json:"next_refresh_at,omitempty"`
-	// Where it stands, without credentials. Shown to operators only; empty for others.
+	// Its address, without credentials. Shown to operators only; empty for others.
 	Endpoint string `protobuf:"bytes,9,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// How long the last successful reading took. Unset when it was never read.
+	// How long the last successful read took. Unset when it was never read.
 	RefreshDuration *durationpb.Duration `protobuf:"bytes,10,opt,name=refresh_duration,json=refreshDuration,proto3" json:"refresh_duration,omitempty"`
-	// Whether calls are let through to it, in the process that answers.
+	// Whether calls to it are allowed, in the answering process.
 	Breaker BreakerState `protobuf:"varint,11,opt,name=breaker,proto3,enum=toolhub.v1.BreakerState" json:"breaker,omitempty"`
-	// Name and version that it gives itself; untrusted text. Shown to operators only; empty for others.
+	// Name and version that it reports; untrusted text. Shown to operators only; empty for others.
 	Server string `protobuf:"bytes,12,opt,name=server,proto3" json:"server,omitempty"`
-	// The protocol version spoken with it, such as `2026-07-28`. Empty when it has none, or was never reached.
+	// Protocol version in use, such as `2026-07-28`. Empty when it has none, or was never reached.
 	Protocol string `protobuf:"bytes,13,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// When its definitions may be called.
+	// When its tools may be called.
 	Trust SourceTrust `protobuf:"varint,14,opt,name=trust,proto3,enum=toolhub.v1.SourceTrust" json:"trust,omitempty"`
-	// What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its connection
-	// fares, in the hub's words: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for others
-	// and where there is nothing to tell.
+	// Last output of its process, oldest line first, each prefixed with `stderr: ` or `stdout: `, then the hub's
+	// description of the connection: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for
+	// others and when there is nothing to report.
 	Diagnostics []string `protobuf:"bytes,15,rep,name=diagnostics,proto3" json:"diagnostics,omitempty"`
-	// What somebody types who wants it to be read, each line enough by itself; callers see only what they can do
-	// themselves. Empty unless NEEDS_LOGIN.
+	// Commands that log in to it, each sufficient by itself; callers see only those that they can use. Empty unless
+	// NEEDS_LOGIN.
 	LoginCommands []string `protobuf:"bytes,16,rep,name=login_commands,json=loginCommands,proto3" json:"login_commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

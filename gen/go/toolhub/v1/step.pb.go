@@ -31,19 +31,19 @@ const (
 	StepName_STEP_NAME_RESOLVE StepName = 1
 	// Do the arguments fit the input schema?
 	StepName_STEP_NAME_VALIDATE_INPUT StepName = 2
-	// What was left out is filled in by code, never by the model.
+	// Omitted arguments get their defaults.
 	StepName_STEP_NAME_APPLY_DEFAULTS StepName = 3
 	// May this principal do this, now, with these arguments?
 	StepName_STEP_NAME_CHECK_POLICY StepName = 4
 	// Is there time, rate, a slot, quota and a closed breaker?
 	StepName_STEP_NAME_TAKE_BUDGET StepName = 5
-	// The adapter runs inside its budget, with its retries.
+	// The adapter runs within its budget, with retries.
 	StepName_STEP_NAME_EXECUTE StepName = 6
 	// Does the result fit the output schema? Never applied to an error.
 	StepName_STEP_NAME_VALIDATE_OUTPUT StepName = 7
-	// What proves it?
+	// Which evidence belongs to the result?
 	StepName_STEP_NAME_ATTACH_EVIDENCE StepName = 8
-	// Audit event, metrics and trace, whatever happened before.
+	// Writes audit event, metrics and trace, whatever happened before.
 	StepName_STEP_NAME_RECORD StepName = 9
 )
 

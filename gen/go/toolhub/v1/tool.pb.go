@@ -98,7 +98,7 @@ type ToolState int32
 const (
 	// Never sent; in a filter, every state; when registering, ACTIVE.
 	ToolState_TOOL_STATE_UNSPECIFIED ToolState = 0
-	// Callable by whom policy allows.
+	// Callable by those whom policy allows.
 	ToolState_TOOL_STATE_ACTIVE ToolState = 1
 	// The definition is new or changed and waits for a decision on its pin.
 	ToolState_TOOL_STATE_QUARANTINED ToolState = 2
@@ -153,13 +153,13 @@ func (ToolState) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_tool_proto_rawDescGZIP(), []int{1}
 }
 
-// How the hub keeps a call from having its effect twice.
+// How the hub prevents a repeated call from having its effect twice.
 type IdempotencyMode int32
 
 const (
 	// When registering, KEYED.
 	IdempotencyMode_IDEMPOTENCY_MODE_UNSPECIFIED IdempotencyMode = 0
-	// Deduplicated only by a key the caller gives.
+	// Deduplicated only by a key from the caller.
 	IdempotencyMode_IDEMPOTENCY_MODE_KEYED IdempotencyMode = 1
 	// The hub derives a key from request, task, tool and arguments when the caller gives none, and passes it upstream.
 	IdempotencyMode_IDEMPOTENCY_MODE_DERIVED IdempotencyMode = 2
@@ -206,7 +206,7 @@ func (IdempotencyMode) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_tool_proto_rawDescGZIP(), []int{2}
 }
 
-// What an argument means to the guards, so that policy can check it before the tool runs.
+// Meaning of an argument, so that policy can check it before the tool runs.
 type ArgumentRole int32
 
 const (
@@ -216,9 +216,9 @@ const (
 	ArgumentRole_ARGUMENT_ROLE_PATH_READ ArgumentRole = 1
 	// A path of the workspace to be written or deleted.
 	ArgumentRole_ARGUMENT_ROLE_PATH_WRITE ArgumentRole = 2
-	// A URL to be dialled.
+	// A URL to connect to.
 	ArgumentRole_ARGUMENT_ROLE_URL ArgumentRole = 3
-	// The HTTP method with which the URL is dialled.
+	// The HTTP method for the URL.
 	ArgumentRole_ARGUMENT_ROLE_METHOD ArgumentRole = 4
 	// A command: argv as an array, or one string to be split without a shell.
 	ArgumentRole_ARGUMENT_ROLE_COMMAND ArgumentRole = 5
@@ -279,7 +279,7 @@ func (ArgumentRole) EnumDescriptor() ([]byte, []int) {
 	return file_toolhub_v1_tool_proto_rawDescGZIP(), []int{3}
 }
 
-// How much of a definition is sent.
+// Which fields of a definition are sent.
 type ToolView int32
 
 const (
@@ -335,9 +335,9 @@ func (ToolView) EnumDescriptor() ([]byte, []int) {
 // What a call is likely to cost. Hints for planning, never enforced.
 type CostHints struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Half of the calls are faster. Unset when unknown.
+	// Median latency. Unset when unknown.
 	LatencyP50 *durationpb.Duration `protobuf:"bytes,1,opt,name=latency_p50,json=latencyP50,proto3" json:"latency_p50,omitempty"`
-	// Nineteen of twenty calls are faster. Unset when unknown.
+	// 95th percentile of the latency. Unset when unknown.
 	LatencyP95 *durationpb.Duration `protobuf:"bytes,2,opt,name=latency_p95,json=latencyP95,proto3" json:"latency_p95,omitempty"`
 	// True when Invoke answers with a job instead of a result.
 	IsAsync       bool `protobuf:"varint,3,opt,name=is_async,json=isAsync,proto3" json:"is_async,omitempty"`
@@ -396,14 +396,14 @@ func (x *CostHints) GetIsAsync() bool {
 	return false
 }
 
-// How a tool behaves. A remote source's own claims may raise the risk shown here, never lower it.
+// How a tool behaves. Claims of a remote source can only raise the risk shown here, never lower it.
 type ToolAnnotations struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Changes nothing anywhere. False is the careful default.
+	// Changes nothing anywhere. False when in doubt.
 	ReadOnly bool `protobuf:"varint,1,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
 	// May delete or overwrite. Meaningless when `read_only`.
 	Destructive bool `protobuf:"varint,2,opt,name=destructive,proto3" json:"destructive,omitempty"`
-	// A second identical call changes nothing further; the hub may then retry it. False is the careful default.
+	// A second identical call changes nothing further; the hub may then retry it. False when in doubt.
 	Idempotent bool `protobuf:"varint,3,opt,name=idempotent,proto3" json:"idempotent,omitempty"`
 	// Reaches beyond the hub's own workspace: networks, people, other systems.
 	OpenWorld bool `protobuf:"varint,4,opt,name=open_world,json=openWorld,proto3" json:"open_world,omitempty"`
@@ -487,17 +487,17 @@ func (x *ToolAnnotations) GetSupportsStreaming() bool {
 	return false
 }
 
-// What applies to a call when neither the caller nor policy says otherwise.
+// Limits of a call when neither caller nor policy sets others.
 type ToolLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Time for one call, retries included. When registering, unset means 30 s.
 	Timeout *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// Retries after the first attempt, 0 to 10, made only where a repeat is safe. When registering, unset means none.
 	MaxRetries *int32 `protobuf:"varint,2,opt,name=max_retries,json=maxRetries,proto3,oneof" json:"max_retries,omitempty"`
-	// Inline result cap in bytes; what exceeds it becomes an artifact. When registering, 0 means 1 MiB.
+	// Maximum size of an inline result in bytes; a larger result becomes an artifact. When registering, 0 means 1 MiB.
 	MaxResultBytes int64 `protobuf:"varint,3,opt,name=max_result_bytes,json=maxResultBytes,proto3" json:"max_result_bytes,omitempty"`
-	// Calls at once, over all callers of one process, of the tools that share its `upstream`; the smallest of theirs
-	// holds. 0 means the hub's default.
+	// Concurrent calls of all callers of one process, shared by the tools with the same `upstream`; the smallest value
+	// applies. 0 means the hub's default.
 	MaxConcurrency int32 `protobuf:"varint,4,opt,name=max_concurrency,json=maxConcurrency,proto3" json:"max_concurrency,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -561,7 +561,7 @@ func (x *ToolLimits) GetMaxConcurrency() int32 {
 	return 0
 }
 
-// A call that is known to be good, for models to learn from.
+// An example of a valid call, for models.
 type ToolExample struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One line: what it does. Empty is allowed.
@@ -671,7 +671,7 @@ func (x *GuardedArgument) GetRole() ArgumentRole {
 	return ArgumentRole_ARGUMENT_ROLE_UNSPECIFIED
 }
 
-// The definition of one tool: everything a caller needs to use it and policy needs to decide on it.
+// Definition of one tool: everything that a caller needs to use it, and policy to decide on it.
 type ToolSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Unique: `namespace/path.verb`, such as `core/fs.readText`.
@@ -680,29 +680,29 @@ type ToolSpec struct {
 	Version string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Which adapter runs it.
 	Kind ToolKind `protobuf:"varint,3,opt,name=kind,proto3,enum=toolhub.v1.ToolKind" json:"kind,omitempty"`
-	// What it does, for the model. At most 16 KiB. Empty is allowed, but leaves search its name, tags and arguments
-	// alone.
+	// What it does, for the model. At most 16 KiB. May be empty; search then has only name, tags and arguments.
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
-	// Free words to find it by. At most 32.
+	// Words to find it by. At most 32.
 	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
 	// JSON Schema (draft 2020-12 unless it says otherwise) of the arguments, at most 256 KiB. Empty in BASIC view.
 	InputSchemaJson []byte `protobuf:"bytes,6,opt,name=input_schema_json,json=inputSchemaJson,proto3" json:"input_schema_json,omitempty"`
 	// JSON Schema of the result, at most 256 KiB. `{}` means that results are not checked. Empty in BASIC view.
 	OutputSchemaJson []byte `protobuf:"bytes,7,opt,name=output_schema_json,json=outputSchemaJson,proto3" json:"output_schema_json,omitempty"`
-	// What a caller must hold, such as `read:fs`; an open set of `verb:object` words. Empty means harmless.
+	// Capabilities that a caller needs, such as `read:fs`; an open set of `verb:object` words. Empty means that none is
+	// needed.
 	Capabilities []string `protobuf:"bytes,8,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
-	// What a call is likely to cost, as far as it is known.
+	// Likely cost of a call, if known.
 	CostHints *CostHints `protobuf:"bytes,9,opt,name=cost_hints,json=costHints,proto3" json:"cost_hints,omitempty"`
 	// How it behaves. Unset means every flag false.
 	Annotations *ToolAnnotations `protobuf:"bytes,10,opt,name=annotations,proto3" json:"annotations,omitempty"`
 	// How repeated calls are deduplicated.
 	Idempotency IdempotencyMode `protobuf:"varint,11,opt,name=idempotency,proto3,enum=toolhub.v1.IdempotencyMode" json:"idempotency,omitempty"`
-	// What applies when nobody says otherwise. Unset means the hub's defaults.
+	// Default limits. Unset means the hub's defaults.
 	DefaultLimits *ToolLimits `protobuf:"bytes,12,opt,name=default_limits,json=defaultLimits,proto3" json:"default_limits,omitempty"`
 	// The source it came from, as ListSources names it, such as `core` or `github`. Set by the hub; when registering,
 	// empty or the configured source that `name` begins with.
 	Source string `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
-	// Where the adapter finds it, without credentials. Shown to operators only; empty for others.
+	// Address of its source, without credentials. Shown to operators only; empty for others.
 	Endpoint string `protobuf:"bytes,14,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	// Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as
 	// `name`.
@@ -714,9 +714,9 @@ type ToolSpec struct {
 	// SHA-256 over the canonical definition, 64 lower-case hex digits. Set by the hub; a value sent when registering
 	// must match, empty is not compared.
 	Digest string `protobuf:"bytes,18,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Calls known to be good, at most 16. Empty in BASIC view.
+	// Examples of valid calls, at most 16. Empty in BASIC view.
 	Examples []*ToolExample `protobuf:"bytes,19,rep,name=examples,proto3" json:"examples,omitempty"`
-	// Arguments the guards check. Empty when none is a path, URL or command, and in BASIC view.
+	// Arguments that policy checks. Empty when none is a path, URL or command, and in BASIC view.
 	Guarded []*GuardedArgument `protobuf:"bytes,20,rep,name=guarded,proto3" json:"guarded,omitempty"`
 	// Tools that name the same upstream share its breaker and concurrency limit. Empty means the tool's own.
 	Upstream      string `protobuf:"bytes,21,opt,name=upstream,proto3" json:"upstream,omitempty"`
@@ -901,7 +901,7 @@ func (x *ToolSpec) GetUpstream() string {
 	return ""
 }
 
-// Which tools are meant. Fields are joined by AND, entries of one field by OR, but for capabilities. Empty means all.
+// Selects tools. Fields are joined by AND, entries of one field by OR, except capabilities. Empty means all.
 type ToolFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name globs, such as `core/fs.*`. At most 256.
@@ -914,7 +914,7 @@ type ToolFilter struct {
 	Tags []string `protobuf:"bytes,4,rep,name=tags,proto3" json:"tags,omitempty"`
 	// Any of these sources.
 	Sources []string `protobuf:"bytes,5,rep,name=sources,proto3" json:"sources,omitempty"`
-	// Any of these states. Empty means ACTIVE and UNAVAILABLE, so that a caller learns what is merely missing.
+	// Any of these states. Empty means ACTIVE and UNAVAILABLE, so that a caller learns which tools are only unavailable.
 	States        []ToolState `protobuf:"varint,6,rep,packed,name=states,proto3,enum=toolhub.v1.ToolState" json:"states,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,27 +23,29 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Whose form of tool definition.
+// Format of exported tool definitions.
 type ExportFormat int32
 
 const (
-	// Refused.
+	// Not accepted in requests.
 	ExportFormat_EXPORT_FORMAT_UNSPECIFIED ExportFormat = 0
-	// OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. A description is cut at
-	// 1,024 characters, by whole sentences; `core/tool.describe` answers all of it.
+	// OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. Descriptions are cut to
+	// 1,024 characters after a whole sentence; `core/tool.describe` returns all of it.
 	ExportFormat_EXPORT_FORMAT_OPENAI ExportFormat = 1
-	// Anthropic tools: `{name,description,input_schema}`. Calls name the form in `ToolIntent.args_form`.
+	// Anthropic tools: `{name,description,input_schema}`. Calls set `ToolIntent.args_form`.
 	ExportFormat_EXPORT_FORMAT_ANTHROPIC ExportFormat = 2
-	// MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls name the form, as above.
+	// MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls set `ToolIntent.args_form`.
 	ExportFormat_EXPORT_FORMAT_MCP ExportFormat = 3
-	// Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone.
+	// Python stubs of the functions that programs of core/program.run can call, in `text`; each page is complete by
+	// itself.
 	ExportFormat_EXPORT_FORMAT_PYTHON_STUBS ExportFormat = 4
 	// The same functions as declarations in TypeScript, in `text`.
 	ExportFormat_EXPORT_FORMAT_TYPESCRIPT ExportFormat = 5
-	// OPENAI with `"strict": true`: every property is required, null stands for what is left out, nothing else is allowed.
-	// Calls name the form in `ToolIntent.args_form`. Not for a face.
+	// OPENAI with `"strict": true`: every property is required, null means omitted, no further properties are allowed.
+	// Calls set `ToolIntent.args_form`. Not for a face.
 	ExportFormat_EXPORT_FORMAT_OPENAI_STRICT ExportFormat = 6
-	// Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. As the one before.
+	// Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. Calls set
+	// `ToolIntent.args_form`. Not for a face.
 	ExportFormat_EXPORT_FORMAT_GEMINI ExportFormat = 7
 )
 
@@ -101,13 +103,13 @@ func (ExportFormat) EnumDescriptor() ([]byte, []int) {
 // Asks for a list of tools.
 type ListToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which ones. Unset means every ACTIVE or UNAVAILABLE one.
+	// Which tools. Unset means every ACTIVE or UNAVAILABLE one.
 	Filter *ToolFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+	// Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before, with the same filters. Empty means the first page.
+	// `next_page_token` of the previous page, with the same filters. Empty means the first page.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How much of each.
+	// Which fields of each tool are sent.
 	View          ToolView `protobuf:"varint,4,opt,name=view,proto3,enum=toolhub.v1.ToolView" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -176,16 +178,16 @@ type ListToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tools of this page, about 2 MiB at most; a larger tool has a page of its own.
 	Tools []*ToolSpec `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Ask for the next page with it. Empty means that this was the last.
+	// Token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// How many match in all, over all pages.
+	// Number of matches over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// Every source that is neither READY nor DISABLED and could have held a match.
+	// Every source that could hold a match and is neither READY nor DISABLED.
 	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
-	// How many more match but are denied to the caller, who may not call them whatever the arguments. Absent for callers
-	// without the operator role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
+	// Number of further matches that the caller may not call with any arguments. Absent for callers without the operator
+	// role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
 	DeniedSize *int32 `protobuf:"varint,5,opt,name=denied_size,json=deniedSize,proto3,oneof" json:"denied_size,omitempty"`
-	// The catalog this page was read from; another revision on a later page means that the list changed meanwhile.
+	// Revision of the catalog; a different one on a later page means that the list has changed.
 	Revision      string `protobuf:"bytes,6,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -266,15 +268,15 @@ func (x *ListToolsResponse) GetRevision() string {
 // Asks for tools by words.
 type SearchToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Words in any language, or part of a name. Empty: every match of the filter, ordered by name.
+	// Words in any language, or part of a name. Empty means every match of the filter, ordered by name.
 	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
-	// Which ones to search. Unset means every ACTIVE or UNAVAILABLE one.
+	// Which tools to search. Unset means every ACTIVE or UNAVAILABLE one.
 	Filter *ToolFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
-	// How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+	// Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before, with the same filters. Empty means the first page.
+	// `next_page_token` of the previous page, with the same filters. Empty means the first page.
 	PageToken string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How much of each.
+	// Which fields of each tool are sent.
 	View          ToolView `protobuf:"varint,5,opt,name=view,proto3,enum=toolhub.v1.ToolView" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -350,14 +352,14 @@ type SearchHit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tool.
 	Tool *ToolSpec `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
-	// How well it matches, above 0; comparable within one answer only. 0 when the query was empty.
+	// Score of the match, above 0; comparable within one answer only. 0 when the query was empty.
 	Score float64 `protobuf:"fixed64,2,opt,name=score,proto3" json:"score,omitempty"`
 	// Where it matched: `name`, `description` (titles of examples included), `tags`, `arguments`, `usage`. Empty when the
 	// query was empty.
 	MatchedFields []string `protobuf:"bytes,3,rep,name=matched_fields,json=matchedFields,proto3" json:"matched_fields,omitempty"`
 	// The words that matched, as they stand in the tool. Empty when the query was empty.
 	MatchedTerms []string `protobuf:"bytes,4,rep,name=matched_terms,json=matchedTerms,proto3" json:"matched_terms,omitempty"`
-	// Why it stands where it does: at most 12, `meaning` first, then the weightiest. Empty when the query was empty.
+	// Reasons for its rank: at most 12, `meaning` first, then by weight. Empty when the query was empty.
 	Reasons       []*SearchReason `protobuf:"bytes,5,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -428,21 +430,21 @@ func (x *SearchHit) GetReasons() []*SearchReason {
 	return nil
 }
 
-// One ground for a hit.
+// One reason for a hit.
 type SearchReason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What spoke for it: `words` (a word of the query occurs in the tool), `related` (a word of like meaning does),
-	// `usage` (a word of past purposes, of the caller's own successful calls of it) or `meaning` (the embedder).
+	// `words` (a word of the query occurs in the tool), `related` (a word of similar meaning occurs), `usage` (a word
+	// occurs in the purpose of the caller's earlier successful calls) or `meaning` (the embedder).
 	Part string `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
-	// The word of the query, as it was written, lower case. Empty for `meaning`.
+	// The word of the query, in lower case. Empty for `meaning`.
 	Word string `protobuf:"bytes,2,opt,name=word,proto3" json:"word,omitempty"`
 	// The fields of the tool it was found in, as in `matched_fields`. Empty for `meaning`.
 	Fields []string `protobuf:"bytes,3,rep,name=fields,proto3" json:"fields,omitempty"`
-	// Its share of the ranking by words. 0 for `meaning`.
+	// Its share of the score by words. 0 for `meaning`.
 	Score float64 `protobuf:"fixed64,4,opt,name=score,proto3" json:"score,omitempty"`
-	// Its place in the ranking by meaning, from 1. 0 for the others.
+	// Its rank by meaning, from 1. 0 for the others.
 	Rank int32 `protobuf:"varint,5,opt,name=rank,proto3" json:"rank,omitempty"`
-	// The word of the tool that stands for `word`, lower case. Empty for `usage` and `meaning`.
+	// The word of the tool that matches `word`, in lower case. Empty for `usage` and `meaning`.
 	Found         string `protobuf:"bytes,6,opt,name=found,proto3" json:"found,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -525,18 +527,18 @@ type SearchToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The hits of this page, about 2 MiB at most; a larger hit has a page of its own.
 	Hits []*SearchHit `protobuf:"bytes,1,rep,name=hits,proto3" json:"hits,omitempty"`
-	// Ask for the next page with it. Empty means that this was the last.
+	// Token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// How many match in all, over all pages.
+	// Number of matches over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// Every source that is neither READY nor DISABLED and could have held a match.
+	// Every source that could hold a match and is neither READY nor DISABLED.
 	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
-	// The catalog that was searched.
+	// Revision of the catalog that was searched.
 	Revision string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
-	// What the ranking is made of: `words`, `usage`, `meaning`, as far as each had a say. Empty when the query was empty.
+	// What contributed to the ranking: `words`, `usage`, `meaning`. Empty when the query was empty.
 	RankedBy []string `protobuf:"bytes,6,rep,name=ranked_by,json=rankedBy,proto3" json:"ranked_by,omitempty"`
-	// What the ranking lacks: tools that came many at once and cannot be found yet, or the say of meaning where an
-	// embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty otherwise.
+	// What the ranking lacks: newly added tools that are not indexed yet, or embeddings if an embedder is configured,
+	// such as `412 of 3,000 tools are not embedded yet`. Otherwise empty.
 	Note          string `protobuf:"bytes,7,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -716,11 +718,11 @@ func (x *GetToolResponse) GetTool() *ToolSpec {
 // Asks to follow the tools that the caller's policy could allow.
 type ToolServiceWatchToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which ones. Unset means every ACTIVE or UNAVAILABLE one.
+	// Which tools. Unset means every ACTIVE or UNAVAILABLE one.
 	Filter *ToolFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// How much of each.
+	// Which fields of each tool are sent.
 	View ToolView `protobuf:"varint,2,opt,name=view,proto3,enum=toolhub.v1.ToolView" json:"view,omitempty"`
-	// `resume_token` of the last message seen, with the same filter. Empty: the first message says `reset`.
+	// `resume_token` of the last message seen, with the same filter. Empty: the first message has `reset` set.
 	ResumeToken   string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -777,18 +779,18 @@ func (x *ToolServiceWatchToolsRequest) GetResumeToken() string {
 	return ""
 }
 
-// What has changed for the caller since the message before.
+// What has changed for the caller since the previous message.
 type ToolServiceWatchToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may
-	// see from now on is ADDED.
+	// now see is ADDED.
 	Changes []*ToolChange `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
-	// True when something may have changed that is not told: after another token than the current one, when policy has
-	// changed, or when changes were too many. List the tools again; `changes` is empty then.
+	// True when there may be changes that are not listed: after an outdated token, when policy has changed, or when there
+	// were too many changes. List the tools again; `changes` is then empty.
 	Reset_ bool `protobuf:"varint,2,opt,name=reset,proto3" json:"reset,omitempty"`
-	// Where a watch that is opened again goes on.
+	// Token to resume the watch after a reconnect.
 	ResumeToken string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// The catalog from now on.
+	// Revision of the catalog after the change.
 	Revision      string `protobuf:"bytes,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -852,17 +854,17 @@ func (x *ToolServiceWatchToolsResponse) GetRevision() string {
 	return ""
 }
 
-// Asks for tools in a model's form.
+// Asks for tools in a format.
 type ExportToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which form.
+	// The format.
 	Format ExportFormat `protobuf:"varint,1,opt,name=format,proto3,enum=toolhub.v1.ExportFormat" json:"format,omitempty"`
-	// Which tools. Unset means every ACTIVE one the caller's policy could allow.
+	// Which tools. Unset means every ACTIVE one that policy could allow the caller.
 	Filter *ToolFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
-	// How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
-	// shorter than asked.
+	// Maximum number of entries. 0 means as many as fit into a message; values above 1000 mean 1000. A page may hold
+	// fewer.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before, with the same format and filter. Empty means the first page.
+	// `next_page_token` of the previous page, with the same format and filter. Empty means the first page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -926,22 +928,22 @@ func (x *ExportToolsRequest) GetPageToken() string {
 	return ""
 }
 
-// One page of tools in a model's form.
+// One page of exported tools.
 type ExportToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
-	// own. Empty array in a format that is a text.
+	// own. An empty array in text formats.
 	ToolsJson []byte `protobuf:"bytes,1,opt,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
-	// From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`; in
-	// a format that is a text `core.fs_readText`.
+	// Maps each exported name of this page to the tool's full name: `core__fs_readText` to `core/fs.readText`; in text
+	// formats `core.fs_readText`.
 	Names map[string]string `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// How many match in all, over all pages.
+	// Number of matches over all pages.
 	TotalSize int32 `protobuf:"varint,3,opt,name=total_size,json=totalSize,proto3" json:"total_size,omitempty"`
-	// Every source that is neither READY nor DISABLED and could have held a match.
+	// Every source that could hold a match and is neither READY nor DISABLED.
 	Sources []*SourceStatus `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
-	// The catalog that was exported; another revision on a later page means that it changed meanwhile.
+	// Revision of the exported catalog; a different one on a later page means that it has changed.
 	Revision string `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Ask for the next page with it. Empty means that this was the last.
+	// Token of the next page. Empty on the last page.
 	NextPageToken string `protobuf:"bytes,6,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// The tools of this page as PYTHON_STUBS or TYPESCRIPT, ordered by name. Empty in the other formats.
 	Text          string `protobuf:"bytes,7,opt,name=text,proto3" json:"text,omitempty"`
@@ -1031,18 +1033,18 @@ func (x *ExportToolsResponse) GetText() string {
 // One call.
 type InvokeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do. Required.
+	// The tool and its arguments. Required.
 	Intent *ToolIntent `protobuf:"bytes,1,opt,name=intent,proto3" json:"intent,omitempty"`
-	// The circumstances. Unset means all defaults.
+	// Context of the call. Unset means all defaults.
 	Context *ExecContext `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
-	// Do it, or only say what would be done.
+	// Execute the call, or only plan it.
 	Mode InvokeMode `protobuf:"varint,3,opt,name=mode,proto3,enum=toolhub.v1.InvokeMode" json:"mode,omitempty"`
-	// Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-	// DRY_RUN.
+	// Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+	// Ignored in DRY_RUN.
 	PlanDigest string `protobuf:"bytes,4,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
-	// A granted approval, to be used up by this call. Empty when the caller has none.
+	// An approved approval, which is used up by this call. Empty when the caller has none.
 	ApprovalId string `protobuf:"bytes,5,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// How the answer's JSON travels.
+	// Encoding of the JSON in the answer.
 	ResultEncoding ResultEncoding `protobuf:"varint,6,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1194,12 +1196,12 @@ type isInvokeResponse_Outcome interface {
 }
 
 type InvokeResponse_Result struct {
-	// What came of it.
+	// The result.
 	Result *ToolResult `protobuf:"bytes,1,opt,name=result,proto3,oneof"`
 }
 
 type InvokeResponse_Plan struct {
-	// What would be done.
+	// The plan.
 	Plan *Plan `protobuf:"bytes,2,opt,name=plan,proto3,oneof"`
 }
 
@@ -1207,21 +1209,21 @@ func (*InvokeResponse_Result) isInvokeResponse_Outcome() {}
 
 func (*InvokeResponse_Plan) isInvokeResponse_Outcome() {}
 
-// One call whose events are wanted. The fields are those of InvokeRequest.
+// One call with events. The fields are those of InvokeRequest.
 type InvokeStreamRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do. Required.
+	// The tool and its arguments. Required.
 	Intent *ToolIntent `protobuf:"bytes,1,opt,name=intent,proto3" json:"intent,omitempty"`
-	// The circumstances. Unset means all defaults.
+	// Context of the call. Unset means all defaults.
 	Context *ExecContext `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
-	// Do it, or only say what would be done.
+	// Execute the call, or only plan it.
 	Mode InvokeMode `protobuf:"varint,3,opt,name=mode,proto3,enum=toolhub.v1.InvokeMode" json:"mode,omitempty"`
-	// Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-	// DRY_RUN.
+	// Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+	// Ignored in DRY_RUN.
 	PlanDigest string `protobuf:"bytes,4,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
-	// A granted approval, to be used up by this call. Empty when the caller has none.
+	// An approved approval, which is used up by this call. Empty when the caller has none.
 	ApprovalId string `protobuf:"bytes,5,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// How the answer's JSON travels.
+	// Encoding of the JSON in the answer.
 	ResultEncoding ResultEncoding `protobuf:"varint,6,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1393,7 +1395,7 @@ type isInvokeStreamResponse_Event interface {
 }
 
 type InvokeStreamResponse_Progress struct {
-	// How far it is.
+	// Progress.
 	Progress *Progress `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
 }
 
@@ -1403,12 +1405,12 @@ type InvokeStreamResponse_Chunk struct {
 }
 
 type InvokeStreamResponse_Result struct {
-	// What came of it.
+	// The result.
 	Result *ToolResult `protobuf:"bytes,3,opt,name=result,proto3,oneof"`
 }
 
 type InvokeStreamResponse_Plan struct {
-	// What would be done.
+	// The plan.
 	Plan *Plan `protobuf:"bytes,4,opt,name=plan,proto3,oneof"`
 }
 
@@ -1423,21 +1425,21 @@ func (*InvokeStreamResponse_Plan) isInvokeStreamResponse_Event() {}
 // One call of a session. The fields 1 to 6 are those of InvokeRequest.
 type SessionCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do. Required.
+	// The tool and its arguments. Required.
 	Intent *ToolIntent `protobuf:"bytes,1,opt,name=intent,proto3" json:"intent,omitempty"`
-	// The circumstances. Unset means all defaults.
+	// Context of the call. Unset means all defaults.
 	Context *ExecContext `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
-	// Do it, or only say what would be done.
+	// Execute the call, or only plan it.
 	Mode InvokeMode `protobuf:"varint,3,opt,name=mode,proto3,enum=toolhub.v1.InvokeMode" json:"mode,omitempty"`
-	// Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-	// DRY_RUN.
+	// Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+	// Ignored in DRY_RUN.
 	PlanDigest string `protobuf:"bytes,4,opt,name=plan_digest,json=planDigest,proto3" json:"plan_digest,omitempty"`
-	// A granted approval, to be used up by this call. Empty when the caller has none.
+	// An approved approval, which is used up by this call. Empty when the caller has none.
 	ApprovalId string `protobuf:"bytes,5,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// How the answer's JSON travels.
+	// Encoding of the JSON in the answer.
 	ResultEncoding ResultEncoding `protobuf:"varint,6,opt,name=result_encoding,json=resultEncoding,proto3,enum=toolhub.v1.ResultEncoding" json:"result_encoding,omitempty"`
-	// The caller's name for it, unique among the calls in flight. A call that takes a name in flight is refused with
-	// INVALID_INPUT in an event without a name, whose `details.call_id` says which: the call in flight goes on.
+	// Id of the call, chosen by the caller and unique among the calls in flight. A call with an id in flight is refused
+	// with INVALID_INPUT in an event without id, whose `details.call_id` names it; the call in flight continues.
 	CallId        string `protobuf:"bytes,7,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1522,10 +1524,10 @@ func (x *SessionCall) GetCallId() string {
 	return ""
 }
 
-// Calls to start and calls to cancel.
+// Calls to start, and calls to cancel.
 type InvokeSessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Started in this order; they run at the same time.
+	// Started in this order; they run concurrently.
 	Calls []*SessionCall `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
 	// Calls to cancel. Each still gets its result; unknown and finished ones are ignored.
 	CancelCallIds []string `protobuf:"bytes,2,rep,name=cancel_call_ids,json=cancelCallIds,proto3" json:"cancel_call_ids,omitempty"`
@@ -1580,7 +1582,7 @@ func (x *InvokeSessionRequest) GetCancelCallIds() []string {
 // One event of one call of a session.
 type SessionEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which call. Empty for the refusal of a call whose name was that of a call in flight.
+	// Id of the call. Empty when a call was refused because its id was in flight.
 	CallId string `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// What happened. Always set; `result` or `plan` comes last for the call and exactly once.
 	//
@@ -1680,7 +1682,7 @@ type isSessionEvent_Event interface {
 }
 
 type SessionEvent_Progress struct {
-	// How far it is.
+	// Progress.
 	Progress *Progress `protobuf:"bytes,2,opt,name=progress,proto3,oneof"`
 }
 
@@ -1690,12 +1692,12 @@ type SessionEvent_Chunk struct {
 }
 
 type SessionEvent_Result struct {
-	// What came of it.
+	// The result.
 	Result *ToolResult `protobuf:"bytes,4,opt,name=result,proto3,oneof"`
 }
 
 type SessionEvent_Plan struct {
-	// What would be done.
+	// The plan.
 	Plan *Plan `protobuf:"bytes,5,opt,name=plan,proto3,oneof"`
 }
 
@@ -1707,10 +1709,10 @@ func (*SessionEvent_Result) isSessionEvent_Event() {}
 
 func (*SessionEvent_Plan) isSessionEvent_Event() {}
 
-// What has happened since the message before.
+// What has happened since the previous message.
 type InvokeSessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At least one; of one call in order, of several calls mixed.
+	// At least one; in order within a call, interleaved between calls.
 	Events        []*SessionEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1753,10 +1755,10 @@ func (x *InvokeSessionResponse) GetEvents() []*SessionEvent {
 	return nil
 }
 
-// Asks what the hub is.
+// Asks for information about the hub.
 type GetServerInfoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether to add up what the caller stores, which reads the stores: `storage` of the answer. Default: false.
+	// Whether to compute `storage` of the answer, which reads the stores. Default: false.
 	Storage       bool `protobuf:"varint,1,opt,name=storage,proto3" json:"storage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1799,22 +1801,22 @@ func (x *GetServerInfoRequest) GetStorage() bool {
 	return false
 }
 
-// What the hub is.
+// Information about the hub and the caller.
 type GetServerInfoResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The hub.
 	Server *ServerInfo `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// The verified caller.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
-	// What the caller may use: `agent`, `operator`, `approver`, `auditor`.
+	// The caller's roles: `agent`, `operator`, `approver`, `auditor`.
 	Roles []string `protobuf:"bytes,3,rep,name=roles,proto3" json:"roles,omitempty"`
-	// The tenant that it belongs to: by the policy, or, where that declares none, as its credential says. `-`: the policy
-	// declares tenants, and it is of none. Empty where there are none, and for a principal of the whole hub.
+	// The caller's tenant: by the policy, or by its credential if the policy declares no tenants. `-` when the policy
+	// declares tenants and the caller has none. Empty without tenants, and for a principal of the whole hub.
 	Tenant string `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// The groups that its token names, sorted. Empty for other credentials.
+	// Groups of the caller's token, sorted. Empty for other credentials.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
-	// What it stores, and how much it may: one entry for each of its own bounds, then those of its tenant. Empty unless
-	// the request asks for it.
+	// What the caller stores, and its limits: one entry for each of its own limits, then those of its tenant. Empty
+	// unless requested.
 	Storage       []*StorageUse `protobuf:"bytes,6,rep,name=storage,proto3" json:"storage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1892,21 +1894,21 @@ func (x *GetServerInfoResponse) GetStorage() []*StorageUse {
 	return nil
 }
 
-// What a caller, or its tenant, uses of one bound of bytes. Beyond the bound a call that would store something is
-// refused with BUDGET_EXCEEDED.
+// What a caller or its tenant uses of one storage limit. Beyond the limit, a call that would store something is refused
+// with BUDGET_EXCEEDED.
 type StorageUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What is stored: `workspaces`, `artifacts` or `memory`. More may come.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Bytes stored now, 0 or more. Files count in whole blocks of 4 KiB; what programs write counts within seconds.
 	UsedBytes int64 `protobuf:"varint,2,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
-	// Bytes from which on results, logs and `toolhub auth whoami` report the use.
+	// Threshold in bytes above which results, logs and `toolhub auth whoami` report the use.
 	SoftBytes int64 `protobuf:"varint,3,opt,name=soft_bytes,json=softBytes,proto3" json:"soft_bytes,omitempty"`
-	// Bytes beyond which nothing more is stored.
+	// Limit in bytes; nothing more is stored beyond it.
 	MaxBytes int64 `protobuf:"varint,4,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// The setting of the hub, or the key of its policy, that defines `max_bytes`, such as `workspace.quota_bytes`.
 	Limit string `protobuf:"bytes,5,opt,name=limit,proto3" json:"limit,omitempty"`
-	// The tenant whose principals have this bound together; empty: it is the caller's own.
+	// The tenant whose principals share this limit. Empty when it is the caller's own.
 	Tenant        string `protobuf:"bytes,6,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1984,24 +1986,23 @@ func (x *StorageUse) GetTenant() string {
 	return ""
 }
 
-// A hub, as configured; every process of it says the same.
+// A hub as configured; the same from every process of it.
 type ServerInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Semantic version of the software.
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
 	// Package of the contract: `toolhub.v1`.
 	Contract string `protobuf:"bytes,2,opt,name=contract,proto3" json:"contract,omitempty"`
-	// SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means
-	// only that one of the two knows more: the contract grows and never changes.
+	// SHA-256 over the descriptors of the contract, 64 lower-case hex digits. A difference to the client's own means only
+	// that one of the two is newer: the contract only grows.
 	ContractDigest string `protobuf:"bytes,3,opt,name=contract_digest,json=contractDigest,proto3" json:"contract_digest,omitempty"`
-	// What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
-	// (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`,
-	// `tools.watch` (WatchTools);
-	// and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
+	// Names of optional features, sorted; clients ignore unknown ones: `jobs.history` (WatchJobRequest.from_first),
+	// `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`, `tools.watch` (WatchTools); and by
+	// configuration: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
 	Features []string `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"`
-	// What it takes.
+	// Its limits.
 	Limits *ServerLimits `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
-	// Ways in that lead to the same tools and the same policy.
+	// Endpoints for the same tools and the same policy.
 	Entrances     []*Entrance `protobuf:"bytes,6,rep,name=entrances,proto3" json:"entrances,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2079,7 +2080,7 @@ func (x *ServerInfo) GetEntrances() []*Entrance {
 	return nil
 }
 
-// One way into a hub.
+// One endpoint of a hub.
 type Entrance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `grpc` or `grpc+tls`.
@@ -2134,12 +2135,12 @@ func (x *Entrance) GetCredentials() []string {
 	return nil
 }
 
-// Bounds that a caller may run into. What policy allows a caller may be less.
+// Limits of the hub. Policy may allow a caller less.
 type ServerLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of one request message.
+	// Bytes of one request message.
 	MaxRequestBytes int64 `protobuf:"varint,1,opt,name=max_request_bytes,json=maxRequestBytes,proto3" json:"max_request_bytes,omitempty"`
-	// Of the arguments of one call, references to artifacts resolved.
+	// Bytes of the arguments of one call, with references to artifacts resolved.
 	MaxArgsBytes int64 `protobuf:"varint,2,opt,name=max_args_bytes,json=maxArgsBytes,proto3" json:"max_args_bytes,omitempty"`
 	// Levels of nesting in arguments.
 	MaxArgsDepth int32 `protobuf:"varint,3,opt,name=max_args_depth,json=maxArgsDepth,proto3" json:"max_args_depth,omitempty"`
@@ -2149,17 +2150,17 @@ type ServerLimits struct {
 	MaxCallTimeout *durationpb.Duration `protobuf:"bytes,5,opt,name=max_call_timeout,json=maxCallTimeout,proto3" json:"max_call_timeout,omitempty"`
 	// Longest time of a job.
 	MaxJobTimeout *durationpb.Duration `protobuf:"bytes,6,opt,name=max_job_timeout,json=maxJobTimeout,proto3" json:"max_job_timeout,omitempty"`
-	// Time of a job whose call names none.
+	// Time of a job whose call sets none.
 	DefaultJobTimeout *durationpb.Duration `protobuf:"bytes,7,opt,name=default_job_timeout,json=defaultJobTimeout,proto3" json:"default_job_timeout,omitempty"`
-	// Calls at once in one session.
+	// Concurrent calls in one session.
 	MaxSessionCalls int32 `protobuf:"varint,8,opt,name=max_session_calls,json=maxSessionCalls,proto3" json:"max_session_calls,omitempty"`
 	// Size of one artifact.
 	MaxArtifactBytes int64 `protobuf:"varint,9,opt,name=max_artifact_bytes,json=maxArtifactBytes,proto3" json:"max_artifact_bytes,omitempty"`
-	// What one principal may own in artifacts.
+	// Total bytes of artifacts of one principal.
 	ArtifactQuotaBytes int64 `protobuf:"varint,10,opt,name=artifact_quota_bytes,json=artifactQuotaBytes,proto3" json:"artifact_quota_bytes,omitempty"`
-	// How long an idempotency key is remembered.
+	// How long an idempotency key is kept.
 	IdempotencyTtl *durationpb.Duration `protobuf:"bytes,11,opt,name=idempotency_ttl,json=idempotencyTtl,proto3" json:"idempotency_ttl,omitempty"`
-	// How long a plan can be committed.
+	// How long a plan can be executed.
 	PlanTtl       *durationpb.Duration `protobuf:"bytes,12,opt,name=plan_ttl,json=planTtl,proto3" json:"plan_ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

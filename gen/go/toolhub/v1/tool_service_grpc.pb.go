@@ -34,31 +34,31 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// What agents use: find tools and call them. Identity comes from the credential of the channel or call.
+// Finding tools and calling them. The caller's identity comes from the credential of channel or call.
 type ToolServiceClient interface {
-	// Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
+	// Lists the tools that policy could allow the caller. An empty page without sources means that there are none.
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
-	// Finds tools by words and filters, best first, among those the caller's policy could allow.
+	// Finds tools by words and filters, best first, among those that policy could allow the caller.
 	SearchTools(ctx context.Context, in *SearchToolsRequest, opts ...grpc.CallOption) (*SearchToolsResponse, error)
-	// One tool by name. NOT_FOUND when there is none, or when the caller may not know of it.
+	// Returns one tool by name. NOT_FOUND when it does not exist, or the caller may not see it.
 	GetTool(ctx context.Context, in *GetToolRequest, opts ...grpc.CallOption) (*GetToolResponse, error)
-	// Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
-	// Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+	// Streams each change of what ListTools shows, until the caller cancels; the first message is sent at once. Several
+	// changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
 	WatchTools(ctx context.Context, in *ToolServiceWatchToolsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ToolServiceWatchToolsResponse], error)
-	// Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
-	// names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
-	// filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
+	// Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
+	// the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
+	// all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
 	ExportTools(ctx context.Context, in *ExportToolsRequest, opts ...grpc.CallOption) (*ExportToolsResponse, error)
-	// Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
-	// entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+	// Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
+	// `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
 	Invoke(ctx context.Context, in *InvokeRequest, opts ...grpc.CallOption) (*InvokeResponse, error)
-	// The same call, with progress and chunks as they happen; the last message is always a result or a plan.
+	// Makes one call and streams progress and chunks as they happen; the last message is always a result or a plan.
 	// Cancelling the RPC cancels the call.
 	InvokeStream(ctx context.Context, in *InvokeStreamRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[InvokeStreamResponse], error)
-	// Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
-	// the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
+	// Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
+	// the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
 	InvokeSession(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[InvokeSessionRequest, InvokeSessionResponse], error)
-	// What this hub is, may and takes, and who the caller is to it. For every role.
+	// Returns version, features and limits of the hub, and the identity of the caller. For every role.
 	GetServerInfo(ctx context.Context, in *GetServerInfoRequest, opts ...grpc.CallOption) (*GetServerInfoResponse, error)
 }
 
@@ -185,31 +185,31 @@ func (c *toolServiceClient) GetServerInfo(ctx context.Context, in *GetServerInfo
 // All implementations must embed UnimplementedToolServiceServer
 // for forward compatibility.
 //
-// What agents use: find tools and call them. Identity comes from the credential of the channel or call.
+// Finding tools and calling them. The caller's identity comes from the credential of channel or call.
 type ToolServiceServer interface {
-	// Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
+	// Lists the tools that policy could allow the caller. An empty page without sources means that there are none.
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
-	// Finds tools by words and filters, best first, among those the caller's policy could allow.
+	// Finds tools by words and filters, best first, among those that policy could allow the caller.
 	SearchTools(context.Context, *SearchToolsRequest) (*SearchToolsResponse, error)
-	// One tool by name. NOT_FOUND when there is none, or when the caller may not know of it.
+	// Returns one tool by name. NOT_FOUND when it does not exist, or the caller may not see it.
 	GetTool(context.Context, *GetToolRequest) (*GetToolResponse, error)
-	// Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
-	// Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+	// Streams each change of what ListTools shows, until the caller cancels; the first message is sent at once. Several
+	// changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
 	WatchTools(*ToolServiceWatchToolsRequest, grpc.ServerStreamingServer[ToolServiceWatchToolsResponse]) error
-	// Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
-	// names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
-	// filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
+	// Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
+	// the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
+	// all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
 	ExportTools(context.Context, *ExportToolsRequest) (*ExportToolsResponse, error)
-	// Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
-	// entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+	// Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
+	// `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
 	Invoke(context.Context, *InvokeRequest) (*InvokeResponse, error)
-	// The same call, with progress and chunks as they happen; the last message is always a result or a plan.
+	// Makes one call and streams progress and chunks as they happen; the last message is always a result or a plan.
 	// Cancelling the RPC cancels the call.
 	InvokeStream(*InvokeStreamRequest, grpc.ServerStreamingServer[InvokeStreamResponse]) error
-	// Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
-	// the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
+	// Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
+	// the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
 	InvokeSession(grpc.BidiStreamingServer[InvokeSessionRequest, InvokeSessionResponse]) error
-	// What this hub is, may and takes, and who the caller is to it. For every role.
+	// Returns version, features and limits of the hub, and the identity of the caller. For every role.
 	GetServerInfo(context.Context, *GetServerInfoRequest) (*GetServerInfoResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }

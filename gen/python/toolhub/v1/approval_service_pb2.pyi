@@ -31,9 +31,9 @@ class ListApprovalsRequest(_message.Message):
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     TOOL_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked."""
+    """Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer."""
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same filters. Empty means the first page."""
+    """`next_page_token` of the previous page, with the same filters. Empty means the first page."""
     principal: _builtins.str
     """Exactly this principal asked. Empty means every one."""
     tool: _builtins.str
@@ -69,9 +69,9 @@ class ListApprovalsResponse(_message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it. Empty means that this was the last."""
+    """Token of the next page. Empty on the last page."""
     total_size: _builtins.int
-    """How many match in all, over all pages."""
+    """Number of matches over all pages."""
     @_builtins.property
     def approvals(self) -> _containers.RepeatedCompositeFieldContainer[_approval_pb2.Approval]:
         """The approvals of this page."""
@@ -100,12 +100,12 @@ class GetApprovalRequest(_message.Message):
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     REVEAL_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
-    """Which one."""
+    """Id of the approval."""
     reveal: _builtins.bool
-    """Answer `revealed_args_json`, too; who asks for it, and for which approval, is put into the audit log first.
-    PERMISSION_DENIED for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the
-    arguments are larger than 64 KiB; UNAVAILABLE when this process does not have them: another one asked, or it was
-    started again since.
+    """Also return `revealed_args_json`. The audit log records first who asks, and for which approval. PERMISSION_DENIED
+    for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the arguments are larger than
+    64 KiB; UNAVAILABLE when this process does not hold them: another process requested the approval, or this one has
+    restarted.
     """
     def __init__(
         self,
@@ -130,8 +130,8 @@ class GetApprovalResponse(_message.Message):
     APPROVAL_FIELD_NUMBER: _builtins.int
     REVEALED_ARGS_JSON_FIELD_NUMBER: _builtins.int
     revealed_args_json: _builtins.bytes
-    """The whole arguments as JSON, where `reveal` was set: also runs that look like a credential, but for known secret
-    values, which are told by their length. Characters that show nothing of themselves are written as JSON escapes.
+    """The complete arguments as JSON if `reveal` was set, including runs that look like a credential; known secret values
+    are replaced by their length. Invisible characters are written as JSON escapes.
     """
     @_builtins.property
     def approval(self) -> _approval_pb2.Approval:
@@ -163,17 +163,17 @@ class DecideApprovalRequest(_message.Message):
     ARGS_DIGEST_FIELD_NUMBER: _builtins.int
     ANSWER_JSON_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
-    """Which one."""
+    """Id of the approval."""
     decision: _approval_pb2.Decision.ValueType
-    """Yes or no. Required."""
+    """Approve or reject. Required."""
     comment: _builtins.str
-    """Why, for the audit log and the caller; control characters are taken out. Empty is allowed."""
+    """Why, for the audit log and the caller; control characters are removed. Empty is allowed."""
     args_digest: _builtins.str
-    """The arguments' digest the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared."""
+    """Digest of the arguments that the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared."""
     answer_json: _builtins.bytes
-    """With a yes to a question: the answer, a JSON object that fits `Approval.question.schema_json`. Empty means that the
-    schema's defaults are the answer; INVALID_ARGUMENT when it requires more than they give, when the answer does not
-    fit, and when there is no question or it is a no.
+    """Answer to a question that is approved: a JSON object that matches `Approval.question.schema_json`. Empty means the
+    defaults of the schema. INVALID_ARGUMENT when a required property is missing, when the answer does not match, when
+    there is no question, or with a rejection.
     """
     def __init__(
         self,
@@ -201,7 +201,7 @@ class DecideApprovalResponse(_message.Message):
     APPROVAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def approval(self) -> _approval_pb2.Approval:
-        """The approval as it now stands."""
+        """The approval in its current state."""
 
     def __init__(
         self,
@@ -227,8 +227,8 @@ class WatchApprovalsRequest(_message.Message):
     tool: _builtins.str
     """A tool name or glob. Empty means every one."""
     resume_token: _builtins.str
-    """The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING
-    comes first what has changed since, decided or not; the latest may come twice.
+    """The last non-empty `resume_token` of a watch of the same tools. The stream then starts with what has changed since
+    instead of all PENDING approvals; the latest change may be sent twice.
     """
     def __init__(
         self,
@@ -253,10 +253,10 @@ class WatchApprovalsResponse(_message.Message):
     APPROVAL_FIELD_NUMBER: _builtins.int
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     resume_token: _builtins.str
-    """Where a watch that is opened again goes on. Empty until the last of those that come first."""
+    """Token to resume the watch after a reconnect. Empty until the initial approvals have been sent."""
     @_builtins.property
     def approval(self) -> _approval_pb2.Approval:
-        """The approval as it now stands."""
+        """The approval in its current state."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ApprovalServiceStub:
-    """What people who approve use. Deciding takes the approver role; those who asked see their own.
+    """Approvals by people. Deciding requires the approver role; callers see the approvals that they requested.
     """
 
     def __init__(self, channel):
@@ -58,34 +58,35 @@ class ApprovalServiceStub:
 
 
 class ApprovalServiceServicer:
-    """What people who approve use. Deciding takes the approver role; those who asked see their own.
+    """Approvals by people. Deciding requires the approver role; callers see the approvals that they requested.
     """
 
     def ListApprovals(self, request, context):
-        """Approvals, newest first.
+        """Lists approvals, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetApproval(self, request, context):
-        """One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
+        """Returns one approval. NOT_FOUND when it is unknown or the caller may not see it. With `reveal`, also its arguments
+        as they were sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DecideApproval(self, request, context):
-        """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-        no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
-        does not fit the question.
+        """Approves or rejects a pending approval. PERMISSION_DENIED without the role or for one's own request;
+        FAILED_PRECONDITION when it is no longer PENDING, unless the same person made the same decision before;
+        INVALID_ARGUMENT (BadRequest) for an answer that does not fit the question.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchApprovals(self, request, context):
-        """First every PENDING approval, then each change as it happens, until the caller cancels.
+        """Streams every PENDING approval, then each change as it happens, until the caller cancels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,7 +124,7 @@ def add_ApprovalServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ApprovalService:
-    """What people who approve use. Deciding takes the approver role; those who asked see their own.
+    """Approvals by people. Deciding requires the approver role; callers see the approvals that they requested.
     """
 
     @staticmethod

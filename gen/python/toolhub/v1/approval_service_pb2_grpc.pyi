@@ -27,43 +27,47 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ApprovalServiceStub:
-    """What people who approve use. Deciding takes the approver role; those who asked see their own."""
+    """Approvals by people. Deciding requires the approver role; callers see the approvals that they requested."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ApprovalServiceAsyncStub: ...
     ListApprovals: _grpc.UnaryUnaryMultiCallable[_approval_service_pb2.ListApprovalsRequest, _approval_service_pb2.ListApprovalsResponse]
-    """Approvals, newest first."""
+    """Lists approvals, newest first."""
     GetApproval: _grpc.UnaryUnaryMultiCallable[_approval_service_pb2.GetApprovalRequest, _approval_service_pb2.GetApprovalResponse]
-    """One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent."""
+    """Returns one approval. NOT_FOUND when it is unknown or the caller may not see it. With `reveal`, also its arguments
+    as they were sent.
+    """
     DecideApproval: _grpc.UnaryUnaryMultiCallable[_approval_service_pb2.DecideApprovalRequest, _approval_service_pb2.DecideApprovalResponse]
-    """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-    no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
-    does not fit the question.
+    """Approves or rejects a pending approval. PERMISSION_DENIED without the role or for one's own request;
+    FAILED_PRECONDITION when it is no longer PENDING, unless the same person made the same decision before;
+    INVALID_ARGUMENT (BadRequest) for an answer that does not fit the question.
     """
     WatchApprovals: _grpc.UnaryStreamMultiCallable[_approval_service_pb2.WatchApprovalsRequest, _approval_service_pb2.WatchApprovalsResponse]
-    """First every PENDING approval, then each change as it happens, until the caller cancels."""
+    """Streams every PENDING approval, then each change as it happens, until the caller cancels."""
 
 @_typing.type_check_only
 class ApprovalServiceAsyncStub(ApprovalServiceStub):
-    """What people who approve use. Deciding takes the approver role; those who asked see their own."""
+    """Approvals by people. Deciding requires the approver role; callers see the approvals that they requested."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListApprovals: _aio.UnaryUnaryMultiCallable[_approval_service_pb2.ListApprovalsRequest, _approval_service_pb2.ListApprovalsResponse]  # type: ignore[assignment]
-    """Approvals, newest first."""
+    """Lists approvals, newest first."""
     GetApproval: _aio.UnaryUnaryMultiCallable[_approval_service_pb2.GetApprovalRequest, _approval_service_pb2.GetApprovalResponse]  # type: ignore[assignment]
-    """One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent."""
+    """Returns one approval. NOT_FOUND when it is unknown or the caller may not see it. With `reveal`, also its arguments
+    as they were sent.
+    """
     DecideApproval: _aio.UnaryUnaryMultiCallable[_approval_service_pb2.DecideApprovalRequest, _approval_service_pb2.DecideApprovalResponse]  # type: ignore[assignment]
-    """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-    no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
-    does not fit the question.
+    """Approves or rejects a pending approval. PERMISSION_DENIED without the role or for one's own request;
+    FAILED_PRECONDITION when it is no longer PENDING, unless the same person made the same decision before;
+    INVALID_ARGUMENT (BadRequest) for an answer that does not fit the question.
     """
     WatchApprovals: _aio.UnaryStreamMultiCallable[_approval_service_pb2.WatchApprovalsRequest, _approval_service_pb2.WatchApprovalsResponse]  # type: ignore[assignment]
-    """First every PENDING approval, then each change as it happens, until the caller cancels."""
+    """Streams every PENDING approval, then each change as it happens, until the caller cancels."""
 
 class ApprovalServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What people who approve use. Deciding takes the approver role; those who asked see their own."""
+    """Approvals by people. Deciding requires the approver role; callers see the approvals that they requested."""
 
     @_abc_1.abstractmethod
     def ListApprovals(
@@ -71,7 +75,7 @@ class ApprovalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _approval_service_pb2.ListApprovalsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_approval_service_pb2.ListApprovalsResponse, _abc.Awaitable[_approval_service_pb2.ListApprovalsResponse]]:
-        """Approvals, newest first."""
+        """Lists approvals, newest first."""
 
     @_abc_1.abstractmethod
     def GetApproval(
@@ -79,7 +83,9 @@ class ApprovalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _approval_service_pb2.GetApprovalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_approval_service_pb2.GetApprovalResponse, _abc.Awaitable[_approval_service_pb2.GetApprovalResponse]]:
-        """One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent."""
+        """Returns one approval. NOT_FOUND when it is unknown or the caller may not see it. With `reveal`, also its arguments
+        as they were sent.
+        """
 
     @_abc_1.abstractmethod
     def DecideApproval(
@@ -87,9 +93,9 @@ class ApprovalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _approval_service_pb2.DecideApprovalRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_approval_service_pb2.DecideApprovalResponse, _abc.Awaitable[_approval_service_pb2.DecideApprovalResponse]]:
-        """Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-        no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
-        does not fit the question.
+        """Approves or rejects a pending approval. PERMISSION_DENIED without the role or for one's own request;
+        FAILED_PRECONDITION when it is no longer PENDING, unless the same person made the same decision before;
+        INVALID_ARGUMENT (BadRequest) for an answer that does not fit the question.
         """
 
     @_abc_1.abstractmethod
@@ -98,6 +104,6 @@ class ApprovalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _approval_service_pb2.WatchApprovalsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_approval_service_pb2.WatchApprovalsResponse], _abc.AsyncIterator[_approval_service_pb2.WatchApprovalsResponse]]:
-        """First every PENDING approval, then each change as it happens, until the caller cancels."""
+        """Streams every PENDING approval, then each change as it happens, until the caller cancels."""
 
 def add_ApprovalServiceServicer_to_server(servicer: ApprovalServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -27,7 +27,7 @@ class GetArtifactRequest(_message.Message):
 
     ARTIFACT_ID_FIELD_NUMBER: _builtins.int
     artifact_id: _builtins.str
-    """Which one."""
+    """Id of the artifact."""
     def __init__(
         self,
         *,
@@ -50,7 +50,7 @@ class GetArtifactResponse(_message.Message):
     ARTIFACT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def artifact(self) -> _artifact_pb2.Artifact:
-        """What is known of it."""
+        """The metadata of the artifact."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class ReadArtifactRequest(_message.Message):
     OFFSET_BYTES_FIELD_NUMBER: _builtins.int
     LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     artifact_id: _builtins.str
-    """Which one."""
+    """Id of the artifact."""
     offset_bytes: _builtins.int
-    """Where to begin, in bytes. 0 means the beginning; the size itself gives no chunks."""
+    """Offset of the first byte. 0 means the beginning; the size of the artifact yields no chunks."""
     limit_bytes: _builtins.int
-    """How much at most, in bytes. 0 means to the end."""
+    """Maximum number of bytes. 0 means up to the end."""
     def __init__(
         self,
         *,
@@ -104,10 +104,10 @@ class ReadArtifactResponse(_message.Message):
     ARTIFACT_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
     chunk: _builtins.bytes
-    """The next bytes, 1 to 262144 of them."""
+    """The next 1 to 262144 bytes."""
     @_builtins.property
     def artifact(self) -> _artifact_pb2.Artifact:
-        """What is known of it."""
+        """The metadata of the artifact."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ Global___ReadArtifactResponse: _TypeAlias = ReadArtifactResponse  # noqa: Y015
 
 @_typing.final
 class ArtifactHeader(_message.Message):
-    """What is about to be written."""
+    """Describes the artifact to be uploaded."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -147,14 +147,14 @@ class ArtifactHeader(_message.Message):
     size_bytes: _builtins.int
     """How many bytes will follow. 0 means not known; otherwise it must be exact."""
     sha256: _builtins.str
-    """What the bytes will digest to, 64 lower-case hex digits. Empty is not compared."""
+    """Expected SHA-256 of the bytes, 64 lower-case hex digits. Empty is not compared."""
     upload_id: _builtins.str
-    """The client's name for the upload, random and its own for each; needs `size_bytes` or `sha256`. Empty means that
-    nothing is held when the stream breaks.
+    """Id of the upload, chosen by the client: random, a new one for each upload; requires `size_bytes` or `sha256`. Empty
+    means that nothing is kept when the stream breaks.
     """
     offset_bytes: _builtins.int
-    """Where the first chunk belongs, in bytes: exactly what GetUpload said was received, with the same header besides. 0
-    begins the upload anew. More needs an `upload_id`.
+    """Offset of the first chunk: exactly `received_bytes` of GetUpload, with an otherwise equal header. 0 starts the
+    upload again. Other values require an `upload_id`.
     """
     def __init__(
         self,
@@ -187,7 +187,7 @@ class WriteArtifactRequest(_message.Message):
     """The next bytes, at most 1 MiB."""
     @_builtins.property
     def header(self) -> Global___ArtifactHeader:
-        """What is about to be written."""
+        """Describes the artifact to be uploaded."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class WriteArtifactResponse(_message.Message):
     ARTIFACT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def artifact(self) -> _artifact_pb2.Artifact:
-        """What is known of it, complete and durable."""
+        """The metadata of the artifact, which is complete and durable."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ Global___WriteArtifactResponse: _TypeAlias = WriteArtifactResponse  # noqa: Y015
 
 @_typing.final
 class GetUploadRequest(_message.Message):
-    """Asks how far one upload is."""
+    """Asks how much of one upload has been received."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -253,17 +253,17 @@ Global___GetUploadRequest: _TypeAlias = GetUploadRequest  # noqa: Y015
 
 @_typing.final
 class GetUploadResponse(_message.Message):
-    """How far one upload is."""
+    """How much of one upload has been received."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     ARTIFACT_FIELD_NUMBER: _builtins.int
     received_bytes: _builtins.int
-    """How many bytes have come and are held: the `offset_bytes` to go on at."""
+    """Number of bytes received and kept: the `offset_bytes` to continue at."""
     @_builtins.property
     def artifact(self) -> _artifact_pb2.Artifact:
-        """What it became. Unset until it is complete."""
+        """The artifact. Unset until the upload is complete."""
 
     def __init__(
         self,
@@ -292,17 +292,17 @@ class ListArtifactsRequest(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked."""
+    """Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer."""
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same filters. Empty means the first page."""
+    """`next_page_token` of the previous page, with the same filters. Empty means the first page."""
     task_id: _builtins.str
     """Exactly this task. Empty means every one."""
     call_id: _builtins.str
-    """Exactly this call, which made them. Empty means every one."""
+    """Only artifacts made by this call. Empty means every one."""
     sha256: _builtins.str
-    """Exactly this content, 64 lower-case hex digits: whether the hub has it already. Empty means any."""
+    """Only this content, by SHA-256 (64 lower-case hex digits): shows whether the hub has it already. Empty means any."""
     principal: _builtins.str
-    """Exactly this principal; others' are seen by auditors only. Empty means the caller's own for agents, everybody's for
+    """Exactly this principal; only auditors see those of others. Empty means the caller's own for agents, everybody's for
     auditors.
     """
     def __init__(
@@ -332,7 +332,7 @@ class ListArtifactsResponse(_message.Message):
     ARTIFACTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it. Empty means that this was the last."""
+    """Token of the next page. Empty on the last page."""
     @_builtins.property
     def artifacts(self) -> _containers.RepeatedCompositeFieldContainer[_artifact_pb2.Artifact]:
         """The artifacts of this page."""
@@ -359,7 +359,7 @@ class DeleteArtifactRequest(_message.Message):
 
     ARTIFACT_ID_FIELD_NUMBER: _builtins.int
     artifact_id: _builtins.str
-    """Which one."""
+    """Id of the artifact."""
     def __init__(
         self,
         *,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ArtifactServiceStub:
-    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all.
     """
 
     def __init__(self, channel):
@@ -68,56 +68,56 @@ class ArtifactServiceStub:
 
 
 class ArtifactServiceServicer:
-    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all.
     """
 
     def GetArtifact(self, request, context):
-        """What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
+        """Returns the metadata of one artifact. NOT_FOUND when it is unknown, expired or owned by somebody else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadArtifact(self, request, context):
-        """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
-        `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+        """Streams the bytes in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past
+        the end. DATA_LOSS when bytes are missing, and instead of the last chunk when the digest of all bytes is not
+        `sha256`: discard the bytes. A caller that reads a part compares the digest of the whole itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WriteArtifact(self, request_iterator, context):
-        """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
-        is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
-        caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
-        minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
-        upload.
+        """Stores an artifact: first a message with the header, then chunks. When the header is accepted, the hub sends
+        initial metadata with `toolhub-accepted: header`; a client with a large upload may wait for it before sending
+        chunks. Nothing is stored when the stream breaks, when the declared digest or size does not match
+        (INVALID_ARGUMENT), or when the size limit or the caller's quota is exceeded (RESOURCE_EXHAUSTED). With an
+        `upload_id`, the bytes received before a broken stream are kept for 15 minutes: call GetUpload, then continue at
+        `offset_bytes`. ABORTED when another stream has continued the upload.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUpload(self, request, context):
-        """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
-        again.
+        """Returns how many bytes of an upload with an `upload_id` have been received. NOT_FOUND when the answering process
+        does not hold it: start the upload again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListArtifacts(self, request, context):
-        """Artifacts, those that expire last first: of one lifetime, the newest.
+        """Lists artifacts, those that expire last first; with the same lifetime, the newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteArtifact(self, request, context):
-        """Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
-        another artifact has the same.
+        """Deletes one of the caller's artifacts before it expires; the audit log records it. NOT_FOUND when it is unknown,
+        expired or owned by somebody else, also for auditors. It no longer counts towards the quota; its bytes are deleted
+        within minutes unless another artifact has the same content.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,7 +165,7 @@ def add_ArtifactServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ArtifactService:
-    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all.
     """
 
     @staticmethod

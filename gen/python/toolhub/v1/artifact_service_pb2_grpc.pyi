@@ -27,73 +27,73 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ArtifactServiceStub:
-    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all."""
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ArtifactServiceAsyncStub: ...
     GetArtifact: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.GetArtifactRequest, _artifact_service_pb2.GetArtifactResponse]
-    """What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's."""
+    """Returns the metadata of one artifact. NOT_FOUND when it is unknown, expired or owned by somebody else."""
     ReadArtifact: _grpc.UnaryStreamMultiCallable[_artifact_service_pb2.ReadArtifactRequest, _artifact_service_pb2.ReadArtifactResponse]
-    """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-    DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
-    `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+    """Streams the bytes in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past
+    the end. DATA_LOSS when bytes are missing, and instead of the last chunk when the digest of all bytes is not
+    `sha256`: discard the bytes. A caller that reads a part compares the digest of the whole itself.
     """
     WriteArtifact: _grpc.StreamUnaryMultiCallable[_artifact_service_pb2.WriteArtifactRequest, _artifact_service_pb2.WriteArtifactResponse]
-    """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-    metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
-    is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
-    caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
-    minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
-    upload.
+    """Stores an artifact: first a message with the header, then chunks. When the header is accepted, the hub sends
+    initial metadata with `toolhub-accepted: header`; a client with a large upload may wait for it before sending
+    chunks. Nothing is stored when the stream breaks, when the declared digest or size does not match
+    (INVALID_ARGUMENT), or when the size limit or the caller's quota is exceeded (RESOURCE_EXHAUSTED). With an
+    `upload_id`, the bytes received before a broken stream are kept for 15 minutes: call GetUpload, then continue at
+    `offset_bytes`. ABORTED when another stream has continued the upload.
     """
     GetUpload: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.GetUploadRequest, _artifact_service_pb2.GetUploadResponse]
-    """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
-    again.
+    """Returns how many bytes of an upload with an `upload_id` have been received. NOT_FOUND when the answering process
+    does not hold it: start the upload again.
     """
     ListArtifacts: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.ListArtifactsRequest, _artifact_service_pb2.ListArtifactsResponse]
-    """Artifacts, those that expire last first: of one lifetime, the newest."""
+    """Lists artifacts, those that expire last first; with the same lifetime, the newest first."""
     DeleteArtifact: _grpc.UnaryUnaryMultiCallable[_artifact_service_pb2.DeleteArtifactRequest, _artifact_service_pb2.DeleteArtifactResponse]
-    """Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-    somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
-    another artifact has the same.
+    """Deletes one of the caller's artifacts before it expires; the audit log records it. NOT_FOUND when it is unknown,
+    expired or owned by somebody else, also for auditors. It no longer counts towards the quota; its bytes are deleted
+    within minutes unless another artifact has the same content.
     """
 
 @_typing.type_check_only
 class ArtifactServiceAsyncStub(ArtifactServiceStub):
-    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all."""
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetArtifact: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.GetArtifactRequest, _artifact_service_pb2.GetArtifactResponse]  # type: ignore[assignment]
-    """What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's."""
+    """Returns the metadata of one artifact. NOT_FOUND when it is unknown, expired or owned by somebody else."""
     ReadArtifact: _aio.UnaryStreamMultiCallable[_artifact_service_pb2.ReadArtifactRequest, _artifact_service_pb2.ReadArtifactResponse]  # type: ignore[assignment]
-    """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-    DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
-    `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+    """Streams the bytes in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past
+    the end. DATA_LOSS when bytes are missing, and instead of the last chunk when the digest of all bytes is not
+    `sha256`: discard the bytes. A caller that reads a part compares the digest of the whole itself.
     """
     WriteArtifact: _aio.StreamUnaryMultiCallable[_artifact_service_pb2.WriteArtifactRequest, _artifact_service_pb2.WriteArtifactResponse]  # type: ignore[assignment]
-    """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-    metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
-    is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
-    caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
-    minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
-    upload.
+    """Stores an artifact: first a message with the header, then chunks. When the header is accepted, the hub sends
+    initial metadata with `toolhub-accepted: header`; a client with a large upload may wait for it before sending
+    chunks. Nothing is stored when the stream breaks, when the declared digest or size does not match
+    (INVALID_ARGUMENT), or when the size limit or the caller's quota is exceeded (RESOURCE_EXHAUSTED). With an
+    `upload_id`, the bytes received before a broken stream are kept for 15 minutes: call GetUpload, then continue at
+    `offset_bytes`. ABORTED when another stream has continued the upload.
     """
     GetUpload: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.GetUploadRequest, _artifact_service_pb2.GetUploadResponse]  # type: ignore[assignment]
-    """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
-    again.
+    """Returns how many bytes of an upload with an `upload_id` have been received. NOT_FOUND when the answering process
+    does not hold it: start the upload again.
     """
     ListArtifacts: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.ListArtifactsRequest, _artifact_service_pb2.ListArtifactsResponse]  # type: ignore[assignment]
-    """Artifacts, those that expire last first: of one lifetime, the newest."""
+    """Lists artifacts, those that expire last first; with the same lifetime, the newest first."""
     DeleteArtifact: _aio.UnaryUnaryMultiCallable[_artifact_service_pb2.DeleteArtifactRequest, _artifact_service_pb2.DeleteArtifactResponse]  # type: ignore[assignment]
-    """Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-    somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
-    another artifact has the same.
+    """Deletes one of the caller's artifacts before it expires; the audit log records it. NOT_FOUND when it is unknown,
+    expired or owned by somebody else, also for auditors. It no longer counts towards the quota; its bytes are deleted
+    within minutes unless another artifact has the same content.
     """
 
 class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors all."""
+    """Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all."""
 
     @_abc_1.abstractmethod
     def GetArtifact(
@@ -101,7 +101,7 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _artifact_service_pb2.GetArtifactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.GetArtifactResponse, _abc.Awaitable[_artifact_service_pb2.GetArtifactResponse]]:
-        """What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's."""
+        """Returns the metadata of one artifact. NOT_FOUND when it is unknown, expired or owned by somebody else."""
 
     @_abc_1.abstractmethod
     def ReadArtifact(
@@ -109,9 +109,9 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _artifact_service_pb2.ReadArtifactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_artifact_service_pb2.ReadArtifactResponse], _abc.AsyncIterator[_artifact_service_pb2.ReadArtifactResponse]]:
-        """Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
-        `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+        """Streams the bytes in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past
+        the end. DATA_LOSS when bytes are missing, and instead of the last chunk when the digest of all bytes is not
+        `sha256`: discard the bytes. A caller that reads a part compares the digest of the whole itself.
         """
 
     @_abc_1.abstractmethod
@@ -120,12 +120,12 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_artifact_service_pb2.WriteArtifactRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.WriteArtifactResponse, _abc.Awaitable[_artifact_service_pb2.WriteArtifactResponse]]:
-        """Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
-        is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
-        caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
-        minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
-        upload.
+        """Stores an artifact: first a message with the header, then chunks. When the header is accepted, the hub sends
+        initial metadata with `toolhub-accepted: header`; a client with a large upload may wait for it before sending
+        chunks. Nothing is stored when the stream breaks, when the declared digest or size does not match
+        (INVALID_ARGUMENT), or when the size limit or the caller's quota is exceeded (RESOURCE_EXHAUSTED). With an
+        `upload_id`, the bytes received before a broken stream are kept for 15 minutes: call GetUpload, then continue at
+        `offset_bytes`. ABORTED when another stream has continued the upload.
         """
 
     @_abc_1.abstractmethod
@@ -134,8 +134,8 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _artifact_service_pb2.GetUploadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.GetUploadResponse, _abc.Awaitable[_artifact_service_pb2.GetUploadResponse]]:
-        """How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
-        again.
+        """Returns how many bytes of an upload with an `upload_id` have been received. NOT_FOUND when the answering process
+        does not hold it: start the upload again.
         """
 
     @_abc_1.abstractmethod
@@ -144,7 +144,7 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _artifact_service_pb2.ListArtifactsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.ListArtifactsResponse, _abc.Awaitable[_artifact_service_pb2.ListArtifactsResponse]]:
-        """Artifacts, those that expire last first: of one lifetime, the newest."""
+        """Lists artifacts, those that expire last first; with the same lifetime, the newest first."""
 
     @_abc_1.abstractmethod
     def DeleteArtifact(
@@ -152,9 +152,9 @@ class ArtifactServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _artifact_service_pb2.DeleteArtifactRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_artifact_service_pb2.DeleteArtifactResponse, _abc.Awaitable[_artifact_service_pb2.DeleteArtifactResponse]]:
-        """Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
-        another artifact has the same.
+        """Deletes one of the caller's artifacts before it expires; the audit log records it. NOT_FOUND when it is unknown,
+        expired or owned by somebody else, also for auditors. It no longer counts towards the quota; its bytes are deleted
+        within minutes unless another artifact has the same content.
         """
 
 def add_ArtifactServiceServicer_to_server(servicer: ArtifactServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

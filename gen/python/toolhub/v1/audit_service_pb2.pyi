@@ -29,9 +29,9 @@ class ListEventsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked."""
+    """Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer."""
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same filters. Empty means the first page."""
+    """`next_page_token` of the previous page, with the same filters. Empty means the first page."""
     @_builtins.property
     def filter(self) -> _event_pb2.EventFilter:
         """Which ones. Unset means all."""
@@ -60,7 +60,7 @@ class ListEventsResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it. Empty means that this was the last."""
+    """Token of the next page. Empty on the last page."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.Event]:
         """The events of this page."""
@@ -116,10 +116,10 @@ class TailEventsResponse(_message.Message):
     EVENT_FIELD_NUMBER: _builtins.int
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     resume_token: _builtins.str
-    """Where to go on from after a reconnect. Never empty."""
+    """Token to resume after a reconnect. Never empty."""
     @_builtins.property
     def event(self) -> _event_pb2.Event:
-        """The event, durable; of one writer in order."""
+        """The event, which is durable; events of one writer come in order."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ Global___TailEventsResponse: _TypeAlias = TailEventsResponse  # noqa: Y015
 
 @_typing.final
 class VerifyAuditRequest(_message.Message):
-    """Asks whether the log is whole."""
+    """Asks whether the log is intact."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -159,7 +159,7 @@ Global___VerifyAuditRequest: _TypeAlias = VerifyAuditRequest  # noqa: Y015
 
 @_typing.final
 class ChainFault(_message.Message):
-    """The first entry of a chain that cannot be believed."""
+    """The first invalid entry of a chain."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -167,9 +167,9 @@ class ChainFault(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     writer: _builtins.str
-    """Whose chain."""
+    """Writer of the chain."""
     sequence: _builtins.int
-    """Which entry; one past the end when the tail is cut."""
+    """Sequence of the entry; one past the end when the chain is truncated."""
     reason: _builtins.str
     """What is wrong with it, in one sentence."""
     def __init__(
@@ -189,7 +189,7 @@ Global___ChainFault: _TypeAlias = ChainFault  # noqa: Y015
 
 @_typing.final
 class VerifyAuditResponse(_message.Message):
-    """Whether the log is whole."""
+    """Whether the log is intact."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -199,18 +199,18 @@ class VerifyAuditResponse(_message.Message):
     FIRST_BAD_FIELD_NUMBER: _builtins.int
     FAULTS_FIELD_NUMBER: _builtins.int
     ok: _builtins.bool
-    """True when every entry of every chain asked about holds."""
+    """True when every entry of every chain asked about is valid."""
     events_checked: _builtins.int
-    """How many entries were looked at."""
+    """Number of verified entries."""
     writers_checked: _builtins.int
-    """How many chains were looked at."""
+    """Number of verified chains."""
     @_builtins.property
     def first_bad(self) -> Global___ChainFault:
-        """The first bad entry, ordered by writer. Unset when `ok`."""
+        """The first invalid entry, ordered by writer. Unset when `ok`."""
 
     @_builtins.property
     def faults(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChainFault]:
-        """The first bad entry of every broken chain, ordered by writer; begins with `first_bad`. Empty when `ok`."""
+        """The first invalid entry of every damaged chain, ordered by writer; begins with `first_bad`. Empty when `ok`."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AuditServiceStub:
-    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
+    """Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ).
     """
 
     def __init__(self, channel):
@@ -53,26 +53,26 @@ class AuditServiceStub:
 
 
 class AuditServiceServicer:
-    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
+    """Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ).
     """
 
     def ListEvents(self, request, context):
-        """Events, oldest first. The filter's times bound what is read.
+        """Lists events, oldest first. The times of the filter bound what is read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TailEvents(self, request, context):
-        """Events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
+        """Streams events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VerifyAudit(self, request, context):
-        """Walks the hash chains against their signed checkpoints. An edit, a deletion, a reordering and a cut tail are all
-        found. A broken log is status OK with `ok = false`.
+        """Verifies the hash chains against their signed checkpoints: finds edited, deleted, reordered and truncated events. A
+        damaged log is answered with status OK and `ok = false`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,7 +105,7 @@ def add_AuditServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AuditService:
-    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
+    """Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ).
     """
 
     @staticmethod

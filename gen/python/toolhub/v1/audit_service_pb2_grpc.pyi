@@ -27,37 +27,37 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AuditServiceStub:
-    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ)."""
+    """Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ)."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AuditServiceAsyncStub: ...
     ListEvents: _grpc.UnaryUnaryMultiCallable[_audit_service_pb2.ListEventsRequest, _audit_service_pb2.ListEventsResponse]
-    """Events, oldest first. The filter's times bound what is read."""
+    """Lists events, oldest first. The times of the filter bound what is read."""
     TailEvents: _grpc.UnaryStreamMultiCallable[_audit_service_pb2.TailEventsRequest, _audit_service_pb2.TailEventsResponse]
-    """Events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing."""
+    """Streams events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing."""
     VerifyAudit: _grpc.UnaryUnaryMultiCallable[_audit_service_pb2.VerifyAuditRequest, _audit_service_pb2.VerifyAuditResponse]
-    """Walks the hash chains against their signed checkpoints. An edit, a deletion, a reordering and a cut tail are all
-    found. A broken log is status OK with `ok = false`.
+    """Verifies the hash chains against their signed checkpoints: finds edited, deleted, reordered and truncated events. A
+    damaged log is answered with status OK and `ok = false`.
     """
 
 @_typing.type_check_only
 class AuditServiceAsyncStub(AuditServiceStub):
-    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ)."""
+    """Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ)."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListEvents: _aio.UnaryUnaryMultiCallable[_audit_service_pb2.ListEventsRequest, _audit_service_pb2.ListEventsResponse]  # type: ignore[assignment]
-    """Events, oldest first. The filter's times bound what is read."""
+    """Lists events, oldest first. The times of the filter bound what is read."""
     TailEvents: _aio.UnaryStreamMultiCallable[_audit_service_pb2.TailEventsRequest, _audit_service_pb2.TailEventsResponse]  # type: ignore[assignment]
-    """Events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing."""
+    """Streams events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing."""
     VerifyAudit: _aio.UnaryUnaryMultiCallable[_audit_service_pb2.VerifyAuditRequest, _audit_service_pb2.VerifyAuditResponse]  # type: ignore[assignment]
-    """Walks the hash chains against their signed checkpoints. An edit, a deletion, a reordering and a cut tail are all
-    found. A broken log is status OK with `ok = false`.
+    """Verifies the hash chains against their signed checkpoints: finds edited, deleted, reordered and truncated events. A
+    damaged log is answered with status OK and `ok = false`.
     """
 
 class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ)."""
+    """Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ)."""
 
     @_abc_1.abstractmethod
     def ListEvents(
@@ -65,7 +65,7 @@ class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _audit_service_pb2.ListEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_audit_service_pb2.ListEventsResponse, _abc.Awaitable[_audit_service_pb2.ListEventsResponse]]:
-        """Events, oldest first. The filter's times bound what is read."""
+        """Lists events, oldest first. The times of the filter bound what is read."""
 
     @_abc_1.abstractmethod
     def TailEvents(
@@ -73,7 +73,7 @@ class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _audit_service_pb2.TailEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_audit_service_pb2.TailEventsResponse], _abc.AsyncIterator[_audit_service_pb2.TailEventsResponse]]:
-        """Events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing."""
+        """Streams events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing."""
 
     @_abc_1.abstractmethod
     def VerifyAudit(
@@ -81,8 +81,8 @@ class AuditServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _audit_service_pb2.VerifyAuditRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_audit_service_pb2.VerifyAuditResponse, _abc.Awaitable[_audit_service_pb2.VerifyAuditResponse]]:
-        """Walks the hash chains against their signed checkpoints. An edit, a deletion, a reordering and a cut tail are all
-        found. A broken log is status OK with `ok = false`.
+        """Verifies the hash chains against their signed checkpoints: finds edited, deleted, reordered and truncated events. A
+        damaged log is answered with status OK and `ok = false`.
         """
 
 def add_AuditServiceServicer_to_server(servicer: AuditServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -30,9 +30,9 @@ class _InvokeModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InvokeMode
     INVOKE_MODE_UNSPECIFIED: _InvokeMode.ValueType  # 0
     """The same as EXECUTE."""
     INVOKE_MODE_EXECUTE: _InvokeMode.ValueType  # 1
-    """Walk all nine steps."""
+    """Run all nine steps."""
     INVOKE_MODE_DRY_RUN: _InvokeMode.ValueType  # 2
-    """Walk the first five steps with the same code, spend nothing, and answer with a Plan."""
+    """Run the first five steps with the same code, use no budget, and return a Plan."""
 
 class InvokeMode(_InvokeMode, metaclass=_InvokeModeEnumTypeWrapper):
     """What Invoke does."""
@@ -40,9 +40,9 @@ class InvokeMode(_InvokeMode, metaclass=_InvokeModeEnumTypeWrapper):
 INVOKE_MODE_UNSPECIFIED: InvokeMode.ValueType  # 0
 """The same as EXECUTE."""
 INVOKE_MODE_EXECUTE: InvokeMode.ValueType  # 1
-"""Walk all nine steps."""
+"""Run all nine steps."""
 INVOKE_MODE_DRY_RUN: InvokeMode.ValueType  # 2
-"""Walk the first five steps with the same code, spend nothing, and answer with a Plan."""
+"""Run the first five steps with the same code, use no budget, and return a Plan."""
 Global___InvokeMode: _TypeAlias = InvokeMode  # noqa: Y015
 
 class _ResultEncoding:
@@ -52,24 +52,24 @@ class _ResultEncoding:
 class _ResultEncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ResultEncoding.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     RESULT_ENCODING_UNSPECIFIED: _ResultEncoding.ValueType  # 0
-    """The encoding of the question: `args_struct` is answered by Struct, anything else by JSON bytes."""
+    """The encoding of the request: Struct for `args_struct`, otherwise JSON bytes."""
     RESULT_ENCODING_JSON: _ResultEncoding.ValueType  # 1
     """JSON bytes: exact integers, fastest."""
     RESULT_ENCODING_STRUCT: _ResultEncoding.ValueType  # 2
-    """google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. What has more than
-    15,000 values travels as JSON bytes all the same.
+    """google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. Values with more than 15,000
+    elements are sent as JSON bytes nevertheless.
     """
 
 class ResultEncoding(_ResultEncoding, metaclass=_ResultEncodingEnumTypeWrapper):
-    """How JSON travels in an answer."""
+    """Encoding of JSON in an answer."""
 
 RESULT_ENCODING_UNSPECIFIED: ResultEncoding.ValueType  # 0
-"""The encoding of the question: `args_struct` is answered by Struct, anything else by JSON bytes."""
+"""The encoding of the request: Struct for `args_struct`, otherwise JSON bytes."""
 RESULT_ENCODING_JSON: ResultEncoding.ValueType  # 1
 """JSON bytes: exact integers, fastest."""
 RESULT_ENCODING_STRUCT: ResultEncoding.ValueType  # 2
-"""google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. What has more than
-15,000 values travels as JSON bytes all the same.
+"""google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. Values with more than 15,000
+elements are sent as JSON bytes nevertheless.
 """
 Global___ResultEncoding: _TypeAlias = ResultEncoding  # noqa: Y015
 
@@ -80,38 +80,38 @@ class _ArgsForm:
 class _ArgsFormEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ArgsForm.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ARGS_FORM_UNSPECIFIED: _ArgsForm.ValueType  # 0
-    """The arguments are as the tool's own schema says: of OPENAI and the texts, too."""
+    """The arguments follow the tool's own schema; also for OPENAI and the text formats."""
     ARGS_FORM_ANTHROPIC: _ArgsForm.ValueType  # 2
-    """Names of properties that the interface refuses were exported under others, which lead back."""
+    """Property names that the interface refuses were exported under other names, which are mapped back."""
     ARGS_FORM_MCP: _ArgsForm.ValueType  # 3
-    """As ANTHROPIC."""
+    """The same as ANTHROPIC."""
     ARGS_FORM_OPENAI_STRICT: _ArgsForm.ValueType  # 6
-    """null stands for an optional property that is left out. A text may be the JSON of an object or a list."""
+    """null means that an optional property is omitted. A string may contain the JSON of an object or an array."""
     ARGS_FORM_GEMINI: _ArgsForm.ValueType  # 7
-    """null where a property cannot be null means that it is left out; members of enumerations are texts; a text may be
-    the JSON of an object or a list; names as of ANTHROPIC, by a stricter rule.
+    """null for a property that cannot be null means that it is omitted; enum values are strings; a string may contain the
+    JSON of an object or an array; names are mapped as for ANTHROPIC, by a stricter rule.
     """
 
 class ArgsForm(_ArgsForm, metaclass=_ArgsFormEnumTypeWrapper):
-    """The form of ExportTools whose definition a model wrote the arguments for. Numbered as ExportFormat."""
+    """Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat."""
 
 ARGS_FORM_UNSPECIFIED: ArgsForm.ValueType  # 0
-"""The arguments are as the tool's own schema says: of OPENAI and the texts, too."""
+"""The arguments follow the tool's own schema; also for OPENAI and the text formats."""
 ARGS_FORM_ANTHROPIC: ArgsForm.ValueType  # 2
-"""Names of properties that the interface refuses were exported under others, which lead back."""
+"""Property names that the interface refuses were exported under other names, which are mapped back."""
 ARGS_FORM_MCP: ArgsForm.ValueType  # 3
-"""As ANTHROPIC."""
+"""The same as ANTHROPIC."""
 ARGS_FORM_OPENAI_STRICT: ArgsForm.ValueType  # 6
-"""null stands for an optional property that is left out. A text may be the JSON of an object or a list."""
+"""null means that an optional property is omitted. A string may contain the JSON of an object or an array."""
 ARGS_FORM_GEMINI: ArgsForm.ValueType  # 7
-"""null where a property cannot be null means that it is left out; members of enumerations are texts; a text may be
-the JSON of an object or a list; names as of ANTHROPIC, by a stricter rule.
+"""null for a property that cannot be null means that it is omitted; enum values are strings; a string may contain the
+JSON of an object or an array; names are mapped as for ANTHROPIC, by a stricter rule.
 """
 Global___ArgsForm: _TypeAlias = ArgsForm  # noqa: Y015
 
 @_typing.final
 class CallBudget(_message.Message):
-    """What a call may spend. Narrows what policy and the tool allow, never widens it."""
+    """Budget of a call. Narrows what policy and the tool allow, never widens it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -120,16 +120,15 @@ class CallBudget(_message.Message):
     MAX_TOOL_CALLS_FIELD_NUMBER: _builtins.int
     max_retries: _builtins.int
     """Retries after the first attempt, 0 to 10, within the hub's maximum. Unset means the tool's default; 0 means one
-    attempt. Only what is safe to repeat is tried again.
+    attempt. Only calls that are safe to repeat are retried.
     """
     max_tool_calls: _builtins.int
-    """Calls one request may make in all, this one included. Unset means that only policy bounds them."""
+    """Total calls that one request may make, this one included. Unset means that only policy limits them."""
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """Time for the whole call, from its receipt on, waits and retries included, at most a day. The nearest of it, the
-        RPC's deadline and the hub's maximum holds; without it and without a deadline, the tool's default. When it is over
-        before the tool is started, nothing happens and the call is TIMEOUT. A result that is there is returned, however
-        late.
+        """Time for the whole call from its receipt, waits and retries included, at most a day. The earliest of this timeout,
+        the RPC's deadline and the hub's maximum applies; without timeout and deadline, the tool's default. If it passes
+        before the tool starts, nothing happens and the call is TIMEOUT. A result that exists is returned, however late.
         """
 
     def __init__(
@@ -156,7 +155,7 @@ Global___CallBudget: _TypeAlias = CallBudget  # noqa: Y015
 
 @_typing.final
 class ExecContext(_message.Message):
-    """The circumstances of a call. Identity is never taken from here: it comes from the verified credential."""
+    """Context of a call. The caller's identity is never taken from here: it comes from the verified credential."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -189,24 +188,24 @@ class ExecContext(_message.Message):
     BUDGET_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """One user request: its calls share a workspace, unless the hub shares workspaces otherwise. Empty: the call is a
-    request of its own, and the answer's `request_id` names it.
+    """One user request: its calls share a workspace, unless the hub is configured otherwise. Empty: the call is a request
+    of its own, and `request_id` of the answer names it.
     """
     task_id: _builtins.str
     """The task within the request. Empty means the request is one task."""
     session_id: _builtins.str
-    """The conversation. Empty when there is none."""
+    """The conversation. May be empty."""
     agent_id: _builtins.str
-    """The agent that calls. Must equal the principal unless it holds `impersonate`. Empty means the principal."""
+    """The calling agent. Must equal the principal unless it holds `impersonate`. Empty means the principal."""
     user_id: _builtins.str
-    """The person on whose behalf. Must equal the principal unless it holds `impersonate`. Empty means nobody."""
+    """The person for whom the call is made. Must equal the principal unless it holds `impersonate`. Empty means nobody."""
     @_builtins.property
     def permissions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Capabilities this call may use: the grant is cut down to these. Empty means the whole grant."""
+        """Capabilities that this call may use: narrows the caller's grant. Empty means the whole grant."""
 
     @_builtins.property
     def budget(self) -> Global___CallBudget:
-        """What the call may spend. Unset means policy's and the tool's defaults."""
+        """Budget of the call. Unset means the defaults of policy and tool."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -234,7 +233,7 @@ Global___ExecContext: _TypeAlias = ExecContext  # noqa: Y015
 
 @_typing.final
 class ToolIntent(_message.Message):
-    """A call as it is asked for. Everything in it is untrusted."""
+    """A requested call. Everything in it is untrusted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -246,31 +245,33 @@ class ToolIntent(_message.Message):
     EXPECTED_TOOL_DIGEST_FIELD_NUMBER: _builtins.int
     ARGS_FORM_FIELD_NUMBER: _builtins.int
     tool: _builtins.str
-    """The tool's full name, such as `core/fs.readText`. A model may have made it up: any line of text is answered by a
-    ToolResult (TOOL_NOT_FOUND), only emptiness, more than 256 characters and control characters fail the RPC.
+    """The tool's full name, such as `core/fs.readText`. A model may have invented it: any line of text is answered by a
+    ToolResult (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
     """
     args_json: _builtins.bytes
     """Canonical: strict JSON (no NaN, no duplicate keys, depth at most 64), UTF-8, at most 4 MiB. Empty means `{}`."""
     purpose: _builtins.str
-    """Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where this very call can change
-    something: a GET by a tool that can also POST needs none.
+    """Why the call is made, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) if this call
+    can change something: a GET by a tool that can also POST needs none.
     """
     idempotency_key: _builtins.str
-    """Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
-    Where policy says that a host honours the header `Idempotency-Key`, HTTP tools send it there, behind 16 hex digits
-    that stand for principal and tool.
+    """Identifies the effect, so that a repeated call has it only once; unique per principal and tool. Empty: see
+    IdempotencyMode. HTTP tools send it as the header `Idempotency-Key` to hosts for which policy says that they honour
+    it, after 16 hex digits that identify principal and tool.
     """
     expected_tool_digest: _builtins.str
-    """`ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
+    """`ToolSpec.digest` of the definition that the caller knows: if the tool's definition has changed, the call is
     refused with TOOL_CHANGED before anything happens. Empty is not compared.
     """
     args_form: Global___ArgsForm.ValueType
-    """The form that the arguments were written for, which the hub turns back before it checks them; what is in the tool's
-    own words passes unchanged. Without effect on the tools of a face.
+    """Format that the arguments were written for; the hub converts them back before it validates them. Arguments that
+    follow the tool's own schema pass unchanged. No effect on the tools of a face.
     """
     @_builtins.property
     def args_struct(self) -> _struct_pb2.Struct:
-        """For grpcurl and transcoders. A number of magnitude 2^53 or more is refused, for a double cannot hold it."""
+        """For grpcurl and transcoders. Numbers of magnitude 2^53 or more are refused, because a double cannot represent
+        them exactly.
+        """
 
     def __init__(
         self,

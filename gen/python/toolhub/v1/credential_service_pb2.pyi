@@ -33,10 +33,10 @@ class _CredentialKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Creden
     CREDENTIAL_KIND_OAUTH: _CredentialKind.ValueType  # 2
     """Tokens of a login."""
     CREDENTIAL_KIND_EXCHANGED: _CredentialKind.ValueType  # 3
-    """A token that the caller's own was exchanged for (RFC 8693)."""
+    """A token obtained in exchange for the caller's own (RFC 8693)."""
 
 class CredentialKind(_CredentialKind, metaclass=_CredentialKindEnumTypeWrapper):
-    """What a credential is."""
+    """Kind of a credential."""
 
 CREDENTIAL_KIND_UNSPECIFIED: CredentialKind.ValueType  # 0
 """Never sent."""
@@ -45,7 +45,7 @@ CREDENTIAL_KIND_HEADER: CredentialKind.ValueType  # 1
 CREDENTIAL_KIND_OAUTH: CredentialKind.ValueType  # 2
 """Tokens of a login."""
 CREDENTIAL_KIND_EXCHANGED: CredentialKind.ValueType  # 3
-"""A token that the caller's own was exchanged for (RFC 8693)."""
+"""A token obtained in exchange for the caller's own (RFC 8693)."""
 Global___CredentialKind: _TypeAlias = CredentialKind  # noqa: Y015
 
 class _CredentialState:
@@ -57,9 +57,9 @@ class _CredentialStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Crede
     CREDENTIAL_STATE_UNSPECIFIED: _CredentialState.ValueType  # 0
     """Never sent."""
     CREDENTIAL_STATE_ACTIVE: _CredentialState.ValueType  # 1
-    """It can."""
+    """It can be used."""
     CREDENTIAL_STATE_LOGIN_NEEDED: _CredentialState.ValueType  # 2
-    """Its authorization server does not refresh it any more: its user must log in again."""
+    """Its authorization server no longer refreshes it: its owner must log in again."""
 
 class CredentialState(_CredentialState, metaclass=_CredentialStateEnumTypeWrapper):
     """Whether a credential can be used."""
@@ -67,14 +67,14 @@ class CredentialState(_CredentialState, metaclass=_CredentialStateEnumTypeWrappe
 CREDENTIAL_STATE_UNSPECIFIED: CredentialState.ValueType  # 0
 """Never sent."""
 CREDENTIAL_STATE_ACTIVE: CredentialState.ValueType  # 1
-"""It can."""
+"""It can be used."""
 CREDENTIAL_STATE_LOGIN_NEEDED: CredentialState.ValueType  # 2
-"""Its authorization server does not refresh it any more: its user must log in again."""
+"""Its authorization server no longer refreshes it: its owner must log in again."""
 Global___CredentialState: _TypeAlias = CredentialState  # noqa: Y015
 
 @_typing.final
 class Credential(_message.Message):
-    """What is known of one credential: never itself."""
+    """Metadata of one credential, never the credential itself."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -88,30 +88,30 @@ class Credential(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     SCOPES_FIELD_NUMBER: _builtins.int
     source: _builtins.str
-    """The source that it is for."""
+    """Its source."""
     principal: _builtins.str
-    """Whose it is. Empty for the login of the source itself."""
+    """Its owner. Empty for the login of the source itself."""
     tenant: _builtins.str
-    """Of which tenant the principal is. Empty when tenants are not used."""
+    """Tenant of the owner. Empty when tenants are not used."""
     kind: Global___CredentialKind.ValueType
-    """What it is."""
+    """Its kind."""
     state: Global___CredentialState.ValueType
     """Whether it can be used."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was set, or its login was complete."""
+        """When it was set, or its login was completed."""
 
     @_builtins.property
     def changed_at(self) -> _timestamp_pb2.Timestamp:
-        """When it changed last, such as by a refresh."""
+        """When it last changed, for example by a refresh."""
 
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:
-        """When its token expires, after which it is refreshed where it can be. Unset when that is not known."""
+        """When its token expires; it is then refreshed if possible. Unset when not known."""
 
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Scopes that were granted."""
+        """Granted scopes."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ Global___Credential: _TypeAlias = Credential  # noqa: Y015
 
 @_typing.final
 class SetCredentialRequest(_message.Message):
-    """A credential to be kept."""
+    """A credential to store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -162,14 +162,14 @@ Global___SetCredentialRequest: _TypeAlias = SetCredentialRequest  # noqa: Y015
 
 @_typing.final
 class SetCredentialResponse(_message.Message):
-    """The credential that is kept."""
+    """The stored credential."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CREDENTIAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def credential(self) -> Global___Credential:
-        """What is known of it."""
+        """Metadata of the credential."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ Global___SetCredentialResponse: _TypeAlias = SetCredentialResponse  # noqa: Y015
 
 @_typing.final
 class BeginLoginRequest(_message.Message):
-    """Asks for the URL at which a person logs in."""
+    """Asks for the URL where a person logs in."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -196,12 +196,12 @@ class BeginLoginRequest(_message.Message):
     source: _builtins.str
     """Which source."""
     redirect_uri: _builtins.str
-    """Where the authorization server sends the person back to: a loopback address (RFC 8252), such as
+    """Where the authorization server redirects to: a loopback address (RFC 8252), such as
     `http://127.0.0.1:8910/callback`, or one that the source's configuration lists.
     """
     for_source: _builtins.bool
-    """Whether the login is the source's own, for operators only: its tools are read with it, and calls without a
-    caller's own credential carry it. NOT_FOUND for a source that has credentials in its configuration.
+    """Whether to log in for the source itself, for operators only: the hub reads its tools with this login, and uses it
+    for calls without a caller's own credential. NOT_FOUND for a source that has credentials in its configuration.
     """
     def __init__(
         self,
@@ -227,9 +227,9 @@ class BeginLoginResponse(_message.Message):
     AUTHORIZATION_URL_FIELD_NUMBER: _builtins.int
     LOGIN_FIELD_NUMBER: _builtins.int
     authorization_url: _builtins.str
-    """For the person's browser."""
+    """URL for the person's browser."""
     login: _builtins.str
-    """Sealed: for CompleteLogin."""
+    """Sealed state of the login, for CompleteLogin."""
     def __init__(
         self,
         *,
@@ -246,7 +246,7 @@ Global___BeginLoginResponse: _TypeAlias = BeginLoginResponse  # noqa: Y015
 
 @_typing.final
 class CompleteLoginRequest(_message.Message):
-    """What the authorization server sent back."""
+    """Response of the authorization server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -256,15 +256,15 @@ class CompleteLoginRequest(_message.Message):
     ISSUER_FIELD_NUMBER: _builtins.int
     FOR_SOURCE_FIELD_NUMBER: _builtins.int
     login: _builtins.str
-    """As BeginLogin gave it."""
+    """`login` of BeginLogin's answer."""
     code: _builtins.str
-    """`code` of the query that came back."""
+    """`code` of the redirect's query."""
     state: _builtins.str
-    """`state` of that query."""
+    """`state` of the redirect's query."""
     issuer: _builtins.str
-    """`iss` of that query (RFC 9207). Empty when it has none."""
+    """`iss` of the redirect's query (RFC 9207). Empty when it has none."""
     for_source: _builtins.bool
-    """As in BeginLogin."""
+    """The same as in BeginLogin."""
     def __init__(
         self,
         *,
@@ -284,14 +284,14 @@ Global___CompleteLoginRequest: _TypeAlias = CompleteLoginRequest  # noqa: Y015
 
 @_typing.final
 class CompleteLoginResponse(_message.Message):
-    """The credential that is kept."""
+    """The stored credential."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CREDENTIAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def credential(self) -> Global___Credential:
-        """What is known of it."""
+        """Metadata of the credential."""
 
     def __init__(
         self,
@@ -319,11 +319,11 @@ class ListCredentialsRequest(_message.Message):
     source: _builtins.str
     """Exactly this source. Empty means every one."""
     everybody: _builtins.bool
-    """Everybody's, for operators only."""
+    """Whether to list everybody's, for operators only."""
     page_size: _builtins.int
-    """How many at most. 0 means 100; more than 1000 is taken as 1000."""
+    """Maximum number of entries. 0 means 100; values above 1000 mean 1000."""
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same filters. Empty means the first page."""
+    """`next_page_token` of the previous page, with the same filters. Empty means the first page."""
     def __init__(
         self,
         *,
@@ -342,14 +342,14 @@ Global___ListCredentialsRequest: _TypeAlias = ListCredentialsRequest  # noqa: Y0
 
 @_typing.final
 class ListCredentialsResponse(_message.Message):
-    """One page of credentials, those that changed last first."""
+    """One page of credentials, the last changed first."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CREDENTIALS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it. Empty means that this was the last."""
+    """Token of the next page. Empty on the last page."""
     @_builtins.property
     def credentials(self) -> _containers.RepeatedCompositeFieldContainer[Global___Credential]:
         """The credentials of this page."""
@@ -381,11 +381,11 @@ class RevokeCredentialRequest(_message.Message):
     source: _builtins.str
     """Which source."""
     principal: _builtins.str
-    """Whose, for operators only. Empty means the caller's own."""
+    """Owner of the credential, for operators only. Empty means the caller."""
     tenant: _builtins.str
-    """Of which tenant that principal is. Empty means none."""
+    """Tenant of that principal. Empty means none."""
     of_source: _builtins.bool
-    """Whether the login of the source itself is meant, for operators only; `principal` is empty then."""
+    """Whether to revoke the login of the source itself, for operators only; `principal` must be empty."""
     def __init__(
         self,
         *,
@@ -410,7 +410,9 @@ class RevokeCredentialResponse(_message.Message):
 
     REVOKED_UPSTREAM_FIELD_NUMBER: _builtins.int
     revoked_upstream: _builtins.bool
-    """Whether the authorization server has taken the revocation; false when it has no endpoint for that, or did not answer."""
+    """Whether the authorization server accepted the revocation; false when it has no revocation endpoint or did not
+    answer.
+    """
     def __init__(
         self,
         *,

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class CredentialServiceStub:
-    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
-    have their own, operators see whose exist and may revoke them. No answer holds a secret.
+    """Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+    Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
     """
 
     def __init__(self, channel):
@@ -64,13 +64,13 @@ class CredentialServiceStub:
 
 
 class CredentialServiceServicer:
-    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
-    have their own, operators see whose exist and may revoke them. No answer holds a secret.
+    """Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+    Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
     """
 
     def SetCredential(self, request, context):
-        """Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
-        NOT_FOUND for a source that takes none.
+        """Stores the caller's header, token or key for a source of kind `header`, and replaces a previous one. NOT_FOUND for
+        a source that accepts none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -78,31 +78,31 @@ class CredentialServiceServicer:
 
     def BeginLogin(self, request, context):
         """Begins a login at the authorization server of a source of kind `oauth` (OAuth 2.1, authorization code with PKCE): a
-        person opens the URL, and CompleteLogin gets what comes back. NOT_FOUND for a source that has none, UNAVAILABLE when
-        its server cannot be asked.
+        person opens the URL, and CompleteLogin takes the response. NOT_FOUND for a source without logins, UNAVAILABLE when
+        its authorization server cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CompleteLogin(self, request, context):
-        """Redeems the code that the authorization server sent back, and keeps the tokens. INVALID_ARGUMENT for a login of
-        another caller, one that is older than ten minutes, or another state or issuer.
+        """Exchanges the authorization code for tokens, and stores them. INVALID_ARGUMENT for a login of another caller, a
+        login older than ten minutes, or a different state or issuer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListCredentials(self, request, context):
-        """The caller's own, by source; of everybody for operators that ask so.
+        """Lists the caller's own credentials; for operators, on request, everybody's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeCredential(self, request, context):
-        """Revokes tokens at their authorization server (RFC 7009) and removes them here, whatever it answers. NOT_FOUND when
-        there is none.
+        """Revokes tokens at their authorization server (RFC 7009) and deletes them here, whatever that server answers.
+        NOT_FOUND when there is no credential.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,8 +145,8 @@ def add_CredentialServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CredentialService:
-    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
-    have their own, operators see whose exist and may revoke them. No answer holds a secret.
+    """Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+    Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
     """
 
     @staticmethod

@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CredentialServiceStub:
-    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
-    have their own, operators see whose exist and may revoke them. No answer holds a secret.
+    """Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+    Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
     """
 
     @_typing.overload
@@ -36,55 +36,55 @@ class CredentialServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CredentialServiceAsyncStub: ...
     SetCredential: _grpc.UnaryUnaryMultiCallable[_credential_service_pb2.SetCredentialRequest, _credential_service_pb2.SetCredentialResponse]
-    """Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
-    NOT_FOUND for a source that takes none.
+    """Stores the caller's header, token or key for a source of kind `header`, and replaces a previous one. NOT_FOUND for
+    a source that accepts none.
     """
     BeginLogin: _grpc.UnaryUnaryMultiCallable[_credential_service_pb2.BeginLoginRequest, _credential_service_pb2.BeginLoginResponse]
     """Begins a login at the authorization server of a source of kind `oauth` (OAuth 2.1, authorization code with PKCE): a
-    person opens the URL, and CompleteLogin gets what comes back. NOT_FOUND for a source that has none, UNAVAILABLE when
-    its server cannot be asked.
+    person opens the URL, and CompleteLogin takes the response. NOT_FOUND for a source without logins, UNAVAILABLE when
+    its authorization server cannot be reached.
     """
     CompleteLogin: _grpc.UnaryUnaryMultiCallable[_credential_service_pb2.CompleteLoginRequest, _credential_service_pb2.CompleteLoginResponse]
-    """Redeems the code that the authorization server sent back, and keeps the tokens. INVALID_ARGUMENT for a login of
-    another caller, one that is older than ten minutes, or another state or issuer.
+    """Exchanges the authorization code for tokens, and stores them. INVALID_ARGUMENT for a login of another caller, a
+    login older than ten minutes, or a different state or issuer.
     """
     ListCredentials: _grpc.UnaryUnaryMultiCallable[_credential_service_pb2.ListCredentialsRequest, _credential_service_pb2.ListCredentialsResponse]
-    """The caller's own, by source; of everybody for operators that ask so."""
+    """Lists the caller's own credentials; for operators, on request, everybody's."""
     RevokeCredential: _grpc.UnaryUnaryMultiCallable[_credential_service_pb2.RevokeCredentialRequest, _credential_service_pb2.RevokeCredentialResponse]
-    """Revokes tokens at their authorization server (RFC 7009) and removes them here, whatever it answers. NOT_FOUND when
-    there is none.
+    """Revokes tokens at their authorization server (RFC 7009) and deletes them here, whatever that server answers.
+    NOT_FOUND when there is no credential.
     """
 
 @_typing.type_check_only
 class CredentialServiceAsyncStub(CredentialServiceStub):
-    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
-    have their own, operators see whose exist and may revoke them. No answer holds a secret.
+    """Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+    Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SetCredential: _aio.UnaryUnaryMultiCallable[_credential_service_pb2.SetCredentialRequest, _credential_service_pb2.SetCredentialResponse]  # type: ignore[assignment]
-    """Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
-    NOT_FOUND for a source that takes none.
+    """Stores the caller's header, token or key for a source of kind `header`, and replaces a previous one. NOT_FOUND for
+    a source that accepts none.
     """
     BeginLogin: _aio.UnaryUnaryMultiCallable[_credential_service_pb2.BeginLoginRequest, _credential_service_pb2.BeginLoginResponse]  # type: ignore[assignment]
     """Begins a login at the authorization server of a source of kind `oauth` (OAuth 2.1, authorization code with PKCE): a
-    person opens the URL, and CompleteLogin gets what comes back. NOT_FOUND for a source that has none, UNAVAILABLE when
-    its server cannot be asked.
+    person opens the URL, and CompleteLogin takes the response. NOT_FOUND for a source without logins, UNAVAILABLE when
+    its authorization server cannot be reached.
     """
     CompleteLogin: _aio.UnaryUnaryMultiCallable[_credential_service_pb2.CompleteLoginRequest, _credential_service_pb2.CompleteLoginResponse]  # type: ignore[assignment]
-    """Redeems the code that the authorization server sent back, and keeps the tokens. INVALID_ARGUMENT for a login of
-    another caller, one that is older than ten minutes, or another state or issuer.
+    """Exchanges the authorization code for tokens, and stores them. INVALID_ARGUMENT for a login of another caller, a
+    login older than ten minutes, or a different state or issuer.
     """
     ListCredentials: _aio.UnaryUnaryMultiCallable[_credential_service_pb2.ListCredentialsRequest, _credential_service_pb2.ListCredentialsResponse]  # type: ignore[assignment]
-    """The caller's own, by source; of everybody for operators that ask so."""
+    """Lists the caller's own credentials; for operators, on request, everybody's."""
     RevokeCredential: _aio.UnaryUnaryMultiCallable[_credential_service_pb2.RevokeCredentialRequest, _credential_service_pb2.RevokeCredentialResponse]  # type: ignore[assignment]
-    """Revokes tokens at their authorization server (RFC 7009) and removes them here, whatever it answers. NOT_FOUND when
-    there is none.
+    """Revokes tokens at their authorization server (RFC 7009) and deletes them here, whatever that server answers.
+    NOT_FOUND when there is no credential.
     """
 
 class CredentialServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
-    have their own, operators see whose exist and may revoke them. No answer holds a secret.
+    """Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+    Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
     """
 
     @_abc_1.abstractmethod
@@ -93,8 +93,8 @@ class CredentialServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _credential_service_pb2.SetCredentialRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_credential_service_pb2.SetCredentialResponse, _abc.Awaitable[_credential_service_pb2.SetCredentialResponse]]:
-        """Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
-        NOT_FOUND for a source that takes none.
+        """Stores the caller's header, token or key for a source of kind `header`, and replaces a previous one. NOT_FOUND for
+        a source that accepts none.
         """
 
     @_abc_1.abstractmethod
@@ -104,8 +104,8 @@ class CredentialServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_credential_service_pb2.BeginLoginResponse, _abc.Awaitable[_credential_service_pb2.BeginLoginResponse]]:
         """Begins a login at the authorization server of a source of kind `oauth` (OAuth 2.1, authorization code with PKCE): a
-        person opens the URL, and CompleteLogin gets what comes back. NOT_FOUND for a source that has none, UNAVAILABLE when
-        its server cannot be asked.
+        person opens the URL, and CompleteLogin takes the response. NOT_FOUND for a source without logins, UNAVAILABLE when
+        its authorization server cannot be reached.
         """
 
     @_abc_1.abstractmethod
@@ -114,8 +114,8 @@ class CredentialServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _credential_service_pb2.CompleteLoginRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_credential_service_pb2.CompleteLoginResponse, _abc.Awaitable[_credential_service_pb2.CompleteLoginResponse]]:
-        """Redeems the code that the authorization server sent back, and keeps the tokens. INVALID_ARGUMENT for a login of
-        another caller, one that is older than ten minutes, or another state or issuer.
+        """Exchanges the authorization code for tokens, and stores them. INVALID_ARGUMENT for a login of another caller, a
+        login older than ten minutes, or a different state or issuer.
         """
 
     @_abc_1.abstractmethod
@@ -124,7 +124,7 @@ class CredentialServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _credential_service_pb2.ListCredentialsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_credential_service_pb2.ListCredentialsResponse, _abc.Awaitable[_credential_service_pb2.ListCredentialsResponse]]:
-        """The caller's own, by source; of everybody for operators that ask so."""
+        """Lists the caller's own credentials; for operators, on request, everybody's."""
 
     @_abc_1.abstractmethod
     def RevokeCredential(
@@ -132,8 +132,8 @@ class CredentialServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _credential_service_pb2.RevokeCredentialRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_credential_service_pb2.RevokeCredentialResponse, _abc.Awaitable[_credential_service_pb2.RevokeCredentialResponse]]:
-        """Revokes tokens at their authorization server (RFC 7009) and removes them here, whatever it answers. NOT_FOUND when
-        there is none.
+        """Revokes tokens at their authorization server (RFC 7009) and deletes them here, whatever that server answers.
+        NOT_FOUND when there is no credential.
         """
 
 def add_CredentialServiceServicer_to_server(servicer: CredentialServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

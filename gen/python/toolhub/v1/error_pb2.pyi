@@ -32,31 +32,31 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_UNSPECIFIED: _ErrorKind.ValueType  # 0
     """Never sent. A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL."""
     ERROR_KIND_TOOL_NOT_FOUND: _ErrorKind.ValueType  # 1
-    """No tool of that name exists, or the caller may not know that it does."""
+    """No tool has that name, or the caller may not see it."""
     ERROR_KIND_TOOL_QUARANTINED: _ErrorKind.ValueType  # 2
     """The definition changed or is new, and waits for an operator's decision."""
     ERROR_KIND_TOOL_UNAVAILABLE: _ErrorKind.ValueType  # 3
-    """The tool is known, but its source is down, its needs (key, browser, channel) are not met, or a store of the hub
-    that the call cannot do without is away; see `retryable`.
+    """The tool is known, but its source is down, something it needs (key, browser, channel) is missing, or a store of the
+    hub that the call requires is unavailable; see `retryable`.
     """
     ERROR_KIND_INPUT_SCHEMA_INVALID: _ErrorKind.ValueType  # 4
     """The arguments do not fit the input schema; `violations` says where."""
     ERROR_KIND_INVALID_INPUT: _ErrorKind.ValueType  # 5
     """The arguments fit the schema but make no sense together, or are not strict JSON."""
     ERROR_KIND_POLICY_DENIED: _ErrorKind.ValueType  # 6
-    """A policy rule says no; `details` carries rule id, policy revision and missing capabilities."""
+    """Policy denies the call; `details` carries rule id, policy revision and missing capabilities."""
     ERROR_KIND_PERMISSION_DENIED: _ErrorKind.ValueType  # 7
-    """The message speaks for somebody else than the verified caller, or an upstream refused the hub itself."""
+    """The request names another identity than the verified caller, or an upstream refused the hub itself."""
     ERROR_KIND_APPROVAL_REQUIRED: _ErrorKind.ValueType  # 8
-    """A person has to agree first; `details.approval_id` names the approval that fits this call, open by now. Also when
-    the approval that was sent does not serve: it is another's, was given for another call, or has been used.
+    """A person has to approve the call first; `details.approval_id` names the open approval of this call. Also when the
+    approval in the request is not valid for it: it belongs to another principal or another call, or has been used.
     """
     ERROR_KIND_APPROVAL_REJECTED: _ErrorKind.ValueType  # 9
-    """A person refused, or the approval lapsed: nobody decided, or nobody used the decision, in time."""
+    """A person rejected the call, or the approval expired: nobody decided or used it in time."""
     ERROR_KIND_PLAN_REQUIRED: _ErrorKind.ValueType  # 10
-    """Policy wants a DRY_RUN first, or the plan shown no longer matches what would run."""
+    """Policy requires a DRY_RUN first, or the plan no longer matches what would run."""
     ERROR_KIND_PATH_OUTSIDE_SANDBOX: _ErrorKind.ValueType  # 11
-    """A path leaves the call's workspace."""
+    """A path leads outside the call's workspace."""
     ERROR_KIND_NOT_FOUND: _ErrorKind.ValueType  # 12
     """The thing the tool was asked about (file, row, job) does not exist."""
     ERROR_KIND_ALREADY_EXISTS: _ErrorKind.ValueType  # 13
@@ -76,17 +76,17 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_EXECUTION_ERROR: _ErrorKind.ValueType  # 20
     """The tool ran and failed for a reason of its own."""
     ERROR_KIND_BUDGET_EXCEEDED: _ErrorKind.ValueType  # 21
-    """The caller's budget (time, number of calls) is spent, or the room for its artifacts."""
+    """The caller's budget (time, number of calls) or its artifact quota is used up."""
     ERROR_KIND_RATE_LIMITED: _ErrorKind.ValueType  # 22
-    """Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
-    approvals as it takes; see `retry_after`.
+    """Too many calls per time or at once, a quota is used up, or the hub has its maximum of open jobs, keys or approvals;
+    see `retry_after`.
     """
     ERROR_KIND_CIRCUIT_OPEN: _ErrorKind.ValueType  # 23
-    """The upstream failed repeatedly and is being given a rest; see `retry_after`."""
+    """The upstream failed repeatedly, so calls to it are suspended; see `retry_after`."""
     ERROR_KIND_TIMEOUT: _ErrorKind.ValueType  # 24
     """The deadline passed, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN)."""
     ERROR_KIND_CANCELLED: _ErrorKind.ValueType  # 25
-    """The caller cancelled and the tool has stopped; the message says where a part of its effect may be left."""
+    """The caller cancelled and the tool has stopped; the message says where a partial effect may remain."""
     ERROR_KIND_UPSTREAM_ERROR: _ErrorKind.ValueType  # 26
     """The upstream answered with a failure; `upstream` carries what may be shown of it."""
     ERROR_KIND_OUTPUT_SCHEMA_INVALID: _ErrorKind.ValueType  # 27
@@ -94,45 +94,47 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     ERROR_KIND_IDEMPOTENCY_CONFLICT: _ErrorKind.ValueType  # 28
     """The idempotency key was used before with other arguments, or before the tool's definition changed."""
     ERROR_KIND_OUTCOME_UNKNOWN: _ErrorKind.ValueType  # 29
-    """A side effect may or may not have happened. Look before repeating; the hub will not repeat it."""
+    """A side effect may or may not have happened. Check before repeating; the hub does not repeat it."""
     ERROR_KIND_INTERNAL: _ErrorKind.ValueType  # 30
     """A defect of the hub or the tool, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN). The log
-    has the particulars under the call id.
+    has the details under the call id.
     """
     ERROR_KIND_TOOL_CHANGED: _ErrorKind.ValueType  # 31
-    """The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew."""
+    """The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: read the definition
+    again.
+    """
 
 class ErrorKind(_ErrorKind, metaclass=_ErrorKindEnumTypeWrapper):
-    """Why a call did not succeed. Set by the hub, never by a tool's own words."""
+    """Why a call did not succeed. Set by the hub, never taken from a tool."""
 
 ERROR_KIND_UNSPECIFIED: ErrorKind.ValueType  # 0
 """Never sent. A kind of a newer hub comes as a number that this enum does not name: treat it as INTERNAL."""
 ERROR_KIND_TOOL_NOT_FOUND: ErrorKind.ValueType  # 1
-"""No tool of that name exists, or the caller may not know that it does."""
+"""No tool has that name, or the caller may not see it."""
 ERROR_KIND_TOOL_QUARANTINED: ErrorKind.ValueType  # 2
 """The definition changed or is new, and waits for an operator's decision."""
 ERROR_KIND_TOOL_UNAVAILABLE: ErrorKind.ValueType  # 3
-"""The tool is known, but its source is down, its needs (key, browser, channel) are not met, or a store of the hub
-that the call cannot do without is away; see `retryable`.
+"""The tool is known, but its source is down, something it needs (key, browser, channel) is missing, or a store of the
+hub that the call requires is unavailable; see `retryable`.
 """
 ERROR_KIND_INPUT_SCHEMA_INVALID: ErrorKind.ValueType  # 4
 """The arguments do not fit the input schema; `violations` says where."""
 ERROR_KIND_INVALID_INPUT: ErrorKind.ValueType  # 5
 """The arguments fit the schema but make no sense together, or are not strict JSON."""
 ERROR_KIND_POLICY_DENIED: ErrorKind.ValueType  # 6
-"""A policy rule says no; `details` carries rule id, policy revision and missing capabilities."""
+"""Policy denies the call; `details` carries rule id, policy revision and missing capabilities."""
 ERROR_KIND_PERMISSION_DENIED: ErrorKind.ValueType  # 7
-"""The message speaks for somebody else than the verified caller, or an upstream refused the hub itself."""
+"""The request names another identity than the verified caller, or an upstream refused the hub itself."""
 ERROR_KIND_APPROVAL_REQUIRED: ErrorKind.ValueType  # 8
-"""A person has to agree first; `details.approval_id` names the approval that fits this call, open by now. Also when
-the approval that was sent does not serve: it is another's, was given for another call, or has been used.
+"""A person has to approve the call first; `details.approval_id` names the open approval of this call. Also when the
+approval in the request is not valid for it: it belongs to another principal or another call, or has been used.
 """
 ERROR_KIND_APPROVAL_REJECTED: ErrorKind.ValueType  # 9
-"""A person refused, or the approval lapsed: nobody decided, or nobody used the decision, in time."""
+"""A person rejected the call, or the approval expired: nobody decided or used it in time."""
 ERROR_KIND_PLAN_REQUIRED: ErrorKind.ValueType  # 10
-"""Policy wants a DRY_RUN first, or the plan shown no longer matches what would run."""
+"""Policy requires a DRY_RUN first, or the plan no longer matches what would run."""
 ERROR_KIND_PATH_OUTSIDE_SANDBOX: ErrorKind.ValueType  # 11
-"""A path leaves the call's workspace."""
+"""A path leads outside the call's workspace."""
 ERROR_KIND_NOT_FOUND: ErrorKind.ValueType  # 12
 """The thing the tool was asked about (file, row, job) does not exist."""
 ERROR_KIND_ALREADY_EXISTS: ErrorKind.ValueType  # 13
@@ -152,17 +154,17 @@ ERROR_KIND_IO_ERROR: ErrorKind.ValueType  # 19
 ERROR_KIND_EXECUTION_ERROR: ErrorKind.ValueType  # 20
 """The tool ran and failed for a reason of its own."""
 ERROR_KIND_BUDGET_EXCEEDED: ErrorKind.ValueType  # 21
-"""The caller's budget (time, number of calls) is spent, or the room for its artifacts."""
+"""The caller's budget (time, number of calls) or its artifact quota is used up."""
 ERROR_KIND_RATE_LIMITED: ErrorKind.ValueType  # 22
-"""Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
-approvals as it takes; see `retry_after`.
+"""Too many calls per time or at once, a quota is used up, or the hub has its maximum of open jobs, keys or approvals;
+see `retry_after`.
 """
 ERROR_KIND_CIRCUIT_OPEN: ErrorKind.ValueType  # 23
-"""The upstream failed repeatedly and is being given a rest; see `retry_after`."""
+"""The upstream failed repeatedly, so calls to it are suspended; see `retry_after`."""
 ERROR_KIND_TIMEOUT: ErrorKind.ValueType  # 24
 """The deadline passed, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN)."""
 ERROR_KIND_CANCELLED: ErrorKind.ValueType  # 25
-"""The caller cancelled and the tool has stopped; the message says where a part of its effect may be left."""
+"""The caller cancelled and the tool has stopped; the message says where a partial effect may remain."""
 ERROR_KIND_UPSTREAM_ERROR: ErrorKind.ValueType  # 26
 """The upstream answered with a failure; `upstream` carries what may be shown of it."""
 ERROR_KIND_OUTPUT_SCHEMA_INVALID: ErrorKind.ValueType  # 27
@@ -170,13 +172,15 @@ ERROR_KIND_OUTPUT_SCHEMA_INVALID: ErrorKind.ValueType  # 27
 ERROR_KIND_IDEMPOTENCY_CONFLICT: ErrorKind.ValueType  # 28
 """The idempotency key was used before with other arguments, or before the tool's definition changed."""
 ERROR_KIND_OUTCOME_UNKNOWN: ErrorKind.ValueType  # 29
-"""A side effect may or may not have happened. Look before repeating; the hub will not repeat it."""
+"""A side effect may or may not have happened. Check before repeating; the hub does not repeat it."""
 ERROR_KIND_INTERNAL: ErrorKind.ValueType  # 30
 """A defect of the hub or the tool, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN). The log
-has the particulars under the call id.
+has the details under the call id.
 """
 ERROR_KIND_TOOL_CHANGED: ErrorKind.ValueType  # 31
-"""The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew."""
+"""The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: read the definition
+again.
+"""
 Global___ErrorKind: _TypeAlias = ErrorKind  # noqa: Y015
 
 @_typing.final
@@ -200,7 +204,7 @@ class Violation(_message.Message):
     """A suggested repair, such as the nearest known field name. Empty when there is none."""
     @_builtins.property
     def expected(self) -> _struct_pb2.Value:
-        """What would have fitted: the enum's values, the type, the limit. Unset when the keyword says it all."""
+        """What would be valid: the enum's values, the type, the limit. Unset when the keyword is sufficient."""
 
     def __init__(
         self,
@@ -221,16 +225,16 @@ Global___Violation: _TypeAlias = Violation  # noqa: Y015
 
 @_typing.final
 class Upstream(_message.Message):
-    """What the far side said, as far as it may be shown."""
+    """The answer of an upstream, as far as it may be shown."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STATUS_FIELD_NUMBER: _builtins.int
     EXCERPT_FIELD_NUMBER: _builtins.int
     status: _builtins.int
-    """The far side's own code: an HTTP status (503), a gRPC, JSON-RPC or exit code. 0 when it gave none."""
+    """The upstream's own code: an HTTP status (503), a gRPC, JSON-RPC or exit code. 0 when it gave none."""
     excerpt: _builtins.str
-    """The beginning of its answer, redacted, at most 2,000 characters. Empty when nothing may be shown."""
+    """Start of its answer, redacted, at most 2,000 characters. Empty when nothing may be shown."""
     def __init__(
         self,
         *,
@@ -247,7 +251,7 @@ Global___Upstream: _TypeAlias = Upstream  # noqa: Y015
 
 @_typing.final
 class ApprovalRef(_message.Message):
-    """The approval that a call waits for, or that did not serve."""
+    """The approval that a call waits for, or that was not valid for it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -255,12 +259,12 @@ class ApprovalRef(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
-    """Names it in ApprovalService and in `InvokeRequest.approval_id`. Never empty."""
+    """Its id, for ApprovalService and `InvokeRequest.approval_id`. Never empty."""
     state: _approval_pb2.ApprovalState.ValueType
-    """Where it stood when the call was answered. UNSPECIFIED when the hub did not say."""
+    """Its state when the call was answered. UNSPECIFIED when not known."""
     @_builtins.property
     def expires_at(self) -> _timestamp_pb2.Timestamp:
-        """When it lapses, or lapsed. Unset when the hub did not say."""
+        """When it expires or expired. Unset when not known."""
 
     def __init__(
         self,
@@ -292,8 +296,8 @@ class RuleRef(_message.Message):
     policy_revision: _builtins.str
     """The digest of the policy in force."""
     remedy: _builtins.str
-    """What would make the call pass: what its caller can do, or whom to ask; a caller with the role operator gets the lines
-    to add to policy.yaml. Empty when nothing would.
+    """What would make the call succeed: what the caller can do, or whom to ask; a caller with the role operator gets the
+    lines to add to policy.yaml. Empty when nothing would help.
     """
     @_builtins.property
     def missing_capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -317,7 +321,7 @@ Global___RuleRef: _TypeAlias = RuleRef  # noqa: Y015
 
 @_typing.final
 class ToolError(_message.Message):
-    """Why a call did not succeed, in words a model can act on. Never carries exception text or a secret."""
+    """Why a call failed, in words that a model can act on. Never contains exception text or a secret."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -331,12 +335,12 @@ class ToolError(_message.Message):
     APPROVAL_FIELD_NUMBER: _builtins.int
     RULE_FIELD_NUMBER: _builtins.int
     kind: Global___ErrorKind.ValueType
-    """What kind of failure. Always set."""
+    """Kind of failure. Always set."""
     message: _builtins.str
     """One or two sentences for the model: what to do differently. Never empty."""
     retryable: _builtins.bool
-    """Whether to send the very same call again: it may succeed then, is safe to repeat, and the wait is at most five
-    minutes. False is the careful default.
+    """Whether the same call may be sent again: it may succeed, is safe to repeat, and the wait is at most five minutes.
+    False when in doubt.
     """
     @_builtins.property
     def retry_after(self) -> _duration_pb2.Duration:
@@ -358,13 +362,13 @@ class ToolError(_message.Message):
 
     @_builtins.property
     def approval(self) -> Global___ApprovalRef:
-        """The approval to wait for, or that did not serve. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED, unless there is
-        none to wait for; `details` has the same.
+        """The approval to wait for, or that was not valid. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED if there is one;
+        `details` has the same.
         """
 
     @_builtins.property
     def rule(self) -> Global___RuleRef:
-        """What refused. Set where policy did, of every kind; `details` has the same."""
+        """The rule that refused the call. Set whenever policy did, for every kind; `details` has the same."""
 
     def __init__(
         self,

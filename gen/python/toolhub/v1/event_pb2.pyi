@@ -31,45 +31,47 @@ class _EventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EventType.V
     EVENT_TYPE_UNSPECIFIED: _EventType.ValueType  # 0
     """Never sent; in a filter, refused."""
     EVENT_TYPE_TOOL_CALLED: _EventType.ValueType  # 1
-    """A call was asked for, durable before a side effect. A call that only reads has none: its TOOL_RESULT says it all."""
+    """A call was requested; durable before any side effect. Calls that only read have no such event: their TOOL_RESULT is
+    sufficient.
+    """
     EVENT_TYPE_TOOL_RESULT: _EventType.ValueType  # 2
-    """A call was settled, whatever the outcome."""
+    """A call ended, with any outcome."""
     EVENT_TYPE_POLICY_DENIED: _EventType.ValueType  # 3
     """Policy refused a call."""
     EVENT_TYPE_RETRY: _EventType.ValueType  # 4
     """An attempt failed and another follows."""
     EVENT_TYPE_APPROVAL_ASKED: _EventType.ValueType  # 5
-    """A person was asked."""
+    """A person was asked for approval."""
     EVENT_TYPE_APPROVAL_DECIDED: _EventType.ValueType  # 6
-    """A person said yes or no; `outcome` tells which."""
+    """A person approved or rejected; see `outcome`."""
     EVENT_TYPE_APPROVAL_USED: _EventType.ValueType  # 7
     """An approved call was executed."""
     EVENT_TYPE_APPROVAL_EXPIRED: _EventType.ValueType  # 8
-    """Nobody decided, or nobody used it, in time."""
+    """An approval was not decided or not used in time."""
     EVENT_TYPE_JOB_SUBMITTED: _EventType.ValueType  # 9
     """A job was accepted."""
     EVENT_TYPE_JOB_STATE: _EventType.ValueType  # 10
-    """A job reached another state: `state` among the attributes tells which, `outcome` how it ended."""
+    """A job changed its state: attribute `state` is the new one, `outcome` how it ended."""
     EVENT_TYPE_PIN_CREATED: _EventType.ValueType  # 11
     """A remote definition was seen for the first time and pinned or quarantined."""
     EVENT_TYPE_PIN_DRIFTED: _EventType.ValueType  # 12
     """A remote definition no longer matches its pin and is quarantined."""
     EVENT_TYPE_PIN_DECIDED: _EventType.ValueType  # 13
-    """A remote definition was approved or refused; `outcome` tells which."""
+    """A remote definition was approved or rejected; see `outcome`."""
     EVENT_TYPE_TOOL_REGISTERED: _EventType.ValueType  # 14
-    """A tool was registered or replaced by hand."""
+    """An operator registered or replaced a tool."""
     EVENT_TYPE_TOOL_UNREGISTERED: _EventType.ValueType  # 15
-    """A tool was removed by hand."""
+    """An operator removed a tool."""
     EVENT_TYPE_CONFIG_LOADED: _EventType.ValueType  # 16
     """Policy or configuration was loaded."""
     EVENT_TYPE_CONFIG_REJECTED: _EventType.ValueType  # 17
     """An invalid policy or configuration was refused; the old one stays."""
     EVENT_TYPE_HUB_STARTED: _EventType.ValueType  # 18
-    """A writer began its chain or went on with it."""
+    """A writer started its chain or continued it."""
     EVENT_TYPE_HUB_STOPPED: _EventType.ValueType  # 19
-    """A writer ended in good order."""
+    """A writer shut down cleanly."""
     EVENT_TYPE_AUTH_FAILED: _EventType.ValueType  # 20
-    """RPCs without a good credential, of one peer in one minute: `peer`, `reason`, `count` and the first `method`."""
+    """RPCs without a valid credential, of one peer in one minute: `peer`, `reason`, `count` and the first `method`."""
     EVENT_TYPE_ROLE_REFUSED: _EventType.ValueType  # 21
     """RPCs for which the principal has no role, of one peer in one minute: `peer`, `reason`, `count`, the first `method`."""
     EVENT_TYPE_AUDIT_READ: _EventType.ValueType  # 22
@@ -89,45 +91,47 @@ class EventType(_EventType, metaclass=_EventTypeEnumTypeWrapper):
 EVENT_TYPE_UNSPECIFIED: EventType.ValueType  # 0
 """Never sent; in a filter, refused."""
 EVENT_TYPE_TOOL_CALLED: EventType.ValueType  # 1
-"""A call was asked for, durable before a side effect. A call that only reads has none: its TOOL_RESULT says it all."""
+"""A call was requested; durable before any side effect. Calls that only read have no such event: their TOOL_RESULT is
+sufficient.
+"""
 EVENT_TYPE_TOOL_RESULT: EventType.ValueType  # 2
-"""A call was settled, whatever the outcome."""
+"""A call ended, with any outcome."""
 EVENT_TYPE_POLICY_DENIED: EventType.ValueType  # 3
 """Policy refused a call."""
 EVENT_TYPE_RETRY: EventType.ValueType  # 4
 """An attempt failed and another follows."""
 EVENT_TYPE_APPROVAL_ASKED: EventType.ValueType  # 5
-"""A person was asked."""
+"""A person was asked for approval."""
 EVENT_TYPE_APPROVAL_DECIDED: EventType.ValueType  # 6
-"""A person said yes or no; `outcome` tells which."""
+"""A person approved or rejected; see `outcome`."""
 EVENT_TYPE_APPROVAL_USED: EventType.ValueType  # 7
 """An approved call was executed."""
 EVENT_TYPE_APPROVAL_EXPIRED: EventType.ValueType  # 8
-"""Nobody decided, or nobody used it, in time."""
+"""An approval was not decided or not used in time."""
 EVENT_TYPE_JOB_SUBMITTED: EventType.ValueType  # 9
 """A job was accepted."""
 EVENT_TYPE_JOB_STATE: EventType.ValueType  # 10
-"""A job reached another state: `state` among the attributes tells which, `outcome` how it ended."""
+"""A job changed its state: attribute `state` is the new one, `outcome` how it ended."""
 EVENT_TYPE_PIN_CREATED: EventType.ValueType  # 11
 """A remote definition was seen for the first time and pinned or quarantined."""
 EVENT_TYPE_PIN_DRIFTED: EventType.ValueType  # 12
 """A remote definition no longer matches its pin and is quarantined."""
 EVENT_TYPE_PIN_DECIDED: EventType.ValueType  # 13
-"""A remote definition was approved or refused; `outcome` tells which."""
+"""A remote definition was approved or rejected; see `outcome`."""
 EVENT_TYPE_TOOL_REGISTERED: EventType.ValueType  # 14
-"""A tool was registered or replaced by hand."""
+"""An operator registered or replaced a tool."""
 EVENT_TYPE_TOOL_UNREGISTERED: EventType.ValueType  # 15
-"""A tool was removed by hand."""
+"""An operator removed a tool."""
 EVENT_TYPE_CONFIG_LOADED: EventType.ValueType  # 16
 """Policy or configuration was loaded."""
 EVENT_TYPE_CONFIG_REJECTED: EventType.ValueType  # 17
 """An invalid policy or configuration was refused; the old one stays."""
 EVENT_TYPE_HUB_STARTED: EventType.ValueType  # 18
-"""A writer began its chain or went on with it."""
+"""A writer started its chain or continued it."""
 EVENT_TYPE_HUB_STOPPED: EventType.ValueType  # 19
-"""A writer ended in good order."""
+"""A writer shut down cleanly."""
 EVENT_TYPE_AUTH_FAILED: EventType.ValueType  # 20
-"""RPCs without a good credential, of one peer in one minute: `peer`, `reason`, `count` and the first `method`."""
+"""RPCs without a valid credential, of one peer in one minute: `peer`, `reason`, `count` and the first `method`."""
 EVENT_TYPE_ROLE_REFUSED: EventType.ValueType  # 21
 """RPCs for which the principal has no role, of one peer in one minute: `peer`, `reason`, `count`, the first `method`."""
 EVENT_TYPE_AUDIT_READ: EventType.ValueType  # 22
@@ -220,7 +224,7 @@ class Event(_message.Message):
     type: Global___EventType.ValueType
     """What happened."""
     writer: _builtins.str
-    """Which process wrote it; each writer has a chain of its own."""
+    """The process that wrote it; each writer has its own chain."""
     sequence: _builtins.int
     """Counts from 1 within the writer, without gaps."""
     previous_mac: _builtins.str
@@ -238,40 +242,40 @@ class Event(_message.Message):
     call_id: _builtins.str
     """The call. Empty when no call was involved."""
     request_id: _builtins.str
-    """The user request; of a call that named none the one that the hub minted. Empty when no call was involved."""
+    """The user request: request id from the call's context, or generated by the hub. Empty when no call was involved."""
     args_digest: _builtins.str
     """The digest of the canonical arguments. Empty when there are none."""
     args_summary: _builtins.str
-    """The arguments, redacted and cut to 1 KiB, for a person. Empty when there are none."""
+    """The arguments for people, redacted and cut to 1 KiB. Empty when there are none."""
     policy_revision: _builtins.str
     """The policy in force. Empty when none was consulted."""
     rule_id: _builtins.str
     """The rule that decided. Empty when none did."""
     outcome: _builtins.str
-    """How it ended: `ok` or the error kind; of an approval or pin its new state. Empty where nothing ended."""
+    """How it ended: `ok` or the error kind; for approvals and pins the new state. Empty when nothing ended."""
     error_kind: _error_pb2.ErrorKind.ValueType
     """The kind of failure. UNSPECIFIED when it did not fail."""
     purpose: _builtins.str
     """The caller's purpose, redacted; untrusted text. Empty when none was given."""
     user_id: _builtins.str
-    """The person on whose behalf the call was made, as its context said. Empty when it named nobody."""
+    """The person for whom the call was made, from its context. Empty when it named nobody."""
     agent_id: _builtins.str
-    """The agent that called, as its context said. Empty means the principal."""
+    """The calling agent, from the call's context. Empty means the principal."""
     task_id: _builtins.str
     """The task within the request. Empty when the call named none."""
     session_id: _builtins.str
     """The conversation. Empty when the call named none."""
     result_digest: _builtins.str
-    """SHA-256 (hex) over the canonical JSON of the value that was answered, as `result_json` carries it. Empty where no
-    value was, or the answer is one given before (`first_call_id` among the attributes).
+    """SHA-256 (hex) over the canonical JSON of the returned value, as in `result_json`. Empty when there was no value, or
+    the answer repeats an earlier one (attribute `first_call_id`).
     """
     result_summary: _builtins.str
-    """That value, redacted and cut to 1 KiB, for a person: whole where it is short, else an outline of its members with
-    sizes in the place of long texts. Empty as `result_digest` is.
+    """The returned value for people, redacted and cut to 1 KiB: complete if short, otherwise an outline of its members
+    with sizes instead of long texts. Empty when `result_digest` is.
     """
     tenant: _builtins.str
-    """The tenant of `principal`, by the policy in force when the event is read; `-` for a principal of none, `*` for one
-    of the whole hub. Empty where the policy declares no tenants, and for the hub itself.
+    """The tenant of `principal`, by the policy in force when the event is read; `-` for a principal without a tenant, `*`
+    for one of the whole hub. Empty where the policy declares no tenants, and for the hub itself.
     """
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:
@@ -287,7 +291,7 @@ class Event(_message.Message):
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The call's labels, redacted; beyond 4096 characters in all they are left out, which the name `…` tells."""
+        """The call's labels, redacted, up to 4096 characters in total; a label named `…` shows that some were omitted."""
 
     def __init__(
         self,
@@ -332,7 +336,7 @@ Global___Event: _TypeAlias = Event  # noqa: Y015
 
 @_typing.final
 class EventFilter(_message.Message):
-    """Which events are meant. Fields are joined by AND, entries of one field by OR. Empty means all."""
+    """Selects events. Fields are joined by AND, entries of one field by OR. Empty means all."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -392,8 +396,8 @@ class EventFilter(_message.Message):
     session_id: _builtins.str
     """Exactly this session. Empty means every one."""
     tenant: _builtins.str
-    """Exactly the principals of this tenant, by the policy in force; `-` and `*` as in Event.tenant. Where the policy
-    declares no tenants, there are none. Empty means every one.
+    """Exactly the principals of this tenant, by the policy in force; `-` and `*` as in Event.tenant. Nothing matches when
+    the policy declares no tenants. Empty means every one.
     """
     outcome: _builtins.str
     """Exactly this outcome, such as `ok`, `TOOL_NOT_FOUND` or `APPROVED`. Empty means every one."""
@@ -405,11 +409,11 @@ class EventFilter(_message.Message):
 
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp:
-        """Not before. Unset means from the beginning."""
+        """Earliest time, inclusive. Unset means from the beginning."""
 
     @_builtins.property
     def until(self) -> _timestamp_pb2.Timestamp:
-        """Before. Unset means until now."""
+        """Latest time, exclusive. Unset means until now."""
 
     @_builtins.property
     def error_kinds(self) -> _containers.RepeatedScalarFieldContainer[_error_pb2.ErrorKind.ValueType]:

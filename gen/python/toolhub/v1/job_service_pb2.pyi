@@ -23,7 +23,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class SubmitJobRequest(_message.Message):
-    """A call to be accepted as a job."""
+    """A call to run as a job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -35,16 +35,16 @@ class SubmitJobRequest(_message.Message):
     plan_digest: _builtins.str
     """Commits exactly the plan shown by a DRY_RUN. Empty means no plan."""
     approval_id: _builtins.str
-    """A granted approval, to be used up by this job. Empty when the caller has none."""
+    """An approved approval, which is used up by this job. Empty when the caller has none."""
     result_encoding: _call_pb2.ResultEncoding.ValueType
-    """How the JSON of results travels."""
+    """Encoding of the JSON in results."""
     @_builtins.property
     def intent(self) -> _call_pb2.ToolIntent:
-        """What to do. Required."""
+        """The tool and its arguments. Required."""
 
     @_builtins.property
     def context(self) -> _call_pb2.ExecContext:
-        """The circumstances. Unset means all defaults; the budget's timeout is the job's, not the RPC's."""
+        """Context of the call. Unset means all defaults; the budget's timeout is the job's, not the RPC's."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class GetJobRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     RESULT_ENCODING_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Which one."""
+    """Id of the job."""
     result_encoding: _call_pb2.ResultEncoding.ValueType
-    """How the JSON of its result travels. UNSPECIFIED means JSON bytes."""
+    """Encoding of the JSON in its result. UNSPECIFIED means JSON bytes."""
     def __init__(
         self,
         *,
@@ -151,9 +151,9 @@ class ListJobsRequest(_message.Message):
     TASK_ID_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked."""
+    """Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer."""
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same filters. Empty means the first page."""
+    """`next_page_token` of the previous page, with the same filters. Empty means the first page."""
     tool: _builtins.str
     """A tool name or glob. Empty means every one."""
     request_id: _builtins.str
@@ -195,12 +195,12 @@ class ListJobsResponse(_message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it. Empty means that this was the last."""
+    """Token of the next page. Empty on the last page."""
     total_size: _builtins.int
-    """How many match in all, over all pages."""
+    """Number of matches over all pages."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]:
-        """The jobs of this page; results are left out of their statuses."""
+        """The jobs of this page; their statuses are without results."""
 
     def __init__(
         self,
@@ -228,13 +228,15 @@ class WatchJobRequest(_message.Message):
     RESULT_ENCODING_FIELD_NUMBER: _builtins.int
     FROM_FIRST_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Which one."""
+    """Id of the job."""
     after_sequence: _builtins.int
-    """The last sequence seen; only later ones are sent. 0 means: the current state first. A value beyond the end waits."""
+    """The last sequence seen; only later ones are sent. 0 means that the current state is sent first. A value beyond the
+    end waits.
+    """
     result_encoding: _call_pb2.ResultEncoding.ValueType
-    """How the JSON of its result travels. UNSPECIFIED means JSON bytes."""
+    """Encoding of the JSON in its result. UNSPECIFIED means JSON bytes."""
     from_first: _builtins.bool
-    """With `after_sequence` 0: its whole history, from the first entry on, in the place of the current state."""
+    """With `after_sequence` 0: start with the whole history instead of the current state."""
     def __init__(
         self,
         *,
@@ -317,17 +319,17 @@ class WatchJobsRequest(_message.Message):
     principal: _builtins.str
     """Exactly this principal. Empty means the caller's own for agents, everybody's for operators and auditors."""
     result_encoding: _call_pb2.ResultEncoding.ValueType
-    """How the JSON of results travels. UNSPECIFIED means JSON bytes."""
+    """Encoding of the JSON in results. UNSPECIFIED means JSON bytes."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that
+        """Exactly these, at most 256. NOT_FOUND when one is unknown, deleted or owned by somebody else. Empty means all that
         match.
         """
 
     @_builtins.property
     def after_sequences(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """The last sequence seen, by job, at most 1024: only later ones of these are sent, their end included if it came
-        meanwhile. A job that began and ended while nobody watched is found by ListJobs.
+        """The last sequence seen of each job, at most 1024 jobs: only later ones are sent, including an end that happened in
+        the meantime. Use ListJobs for jobs that started and ended while nobody watched.
         """
 
     def __init__(
@@ -375,16 +377,16 @@ Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
 
 @_typing.final
 class CancelJobRequest(_message.Message):
-    """Asks one job to stop."""
+    """Requests that one job stops."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Which one."""
+    """Id of the job."""
     reason: _builtins.str
-    """Why, for the audit log; control characters are taken out. Empty is allowed."""
+    """Why, for the audit log; control characters are removed. Empty is allowed."""
     def __init__(
         self,
         *,
@@ -401,14 +403,14 @@ Global___CancelJobRequest: _TypeAlias = CancelJobRequest  # noqa: Y015
 
 @_typing.final
 class CancelJobResponse(_message.Message):
-    """What cancelling did."""
+    """Result of cancelling."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STATUS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def status(self) -> _job_pb2.JobStatus:
-        """The status from now on."""
+        """The current status."""
 
     def __init__(
         self,

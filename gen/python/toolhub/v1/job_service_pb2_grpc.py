@@ -72,49 +72,48 @@ class JobServiceServicer:
     """
 
     def SubmitJob(self, request, context):
-        """Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
-        the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
-        UNAVAILABLE when the store of jobs is away.
+        """Submits a call of any tool, async or not, as a job. Steps 1 to 5 run before the answer: the job of a refused call
+        is FAILED at once, or AWAITING_APPROVAL. The same idempotency key returns the same job. The RPC fails when no job
+        can be stored: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+        UNAVAILABLE when the job store cannot be reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJob(self, request, context):
-        """One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's.
+        """Returns one job with its latest status. NOT_FOUND when it is unknown, deleted or owned by somebody else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Jobs, newest first.
+        """Lists jobs, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
-        ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
+        """Streams the current state, then every status with a rising sequence without gaps, up to a final one; then the
+        stream ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
-        final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
-        included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
-        of them.
+        """Streams several jobs: those named, or all that match. First the current state of each job that is named or not
+        final, then every status as it happens, in order within a job, also of jobs submitted later. Ends when every named
+        job is final; without named jobs, never. A reconnect with the last sequence of each job misses nothing of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelJob(self, request, context):
-        """Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.
+        """Requests that a job stops. Answers at once with CANCELLING, or with the final status if it has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,27 +34,26 @@ class JobServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> JobServiceAsyncStub: ...
     SubmitJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.SubmitJobRequest, _job_service_pb2.SubmitJobResponse]
-    """Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-    that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
-    the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
-    UNAVAILABLE when the store of jobs is away.
+    """Submits a call of any tool, async or not, as a job. Steps 1 to 5 run before the answer: the job of a refused call
+    is FAILED at once, or AWAITING_APPROVAL. The same idempotency key returns the same job. The RPC fails when no job
+    can be stored: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+    UNAVAILABLE when the job store cannot be reached.
     """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
-    """One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's."""
+    """Returns one job with its latest status. NOT_FOUND when it is unknown, deleted or owned by somebody else."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
-    """Jobs, newest first."""
+    """Lists jobs, newest first."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
-    """First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
-    ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
+    """Streams the current state, then every status with a rising sequence without gaps, up to a final one; then the
+    stream ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
     """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
-    """Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
-    final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
-    included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
-    of them.
+    """Streams several jobs: those named, or all that match. First the current state of each job that is named or not
+    final, then every status as it happens, in order within a job, also of jobs submitted later. Ends when every named
+    job is final; without named jobs, never. A reconnect with the last sequence of each job misses nothing of them.
     """
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
-    """Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already."""
+    """Requests that a job stops. Answers at once with CANCELLING, or with the final status if it has ended."""
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -62,27 +61,26 @@ class JobServiceAsyncStub(JobServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.SubmitJobRequest, _job_service_pb2.SubmitJobResponse]  # type: ignore[assignment]
-    """Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-    that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
-    the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
-    UNAVAILABLE when the store of jobs is away.
+    """Submits a call of any tool, async or not, as a job. Steps 1 to 5 run before the answer: the job of a refused call
+    is FAILED at once, or AWAITING_APPROVAL. The same idempotency key returns the same job. The RPC fails when no job
+    can be stored: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+    UNAVAILABLE when the job store cannot be reached.
     """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
-    """One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's."""
+    """Returns one job with its latest status. NOT_FOUND when it is unknown, deleted or owned by somebody else."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Jobs, newest first."""
+    """Lists jobs, newest first."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
-    """First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
-    ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
+    """Streams the current state, then every status with a rising sequence without gaps, up to a final one; then the
+    stream ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
     """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
-    """Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
-    final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
-    included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
-    of them.
+    """Streams several jobs: those named, or all that match. First the current state of each job that is named or not
+    final, then every status as it happens, in order within a job, also of jobs submitted later. Ends when every named
+    job is final; without named jobs, never. A reconnect with the last sequence of each job misses nothing of them.
     """
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
-    """Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already."""
+    """Requests that a job stops. Answers at once with CANCELLING, or with the final status if it has ended."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """Calls that outlive their RPC. Callers see only their own jobs; operators and auditors see all."""
@@ -93,10 +91,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.SubmitJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.SubmitJobResponse, _abc.Awaitable[_job_service_pb2.SubmitJobResponse]]:
-        """Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
-        the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
-        UNAVAILABLE when the store of jobs is away.
+        """Submits a call of any tool, async or not, as a job. Steps 1 to 5 run before the answer: the job of a refused call
+        is FAILED at once, or AWAITING_APPROVAL. The same idempotency key returns the same job. The RPC fails when no job
+        can be stored: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+        UNAVAILABLE when the job store cannot be reached.
         """
 
     @_abc_1.abstractmethod
@@ -105,7 +103,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.GetJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.GetJobResponse, _abc.Awaitable[_job_service_pb2.GetJobResponse]]:
-        """One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's."""
+        """Returns one job with its latest status. NOT_FOUND when it is unknown, deleted or owned by somebody else."""
 
     @_abc_1.abstractmethod
     def ListJobs(
@@ -113,7 +111,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
-        """Jobs, newest first."""
+        """Lists jobs, newest first."""
 
     @_abc_1.abstractmethod
     def WatchJob(
@@ -121,8 +119,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
-        """First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
-        ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
+        """Streams the current state, then every status with a rising sequence without gaps, up to a final one; then the
+        stream ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
         """
 
     @_abc_1.abstractmethod
@@ -131,10 +129,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobsResponse]]:
-        """Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
-        final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
-        included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
-        of them.
+        """Streams several jobs: those named, or all that match. First the current state of each job that is named or not
+        final, then every status as it happens, in order within a job, also of jobs submitted later. Ends when every named
+        job is final; without named jobs, never. A reconnect with the last sequence of each job misses nothing of them.
         """
 
     @_abc_1.abstractmethod
@@ -143,6 +140,6 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.CancelJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CancelJobResponse, _abc.Awaitable[_job_service_pb2.CancelJobResponse]]:
-        """Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already."""
+        """Requests that a job stops. Answers at once with CANCELLING, or with the final status if it has ended."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -30,27 +30,27 @@ class _PinStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PinState.Val
     PIN_STATE_UNSPECIFIED: _PinState.ValueType  # 0
     """Never sent; in a filter, every state."""
     PIN_STATE_PENDING: _PinState.ValueType  # 1
-    """Seen and quarantined; waits for a decision."""
+    """Quarantined; waits for a decision."""
     PIN_STATE_APPROVED: _PinState.ValueType  # 2
     """This definition may be called."""
     PIN_STATE_REJECTED: _PinState.ValueType  # 3
     """This definition may not be called."""
     PIN_STATE_SUPERSEDED: _PinState.ValueType  # 4
-    """A newer definition took its place; kept for the record."""
+    """Replaced by a newer definition; kept as history."""
 
 class PinState(_PinState, metaclass=_PinStateEnumTypeWrapper):
-    """What has been decided about a definition."""
+    """Decision about a definition."""
 
 PIN_STATE_UNSPECIFIED: PinState.ValueType  # 0
 """Never sent; in a filter, every state."""
 PIN_STATE_PENDING: PinState.ValueType  # 1
-"""Seen and quarantined; waits for a decision."""
+"""Quarantined; waits for a decision."""
 PIN_STATE_APPROVED: PinState.ValueType  # 2
 """This definition may be called."""
 PIN_STATE_REJECTED: PinState.ValueType  # 3
 """This definition may not be called."""
 PIN_STATE_SUPERSEDED: PinState.ValueType  # 4
-"""A newer definition took its place; kept for the record."""
+"""Replaced by a newer definition; kept as history."""
 Global___PinState: _TypeAlias = PinState  # noqa: Y015
 
 class _PinChange:
@@ -91,7 +91,7 @@ Global___PinChange: _TypeAlias = PinChange  # noqa: Y015
 
 @_typing.final
 class Pin(_message.Message):
-    """A remote definition as it was seen, and what was decided about it."""
+    """A remote definition, and the decision about it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -115,17 +115,17 @@ class Pin(_message.Message):
     tool: _builtins.str
     """The tool's full name."""
     digest: _builtins.str
-    """The digest seen. Source, tool and digest together name a pin."""
+    """Digest of the definition. Source, tool and digest together identify a pin."""
     previous_digest: _builtins.str
     """The digest approved before. Empty when there was none."""
     state: Global___PinState.ValueType
-    """What has been decided."""
+    """The decision."""
     change: Global___PinChange.ValueType
     """How it differs from what was approved."""
     diff: _builtins.str
-    """The difference to the approved definition as unified diff of both as indented JSON, keys sorted, characters that
-    show nothing escaped, a line break after each that stands in a text; at most 64 KiB. Empty when nothing was
-    approved before, and in lists unless they are asked for in FULL view.
+    """Unified diff to the approved definition, both as indented JSON with sorted keys, invisible characters escaped, and
+    long strings split at their line breaks; at most 64 KiB. Empty when nothing was approved before, and in lists
+    without FULL view.
     """
     decided_by: _builtins.str
     """Who decided; `first-use` when the source is trusted on first use. Empty while PENDING."""
@@ -134,18 +134,16 @@ class Pin(_message.Message):
     renamed_from: _builtins.str
     """The name under which the same definition was approved. Empty unless RENAMED."""
     definition_json: _builtins.bytes
-    """The definition seen, in the source's own words, as canonical JSON; untrusted. Empty when it is above 256 KiB, and
-    in lists unless they are asked for in FULL view.
+    """The definition as the source sent it, as canonical JSON; untrusted. Empty above 256 KiB, and in lists without FULL
+    view.
     """
     @_builtins.property
     def findings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What looks wrong with it: hidden characters, HTML comments, oversized text. Empty when nothing was found."""
+        """Suspicious content: hidden characters, HTML comments, oversized text. Empty when nothing was found."""
 
     @_builtins.property
     def tool_spec(self) -> _tool_pb2.ToolSpec:
-        """The tool as the catalog has it now, which may be another definition of it. Unset when the catalog has none, and in
-        lists.
-        """
+        """The tool in the catalog now, which may have another definition. Unset when the catalog has none, and in lists."""
 
     @_builtins.property
     def seen_at(self) -> _timestamp_pb2.Timestamp:

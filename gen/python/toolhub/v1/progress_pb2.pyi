@@ -19,8 +19,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Progress(_message.Message):
-    """How far a running call or job is. Of reports that follow fast only the newest is sent: of a job about ten a second,
-    fewer where many jobs run. The last one always arrives.
+    """Progress of a running call or job. If reports follow fast, only the newest is sent: about ten per second of a job,
+    fewer when many jobs run. The last one is always sent.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -34,18 +34,18 @@ class Progress(_message.Message):
     step: _builtins.float
     """Units done so far, 0 or more."""
     total: _builtins.float
-    """Units in all. Absent when unknown."""
+    """Units in total. Absent when unknown."""
     unit: _builtins.str
-    """What is being counted, such as `bytes`, `files`, `nodes`. Empty means plain steps."""
+    """The unit, such as `bytes`, `files`, `nodes`. Empty means plain steps."""
     message: _builtins.str
-    """One line for a person, redacted. Empty when the tool said nothing."""
+    """One line for a person, redacted. May be empty."""
     details_json: _builtins.bytes
-    """What else the tool says of its progress, in a form of its own: a JSON object of at most 4 KiB, such as
-    `{"file":"a.csv"}`. Empty when it says nothing else.
+    """Further details of the tool: a JSON object of at most 4 KiB in the tool's own form, such as `{"file":"a.csv"}`. May
+    be empty.
     """
     @_builtins.property
     def eta(self) -> _duration_pb2.Duration:
-        """The tool's guess of the time left. Unset when it made none."""
+        """The tool's estimate of the time left. Unset when it gave none."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
 class Chunk(_message.Message):
-    """A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks,
-    and to one that is too slow the oldest are not sent.
+    """A piece of output before the call ends. The final result is complete without chunks: a reader may drop them, and a
+    slow reader does not get the oldest.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -78,9 +78,9 @@ class Chunk(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
-    """The piece, in order within its stream, at most 256 KiB. Text is UTF-8, cut at whole characters."""
+    """The piece, in order within its stream, at most 256 KiB. Text is UTF-8, split between characters."""
     stream: _builtins.str
-    """Which output of the tool: `stdout`, `stderr`, `rows` (one JSON array a chunk). Never empty."""
+    """Which output of the tool: `stdout`, `stderr`, `rows` (one JSON array per chunk). Never empty."""
     def __init__(
         self,
         *,

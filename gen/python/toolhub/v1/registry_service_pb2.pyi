@@ -34,9 +34,9 @@ class _ToolChangeTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolCh
     TOOL_CHANGE_TYPE_ADDED: _ToolChangeType.ValueType  # 1
     """It is new."""
     TOOL_CHANGE_TYPE_CHANGED: _ToolChangeType.ValueType  # 2
-    """Its definition or state is another."""
+    """Its definition or state changed."""
     TOOL_CHANGE_TYPE_REMOVED: _ToolChangeType.ValueType  # 3
-    """It is gone."""
+    """It was removed."""
 
 class ToolChangeType(_ToolChangeType, metaclass=_ToolChangeTypeEnumTypeWrapper):
     """How one tool changed."""
@@ -46,9 +46,9 @@ TOOL_CHANGE_TYPE_UNSPECIFIED: ToolChangeType.ValueType  # 0
 TOOL_CHANGE_TYPE_ADDED: ToolChangeType.ValueType  # 1
 """It is new."""
 TOOL_CHANGE_TYPE_CHANGED: ToolChangeType.ValueType  # 2
-"""Its definition or state is another."""
+"""Its definition or state changed."""
 TOOL_CHANGE_TYPE_REMOVED: ToolChangeType.ValueType  # 3
-"""It is gone."""
+"""It was removed."""
 Global___ToolChangeType: _TypeAlias = ToolChangeType  # noqa: Y015
 
 @_typing.final
@@ -92,10 +92,10 @@ class RegisterToolResponse(_message.Message):
     TOOL_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     revision: _builtins.str
-    """The catalog from now on."""
+    """Revision of the catalog after the change."""
     @_builtins.property
     def tool(self) -> _tool_pb2.ToolSpec:
-        """The definition as kept, digest included."""
+        """The stored definition, digest included."""
 
     def __init__(
         self,
@@ -148,10 +148,10 @@ class RegisterToolsResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     revision: _builtins.str
-    """The catalog from now on."""
+    """Revision of the catalog after the change."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolSpec]:
-        """The definitions as kept, in the order given."""
+        """The stored definitions, in the order given."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class UnregisterToolResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     revision: _builtins.str
-    """The catalog from now on."""
+    """Revision of the catalog after the change."""
     def __init__(
         self,
         *,
@@ -213,7 +213,7 @@ Global___UnregisterToolResponse: _TypeAlias = UnregisterToolResponse  # noqa: Y0
 
 @_typing.final
 class RefreshSourcesRequest(_message.Message):
-    """Sources to read anew."""
+    """Sources to read again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -237,14 +237,14 @@ Global___RefreshSourcesRequest: _TypeAlias = RefreshSourcesRequest  # noqa: Y015
 
 @_typing.final
 class RefreshSourcesResponse(_message.Message):
-    """What reading gave."""
+    """Result of reading sources."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SOURCES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     revision: _builtins.str
-    """The catalog from now on."""
+    """Revision of the catalog after the change."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
         """The state of each source that was read."""
@@ -314,13 +314,13 @@ class GetSnapshotRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     view: _tool_pb2.ToolView.ValueType
-    """How much of each tool."""
+    """Which fields of each tool are sent."""
     page_size: _builtins.int
-    """How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
-    shorter than asked.
+    """Maximum number of entries. 0 means as many as fit into a message; values above 1000 mean 1000. A page may hold
+    fewer.
     """
     page_token: _builtins.str
-    """`next_page_token` of the page before. Empty means the first page."""
+    """`next_page_token` of the previous page. Empty means the first page."""
     def __init__(
         self,
         *,
@@ -450,7 +450,7 @@ class GetSnapshotResponse(_message.Message):
     revision: _builtins.str
     """Digest over all definitions: equal revisions are equal catalogs, on every replica. The same on every page."""
     next_page_token: _builtins.str
-    """Ask for the next page with it. Empty means that this was the last."""
+    """Token of the next page. Empty on the last page."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolSpec]:
         """Tools in every state, ordered by name: about 2 MiB at most; a larger tool has a page of its own."""
@@ -493,11 +493,9 @@ class ListPinsRequest(_message.Message):
     STATES_FIELD_NUMBER: _builtins.int
     VIEW_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at most, 0 to any. 0 means 100; more than 1000, or 100 in FULL view, is taken as that. A page may be
-    shorter than asked.
-    """
+    """Maximum number of entries. 0 means 100; values above 1000 mean 1000, in FULL view 100. A page may hold fewer."""
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same filters. Empty means the first page."""
+    """`next_page_token` of the previous page, with the same filters. Empty means the first page."""
     source: _builtins.str
     """Exactly this source. Empty means every one."""
     tool: _builtins.str
@@ -536,9 +534,9 @@ class ListPinsResponse(_message.Message):
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     TOTAL_SIZE_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it. Empty means that this was the last."""
+    """Token of the next page. Empty on the last page."""
     total_size: _builtins.int
-    """How many match in all, over all pages."""
+    """Number of matches over all pages."""
     @_builtins.property
     def pins(self) -> _containers.RepeatedCompositeFieldContainer[_pin_pb2.Pin]:
         """The pins of this page."""
@@ -574,11 +572,11 @@ class DecidePinRequest(_message.Message):
     tool: _builtins.str
     """The tool's full name."""
     digest: _builtins.str
-    """The digest that was looked at; the decision holds for no other."""
+    """Digest that was reviewed; the decision applies to no other."""
     decision: _approval_pb2.Decision.ValueType
-    """Yes or no. Required."""
+    """Approve or reject. Required."""
     comment: _builtins.str
-    """Why, for the audit log; control characters are taken out. Empty is allowed."""
+    """Why, for the audit log; control characters are removed. Empty is allowed."""
     def __init__(
         self,
         *,
@@ -605,10 +603,10 @@ class DecidePinResponse(_message.Message):
     PIN_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     revision: _builtins.str
-    """The catalog from now on."""
+    """Revision of the catalog after the change."""
     @_builtins.property
     def pin(self) -> _pin_pb2.Pin:
-        """The pin as it now stands, definition included."""
+        """The pin in its new state, definition included."""
 
     def __init__(
         self,
@@ -633,9 +631,9 @@ class WatchToolsRequest(_message.Message):
     KNOWN_REVISION_FIELD_NUMBER: _builtins.int
     VIEW_FIELD_NUMBER: _builtins.int
     known_revision: _builtins.str
-    """The revision the caller holds. Empty when it holds none."""
+    """The revision that the caller knows. Empty when it knows none."""
     view: _tool_pb2.ToolView.ValueType
-    """How much of each tool."""
+    """Which fields of each tool are sent."""
     def __init__(
         self,
         *,
@@ -665,7 +663,7 @@ class ToolChange(_message.Message):
     """Its full name."""
     @_builtins.property
     def tool(self) -> _tool_pb2.ToolSpec:
-        """The tool as it now stands. Unset when REMOVED."""
+        """The tool after the change. Unset when REMOVED."""
 
     def __init__(
         self,
@@ -692,10 +690,10 @@ class WatchToolsResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     RESET_FIELD_NUMBER: _builtins.int
     revision: _builtins.str
-    """The catalog from now on."""
+    """Revision of the catalog after the change."""
     reset: _builtins.bool
-    """True when changes were left out, for there were too many for one message, or when `known_revision` is not the
-    current one: read GetSnapshot again. `changes` is empty then.
+    """True when there were too many changes for one message, or `known_revision` is not the current one: call GetSnapshot
+    again. `changes` is then empty.
     """
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolChange]:

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class RegistryServiceStub:
-    """What operators use: where tools come from and what may be called. Takes the operator role.
+    """Sources of tools, and which tools may be called. Requires the operator role.
     """
 
     def __init__(self, channel):
@@ -83,17 +83,18 @@ class RegistryServiceStub:
 
 
 class RegistryServiceServicer:
-    """What operators use: where tools come from and what may be called. Takes the operator role.
+    """Sources of tools, and which tools may be called. Requires the operator role.
     """
 
     def RegisterTool(self, request, context):
-        """Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
-        and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
-        approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
-        source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
-        there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
-        the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
-        false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
+        """Adds one tool to a configured source: a tool that an MCP server can run but does not list. The configuration says
+        where the server is and which credentials it gets. The definition is stored as a pin that the caller has approved,
+        survives restarts, and is offered by every hub on the same store until it is unregistered; if the source itself
+        offers a tool of that name, the source's definition takes precedence. FAILED_PRECONDITION, saying what to
+        configure, when there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL);
+        UNAVAILABLE while the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered
+        and `upsert` is false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for
+        `core/`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,54 +108,54 @@ class RegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnregisterTool(self, request, context):
-        """Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
-        Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
+        """Removes one tool; a registered tool permanently and from every hub on the same store. NOT_FOUND when it does not
+        exist. Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RefreshSources(self, request, context):
-        """Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
-        looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+        """Reads sources again and answers when done. A failing source reports it in its status and does not affect others.
+        The hub reads its configuration of sources first: FAILED_PRECONDITION when that is invalid, and no source is read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSources(self, request, context):
-        """Every configured source and its state.
+        """Lists every configured source and its state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetSnapshot(self, request, context):
-        """The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
-        again.
+        """Returns the whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the previous page:
+        start again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPins(self, request, context):
-        """Remote definitions seen and what was decided about them, newest first.
+        """Lists remote definitions and the decisions about them, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DecidePin(self, request, context):
-        """Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
-        no error.
+        """Approves or rejects one remote definition. NOT_FOUND when that digest was never seen; repeating the same decision
+        is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchTools(self, request, context):
-        """Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
-        changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+        """Streams each change of the catalog as it happens, until the caller cancels. A slow reader gets several changes of a
+        tool as one. UNAVAILABLE when the hub shuts down: watch again with the last revision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -217,7 +218,7 @@ def add_RegistryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RegistryService:
-    """What operators use: where tools come from and what may be called. Takes the operator role.
+    """Sources of tools, and which tools may be called. Requires the operator role.
     """
 
     @staticmethod

@@ -27,91 +27,93 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RegistryServiceStub:
-    """What operators use: where tools come from and what may be called. Takes the operator role."""
+    """Sources of tools, and which tools may be called. Requires the operator role."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RegistryServiceAsyncStub: ...
     RegisterTool: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolRequest, _registry_service_pb2.RegisterToolResponse]
-    """Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
-    and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
-    approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
-    source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
-    there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
-    the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
-    false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
+    """Adds one tool to a configured source: a tool that an MCP server can run but does not list. The configuration says
+    where the server is and which credentials it gets. The definition is stored as a pin that the caller has approved,
+    survives restarts, and is offered by every hub on the same store until it is unregistered; if the source itself
+    offers a tool of that name, the source's definition takes precedence. FAILED_PRECONDITION, saying what to
+    configure, when there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL);
+    UNAVAILABLE while the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered
+    and `upsert` is false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for
+    `core/`.
     """
     RegisterTools: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolsRequest, _registry_service_pb2.RegisterToolsResponse]
     """Adds many tools, all or none."""
     UnregisterTool: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.UnregisterToolRequest, _registry_service_pb2.UnregisterToolResponse]
-    """Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
-    Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
+    """Removes one tool; a registered tool permanently and from every hub on the same store. NOT_FOUND when it does not
+    exist. Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
     """
     RefreshSources: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.RefreshSourcesRequest, _registry_service_pb2.RefreshSourcesResponse]
-    """Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
-    looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+    """Reads sources again and answers when done. A failing source reports it in its status and does not affect others.
+    The hub reads its configuration of sources first: FAILED_PRECONDITION when that is invalid, and no source is read.
     """
     ListSources: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.ListSourcesRequest, _registry_service_pb2.ListSourcesResponse]
-    """Every configured source and its state."""
+    """Lists every configured source and its state."""
     GetSnapshot: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.GetSnapshotRequest, _registry_service_pb2.GetSnapshotResponse]
-    """The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
-    again.
+    """Returns the whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the previous page:
+    start again.
     """
     ListPins: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.ListPinsRequest, _registry_service_pb2.ListPinsResponse]
-    """Remote definitions seen and what was decided about them, newest first."""
+    """Lists remote definitions and the decisions about them, newest first."""
     DecidePin: _grpc.UnaryUnaryMultiCallable[_registry_service_pb2.DecidePinRequest, _registry_service_pb2.DecidePinResponse]
-    """Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
-    no error.
+    """Approves or rejects one remote definition. NOT_FOUND when that digest was never seen; repeating the same decision
+    is not an error.
     """
     WatchTools: _grpc.UnaryStreamMultiCallable[_registry_service_pb2.WatchToolsRequest, _registry_service_pb2.WatchToolsResponse]
-    """Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
-    changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+    """Streams each change of the catalog as it happens, until the caller cancels. A slow reader gets several changes of a
+    tool as one. UNAVAILABLE when the hub shuts down: watch again with the last revision.
     """
 
 @_typing.type_check_only
 class RegistryServiceAsyncStub(RegistryServiceStub):
-    """What operators use: where tools come from and what may be called. Takes the operator role."""
+    """Sources of tools, and which tools may be called. Requires the operator role."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterTool: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolRequest, _registry_service_pb2.RegisterToolResponse]  # type: ignore[assignment]
-    """Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
-    and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
-    approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
-    source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
-    there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
-    the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
-    false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
+    """Adds one tool to a configured source: a tool that an MCP server can run but does not list. The configuration says
+    where the server is and which credentials it gets. The definition is stored as a pin that the caller has approved,
+    survives restarts, and is offered by every hub on the same store until it is unregistered; if the source itself
+    offers a tool of that name, the source's definition takes precedence. FAILED_PRECONDITION, saying what to
+    configure, when there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL);
+    UNAVAILABLE while the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered
+    and `upsert` is false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for
+    `core/`.
     """
     RegisterTools: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.RegisterToolsRequest, _registry_service_pb2.RegisterToolsResponse]  # type: ignore[assignment]
     """Adds many tools, all or none."""
     UnregisterTool: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.UnregisterToolRequest, _registry_service_pb2.UnregisterToolResponse]  # type: ignore[assignment]
-    """Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
-    Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
+    """Removes one tool; a registered tool permanently and from every hub on the same store. NOT_FOUND when it does not
+    exist. Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
     """
     RefreshSources: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.RefreshSourcesRequest, _registry_service_pb2.RefreshSourcesResponse]  # type: ignore[assignment]
-    """Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
-    looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+    """Reads sources again and answers when done. A failing source reports it in its status and does not affect others.
+    The hub reads its configuration of sources first: FAILED_PRECONDITION when that is invalid, and no source is read.
     """
     ListSources: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.ListSourcesRequest, _registry_service_pb2.ListSourcesResponse]  # type: ignore[assignment]
-    """Every configured source and its state."""
+    """Lists every configured source and its state."""
     GetSnapshot: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.GetSnapshotRequest, _registry_service_pb2.GetSnapshotResponse]  # type: ignore[assignment]
-    """The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
-    again.
+    """Returns the whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the previous page:
+    start again.
     """
     ListPins: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.ListPinsRequest, _registry_service_pb2.ListPinsResponse]  # type: ignore[assignment]
-    """Remote definitions seen and what was decided about them, newest first."""
+    """Lists remote definitions and the decisions about them, newest first."""
     DecidePin: _aio.UnaryUnaryMultiCallable[_registry_service_pb2.DecidePinRequest, _registry_service_pb2.DecidePinResponse]  # type: ignore[assignment]
-    """Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
-    no error.
+    """Approves or rejects one remote definition. NOT_FOUND when that digest was never seen; repeating the same decision
+    is not an error.
     """
     WatchTools: _aio.UnaryStreamMultiCallable[_registry_service_pb2.WatchToolsRequest, _registry_service_pb2.WatchToolsResponse]  # type: ignore[assignment]
-    """Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
-    changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+    """Streams each change of the catalog as it happens, until the caller cancels. A slow reader gets several changes of a
+    tool as one. UNAVAILABLE when the hub shuts down: watch again with the last revision.
     """
 
 class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What operators use: where tools come from and what may be called. Takes the operator role."""
+    """Sources of tools, and which tools may be called. Requires the operator role."""
 
     @_abc_1.abstractmethod
     def RegisterTool(
@@ -119,13 +121,14 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.RegisterToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.RegisterToolResponse, _abc.Awaitable[_registry_service_pb2.RegisterToolResponse]]:
-        """Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
-        and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
-        approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
-        source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
-        there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
-        the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
-        false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
+        """Adds one tool to a configured source: a tool that an MCP server can run but does not list. The configuration says
+        where the server is and which credentials it gets. The definition is stored as a pin that the caller has approved,
+        survives restarts, and is offered by every hub on the same store until it is unregistered; if the source itself
+        offers a tool of that name, the source's definition takes precedence. FAILED_PRECONDITION, saying what to
+        configure, when there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL);
+        UNAVAILABLE while the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered
+        and `upsert` is false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for
+        `core/`.
         """
 
     @_abc_1.abstractmethod
@@ -142,8 +145,8 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.UnregisterToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.UnregisterToolResponse, _abc.Awaitable[_registry_service_pb2.UnregisterToolResponse]]:
-        """Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
-        Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
+        """Removes one tool; a registered tool permanently and from every hub on the same store. NOT_FOUND when it does not
+        exist. Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
         """
 
     @_abc_1.abstractmethod
@@ -152,8 +155,8 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.RefreshSourcesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.RefreshSourcesResponse, _abc.Awaitable[_registry_service_pb2.RefreshSourcesResponse]]:
-        """Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
-        looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+        """Reads sources again and answers when done. A failing source reports it in its status and does not affect others.
+        The hub reads its configuration of sources first: FAILED_PRECONDITION when that is invalid, and no source is read.
         """
 
     @_abc_1.abstractmethod
@@ -162,7 +165,7 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.ListSourcesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.ListSourcesResponse, _abc.Awaitable[_registry_service_pb2.ListSourcesResponse]]:
-        """Every configured source and its state."""
+        """Lists every configured source and its state."""
 
     @_abc_1.abstractmethod
     def GetSnapshot(
@@ -170,8 +173,8 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.GetSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.GetSnapshotResponse, _abc.Awaitable[_registry_service_pb2.GetSnapshotResponse]]:
-        """The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
-        again.
+        """Returns the whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the previous page:
+        start again.
         """
 
     @_abc_1.abstractmethod
@@ -180,7 +183,7 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.ListPinsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.ListPinsResponse, _abc.Awaitable[_registry_service_pb2.ListPinsResponse]]:
-        """Remote definitions seen and what was decided about them, newest first."""
+        """Lists remote definitions and the decisions about them, newest first."""
 
     @_abc_1.abstractmethod
     def DecidePin(
@@ -188,8 +191,8 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.DecidePinRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_service_pb2.DecidePinResponse, _abc.Awaitable[_registry_service_pb2.DecidePinResponse]]:
-        """Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
-        no error.
+        """Approves or rejects one remote definition. NOT_FOUND when that digest was never seen; repeating the same decision
+        is not an error.
         """
 
     @_abc_1.abstractmethod
@@ -198,8 +201,8 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_service_pb2.WatchToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_registry_service_pb2.WatchToolsResponse], _abc.AsyncIterator[_registry_service_pb2.WatchToolsResponse]]:
-        """Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
-        changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+        """Streams each change of the catalog as it happens, until the caller cancels. A slow reader gets several changes of a
+        tool as one. UNAVAILABLE when the hub shuts down: watch again with the last revision.
         """
 
 def add_RegistryServiceServicer_to_server(servicer: RegistryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -41,7 +41,9 @@ class _SourceStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SourceSta
     SOURCE_STATE_DISABLED: _SourceState.ValueType  # 5
     """Switched off by configuration."""
     SOURCE_STATE_NEEDS_LOGIN: _SourceState.ValueType  # 6
-    """Its server wants a token that nobody has given: `login_commands` tells how. Tools known from before are UNAVAILABLE."""
+    """Its server requires a token that is missing: `login_commands` shows how to log in. Tools known from before are
+    UNAVAILABLE.
+    """
 
 class SourceState(_SourceState, metaclass=_SourceStateEnumTypeWrapper):
     """Whether a source could be read."""
@@ -59,7 +61,9 @@ SOURCE_STATE_PENDING: SourceState.ValueType  # 4
 SOURCE_STATE_DISABLED: SourceState.ValueType  # 5
 """Switched off by configuration."""
 SOURCE_STATE_NEEDS_LOGIN: SourceState.ValueType  # 6
-"""Its server wants a token that nobody has given: `login_commands` tells how. Tools known from before are UNAVAILABLE."""
+"""Its server requires a token that is missing: `login_commands` shows how to log in. Tools known from before are
+UNAVAILABLE.
+"""
 Global___SourceState: _TypeAlias = SourceState  # noqa: Y015
 
 class _SourceTrust:
@@ -71,11 +75,11 @@ class _SourceTrustEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SourceTru
     SOURCE_TRUST_UNSPECIFIED: _SourceTrust.ValueType  # 0
     """Never sent."""
     SOURCE_TRUST_ALWAYS: _SourceTrust.ValueType  # 1
-    """Whatever it says: the source is code that the operator trusts. It has no pins."""
+    """Always: the source is code that the operator trusts. It has no pins."""
     SOURCE_TRUST_FIRST_USE: _SourceTrust.ValueType  # 2
-    """As it is first seen; what changes or comes later waits for a decision."""
+    """When it is first seen; later changes and new tools wait for a decision."""
     SOURCE_TRUST_APPROVAL: _SourceTrust.ValueType  # 3
-    """Once a person has approved it."""
+    """After a person has approved it."""
 
 class SourceTrust(_SourceTrust, metaclass=_SourceTrustEnumTypeWrapper):
     """When a definition of a source may be called."""
@@ -83,11 +87,11 @@ class SourceTrust(_SourceTrust, metaclass=_SourceTrustEnumTypeWrapper):
 SOURCE_TRUST_UNSPECIFIED: SourceTrust.ValueType  # 0
 """Never sent."""
 SOURCE_TRUST_ALWAYS: SourceTrust.ValueType  # 1
-"""Whatever it says: the source is code that the operator trusts. It has no pins."""
+"""Always: the source is code that the operator trusts. It has no pins."""
 SOURCE_TRUST_FIRST_USE: SourceTrust.ValueType  # 2
-"""As it is first seen; what changes or comes later waits for a decision."""
+"""When it is first seen; later changes and new tools wait for a decision."""
 SOURCE_TRUST_APPROVAL: SourceTrust.ValueType  # 3
-"""Once a person has approved it."""
+"""After a person has approved it."""
 Global___SourceTrust: _TypeAlias = SourceTrust  # noqa: Y015
 
 class _BreakerState:
@@ -97,30 +101,30 @@ class _BreakerState:
 class _BreakerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BreakerState.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     BREAKER_STATE_UNSPECIFIED: _BreakerState.ValueType  # 0
-    """Nothing has been called there yet."""
+    """No call has been made yet."""
     BREAKER_STATE_CLOSED: _BreakerState.ValueType  # 1
-    """Calls are let through."""
+    """Calls are allowed."""
     BREAKER_STATE_HALF_OPEN: _BreakerState.ValueType  # 2
-    """One call is let through to see whether it is back."""
+    """One call is allowed, to test whether it works again."""
     BREAKER_STATE_OPEN: _BreakerState.ValueType  # 3
-    """Too many calls have failed: calls are refused for a while."""
+    """Too many calls have failed: calls are refused for a time."""
 
 class BreakerState(_BreakerState, metaclass=_BreakerStateEnumTypeWrapper):
-    """Whether calls are let through to a source."""
+    """Whether calls to a source are allowed."""
 
 BREAKER_STATE_UNSPECIFIED: BreakerState.ValueType  # 0
-"""Nothing has been called there yet."""
+"""No call has been made yet."""
 BREAKER_STATE_CLOSED: BreakerState.ValueType  # 1
-"""Calls are let through."""
+"""Calls are allowed."""
 BREAKER_STATE_HALF_OPEN: BreakerState.ValueType  # 2
-"""One call is let through to see whether it is back."""
+"""One call is allowed, to test whether it works again."""
 BREAKER_STATE_OPEN: BreakerState.ValueType  # 3
-"""Too many calls have failed: calls are refused for a while."""
+"""Too many calls have failed: calls are refused for a time."""
 Global___BreakerState: _TypeAlias = BreakerState  # noqa: Y015
 
 @_typing.final
 class SourceStatus(_message.Message):
-    """The state of one place tools come from."""
+    """State of one source of tools."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -143,25 +147,25 @@ class SourceStatus(_message.Message):
     source: _builtins.str
     """Its configured name, such as `github`; also the namespace of its tools."""
     kind: _tool_pb2.ToolKind.ValueType
-    """The kind of tools it gives."""
+    """The kind of its tools."""
     state: Global___SourceState.ValueType
     """Whether it could be read."""
     message: _builtins.str
     """One sentence for a person when not READY. Empty when READY; never carries a credential."""
     tools: _builtins.int
-    """Tools known from it, in any state."""
+    """Number of its tools, in any state."""
     quarantined: _builtins.int
-    """Of these, how many are QUARANTINED."""
+    """Number of its tools that are QUARANTINED."""
     endpoint: _builtins.str
-    """Where it stands, without credentials. Shown to operators only; empty for others."""
+    """Its address, without credentials. Shown to operators only; empty for others."""
     breaker: Global___BreakerState.ValueType
-    """Whether calls are let through to it, in the process that answers."""
+    """Whether calls to it are allowed, in the answering process."""
     server: _builtins.str
-    """Name and version that it gives itself; untrusted text. Shown to operators only; empty for others."""
+    """Name and version that it reports; untrusted text. Shown to operators only; empty for others."""
     protocol: _builtins.str
-    """The protocol version spoken with it, such as `2026-07-28`. Empty when it has none, or was never reached."""
+    """Protocol version in use, such as `2026-07-28`. Empty when it has none, or was never reached."""
     trust: Global___SourceTrust.ValueType
-    """When its definitions may be called."""
+    """When its tools may be called."""
     @_builtins.property
     def refreshed_at(self) -> _timestamp_pb2.Timestamp:
         """When it was last read successfully. Unset when never."""
@@ -172,19 +176,19 @@ class SourceStatus(_message.Message):
 
     @_builtins.property
     def refresh_duration(self) -> _duration_pb2.Duration:
-        """How long the last successful reading took. Unset when it was never read."""
+        """How long the last successful read took. Unset when it was never read."""
 
     @_builtins.property
     def diagnostics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its connection
-        fares, in the hub's words: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for others
-        and where there is nothing to tell.
+        """Last output of its process, oldest line first, each prefixed with `stderr: ` or `stdout: `, then the hub's
+        description of the connection: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for
+        others and when there is nothing to report.
         """
 
     @_builtins.property
     def login_commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What somebody types who wants it to be read, each line enough by itself; callers see only what they can do
-        themselves. Empty unless NEEDS_LOGIN.
+        """Commands that log in to it, each sufficient by itself; callers see only those that they can use. Empty unless
+        NEEDS_LOGIN.
         """
 
     def __init__(

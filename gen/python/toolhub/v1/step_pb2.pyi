@@ -30,19 +30,19 @@ class _StepNameEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepName.Val
     STEP_NAME_VALIDATE_INPUT: _StepName.ValueType  # 2
     """Do the arguments fit the input schema?"""
     STEP_NAME_APPLY_DEFAULTS: _StepName.ValueType  # 3
-    """What was left out is filled in by code, never by the model."""
+    """Omitted arguments get their defaults."""
     STEP_NAME_CHECK_POLICY: _StepName.ValueType  # 4
     """May this principal do this, now, with these arguments?"""
     STEP_NAME_TAKE_BUDGET: _StepName.ValueType  # 5
     """Is there time, rate, a slot, quota and a closed breaker?"""
     STEP_NAME_EXECUTE: _StepName.ValueType  # 6
-    """The adapter runs inside its budget, with its retries."""
+    """The adapter runs within its budget, with retries."""
     STEP_NAME_VALIDATE_OUTPUT: _StepName.ValueType  # 7
     """Does the result fit the output schema? Never applied to an error."""
     STEP_NAME_ATTACH_EVIDENCE: _StepName.ValueType  # 8
-    """What proves it?"""
+    """Which evidence belongs to the result?"""
     STEP_NAME_RECORD: _StepName.ValueType  # 9
-    """Audit event, metrics and trace, whatever happened before."""
+    """Writes audit event, metrics and trace, whatever happened before."""
 
 class StepName(_StepName, metaclass=_StepNameEnumTypeWrapper):
     """The nine steps of a governed call, in the order in which they always run."""
@@ -54,19 +54,19 @@ STEP_NAME_RESOLVE: StepName.ValueType  # 1
 STEP_NAME_VALIDATE_INPUT: StepName.ValueType  # 2
 """Do the arguments fit the input schema?"""
 STEP_NAME_APPLY_DEFAULTS: StepName.ValueType  # 3
-"""What was left out is filled in by code, never by the model."""
+"""Omitted arguments get their defaults."""
 STEP_NAME_CHECK_POLICY: StepName.ValueType  # 4
 """May this principal do this, now, with these arguments?"""
 STEP_NAME_TAKE_BUDGET: StepName.ValueType  # 5
 """Is there time, rate, a slot, quota and a closed breaker?"""
 STEP_NAME_EXECUTE: StepName.ValueType  # 6
-"""The adapter runs inside its budget, with its retries."""
+"""The adapter runs within its budget, with retries."""
 STEP_NAME_VALIDATE_OUTPUT: StepName.ValueType  # 7
 """Does the result fit the output schema? Never applied to an error."""
 STEP_NAME_ATTACH_EVIDENCE: StepName.ValueType  # 8
-"""What proves it?"""
+"""Which evidence belongs to the result?"""
 STEP_NAME_RECORD: StepName.ValueType  # 9
-"""Audit event, metrics and trace, whatever happened before."""
+"""Writes audit event, metrics and trace, whatever happened before."""
 Global___StepName: _TypeAlias = StepName  # noqa: Y015
 
 @_typing.final

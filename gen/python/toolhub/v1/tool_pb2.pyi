@@ -69,7 +69,7 @@ class _ToolStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolState.V
     TOOL_STATE_UNSPECIFIED: _ToolState.ValueType  # 0
     """Never sent; in a filter, every state; when registering, ACTIVE."""
     TOOL_STATE_ACTIVE: _ToolState.ValueType  # 1
-    """Callable by whom policy allows."""
+    """Callable by those whom policy allows."""
     TOOL_STATE_QUARANTINED: _ToolState.ValueType  # 2
     """The definition is new or changed and waits for a decision on its pin."""
     TOOL_STATE_UNAVAILABLE: _ToolState.ValueType  # 3
@@ -83,7 +83,7 @@ class ToolState(_ToolState, metaclass=_ToolStateEnumTypeWrapper):
 TOOL_STATE_UNSPECIFIED: ToolState.ValueType  # 0
 """Never sent; in a filter, every state; when registering, ACTIVE."""
 TOOL_STATE_ACTIVE: ToolState.ValueType  # 1
-"""Callable by whom policy allows."""
+"""Callable by those whom policy allows."""
 TOOL_STATE_QUARANTINED: ToolState.ValueType  # 2
 """The definition is new or changed and waits for a decision on its pin."""
 TOOL_STATE_UNAVAILABLE: ToolState.ValueType  # 3
@@ -101,17 +101,17 @@ class _IdempotencyModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Idemp
     IDEMPOTENCY_MODE_UNSPECIFIED: _IdempotencyMode.ValueType  # 0
     """When registering, KEYED."""
     IDEMPOTENCY_MODE_KEYED: _IdempotencyMode.ValueType  # 1
-    """Deduplicated only by a key the caller gives."""
+    """Deduplicated only by a key from the caller."""
     IDEMPOTENCY_MODE_DERIVED: _IdempotencyMode.ValueType  # 2
     """The hub derives a key from request, task, tool and arguments when the caller gives none, and passes it upstream."""
 
 class IdempotencyMode(_IdempotencyMode, metaclass=_IdempotencyModeEnumTypeWrapper):
-    """How the hub keeps a call from having its effect twice."""
+    """How the hub prevents a repeated call from having its effect twice."""
 
 IDEMPOTENCY_MODE_UNSPECIFIED: IdempotencyMode.ValueType  # 0
 """When registering, KEYED."""
 IDEMPOTENCY_MODE_KEYED: IdempotencyMode.ValueType  # 1
-"""Deduplicated only by a key the caller gives."""
+"""Deduplicated only by a key from the caller."""
 IDEMPOTENCY_MODE_DERIVED: IdempotencyMode.ValueType  # 2
 """The hub derives a key from request, task, tool and arguments when the caller gives none, and passes it upstream."""
 Global___IdempotencyMode: _TypeAlias = IdempotencyMode  # noqa: Y015
@@ -129,9 +129,9 @@ class _ArgumentRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Argument
     ARGUMENT_ROLE_PATH_WRITE: _ArgumentRole.ValueType  # 2
     """A path of the workspace to be written or deleted."""
     ARGUMENT_ROLE_URL: _ArgumentRole.ValueType  # 3
-    """A URL to be dialled."""
+    """A URL to connect to."""
     ARGUMENT_ROLE_METHOD: _ArgumentRole.ValueType  # 4
-    """The HTTP method with which the URL is dialled."""
+    """The HTTP method for the URL."""
     ARGUMENT_ROLE_COMMAND: _ArgumentRole.ValueType  # 5
     """A command: argv as an array, or one string to be split without a shell."""
     ARGUMENT_ROLE_WORKING_DIRECTORY: _ArgumentRole.ValueType  # 6
@@ -140,7 +140,7 @@ class _ArgumentRoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Argument
     """One SQL statement for the database that the argument `connection` names."""
 
 class ArgumentRole(_ArgumentRole, metaclass=_ArgumentRoleEnumTypeWrapper):
-    """What an argument means to the guards, so that policy can check it before the tool runs."""
+    """Meaning of an argument, so that policy can check it before the tool runs."""
 
 ARGUMENT_ROLE_UNSPECIFIED: ArgumentRole.ValueType  # 0
 """Refused when registering."""
@@ -149,9 +149,9 @@ ARGUMENT_ROLE_PATH_READ: ArgumentRole.ValueType  # 1
 ARGUMENT_ROLE_PATH_WRITE: ArgumentRole.ValueType  # 2
 """A path of the workspace to be written or deleted."""
 ARGUMENT_ROLE_URL: ArgumentRole.ValueType  # 3
-"""A URL to be dialled."""
+"""A URL to connect to."""
 ARGUMENT_ROLE_METHOD: ArgumentRole.ValueType  # 4
-"""The HTTP method with which the URL is dialled."""
+"""The HTTP method for the URL."""
 ARGUMENT_ROLE_COMMAND: ArgumentRole.ValueType  # 5
 """A command: argv as an array, or one string to be split without a shell."""
 ARGUMENT_ROLE_WORKING_DIRECTORY: ArgumentRole.ValueType  # 6
@@ -174,7 +174,7 @@ class _ToolViewEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolView.Val
     """Everything the caller may see."""
 
 class ToolView(_ToolView, metaclass=_ToolViewEnumTypeWrapper):
-    """How much of a definition is sent."""
+    """Which fields of a definition are sent."""
 
 TOOL_VIEW_UNSPECIFIED: ToolView.ValueType  # 0
 """The same as BASIC. GetTool, which has no view, always answers all that the caller may see."""
@@ -197,11 +197,11 @@ class CostHints(_message.Message):
     """True when Invoke answers with a job instead of a result."""
     @_builtins.property
     def latency_p50(self) -> _duration_pb2.Duration:
-        """Half of the calls are faster. Unset when unknown."""
+        """Median latency. Unset when unknown."""
 
     @_builtins.property
     def latency_p95(self) -> _duration_pb2.Duration:
-        """Nineteen of twenty calls are faster. Unset when unknown."""
+        """95th percentile of the latency. Unset when unknown."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ Global___CostHints: _TypeAlias = CostHints  # noqa: Y015
 
 @_typing.final
 class ToolAnnotations(_message.Message):
-    """How a tool behaves. A remote source's own claims may raise the risk shown here, never lower it."""
+    """How a tool behaves. Claims of a remote source can only raise the risk shown here, never lower it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -231,11 +231,11 @@ class ToolAnnotations(_message.Message):
     SUPPORTS_PROGRESS_FIELD_NUMBER: _builtins.int
     SUPPORTS_STREAMING_FIELD_NUMBER: _builtins.int
     read_only: _builtins.bool
-    """Changes nothing anywhere. False is the careful default."""
+    """Changes nothing anywhere. False when in doubt."""
     destructive: _builtins.bool
     """May delete or overwrite. Meaningless when `read_only`."""
     idempotent: _builtins.bool
-    """A second identical call changes nothing further; the hub may then retry it. False is the careful default."""
+    """A second identical call changes nothing further; the hub may then retry it. False when in doubt."""
     open_world: _builtins.bool
     """Reaches beyond the hub's own workspace: networks, people, other systems."""
     supports_progress: _builtins.bool
@@ -262,7 +262,7 @@ Global___ToolAnnotations: _TypeAlias = ToolAnnotations  # noqa: Y015
 
 @_typing.final
 class ToolLimits(_message.Message):
-    """What applies to a call when neither the caller nor policy says otherwise."""
+    """Limits of a call when neither caller nor policy sets others."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -273,10 +273,10 @@ class ToolLimits(_message.Message):
     max_retries: _builtins.int
     """Retries after the first attempt, 0 to 10, made only where a repeat is safe. When registering, unset means none."""
     max_result_bytes: _builtins.int
-    """Inline result cap in bytes; what exceeds it becomes an artifact. When registering, 0 means 1 MiB."""
+    """Maximum size of an inline result in bytes; a larger result becomes an artifact. When registering, 0 means 1 MiB."""
     max_concurrency: _builtins.int
-    """Calls at once, over all callers of one process, of the tools that share its `upstream`; the smallest of theirs
-    holds. 0 means the hub's default.
+    """Concurrent calls of all callers of one process, shared by the tools with the same `upstream`; the smallest value
+    applies. 0 means the hub's default.
     """
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
@@ -302,7 +302,7 @@ Global___ToolLimits: _TypeAlias = ToolLimits  # noqa: Y015
 
 @_typing.final
 class ToolExample(_message.Message):
-    """A call that is known to be good, for models to learn from."""
+    """An example of a valid call, for models."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -354,7 +354,7 @@ Global___GuardedArgument: _TypeAlias = GuardedArgument  # noqa: Y015
 
 @_typing.final
 class ToolSpec(_message.Message):
-    """The definition of one tool: everything a caller needs to use it and policy needs to decide on it."""
+    """Definition of one tool: everything that a caller needs to use it, and policy to decide on it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -386,9 +386,7 @@ class ToolSpec(_message.Message):
     kind: Global___ToolKind.ValueType
     """Which adapter runs it."""
     description: _builtins.str
-    """What it does, for the model. At most 16 KiB. Empty is allowed, but leaves search its name, tags and arguments
-    alone.
-    """
+    """What it does, for the model. At most 16 KiB. May be empty; search then has only name, tags and arguments."""
     input_schema_json: _builtins.bytes
     """JSON Schema (draft 2020-12 unless it says otherwise) of the arguments, at most 256 KiB. Empty in BASIC view."""
     output_schema_json: _builtins.bytes
@@ -400,7 +398,7 @@ class ToolSpec(_message.Message):
     empty or the configured source that `name` begins with.
     """
     endpoint: _builtins.str
-    """Where the adapter finds it, without credentials. Shown to operators only; empty for others."""
+    """Address of its source, without credentials. Shown to operators only; empty for others."""
     resource_id: _builtins.str
     """Its name at the source: remote tool name, workflow or the path of its webhook, prompt file. Empty means the same as
     `name`.
@@ -417,15 +415,17 @@ class ToolSpec(_message.Message):
     """Tools that name the same upstream share its breaker and concurrency limit. Empty means the tool's own."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Free words to find it by. At most 32."""
+        """Words to find it by. At most 32."""
 
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What a caller must hold, such as `read:fs`; an open set of `verb:object` words. Empty means harmless."""
+        """Capabilities that a caller needs, such as `read:fs`; an open set of `verb:object` words. Empty means that none is
+        needed.
+        """
 
     @_builtins.property
     def cost_hints(self) -> Global___CostHints:
-        """What a call is likely to cost, as far as it is known."""
+        """Likely cost of a call, if known."""
 
     @_builtins.property
     def annotations(self) -> Global___ToolAnnotations:
@@ -433,15 +433,15 @@ class ToolSpec(_message.Message):
 
     @_builtins.property
     def default_limits(self) -> Global___ToolLimits:
-        """What applies when nobody says otherwise. Unset means the hub's defaults."""
+        """Default limits. Unset means the hub's defaults."""
 
     @_builtins.property
     def examples(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolExample]:
-        """Calls known to be good, at most 16. Empty in BASIC view."""
+        """Examples of valid calls, at most 16. Empty in BASIC view."""
 
     @_builtins.property
     def guarded(self) -> _containers.RepeatedCompositeFieldContainer[Global___GuardedArgument]:
-        """Arguments the guards check. Empty when none is a path, URL or command, and in BASIC view."""
+        """Arguments that policy checks. Empty when none is a path, URL or command, and in BASIC view."""
 
     def __init__(
         self,
@@ -478,7 +478,7 @@ Global___ToolSpec: _TypeAlias = ToolSpec  # noqa: Y015
 
 @_typing.final
 class ToolFilter(_message.Message):
-    """Which tools are meant. Fields are joined by AND, entries of one field by OR, but for capabilities. Empty means all."""
+    """Selects tools. Fields are joined by AND, entries of one field by OR, except capabilities. Empty means all."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -510,7 +510,7 @@ class ToolFilter(_message.Message):
 
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___ToolState.ValueType]:
-        """Any of these states. Empty means ACTIVE and UNAVAILABLE, so that a caller learns what is merely missing."""
+        """Any of these states. Empty means ACTIVE and UNAVAILABLE, so that a caller learns which tools are only unavailable."""
 
     def __init__(
         self,

@@ -34,49 +34,57 @@ class _ExportFormat:
 class _ExportFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ExportFormat.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     EXPORT_FORMAT_UNSPECIFIED: _ExportFormat.ValueType  # 0
-    """Refused."""
+    """Not accepted in requests."""
     EXPORT_FORMAT_OPENAI: _ExportFormat.ValueType  # 1
-    """OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. A description is cut at
-    1,024 characters, by whole sentences; `core/tool.describe` answers all of it.
+    """OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. Descriptions are cut to
+    1,024 characters after a whole sentence; `core/tool.describe` returns all of it.
     """
     EXPORT_FORMAT_ANTHROPIC: _ExportFormat.ValueType  # 2
-    """Anthropic tools: `{name,description,input_schema}`. Calls name the form in `ToolIntent.args_form`."""
+    """Anthropic tools: `{name,description,input_schema}`. Calls set `ToolIntent.args_form`."""
     EXPORT_FORMAT_MCP: _ExportFormat.ValueType  # 3
-    """MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls name the form, as above."""
+    """MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls set `ToolIntent.args_form`."""
     EXPORT_FORMAT_PYTHON_STUBS: _ExportFormat.ValueType  # 4
-    """Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone."""
+    """Python stubs of the functions that programs of core/program.run can call, in `text`; each page is complete by
+    itself.
+    """
     EXPORT_FORMAT_TYPESCRIPT: _ExportFormat.ValueType  # 5
     """The same functions as declarations in TypeScript, in `text`."""
     EXPORT_FORMAT_OPENAI_STRICT: _ExportFormat.ValueType  # 6
-    """OPENAI with `"strict": true`: every property is required, null stands for what is left out, nothing else is allowed.
-    Calls name the form in `ToolIntent.args_form`. Not for a face.
+    """OPENAI with `"strict": true`: every property is required, null means omitted, no further properties are allowed.
+    Calls set `ToolIntent.args_form`. Not for a face.
     """
     EXPORT_FORMAT_GEMINI: _ExportFormat.ValueType  # 7
-    """Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. As the one before."""
+    """Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. Calls set
+    `ToolIntent.args_form`. Not for a face.
+    """
 
 class ExportFormat(_ExportFormat, metaclass=_ExportFormatEnumTypeWrapper):
-    """Whose form of tool definition."""
+    """Format of exported tool definitions."""
 
 EXPORT_FORMAT_UNSPECIFIED: ExportFormat.ValueType  # 0
-"""Refused."""
+"""Not accepted in requests."""
 EXPORT_FORMAT_OPENAI: ExportFormat.ValueType  # 1
-"""OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. A description is cut at
-1,024 characters, by whole sentences; `core/tool.describe` answers all of it.
+"""OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. Descriptions are cut to
+1,024 characters after a whole sentence; `core/tool.describe` returns all of it.
 """
 EXPORT_FORMAT_ANTHROPIC: ExportFormat.ValueType  # 2
-"""Anthropic tools: `{name,description,input_schema}`. Calls name the form in `ToolIntent.args_form`."""
+"""Anthropic tools: `{name,description,input_schema}`. Calls set `ToolIntent.args_form`."""
 EXPORT_FORMAT_MCP: ExportFormat.ValueType  # 3
-"""MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls name the form, as above."""
+"""MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls set `ToolIntent.args_form`."""
 EXPORT_FORMAT_PYTHON_STUBS: ExportFormat.ValueType  # 4
-"""Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone."""
+"""Python stubs of the functions that programs of core/program.run can call, in `text`; each page is complete by
+itself.
+"""
 EXPORT_FORMAT_TYPESCRIPT: ExportFormat.ValueType  # 5
 """The same functions as declarations in TypeScript, in `text`."""
 EXPORT_FORMAT_OPENAI_STRICT: ExportFormat.ValueType  # 6
-"""OPENAI with `"strict": true`: every property is required, null stands for what is left out, nothing else is allowed.
-Calls name the form in `ToolIntent.args_form`. Not for a face.
+"""OPENAI with `"strict": true`: every property is required, null means omitted, no further properties are allowed.
+Calls set `ToolIntent.args_form`. Not for a face.
 """
 EXPORT_FORMAT_GEMINI: ExportFormat.ValueType  # 7
-"""Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. As the one before."""
+"""Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. Calls set
+`ToolIntent.args_form`. Not for a face.
+"""
 Global___ExportFormat: _TypeAlias = ExportFormat  # noqa: Y015
 
 @_typing.final
@@ -90,14 +98,14 @@ class ListToolsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     VIEW_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked."""
+    """Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer."""
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same filters. Empty means the first page."""
+    """`next_page_token` of the previous page, with the same filters. Empty means the first page."""
     view: _tool_pb2.ToolView.ValueType
-    """How much of each."""
+    """Which fields of each tool are sent."""
     @_builtins.property
     def filter(self) -> _tool_pb2.ToolFilter:
-        """Which ones. Unset means every ACTIVE or UNAVAILABLE one."""
+        """Which tools. Unset means every ACTIVE or UNAVAILABLE one."""
 
     def __init__(
         self,
@@ -128,22 +136,22 @@ class ListToolsResponse(_message.Message):
     DENIED_SIZE_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it. Empty means that this was the last."""
+    """Token of the next page. Empty on the last page."""
     total_size: _builtins.int
-    """How many match in all, over all pages."""
+    """Number of matches over all pages."""
     denied_size: _builtins.int
-    """How many more match but are denied to the caller, who may not call them whatever the arguments. Absent for callers
-    without the operator role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
+    """Number of further matches that the caller may not call with any arguments. Absent for callers without the operator
+    role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
     """
     revision: _builtins.str
-    """The catalog this page was read from; another revision on a later page means that the list changed meanwhile."""
+    """Revision of the catalog; a different one on a later page means that the list has changed."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolSpec]:
         """The tools of this page, about 2 MiB at most; a larger tool has a page of its own."""
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
-        """Every source that is neither READY nor DISABLED and could have held a match."""
+        """Every source that could hold a match and is neither READY nor DISABLED."""
 
     def __init__(
         self,
@@ -177,16 +185,16 @@ class SearchToolsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     VIEW_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    """Words in any language, or part of a name. Empty: every match of the filter, ordered by name."""
+    """Words in any language, or part of a name. Empty means every match of the filter, ordered by name."""
     page_size: _builtins.int
-    """How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked."""
+    """Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer."""
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same filters. Empty means the first page."""
+    """`next_page_token` of the previous page, with the same filters. Empty means the first page."""
     view: _tool_pb2.ToolView.ValueType
-    """How much of each."""
+    """Which fields of each tool are sent."""
     @_builtins.property
     def filter(self) -> _tool_pb2.ToolFilter:
-        """Which ones to search. Unset means every ACTIVE or UNAVAILABLE one."""
+        """Which tools to search. Unset means every ACTIVE or UNAVAILABLE one."""
 
     def __init__(
         self,
@@ -217,7 +225,7 @@ class SearchHit(_message.Message):
     MATCHED_TERMS_FIELD_NUMBER: _builtins.int
     REASONS_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """How well it matches, above 0; comparable within one answer only. 0 when the query was empty."""
+    """Score of the match, above 0; comparable within one answer only. 0 when the query was empty."""
     @_builtins.property
     def tool(self) -> _tool_pb2.ToolSpec:
         """The tool."""
@@ -234,7 +242,7 @@ class SearchHit(_message.Message):
 
     @_builtins.property
     def reasons(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchReason]:
-        """Why it stands where it does: at most 12, `meaning` first, then the weightiest. Empty when the query was empty."""
+        """Reasons for its rank: at most 12, `meaning` first, then by weight. Empty when the query was empty."""
 
     def __init__(
         self,
@@ -255,7 +263,7 @@ Global___SearchHit: _TypeAlias = SearchHit  # noqa: Y015
 
 @_typing.final
 class SearchReason(_message.Message):
-    """One ground for a hit."""
+    """One reason for a hit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -266,17 +274,17 @@ class SearchReason(_message.Message):
     RANK_FIELD_NUMBER: _builtins.int
     FOUND_FIELD_NUMBER: _builtins.int
     part: _builtins.str
-    """What spoke for it: `words` (a word of the query occurs in the tool), `related` (a word of like meaning does),
-    `usage` (a word of past purposes, of the caller's own successful calls of it) or `meaning` (the embedder).
+    """`words` (a word of the query occurs in the tool), `related` (a word of similar meaning occurs), `usage` (a word
+    occurs in the purpose of the caller's earlier successful calls) or `meaning` (the embedder).
     """
     word: _builtins.str
-    """The word of the query, as it was written, lower case. Empty for `meaning`."""
+    """The word of the query, in lower case. Empty for `meaning`."""
     score: _builtins.float
-    """Its share of the ranking by words. 0 for `meaning`."""
+    """Its share of the score by words. 0 for `meaning`."""
     rank: _builtins.int
-    """Its place in the ranking by meaning, from 1. 0 for the others."""
+    """Its rank by meaning, from 1. 0 for the others."""
     found: _builtins.str
-    """The word of the tool that stands for `word`, lower case. Empty for `usage` and `meaning`."""
+    """The word of the tool that matches `word`, in lower case. Empty for `usage` and `meaning`."""
     @_builtins.property
     def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The fields of the tool it was found in, as in `matched_fields`. Empty for `meaning`."""
@@ -313,14 +321,14 @@ class SearchToolsResponse(_message.Message):
     RANKED_BY_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Ask for the next page with it. Empty means that this was the last."""
+    """Token of the next page. Empty on the last page."""
     total_size: _builtins.int
-    """How many match in all, over all pages."""
+    """Number of matches over all pages."""
     revision: _builtins.str
-    """The catalog that was searched."""
+    """Revision of the catalog that was searched."""
     note: _builtins.str
-    """What the ranking lacks: tools that came many at once and cannot be found yet, or the say of meaning where an
-    embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty otherwise.
+    """What the ranking lacks: newly added tools that are not indexed yet, or embeddings if an embedder is configured,
+    such as `412 of 3,000 tools are not embedded yet`. Otherwise empty.
     """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___SearchHit]:
@@ -328,11 +336,11 @@ class SearchToolsResponse(_message.Message):
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
-        """Every source that is neither READY nor DISABLED and could have held a match."""
+        """Every source that could hold a match and is neither READY nor DISABLED."""
 
     @_builtins.property
     def ranked_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the ranking is made of: `words`, `usage`, `meaning`, as far as each had a say. Empty when the query was empty."""
+        """What contributed to the ranking: `words`, `usage`, `meaning`. Empty when the query was empty."""
 
     def __init__(
         self,
@@ -409,12 +417,12 @@ class ToolServiceWatchToolsRequest(_message.Message):
     VIEW_FIELD_NUMBER: _builtins.int
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     view: _tool_pb2.ToolView.ValueType
-    """How much of each."""
+    """Which fields of each tool are sent."""
     resume_token: _builtins.str
-    """`resume_token` of the last message seen, with the same filter. Empty: the first message says `reset`."""
+    """`resume_token` of the last message seen, with the same filter. Empty: the first message has `reset` set."""
     @_builtins.property
     def filter(self) -> _tool_pb2.ToolFilter:
-        """Which ones. Unset means every ACTIVE or UNAVAILABLE one."""
+        """Which tools. Unset means every ACTIVE or UNAVAILABLE one."""
 
     def __init__(
         self,
@@ -433,7 +441,7 @@ Global___ToolServiceWatchToolsRequest: _TypeAlias = ToolServiceWatchToolsRequest
 
 @_typing.final
 class ToolServiceWatchToolsResponse(_message.Message):
-    """What has changed for the caller since the message before."""
+    """What has changed for the caller since the previous message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -442,17 +450,17 @@ class ToolServiceWatchToolsResponse(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     reset: _builtins.bool
-    """True when something may have changed that is not told: after another token than the current one, when policy has
-    changed, or when changes were too many. List the tools again; `changes` is empty then.
+    """True when there may be changes that are not listed: after an outdated token, when policy has changed, or when there
+    were too many changes. List the tools again; `changes` is then empty.
     """
     resume_token: _builtins.str
-    """Where a watch that is opened again goes on."""
+    """Token to resume the watch after a reconnect."""
     revision: _builtins.str
-    """The catalog from now on."""
+    """Revision of the catalog after the change."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[_registry_service_pb2.ToolChange]:
         """What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may
-        see from now on is ADDED.
+        now see is ADDED.
         """
 
     def __init__(
@@ -473,7 +481,7 @@ Global___ToolServiceWatchToolsResponse: _TypeAlias = ToolServiceWatchToolsRespon
 
 @_typing.final
 class ExportToolsRequest(_message.Message):
-    """Asks for tools in a model's form."""
+    """Asks for tools in a format."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -482,16 +490,16 @@ class ExportToolsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     format: Global___ExportFormat.ValueType
-    """Which form."""
+    """The format."""
     page_size: _builtins.int
-    """How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
-    shorter than asked.
+    """Maximum number of entries. 0 means as many as fit into a message; values above 1000 mean 1000. A page may hold
+    fewer.
     """
     page_token: _builtins.str
-    """`next_page_token` of the page before, with the same format and filter. Empty means the first page."""
+    """`next_page_token` of the previous page, with the same format and filter. Empty means the first page."""
     @_builtins.property
     def filter(self) -> _tool_pb2.ToolFilter:
-        """Which tools. Unset means every ACTIVE one the caller's policy could allow."""
+        """Which tools. Unset means every ACTIVE one that policy could allow the caller."""
 
     def __init__(
         self,
@@ -511,7 +519,7 @@ Global___ExportToolsRequest: _TypeAlias = ExportToolsRequest  # noqa: Y015
 
 @_typing.final
 class ExportToolsResponse(_message.Message):
-    """One page of tools in a model's form."""
+    """One page of exported tools."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -544,25 +552,25 @@ class ExportToolsResponse(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     tools_json: _builtins.bytes
     """A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
-    own. Empty array in a format that is a text.
+    own. An empty array in text formats.
     """
     total_size: _builtins.int
-    """How many match in all, over all pages."""
+    """Number of matches over all pages."""
     revision: _builtins.str
-    """The catalog that was exported; another revision on a later page means that it changed meanwhile."""
+    """Revision of the exported catalog; a different one on a later page means that it has changed."""
     next_page_token: _builtins.str
-    """Ask for the next page with it. Empty means that this was the last."""
+    """Token of the next page. Empty on the last page."""
     text: _builtins.str
     """The tools of this page as PYTHON_STUBS or TYPESCRIPT, ordered by name. Empty in the other formats."""
     @_builtins.property
     def names(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`; in
-        a format that is a text `core.fs_readText`.
+        """Maps each exported name of this page to the tool's full name: `core__fs_readText` to `core/fs.readText`; in text
+        formats `core.fs_readText`.
         """
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[_source_pb2.SourceStatus]:
-        """Every source that is neither READY nor DISABLED and could have held a match."""
+        """Every source that could hold a match and is neither READY nor DISABLED."""
 
     def __init__(
         self,
@@ -596,22 +604,22 @@ class InvokeRequest(_message.Message):
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     RESULT_ENCODING_FIELD_NUMBER: _builtins.int
     mode: _call_pb2.InvokeMode.ValueType
-    """Do it, or only say what would be done."""
+    """Execute the call, or only plan it."""
     plan_digest: _builtins.str
-    """Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-    DRY_RUN.
+    """Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+    Ignored in DRY_RUN.
     """
     approval_id: _builtins.str
-    """A granted approval, to be used up by this call. Empty when the caller has none."""
+    """An approved approval, which is used up by this call. Empty when the caller has none."""
     result_encoding: _call_pb2.ResultEncoding.ValueType
-    """How the answer's JSON travels."""
+    """Encoding of the JSON in the answer."""
     @_builtins.property
     def intent(self) -> _call_pb2.ToolIntent:
-        """What to do. Required."""
+        """The tool and its arguments. Required."""
 
     @_builtins.property
     def context(self) -> _call_pb2.ExecContext:
-        """The circumstances. Unset means all defaults."""
+        """Context of the call. Unset means all defaults."""
 
     def __init__(
         self,
@@ -641,11 +649,11 @@ class InvokeResponse(_message.Message):
     PLAN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def result(self) -> _result_pb2.ToolResult:
-        """What came of it."""
+        """The result."""
 
     @_builtins.property
     def plan(self) -> _plan_pb2.Plan:
-        """What would be done."""
+        """The plan."""
 
     def __init__(
         self,
@@ -665,7 +673,7 @@ Global___InvokeResponse: _TypeAlias = InvokeResponse  # noqa: Y015
 
 @_typing.final
 class InvokeStreamRequest(_message.Message):
-    """One call whose events are wanted. The fields are those of InvokeRequest."""
+    """One call with events. The fields are those of InvokeRequest."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -676,22 +684,22 @@ class InvokeStreamRequest(_message.Message):
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     RESULT_ENCODING_FIELD_NUMBER: _builtins.int
     mode: _call_pb2.InvokeMode.ValueType
-    """Do it, or only say what would be done."""
+    """Execute the call, or only plan it."""
     plan_digest: _builtins.str
-    """Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-    DRY_RUN.
+    """Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+    Ignored in DRY_RUN.
     """
     approval_id: _builtins.str
-    """A granted approval, to be used up by this call. Empty when the caller has none."""
+    """An approved approval, which is used up by this call. Empty when the caller has none."""
     result_encoding: _call_pb2.ResultEncoding.ValueType
-    """How the answer's JSON travels."""
+    """Encoding of the JSON in the answer."""
     @_builtins.property
     def intent(self) -> _call_pb2.ToolIntent:
-        """What to do. Required."""
+        """The tool and its arguments. Required."""
 
     @_builtins.property
     def context(self) -> _call_pb2.ExecContext:
-        """The circumstances. Unset means all defaults."""
+        """Context of the call. Unset means all defaults."""
 
     def __init__(
         self,
@@ -723,7 +731,7 @@ class InvokeStreamResponse(_message.Message):
     PLAN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def progress(self) -> _progress_pb2.Progress:
-        """How far it is."""
+        """Progress."""
 
     @_builtins.property
     def chunk(self) -> _progress_pb2.Chunk:
@@ -731,11 +739,11 @@ class InvokeStreamResponse(_message.Message):
 
     @_builtins.property
     def result(self) -> _result_pb2.ToolResult:
-        """What came of it."""
+        """The result."""
 
     @_builtins.property
     def plan(self) -> _plan_pb2.Plan:
-        """What would be done."""
+        """The plan."""
 
     def __init__(
         self,
@@ -769,26 +777,26 @@ class SessionCall(_message.Message):
     RESULT_ENCODING_FIELD_NUMBER: _builtins.int
     CALL_ID_FIELD_NUMBER: _builtins.int
     mode: _call_pb2.InvokeMode.ValueType
-    """Do it, or only say what would be done."""
+    """Execute the call, or only plan it."""
     plan_digest: _builtins.str
-    """Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-    DRY_RUN.
+    """Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+    Ignored in DRY_RUN.
     """
     approval_id: _builtins.str
-    """A granted approval, to be used up by this call. Empty when the caller has none."""
+    """An approved approval, which is used up by this call. Empty when the caller has none."""
     result_encoding: _call_pb2.ResultEncoding.ValueType
-    """How the answer's JSON travels."""
+    """Encoding of the JSON in the answer."""
     call_id: _builtins.str
-    """The caller's name for it, unique among the calls in flight. A call that takes a name in flight is refused with
-    INVALID_INPUT in an event without a name, whose `details.call_id` says which: the call in flight goes on.
+    """Id of the call, chosen by the caller and unique among the calls in flight. A call with an id in flight is refused
+    with INVALID_INPUT in an event without id, whose `details.call_id` names it; the call in flight continues.
     """
     @_builtins.property
     def intent(self) -> _call_pb2.ToolIntent:
-        """What to do. Required."""
+        """The tool and its arguments. Required."""
 
     @_builtins.property
     def context(self) -> _call_pb2.ExecContext:
-        """The circumstances. Unset means all defaults."""
+        """Context of the call. Unset means all defaults."""
 
     def __init__(
         self,
@@ -811,7 +819,7 @@ Global___SessionCall: _TypeAlias = SessionCall  # noqa: Y015
 
 @_typing.final
 class InvokeSessionRequest(_message.Message):
-    """Calls to start and calls to cancel."""
+    """Calls to start, and calls to cancel."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -819,7 +827,7 @@ class InvokeSessionRequest(_message.Message):
     CANCEL_CALL_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionCall]:
-        """Started in this order; they run at the same time."""
+        """Started in this order; they run concurrently."""
 
     @_builtins.property
     def cancel_call_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -851,10 +859,10 @@ class SessionEvent(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     call_id: _builtins.str
-    """Which call. Empty for the refusal of a call whose name was that of a call in flight."""
+    """Id of the call. Empty when a call was refused because its id was in flight."""
     @_builtins.property
     def progress(self) -> _progress_pb2.Progress:
-        """How far it is."""
+        """Progress."""
 
     @_builtins.property
     def chunk(self) -> _progress_pb2.Chunk:
@@ -862,11 +870,11 @@ class SessionEvent(_message.Message):
 
     @_builtins.property
     def result(self) -> _result_pb2.ToolResult:
-        """What came of it."""
+        """The result."""
 
     @_builtins.property
     def plan(self) -> _plan_pb2.Plan:
-        """What would be done."""
+        """The plan."""
 
     def __init__(
         self,
@@ -889,14 +897,14 @@ Global___SessionEvent: _TypeAlias = SessionEvent  # noqa: Y015
 
 @_typing.final
 class InvokeSessionResponse(_message.Message):
-    """What has happened since the message before."""
+    """What has happened since the previous message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionEvent]:
-        """At least one; of one call in order, of several calls mixed."""
+        """At least one; in order within a call, interleaved between calls."""
 
     def __init__(
         self,
@@ -913,13 +921,13 @@ Global___InvokeSessionResponse: _TypeAlias = InvokeSessionResponse  # noqa: Y015
 
 @_typing.final
 class GetServerInfoRequest(_message.Message):
-    """Asks what the hub is."""
+    """Asks for information about the hub."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STORAGE_FIELD_NUMBER: _builtins.int
     storage: _builtins.bool
-    """Whether to add up what the caller stores, which reads the stores: `storage` of the answer. Default: false."""
+    """Whether to compute `storage` of the answer, which reads the stores. Default: false."""
     def __init__(
         self,
         *,
@@ -935,7 +943,7 @@ Global___GetServerInfoRequest: _TypeAlias = GetServerInfoRequest  # noqa: Y015
 
 @_typing.final
 class GetServerInfoResponse(_message.Message):
-    """What the hub is."""
+    """Information about the hub and the caller."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -948,8 +956,8 @@ class GetServerInfoResponse(_message.Message):
     principal: _builtins.str
     """The verified caller."""
     tenant: _builtins.str
-    """The tenant that it belongs to: by the policy, or, where that declares none, as its credential says. `-`: the policy
-    declares tenants, and it is of none. Empty where there are none, and for a principal of the whole hub.
+    """The caller's tenant: by the policy, or by its credential if the policy declares no tenants. `-` when the policy
+    declares tenants and the caller has none. Empty without tenants, and for a principal of the whole hub.
     """
     @_builtins.property
     def server(self) -> Global___ServerInfo:
@@ -957,16 +965,16 @@ class GetServerInfoResponse(_message.Message):
 
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What the caller may use: `agent`, `operator`, `approver`, `auditor`."""
+        """The caller's roles: `agent`, `operator`, `approver`, `auditor`."""
 
     @_builtins.property
     def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The groups that its token names, sorted. Empty for other credentials."""
+        """Groups of the caller's token, sorted. Empty for other credentials."""
 
     @_builtins.property
     def storage(self) -> _containers.RepeatedCompositeFieldContainer[Global___StorageUse]:
-        """What it stores, and how much it may: one entry for each of its own bounds, then those of its tenant. Empty unless
-        the request asks for it.
+        """What the caller stores, and its limits: one entry for each of its own limits, then those of its tenant. Empty
+        unless requested.
         """
 
     def __init__(
@@ -989,8 +997,8 @@ Global___GetServerInfoResponse: _TypeAlias = GetServerInfoResponse  # noqa: Y015
 
 @_typing.final
 class StorageUse(_message.Message):
-    """What a caller, or its tenant, uses of one bound of bytes. Beyond the bound a call that would store something is
-    refused with BUDGET_EXCEEDED.
+    """What a caller or its tenant uses of one storage limit. Beyond the limit, a call that would store something is refused
+    with BUDGET_EXCEEDED.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1006,13 +1014,13 @@ class StorageUse(_message.Message):
     used_bytes: _builtins.int
     """Bytes stored now, 0 or more. Files count in whole blocks of 4 KiB; what programs write counts within seconds."""
     soft_bytes: _builtins.int
-    """Bytes from which on results, logs and `toolhub auth whoami` report the use."""
+    """Threshold in bytes above which results, logs and `toolhub auth whoami` report the use."""
     max_bytes: _builtins.int
-    """Bytes beyond which nothing more is stored."""
+    """Limit in bytes; nothing more is stored beyond it."""
     limit: _builtins.str
     """The setting of the hub, or the key of its policy, that defines `max_bytes`, such as `workspace.quota_bytes`."""
     tenant: _builtins.str
-    """The tenant whose principals have this bound together; empty: it is the caller's own."""
+    """The tenant whose principals share this limit. Empty when it is the caller's own."""
     def __init__(
         self,
         *,
@@ -1033,7 +1041,7 @@ Global___StorageUse: _TypeAlias = StorageUse  # noqa: Y015
 
 @_typing.final
 class ServerInfo(_message.Message):
-    """A hub, as configured; every process of it says the same."""
+    """A hub as configured; the same from every process of it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1048,24 +1056,23 @@ class ServerInfo(_message.Message):
     contract: _builtins.str
     """Package of the contract: `toolhub.v1`."""
     contract_digest: _builtins.str
-    """SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means
-    only that one of the two knows more: the contract grows and never changes.
+    """SHA-256 over the descriptors of the contract, 64 lower-case hex digits. A difference to the client's own means only
+    that one of the two is newer: the contract only grows.
     """
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
-        (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`,
-        `tools.watch` (WatchTools);
-        and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
+        """Names of optional features, sorted; clients ignore unknown ones: `jobs.history` (WatchJobRequest.from_first),
+        `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`, `tools.watch` (WatchTools); and by
+        configuration: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
         """
 
     @_builtins.property
     def limits(self) -> Global___ServerLimits:
-        """What it takes."""
+        """Its limits."""
 
     @_builtins.property
     def entrances(self) -> _containers.RepeatedCompositeFieldContainer[Global___Entrance]:
-        """Ways in that lead to the same tools and the same policy."""
+        """Endpoints for the same tools and the same policy."""
 
     def __init__(
         self,
@@ -1087,7 +1094,7 @@ Global___ServerInfo: _TypeAlias = ServerInfo  # noqa: Y015
 
 @_typing.final
 class Entrance(_message.Message):
-    """One way into a hub."""
+    """One endpoint of a hub."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1115,7 +1122,7 @@ Global___Entrance: _TypeAlias = Entrance  # noqa: Y015
 
 @_typing.final
 class ServerLimits(_message.Message):
-    """Bounds that a caller may run into. What policy allows a caller may be less."""
+    """Limits of the hub. Policy may allow a caller less."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1132,19 +1139,19 @@ class ServerLimits(_message.Message):
     IDEMPOTENCY_TTL_FIELD_NUMBER: _builtins.int
     PLAN_TTL_FIELD_NUMBER: _builtins.int
     max_request_bytes: _builtins.int
-    """Of one request message."""
+    """Bytes of one request message."""
     max_args_bytes: _builtins.int
-    """Of the arguments of one call, references to artifacts resolved."""
+    """Bytes of the arguments of one call, with references to artifacts resolved."""
     max_args_depth: _builtins.int
     """Levels of nesting in arguments."""
     max_page_size: _builtins.int
     """Entries of a page."""
     max_session_calls: _builtins.int
-    """Calls at once in one session."""
+    """Concurrent calls in one session."""
     max_artifact_bytes: _builtins.int
     """Size of one artifact."""
     artifact_quota_bytes: _builtins.int
-    """What one principal may own in artifacts."""
+    """Total bytes of artifacts of one principal."""
     @_builtins.property
     def max_call_timeout(self) -> _duration_pb2.Duration:
         """Longest time of a call."""
@@ -1155,15 +1162,15 @@ class ServerLimits(_message.Message):
 
     @_builtins.property
     def default_job_timeout(self) -> _duration_pb2.Duration:
-        """Time of a job whose call names none."""
+        """Time of a job whose call sets none."""
 
     @_builtins.property
     def idempotency_ttl(self) -> _duration_pb2.Duration:
-        """How long an idempotency key is remembered."""
+        """How long an idempotency key is kept."""
 
     @_builtins.property
     def plan_ttl(self) -> _duration_pb2.Duration:
-        """How long a plan can be committed."""
+        """How long a plan can be executed."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ToolServiceStub:
-    """What agents use: find tools and call them. Identity comes from the credential of the channel or call.
+    """Finding tools and calling them. The caller's identity comes from the credential of channel or call.
     """
 
     def __init__(self, channel):
@@ -83,57 +83,57 @@ class ToolServiceStub:
 
 
 class ToolServiceServicer:
-    """What agents use: find tools and call them. Identity comes from the credential of the channel or call.
+    """Finding tools and calling them. The caller's identity comes from the credential of channel or call.
     """
 
     def ListTools(self, request, context):
-        """Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
+        """Lists the tools that policy could allow the caller. An empty page without sources means that there are none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchTools(self, request, context):
-        """Finds tools by words and filters, best first, among those the caller's policy could allow.
+        """Finds tools by words and filters, best first, among those that policy could allow the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTool(self, request, context):
-        """One tool by name. NOT_FOUND when there is none, or when the caller may not know of it.
+        """Returns one tool by name. NOT_FOUND when it does not exist, or the caller may not see it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchTools(self, request, context):
-        """Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
-        Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+        """Streams each change of what ListTools shows, until the caller cancels; the first message is sent at once. Several
+        changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportTools(self, request, context):
-        """Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
-        names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
-        filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
+        """Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
+        the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
+        all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Invoke(self, request, context):
-        """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
-        entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+        """Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
+        `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InvokeStream(self, request, context):
-        """The same call, with progress and chunks as they happen; the last message is always a result or a plan.
+        """Makes one call and streams progress and chunks as they happen; the last message is always a result or a plan.
         Cancelling the RPC cancels the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -141,15 +141,15 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InvokeSession(self, request_iterator, context):
-        """Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
-        the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
+        """Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
+        the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """What this hub is, may and takes, and who the caller is to it. For every role.
+        """Returns version, features and limits of the hub, and the identity of the caller. For every role.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -212,7 +212,7 @@ def add_ToolServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ToolService:
-    """What agents use: find tools and call them. Identity comes from the credential of the channel or call.
+    """Finding tools and calling them. The caller's identity comes from the credential of channel or call.
     """
 
     @staticmethod

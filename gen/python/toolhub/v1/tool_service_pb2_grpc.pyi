@@ -27,79 +27,79 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ToolServiceStub:
-    """What agents use: find tools and call them. Identity comes from the credential of the channel or call."""
+    """Finding tools and calling them. The caller's identity comes from the credential of channel or call."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ToolServiceAsyncStub: ...
     ListTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.ListToolsRequest, _tool_service_pb2.ListToolsResponse]
-    """Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you."""
+    """Lists the tools that policy could allow the caller. An empty page without sources means that there are none."""
     SearchTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]
-    """Finds tools by words and filters, best first, among those the caller's policy could allow."""
+    """Finds tools by words and filters, best first, among those that policy could allow the caller."""
     GetTool: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]
-    """One tool by name. NOT_FOUND when there is none, or when the caller may not know of it."""
+    """Returns one tool by name. NOT_FOUND when it does not exist, or the caller may not see it."""
     WatchTools: _grpc.UnaryStreamMultiCallable[_tool_service_pb2.ToolServiceWatchToolsRequest, _tool_service_pb2.ToolServiceWatchToolsResponse]
-    """Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
-    Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+    """Streams each change of what ListTools shows, until the caller cancels; the first message is sent at once. Several
+    changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
     """
     ExportTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.ExportToolsRequest, _tool_service_pb2.ExportToolsResponse]
-    """Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
-    names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
-    filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
+    """Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
+    the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
+    all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
     """
     Invoke: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.InvokeRequest, _tool_service_pb2.InvokeResponse]
-    """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
-    entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+    """Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
+    `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
     """
     InvokeStream: _grpc.UnaryStreamMultiCallable[_tool_service_pb2.InvokeStreamRequest, _tool_service_pb2.InvokeStreamResponse]
-    """The same call, with progress and chunks as they happen; the last message is always a result or a plan.
+    """Makes one call and streams progress and chunks as they happen; the last message is always a result or a plan.
     Cancelling the RPC cancels the call.
     """
     InvokeSession: _grpc.StreamStreamMultiCallable[_tool_service_pb2.InvokeSessionRequest, _tool_service_pb2.InvokeSessionResponse]
-    """Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
-    the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
+    """Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
+    the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
     """
     GetServerInfo: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.GetServerInfoRequest, _tool_service_pb2.GetServerInfoResponse]
-    """What this hub is, may and takes, and who the caller is to it. For every role."""
+    """Returns version, features and limits of the hub, and the identity of the caller. For every role."""
 
 @_typing.type_check_only
 class ToolServiceAsyncStub(ToolServiceStub):
-    """What agents use: find tools and call them. Identity comes from the credential of the channel or call."""
+    """Finding tools and calling them. The caller's identity comes from the credential of channel or call."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ListToolsRequest, _tool_service_pb2.ListToolsResponse]  # type: ignore[assignment]
-    """Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you."""
+    """Lists the tools that policy could allow the caller. An empty page without sources means that there are none."""
     SearchTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]  # type: ignore[assignment]
-    """Finds tools by words and filters, best first, among those the caller's policy could allow."""
+    """Finds tools by words and filters, best first, among those that policy could allow the caller."""
     GetTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]  # type: ignore[assignment]
-    """One tool by name. NOT_FOUND when there is none, or when the caller may not know of it."""
+    """Returns one tool by name. NOT_FOUND when it does not exist, or the caller may not see it."""
     WatchTools: _aio.UnaryStreamMultiCallable[_tool_service_pb2.ToolServiceWatchToolsRequest, _tool_service_pb2.ToolServiceWatchToolsResponse]  # type: ignore[assignment]
-    """Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
-    Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+    """Streams each change of what ListTools shows, until the caller cancels; the first message is sent at once. Several
+    changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
     """
     ExportTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ExportToolsRequest, _tool_service_pb2.ExportToolsResponse]  # type: ignore[assignment]
-    """Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
-    names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
-    filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
+    """Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
+    the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
+    all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
     """
     Invoke: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.InvokeRequest, _tool_service_pb2.InvokeResponse]  # type: ignore[assignment]
-    """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
-    entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+    """Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
+    `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
     """
     InvokeStream: _aio.UnaryStreamMultiCallable[_tool_service_pb2.InvokeStreamRequest, _tool_service_pb2.InvokeStreamResponse]  # type: ignore[assignment]
-    """The same call, with progress and chunks as they happen; the last message is always a result or a plan.
+    """Makes one call and streams progress and chunks as they happen; the last message is always a result or a plan.
     Cancelling the RPC cancels the call.
     """
     InvokeSession: _aio.StreamStreamMultiCallable[_tool_service_pb2.InvokeSessionRequest, _tool_service_pb2.InvokeSessionResponse]  # type: ignore[assignment]
-    """Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
-    the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
+    """Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
+    the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
     """
     GetServerInfo: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetServerInfoRequest, _tool_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
-    """What this hub is, may and takes, and who the caller is to it. For every role."""
+    """Returns version, features and limits of the hub, and the identity of the caller. For every role."""
 
 class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What agents use: find tools and call them. Identity comes from the credential of the channel or call."""
+    """Finding tools and calling them. The caller's identity comes from the credential of channel or call."""
 
     @_abc_1.abstractmethod
     def ListTools(
@@ -107,7 +107,7 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.ListToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.ListToolsResponse, _abc.Awaitable[_tool_service_pb2.ListToolsResponse]]:
-        """Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you."""
+        """Lists the tools that policy could allow the caller. An empty page without sources means that there are none."""
 
     @_abc_1.abstractmethod
     def SearchTools(
@@ -115,7 +115,7 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.SearchToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.SearchToolsResponse, _abc.Awaitable[_tool_service_pb2.SearchToolsResponse]]:
-        """Finds tools by words and filters, best first, among those the caller's policy could allow."""
+        """Finds tools by words and filters, best first, among those that policy could allow the caller."""
 
     @_abc_1.abstractmethod
     def GetTool(
@@ -123,7 +123,7 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.GetToolRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.GetToolResponse, _abc.Awaitable[_tool_service_pb2.GetToolResponse]]:
-        """One tool by name. NOT_FOUND when there is none, or when the caller may not know of it."""
+        """Returns one tool by name. NOT_FOUND when it does not exist, or the caller may not see it."""
 
     @_abc_1.abstractmethod
     def WatchTools(
@@ -131,8 +131,8 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.ToolServiceWatchToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tool_service_pb2.ToolServiceWatchToolsResponse], _abc.AsyncIterator[_tool_service_pb2.ToolServiceWatchToolsResponse]]:
-        """Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
-        Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+        """Streams each change of what ListTools shows, until the caller cancels; the first message is sent at once. Several
+        changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
         """
 
     @_abc_1.abstractmethod
@@ -141,9 +141,9 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.ExportToolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.ExportToolsResponse, _abc.Awaitable[_tool_service_pb2.ExportToolsResponse]]:
-        """Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
-        names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
-        filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
+        """Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
+        the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
+        all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
         """
 
     @_abc_1.abstractmethod
@@ -152,8 +152,8 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.InvokeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.InvokeResponse, _abc.Awaitable[_tool_service_pb2.InvokeResponse]]:
-        """Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
-        entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+        """Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
+        `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
         """
 
     @_abc_1.abstractmethod
@@ -162,7 +162,7 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.InvokeStreamRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tool_service_pb2.InvokeStreamResponse], _abc.AsyncIterator[_tool_service_pb2.InvokeStreamResponse]]:
-        """The same call, with progress and chunks as they happen; the last message is always a result or a plan.
+        """Makes one call and streams progress and chunks as they happen; the last message is always a result or a plan.
         Cancelling the RPC cancels the call.
         """
 
@@ -172,8 +172,8 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_tool_service_pb2.InvokeSessionRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_tool_service_pb2.InvokeSessionResponse], _abc.AsyncIterator[_tool_service_pb2.InvokeSessionResponse]]:
-        """Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
-        the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
+        """Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
+        the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
         """
 
     @_abc_1.abstractmethod
@@ -182,6 +182,6 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tool_service_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tool_service_pb2.GetServerInfoResponse, _abc.Awaitable[_tool_service_pb2.GetServerInfoResponse]]:
-        """What this hub is, may and takes, and who the caller is to it. For every role."""
+        """Returns version, features and limits of the hub, and the identity of the caller. For every role."""
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

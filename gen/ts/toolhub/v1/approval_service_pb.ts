@@ -23,14 +23,14 @@ export const file_toolhub_v1_approval_service: GenFile = /*@__PURE__*/
  */
 export type ListApprovalsRequest = Message<"toolhub.v1.ListApprovalsRequest"> & {
   /**
-   * How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+   * Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * `next_page_token` of the page before, with the same filters. Empty means the first page.
+   * `next_page_token` of the previous page, with the same filters. Empty means the first page.
    *
    * @generated from field: string page_token = 2;
    */
@@ -79,14 +79,14 @@ export type ListApprovalsResponse = Message<"toolhub.v1.ListApprovalsResponse"> 
   approvals: Approval[];
 
   /**
-   * Ask for the next page with it. Empty means that this was the last.
+   * Token of the next page. Empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
   nextPageToken: string;
 
   /**
-   * How many match in all, over all pages.
+   * Number of matches over all pages.
    *
    * @generated from field: int32 total_size = 3;
    */
@@ -107,17 +107,17 @@ export const ListApprovalsResponseSchema: GenMessage<ListApprovalsResponse> = /*
  */
 export type GetApprovalRequest = Message<"toolhub.v1.GetApprovalRequest"> & {
   /**
-   * Which one.
+   * Id of the approval.
    *
    * @generated from field: string approval_id = 1;
    */
   approvalId: string;
 
   /**
-   * Answer `revealed_args_json`, too; who asks for it, and for which approval, is put into the audit log first.
-   * PERMISSION_DENIED for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the
-   * arguments are larger than 64 KiB; UNAVAILABLE when this process does not have them: another one asked, or it was
-   * started again since.
+   * Also return `revealed_args_json`. The audit log records first who asks, and for which approval. PERMISSION_DENIED
+   * for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the arguments are larger than
+   * 64 KiB; UNAVAILABLE when this process does not hold them: another process requested the approval, or this one has
+   * restarted.
    *
    * @generated from field: bool reveal = 2;
    */
@@ -145,8 +145,8 @@ export type GetApprovalResponse = Message<"toolhub.v1.GetApprovalResponse"> & {
   approval?: Approval | undefined;
 
   /**
-   * The whole arguments as JSON, where `reveal` was set: also runs that look like a credential, but for known secret
-   * values, which are told by their length. Characters that show nothing of themselves are written as JSON escapes.
+   * The complete arguments as JSON if `reveal` was set, including runs that look like a credential; known secret values
+   * are replaced by their length. Invisible characters are written as JSON escapes.
    *
    * @generated from field: bytes revealed_args_json = 2;
    */
@@ -167,37 +167,37 @@ export const GetApprovalResponseSchema: GenMessage<GetApprovalResponse> = /*@__P
  */
 export type DecideApprovalRequest = Message<"toolhub.v1.DecideApprovalRequest"> & {
   /**
-   * Which one.
+   * Id of the approval.
    *
    * @generated from field: string approval_id = 1;
    */
   approvalId: string;
 
   /**
-   * Yes or no. Required.
+   * Approve or reject. Required.
    *
    * @generated from field: toolhub.v1.Decision decision = 2;
    */
   decision: Decision;
 
   /**
-   * Why, for the audit log and the caller; control characters are taken out. Empty is allowed.
+   * Why, for the audit log and the caller; control characters are removed. Empty is allowed.
    *
    * @generated from field: string comment = 3;
    */
   comment: string;
 
   /**
-   * The arguments' digest the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared.
+   * Digest of the arguments that the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared.
    *
    * @generated from field: string args_digest = 4;
    */
   argsDigest: string;
 
   /**
-   * With a yes to a question: the answer, a JSON object that fits `Approval.question.schema_json`. Empty means that the
-   * schema's defaults are the answer; INVALID_ARGUMENT when it requires more than they give, when the answer does not
-   * fit, and when there is no question or it is a no.
+   * Answer to a question that is approved: a JSON object that matches `Approval.question.schema_json`. Empty means the
+   * defaults of the schema. INVALID_ARGUMENT when a required property is missing, when the answer does not match, when
+   * there is no question, or with a rejection.
    *
    * @generated from field: bytes answer_json = 5;
    */
@@ -218,7 +218,7 @@ export const DecideApprovalRequestSchema: GenMessage<DecideApprovalRequest> = /*
  */
 export type DecideApprovalResponse = Message<"toolhub.v1.DecideApprovalResponse"> & {
   /**
-   * The approval as it now stands.
+   * The approval in its current state.
    *
    * @generated from field: toolhub.v1.Approval approval = 1;
    */
@@ -246,8 +246,8 @@ export type WatchApprovalsRequest = Message<"toolhub.v1.WatchApprovalsRequest"> 
   tool: string;
 
   /**
-   * The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING
-   * comes first what has changed since, decided or not; the latest may come twice.
+   * The last non-empty `resume_token` of a watch of the same tools. The stream then starts with what has changed since
+   * instead of all PENDING approvals; the latest change may be sent twice.
    *
    * @generated from field: string resume_token = 2;
    */
@@ -268,14 +268,14 @@ export const WatchApprovalsRequestSchema: GenMessage<WatchApprovalsRequest> = /*
  */
 export type WatchApprovalsResponse = Message<"toolhub.v1.WatchApprovalsResponse"> & {
   /**
-   * The approval as it now stands.
+   * The approval in its current state.
    *
    * @generated from field: toolhub.v1.Approval approval = 1;
    */
   approval?: Approval | undefined;
 
   /**
-   * Where a watch that is opened again goes on. Empty until the last of those that come first.
+   * Token to resume the watch after a reconnect. Empty until the initial approvals have been sent.
    *
    * @generated from field: string resume_token = 2;
    */
@@ -290,13 +290,13 @@ export const WatchApprovalsResponseSchema: GenMessage<WatchApprovalsResponse> = 
   messageDesc(file_toolhub_v1_approval_service, 7);
 
 /**
- * What people who approve use. Deciding takes the approver role; those who asked see their own.
+ * Approvals by people. Deciding requires the approver role; callers see the approvals that they requested.
  *
  * @generated from service toolhub.v1.ApprovalService
  */
 export const ApprovalService: GenService<{
   /**
-   * Approvals, newest first.
+   * Lists approvals, newest first.
    *
    * @generated from rpc toolhub.v1.ApprovalService.ListApprovals
    */
@@ -306,7 +306,8 @@ export const ApprovalService: GenService<{
     output: typeof ListApprovalsResponseSchema;
   },
   /**
-   * One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
+   * Returns one approval. NOT_FOUND when it is unknown or the caller may not see it. With `reveal`, also its arguments
+   * as they were sent.
    *
    * @generated from rpc toolhub.v1.ApprovalService.GetApproval
    */
@@ -316,9 +317,9 @@ export const ApprovalService: GenService<{
     output: typeof GetApprovalResponseSchema;
   },
   /**
-   * Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-   * no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
-   * does not fit the question.
+   * Approves or rejects a pending approval. PERMISSION_DENIED without the role or for one's own request;
+   * FAILED_PRECONDITION when it is no longer PENDING, unless the same person made the same decision before;
+   * INVALID_ARGUMENT (BadRequest) for an answer that does not fit the question.
    *
    * @generated from rpc toolhub.v1.ApprovalService.DecideApproval
    */
@@ -328,7 +329,7 @@ export const ApprovalService: GenService<{
     output: typeof DecideApprovalResponseSchema;
   },
   /**
-   * First every PENDING approval, then each change as it happens, until the caller cancels.
+   * Streams every PENDING approval, then each change as it happens, until the caller cancels.
    *
    * @generated from rpc toolhub.v1.ApprovalService.WatchApprovals
    */

@@ -23,7 +23,7 @@ export const file_toolhub_v1_artifact_service: GenFile = /*@__PURE__*/
  */
 export type GetArtifactRequest = Message<"toolhub.v1.GetArtifactRequest"> & {
   /**
-   * Which one.
+   * Id of the artifact.
    *
    * @generated from field: string artifact_id = 1;
    */
@@ -44,7 +44,7 @@ export const GetArtifactRequestSchema: GenMessage<GetArtifactRequest> = /*@__PUR
  */
 export type GetArtifactResponse = Message<"toolhub.v1.GetArtifactResponse"> & {
   /**
-   * What is known of it.
+   * The metadata of the artifact.
    *
    * @generated from field: toolhub.v1.Artifact artifact = 1;
    */
@@ -65,21 +65,21 @@ export const GetArtifactResponseSchema: GenMessage<GetArtifactResponse> = /*@__P
  */
 export type ReadArtifactRequest = Message<"toolhub.v1.ReadArtifactRequest"> & {
   /**
-   * Which one.
+   * Id of the artifact.
    *
    * @generated from field: string artifact_id = 1;
    */
   artifactId: string;
 
   /**
-   * Where to begin, in bytes. 0 means the beginning; the size itself gives no chunks.
+   * Offset of the first byte. 0 means the beginning; the size of the artifact yields no chunks.
    *
    * @generated from field: int64 offset_bytes = 2;
    */
   offsetBytes: bigint;
 
   /**
-   * How much at most, in bytes. 0 means to the end.
+   * Maximum number of bytes. 0 means up to the end.
    *
    * @generated from field: int64 limit_bytes = 3;
    */
@@ -106,7 +106,7 @@ export type ReadArtifactResponse = Message<"toolhub.v1.ReadArtifactResponse"> & 
    */
   part: {
     /**
-     * What is known of it.
+     * The metadata of the artifact.
      *
      * @generated from field: toolhub.v1.Artifact artifact = 1;
      */
@@ -114,7 +114,7 @@ export type ReadArtifactResponse = Message<"toolhub.v1.ReadArtifactResponse"> & 
     case: "artifact";
   } | {
     /**
-     * The next bytes, 1 to 262144 of them.
+     * The next 1 to 262144 bytes.
      *
      * @generated from field: bytes chunk = 2;
      */
@@ -131,7 +131,7 @@ export const ReadArtifactResponseSchema: GenMessage<ReadArtifactResponse> = /*@_
   messageDesc(file_toolhub_v1_artifact_service, 3);
 
 /**
- * What is about to be written.
+ * Describes the artifact to be uploaded.
  *
  * @generated from message toolhub.v1.ArtifactHeader
  */
@@ -165,23 +165,23 @@ export type ArtifactHeader = Message<"toolhub.v1.ArtifactHeader"> & {
   sizeBytes: bigint;
 
   /**
-   * What the bytes will digest to, 64 lower-case hex digits. Empty is not compared.
+   * Expected SHA-256 of the bytes, 64 lower-case hex digits. Empty is not compared.
    *
    * @generated from field: string sha256 = 5;
    */
   sha256: string;
 
   /**
-   * The client's name for the upload, random and its own for each; needs `size_bytes` or `sha256`. Empty means that
-   * nothing is held when the stream breaks.
+   * Id of the upload, chosen by the client: random, a new one for each upload; requires `size_bytes` or `sha256`. Empty
+   * means that nothing is kept when the stream breaks.
    *
    * @generated from field: string upload_id = 6;
    */
   uploadId: string;
 
   /**
-   * Where the first chunk belongs, in bytes: exactly what GetUpload said was received, with the same header besides. 0
-   * begins the upload anew. More needs an `upload_id`.
+   * Offset of the first chunk: exactly `received_bytes` of GetUpload, with an otherwise equal header. 0 starts the
+   * upload again. Other values require an `upload_id`.
    *
    * @generated from field: int64 offset_bytes = 7;
    */
@@ -208,7 +208,7 @@ export type WriteArtifactRequest = Message<"toolhub.v1.WriteArtifactRequest"> & 
    */
   part: {
     /**
-     * What is about to be written.
+     * Describes the artifact to be uploaded.
      *
      * @generated from field: toolhub.v1.ArtifactHeader header = 1;
      */
@@ -239,7 +239,7 @@ export const WriteArtifactRequestSchema: GenMessage<WriteArtifactRequest> = /*@_
  */
 export type WriteArtifactResponse = Message<"toolhub.v1.WriteArtifactResponse"> & {
   /**
-   * What is known of it, complete and durable.
+   * The metadata of the artifact, which is complete and durable.
    *
    * @generated from field: toolhub.v1.Artifact artifact = 1;
    */
@@ -254,7 +254,7 @@ export const WriteArtifactResponseSchema: GenMessage<WriteArtifactResponse> = /*
   messageDesc(file_toolhub_v1_artifact_service, 6);
 
 /**
- * Asks how far one upload is.
+ * Asks how much of one upload has been received.
  *
  * @generated from message toolhub.v1.GetUploadRequest
  */
@@ -275,20 +275,20 @@ export const GetUploadRequestSchema: GenMessage<GetUploadRequest> = /*@__PURE__*
   messageDesc(file_toolhub_v1_artifact_service, 7);
 
 /**
- * How far one upload is.
+ * How much of one upload has been received.
  *
  * @generated from message toolhub.v1.GetUploadResponse
  */
 export type GetUploadResponse = Message<"toolhub.v1.GetUploadResponse"> & {
   /**
-   * How many bytes have come and are held: the `offset_bytes` to go on at.
+   * Number of bytes received and kept: the `offset_bytes` to continue at.
    *
    * @generated from field: int64 received_bytes = 1;
    */
   receivedBytes: bigint;
 
   /**
-   * What it became. Unset until it is complete.
+   * The artifact. Unset until the upload is complete.
    *
    * @generated from field: toolhub.v1.Artifact artifact = 2;
    */
@@ -309,14 +309,14 @@ export const GetUploadResponseSchema: GenMessage<GetUploadResponse> = /*@__PURE_
  */
 export type ListArtifactsRequest = Message<"toolhub.v1.ListArtifactsRequest"> & {
   /**
-   * How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+   * Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * `next_page_token` of the page before, with the same filters. Empty means the first page.
+   * `next_page_token` of the previous page, with the same filters. Empty means the first page.
    *
    * @generated from field: string page_token = 2;
    */
@@ -330,21 +330,21 @@ export type ListArtifactsRequest = Message<"toolhub.v1.ListArtifactsRequest"> & 
   taskId: string;
 
   /**
-   * Exactly this call, which made them. Empty means every one.
+   * Only artifacts made by this call. Empty means every one.
    *
    * @generated from field: string call_id = 4;
    */
   callId: string;
 
   /**
-   * Exactly this content, 64 lower-case hex digits: whether the hub has it already. Empty means any.
+   * Only this content, by SHA-256 (64 lower-case hex digits): shows whether the hub has it already. Empty means any.
    *
    * @generated from field: string sha256 = 5;
    */
   sha256: string;
 
   /**
-   * Exactly this principal; others' are seen by auditors only. Empty means the caller's own for agents, everybody's for
+   * Exactly this principal; only auditors see those of others. Empty means the caller's own for agents, everybody's for
    * auditors.
    *
    * @generated from field: string principal = 6;
@@ -373,7 +373,7 @@ export type ListArtifactsResponse = Message<"toolhub.v1.ListArtifactsResponse"> 
   artifacts: Artifact[];
 
   /**
-   * Ask for the next page with it. Empty means that this was the last.
+   * Token of the next page. Empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -394,7 +394,7 @@ export const ListArtifactsResponseSchema: GenMessage<ListArtifactsResponse> = /*
  */
 export type DeleteArtifactRequest = Message<"toolhub.v1.DeleteArtifactRequest"> & {
   /**
-   * Which one.
+   * Id of the artifact.
    *
    * @generated from field: string artifact_id = 1;
    */
@@ -424,13 +424,13 @@ export const DeleteArtifactResponseSchema: GenMessage<DeleteArtifactResponse> = 
   messageDesc(file_toolhub_v1_artifact_service, 12);
 
 /**
- * Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
+ * Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all.
  *
  * @generated from service toolhub.v1.ArtifactService
  */
 export const ArtifactService: GenService<{
   /**
-   * What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
+   * Returns the metadata of one artifact. NOT_FOUND when it is unknown, expired or owned by somebody else.
    *
    * @generated from rpc toolhub.v1.ArtifactService.GetArtifact
    */
@@ -440,9 +440,9 @@ export const ArtifactService: GenService<{
     output: typeof GetArtifactResponseSchema;
   },
   /**
-   * Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-   * DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
-   * `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+   * Streams the bytes in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past
+   * the end. DATA_LOSS when bytes are missing, and instead of the last chunk when the digest of all bytes is not
+   * `sha256`: discard the bytes. A caller that reads a part compares the digest of the whole itself.
    *
    * @generated from rpc toolhub.v1.ArtifactService.ReadArtifact
    */
@@ -452,12 +452,12 @@ export const ArtifactService: GenService<{
     output: typeof ReadArtifactResponseSchema;
   },
   /**
-   * Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-   * metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
-   * is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
-   * caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
-   * minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
-   * upload.
+   * Stores an artifact: first a message with the header, then chunks. When the header is accepted, the hub sends
+   * initial metadata with `toolhub-accepted: header`; a client with a large upload may wait for it before sending
+   * chunks. Nothing is stored when the stream breaks, when the declared digest or size does not match
+   * (INVALID_ARGUMENT), or when the size limit or the caller's quota is exceeded (RESOURCE_EXHAUSTED). With an
+   * `upload_id`, the bytes received before a broken stream are kept for 15 minutes: call GetUpload, then continue at
+   * `offset_bytes`. ABORTED when another stream has continued the upload.
    *
    * @generated from rpc toolhub.v1.ArtifactService.WriteArtifact
    */
@@ -467,8 +467,8 @@ export const ArtifactService: GenService<{
     output: typeof WriteArtifactResponseSchema;
   },
   /**
-   * How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
-   * again.
+   * Returns how many bytes of an upload with an `upload_id` have been received. NOT_FOUND when the answering process
+   * does not hold it: start the upload again.
    *
    * @generated from rpc toolhub.v1.ArtifactService.GetUpload
    */
@@ -478,7 +478,7 @@ export const ArtifactService: GenService<{
     output: typeof GetUploadResponseSchema;
   },
   /**
-   * Artifacts, those that expire last first: of one lifetime, the newest.
+   * Lists artifacts, those that expire last first; with the same lifetime, the newest first.
    *
    * @generated from rpc toolhub.v1.ArtifactService.ListArtifacts
    */
@@ -488,9 +488,9 @@ export const ArtifactService: GenService<{
     output: typeof ListArtifactsResponseSchema;
   },
   /**
-   * Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-   * somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
-   * another artifact has the same.
+   * Deletes one of the caller's artifacts before it expires; the audit log records it. NOT_FOUND when it is unknown,
+   * expired or owned by somebody else, also for auditors. It no longer counts towards the quota; its bytes are deleted
+   * within minutes unless another artifact has the same content.
    *
    * @generated from rpc toolhub.v1.ArtifactService.DeleteArtifact
    */

@@ -29,14 +29,14 @@ export type ListEventsRequest = Message<"toolhub.v1.ListEventsRequest"> & {
   filter?: EventFilter | undefined;
 
   /**
-   * How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+   * Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
    *
    * @generated from field: int32 page_size = 2;
    */
   pageSize: number;
 
   /**
-   * `next_page_token` of the page before, with the same filters. Empty means the first page.
+   * `next_page_token` of the previous page, with the same filters. Empty means the first page.
    *
    * @generated from field: string page_token = 3;
    */
@@ -64,7 +64,7 @@ export type ListEventsResponse = Message<"toolhub.v1.ListEventsResponse"> & {
   events: Event[];
 
   /**
-   * Ask for the next page with it. Empty means that this was the last.
+   * Token of the next page. Empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -113,14 +113,14 @@ export const TailEventsRequestSchema: GenMessage<TailEventsRequest> = /*@__PURE_
  */
 export type TailEventsResponse = Message<"toolhub.v1.TailEventsResponse"> & {
   /**
-   * The event, durable; of one writer in order.
+   * The event, which is durable; events of one writer come in order.
    *
    * @generated from field: toolhub.v1.Event event = 1;
    */
   event?: Event | undefined;
 
   /**
-   * Where to go on from after a reconnect. Never empty.
+   * Token to resume after a reconnect. Never empty.
    *
    * @generated from field: string resume_token = 2;
    */
@@ -135,7 +135,7 @@ export const TailEventsResponseSchema: GenMessage<TailEventsResponse> = /*@__PUR
   messageDesc(file_toolhub_v1_audit_service, 3);
 
 /**
- * Asks whether the log is whole.
+ * Asks whether the log is intact.
  *
  * @generated from message toolhub.v1.VerifyAuditRequest
  */
@@ -156,20 +156,20 @@ export const VerifyAuditRequestSchema: GenMessage<VerifyAuditRequest> = /*@__PUR
   messageDesc(file_toolhub_v1_audit_service, 4);
 
 /**
- * The first entry of a chain that cannot be believed.
+ * The first invalid entry of a chain.
  *
  * @generated from message toolhub.v1.ChainFault
  */
 export type ChainFault = Message<"toolhub.v1.ChainFault"> & {
   /**
-   * Whose chain.
+   * Writer of the chain.
    *
    * @generated from field: string writer = 1;
    */
   writer: string;
 
   /**
-   * Which entry; one past the end when the tail is cut.
+   * Sequence of the entry; one past the end when the chain is truncated.
    *
    * @generated from field: int64 sequence = 2;
    */
@@ -191,41 +191,41 @@ export const ChainFaultSchema: GenMessage<ChainFault> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_audit_service, 5);
 
 /**
- * Whether the log is whole.
+ * Whether the log is intact.
  *
  * @generated from message toolhub.v1.VerifyAuditResponse
  */
 export type VerifyAuditResponse = Message<"toolhub.v1.VerifyAuditResponse"> & {
   /**
-   * True when every entry of every chain asked about holds.
+   * True when every entry of every chain asked about is valid.
    *
    * @generated from field: bool ok = 1;
    */
   ok: boolean;
 
   /**
-   * How many entries were looked at.
+   * Number of verified entries.
    *
    * @generated from field: int64 events_checked = 2;
    */
   eventsChecked: bigint;
 
   /**
-   * How many chains were looked at.
+   * Number of verified chains.
    *
    * @generated from field: int32 writers_checked = 3;
    */
   writersChecked: number;
 
   /**
-   * The first bad entry, ordered by writer. Unset when `ok`.
+   * The first invalid entry, ordered by writer. Unset when `ok`.
    *
    * @generated from field: toolhub.v1.ChainFault first_bad = 4;
    */
   firstBad?: ChainFault | undefined;
 
   /**
-   * The first bad entry of every broken chain, ordered by writer; begins with `first_bad`. Empty when `ok`.
+   * The first invalid entry of every damaged chain, ordered by writer; begins with `first_bad`. Empty when `ok`.
    *
    * @generated from field: repeated toolhub.v1.ChainFault faults = 5;
    */
@@ -240,13 +240,13 @@ export const VerifyAuditResponseSchema: GenMessage<VerifyAuditResponse> = /*@__P
   messageDesc(file_toolhub_v1_audit_service, 6);
 
 /**
- * What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
+ * Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ).
  *
  * @generated from service toolhub.v1.AuditService
  */
 export const AuditService: GenService<{
   /**
-   * Events, oldest first. The filter's times bound what is read.
+   * Lists events, oldest first. The times of the filter bound what is read.
    *
    * @generated from rpc toolhub.v1.AuditService.ListEvents
    */
@@ -256,7 +256,7 @@ export const AuditService: GenService<{
     output: typeof ListEventsResponseSchema;
   },
   /**
-   * Events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
+   * Streams events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
    *
    * @generated from rpc toolhub.v1.AuditService.TailEvents
    */
@@ -266,8 +266,8 @@ export const AuditService: GenService<{
     output: typeof TailEventsResponseSchema;
   },
   /**
-   * Walks the hash chains against their signed checkpoints. An edit, a deletion, a reordering and a cut tail are all
-   * found. A broken log is status OK with `ok = false`.
+   * Verifies the hash chains against their signed checkpoints: finds edited, deleted, reordered and truncated events. A
+   * damaged log is answered with status OK and `ok = false`.
    *
    * @generated from rpc toolhub.v1.AuditService.VerifyAudit
    */

@@ -17,16 +17,15 @@ export const file_toolhub_v1_call: GenFile = /*@__PURE__*/
   fileDesc("ChV0b29saHViL3YxL2NhbGwucHJvdG8SCnRvb2xodWIudjEiugEKCkNhbGxCdWRnZXQSOgoHdGltZW91dBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbkIOukgLqgEIIgQIgKMFKgASIwoLbWF4X3JldHJpZXMYAiABKAVCCbpIBhoEGAooAEgAiAEBEigKDm1heF90b29sX2NhbGxzGAMgASgFQgu6SAgaBhjAhD0oAUgBiAEBQg4KDF9tYXhfcmV0cmllc0IRCg9fbWF4X3Rvb2xfY2FsbHMisQMKC0V4ZWNDb250ZXh0EiIKCnJlcXVlc3RfaWQYASABKAlCDrpIC9gBAXIGyLbeygUBEh8KB3Rhc2tfaWQYAiABKAlCDrpIC9gBAXIGyLbeygUBEiIKCnNlc3Npb25faWQYAyABKAlCDrpIC9gBAXIGyLbeygUBEiAKCGFnZW50X2lkGAQgASgJQg66SAvYAQFyBsi23soFARIfCgd1c2VyX2lkGAUgASgJQg66SAvYAQFyBsi23soFARIrCgtwZXJtaXNzaW9ucxgGIAMoCUIWukgTkgEQEEAiDHIK0LbeygUBEAEYQBImCgZidWRnZXQYByABKAsyFi50b29saHViLnYxLkNhbGxCdWRnZXQScgoGbGFiZWxzGAggAygLMiMudG9vbGh1Yi52MS5FeGVjQ29udGV4dC5MYWJlbHNFbnRyeUI9ukg6mgE3ECAiJnIkMiJeW0EtWmEtejAtOV1bQS1aYS16MC05Ll8vLV17MCw2Mn0kKgtyCdC23soFARiAAhotCgtMYWJlbHNFbnRyeRILCgNrZXkYASABKAkSDQoFdmFsdWUYAiABKAk6AjgBIrQCCgpUb29sSW50ZW50Eh4KBHRvb2wYASABKAlCELpIDXIL0LbeygUBEAEYgAISHwoJYXJnc19qc29uGAIgASgMQgq6SAd6BRiAgIACSAASLgoLYXJnc19zdHJ1Y3QYAyABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0SAASGQoHcHVycG9zZRgEIAEoCUIIukgFcgMogCASJwoPaWRlbXBvdGVuY3lfa2V5GAUgASgJQg66SAvYAQFyBsi23soFARI2ChRleHBlY3RlZF90b29sX2RpZ2VzdBgGIAEoCUIYukgV2AEBchAyDl5bMC05YS1mXXs2NH0kEjEKCWFyZ3NfZm9ybRgHIAEoDjIULnRvb2xodWIudjEuQXJnc0Zvcm1CCLpIBYIBAhABQgYKBGFyZ3MqWwoKSW52b2tlTW9kZRIbChdJTlZPS0VfTU9ERV9VTlNQRUNJRklFRBAAEhcKE0lOVk9LRV9NT0RFX0VYRUNVVEUQARIXChNJTlZPS0VfTU9ERV9EUllfUlVOEAIqZwoOUmVzdWx0RW5jb2RpbmcSHwobUkVTVUxUX0VOQ09ESU5HX1VOU1BFQ0lGSUVEEAASGAoUUkVTVUxUX0VOQ09ESU5HX0pTT04QARIaChZSRVNVTFRfRU5DT0RJTkdfU1RSVUNUEAIqhAEKCEFyZ3NGb3JtEhkKFUFSR1NfRk9STV9VTlNQRUNJRklFRBAAEhcKE0FSR1NfRk9STV9BTlRIUk9QSUMQAhIRCg1BUkdTX0ZPUk1fTUNQEAMSGwoXQVJHU19GT1JNX09QRU5BSV9TVFJJQ1QQBhIUChBBUkdTX0ZPUk1fR0VNSU5JEAdCWAoNaW8udG9vbGh1Yi52MVABWjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MaoCClRvb2xIdWIuVjFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_struct, file_toolhub_v1_rules]);
 
 /**
- * What a call may spend. Narrows what policy and the tool allow, never widens it.
+ * Budget of a call. Narrows what policy and the tool allow, never widens it.
  *
  * @generated from message toolhub.v1.CallBudget
  */
 export type CallBudget = Message<"toolhub.v1.CallBudget"> & {
   /**
-   * Time for the whole call, from its receipt on, waits and retries included, at most a day. The nearest of it, the
-   * RPC's deadline and the hub's maximum holds; without it and without a deadline, the tool's default. When it is over
-   * before the tool is started, nothing happens and the call is TIMEOUT. A result that is there is returned, however
-   * late.
+   * Time for the whole call from its receipt, waits and retries included, at most a day. The earliest of this timeout,
+   * the RPC's deadline and the hub's maximum applies; without timeout and deadline, the tool's default. If it passes
+   * before the tool starts, nothing happens and the call is TIMEOUT. A result that exists is returned, however late.
    *
    * @generated from field: google.protobuf.Duration timeout = 1;
    */
@@ -34,14 +33,14 @@ export type CallBudget = Message<"toolhub.v1.CallBudget"> & {
 
   /**
    * Retries after the first attempt, 0 to 10, within the hub's maximum. Unset means the tool's default; 0 means one
-   * attempt. Only what is safe to repeat is tried again.
+   * attempt. Only calls that are safe to repeat are retried.
    *
    * @generated from field: optional int32 max_retries = 2;
    */
   maxRetries?: number | undefined;
 
   /**
-   * Calls one request may make in all, this one included. Unset means that only policy bounds them.
+   * Total calls that one request may make, this one included. Unset means that only policy limits them.
    *
    * @generated from field: optional int32 max_tool_calls = 3;
    */
@@ -56,14 +55,14 @@ export const CallBudgetSchema: GenMessage<CallBudget> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_call, 0);
 
 /**
- * The circumstances of a call. Identity is never taken from here: it comes from the verified credential.
+ * Context of a call. The caller's identity is never taken from here: it comes from the verified credential.
  *
  * @generated from message toolhub.v1.ExecContext
  */
 export type ExecContext = Message<"toolhub.v1.ExecContext"> & {
   /**
-   * One user request: its calls share a workspace, unless the hub shares workspaces otherwise. Empty: the call is a
-   * request of its own, and the answer's `request_id` names it.
+   * One user request: its calls share a workspace, unless the hub is configured otherwise. Empty: the call is a request
+   * of its own, and `request_id` of the answer names it.
    *
    * @generated from field: string request_id = 1;
    */
@@ -77,35 +76,35 @@ export type ExecContext = Message<"toolhub.v1.ExecContext"> & {
   taskId: string;
 
   /**
-   * The conversation. Empty when there is none.
+   * The conversation. May be empty.
    *
    * @generated from field: string session_id = 3;
    */
   sessionId: string;
 
   /**
-   * The agent that calls. Must equal the principal unless it holds `impersonate`. Empty means the principal.
+   * The calling agent. Must equal the principal unless it holds `impersonate`. Empty means the principal.
    *
    * @generated from field: string agent_id = 4;
    */
   agentId: string;
 
   /**
-   * The person on whose behalf. Must equal the principal unless it holds `impersonate`. Empty means nobody.
+   * The person for whom the call is made. Must equal the principal unless it holds `impersonate`. Empty means nobody.
    *
    * @generated from field: string user_id = 5;
    */
   userId: string;
 
   /**
-   * Capabilities this call may use: the grant is cut down to these. Empty means the whole grant.
+   * Capabilities that this call may use: narrows the caller's grant. Empty means the whole grant.
    *
    * @generated from field: repeated string permissions = 6;
    */
   permissions: string[];
 
   /**
-   * What the call may spend. Unset means policy's and the tool's defaults.
+   * Budget of the call. Unset means the defaults of policy and tool.
    *
    * @generated from field: toolhub.v1.CallBudget budget = 7;
    */
@@ -127,14 +126,14 @@ export const ExecContextSchema: GenMessage<ExecContext> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_call, 1);
 
 /**
- * A call as it is asked for. Everything in it is untrusted.
+ * A requested call. Everything in it is untrusted.
  *
  * @generated from message toolhub.v1.ToolIntent
  */
 export type ToolIntent = Message<"toolhub.v1.ToolIntent"> & {
   /**
-   * The tool's full name, such as `core/fs.readText`. A model may have made it up: any line of text is answered by a
-   * ToolResult (TOOL_NOT_FOUND), only emptiness, more than 256 characters and control characters fail the RPC.
+   * The tool's full name, such as `core/fs.readText`. A model may have invented it: any line of text is answered by a
+   * ToolResult (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
    *
    * @generated from field: string tool = 1;
    */
@@ -155,7 +154,8 @@ export type ToolIntent = Message<"toolhub.v1.ToolIntent"> & {
     case: "argsJson";
   } | {
     /**
-     * For grpcurl and transcoders. A number of magnitude 2^53 or more is refused, for a double cannot hold it.
+     * For grpcurl and transcoders. Numbers of magnitude 2^53 or more are refused, because a double cannot represent
+     * them exactly.
      *
      * @generated from field: google.protobuf.Struct args_struct = 3;
      */
@@ -164,24 +164,24 @@ export type ToolIntent = Message<"toolhub.v1.ToolIntent"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where this very call can change
-   * something: a GET by a tool that can also POST needs none.
+   * Why the call is made, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) if this call
+   * can change something: a GET by a tool that can also POST needs none.
    *
    * @generated from field: string purpose = 4;
    */
   purpose: string;
 
   /**
-   * Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
-   * Where policy says that a host honours the header `Idempotency-Key`, HTTP tools send it there, behind 16 hex digits
-   * that stand for principal and tool.
+   * Identifies the effect, so that a repeated call has it only once; unique per principal and tool. Empty: see
+   * IdempotencyMode. HTTP tools send it as the header `Idempotency-Key` to hosts for which policy says that they honour
+   * it, after 16 hex digits that identify principal and tool.
    *
    * @generated from field: string idempotency_key = 5;
    */
   idempotencyKey: string;
 
   /**
-   * `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
+   * `ToolSpec.digest` of the definition that the caller knows: if the tool's definition has changed, the call is
    * refused with TOOL_CHANGED before anything happens. Empty is not compared.
    *
    * @generated from field: string expected_tool_digest = 6;
@@ -189,8 +189,8 @@ export type ToolIntent = Message<"toolhub.v1.ToolIntent"> & {
   expectedToolDigest: string;
 
   /**
-   * The form that the arguments were written for, which the hub turns back before it checks them; what is in the tool's
-   * own words passes unchanged. Without effect on the tools of a face.
+   * Format that the arguments were written for; the hub converts them back before it validates them. Arguments that
+   * follow the tool's own schema pass unchanged. No effect on the tools of a face.
    *
    * @generated from field: toolhub.v1.ArgsForm args_form = 7;
    */
@@ -218,14 +218,14 @@ export enum InvokeMode {
   UNSPECIFIED = 0,
 
   /**
-   * Walk all nine steps.
+   * Run all nine steps.
    *
    * @generated from enum value: INVOKE_MODE_EXECUTE = 1;
    */
   EXECUTE = 1,
 
   /**
-   * Walk the first five steps with the same code, spend nothing, and answer with a Plan.
+   * Run the first five steps with the same code, use no budget, and return a Plan.
    *
    * @generated from enum value: INVOKE_MODE_DRY_RUN = 2;
    */
@@ -239,13 +239,13 @@ export const InvokeModeSchema: GenEnum<InvokeMode> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_call, 0);
 
 /**
- * How JSON travels in an answer.
+ * Encoding of JSON in an answer.
  *
  * @generated from enum toolhub.v1.ResultEncoding
  */
 export enum ResultEncoding {
   /**
-   * The encoding of the question: `args_struct` is answered by Struct, anything else by JSON bytes.
+   * The encoding of the request: Struct for `args_struct`, otherwise JSON bytes.
    *
    * @generated from enum value: RESULT_ENCODING_UNSPECIFIED = 0;
    */
@@ -259,8 +259,8 @@ export enum ResultEncoding {
   JSON = 1,
 
   /**
-   * google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. What has more than
-   * 15,000 values travels as JSON bytes all the same.
+   * google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. Values with more than 15,000
+   * elements are sent as JSON bytes nevertheless.
    *
    * @generated from enum value: RESULT_ENCODING_STRUCT = 2;
    */
@@ -274,42 +274,42 @@ export const ResultEncodingSchema: GenEnum<ResultEncoding> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_call, 1);
 
 /**
- * The form of ExportTools whose definition a model wrote the arguments for. Numbered as ExportFormat.
+ * Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat.
  *
  * @generated from enum toolhub.v1.ArgsForm
  */
 export enum ArgsForm {
   /**
-   * The arguments are as the tool's own schema says: of OPENAI and the texts, too.
+   * The arguments follow the tool's own schema; also for OPENAI and the text formats.
    *
    * @generated from enum value: ARGS_FORM_UNSPECIFIED = 0;
    */
   UNSPECIFIED = 0,
 
   /**
-   * Names of properties that the interface refuses were exported under others, which lead back.
+   * Property names that the interface refuses were exported under other names, which are mapped back.
    *
    * @generated from enum value: ARGS_FORM_ANTHROPIC = 2;
    */
   ANTHROPIC = 2,
 
   /**
-   * As ANTHROPIC.
+   * The same as ANTHROPIC.
    *
    * @generated from enum value: ARGS_FORM_MCP = 3;
    */
   MCP = 3,
 
   /**
-   * null stands for an optional property that is left out. A text may be the JSON of an object or a list.
+   * null means that an optional property is omitted. A string may contain the JSON of an object or an array.
    *
    * @generated from enum value: ARGS_FORM_OPENAI_STRICT = 6;
    */
   OPENAI_STRICT = 6,
 
   /**
-   * null where a property cannot be null means that it is left out; members of enumerations are texts; a text may be
-   * the JSON of an object or a list; names as of ANTHROPIC, by a stricter rule.
+   * null for a property that cannot be null means that it is omitted; enum values are strings; a string may contain the
+   * JSON of an object or an array; names are mapped as for ANTHROPIC, by a stricter rule.
    *
    * @generated from enum value: ARGS_FORM_GEMINI = 7;
    */

@@ -17,34 +17,34 @@ export const file_toolhub_v1_credential_service: GenFile = /*@__PURE__*/
   fileDesc("CiN0b29saHViL3YxL2NyZWRlbnRpYWxfc2VydmljZS5wcm90bxIKdG9vbGh1Yi52MSK1AgoKQ3JlZGVudGlhbBIOCgZzb3VyY2UYASABKAkSEQoJcHJpbmNpcGFsGAIgASgJEg4KBnRlbmFudBgDIAEoCRIoCgRraW5kGAQgASgOMhoudG9vbGh1Yi52MS5DcmVkZW50aWFsS2luZBIqCgVzdGF0ZRgFIAEoDjIbLnRvb2xodWIudjEuQ3JlZGVudGlhbFN0YXRlEi4KCmNyZWF0ZWRfYXQYBiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCmNoYW5nZWRfYXQYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi4KCmV4cGlyZXNfYXQYCCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBnNjb3BlcxgJIAMoCSJXChRTZXRDcmVkZW50aWFsUmVxdWVzdBIgCgZzb3VyY2UYASABKAlCELpIDXIL0LbeygUBEAEYgAESHQoFdmFsdWUYAiABKAlCDoABAbpICHIGEAEYgIABIkMKFVNldENyZWRlbnRpYWxSZXNwb25zZRIqCgpjcmVkZW50aWFsGAEgASgLMhYudG9vbGh1Yi52MS5DcmVkZW50aWFsInEKEUJlZ2luTG9naW5SZXF1ZXN0EiAKBnNvdXJjZRgBIAEoCUIQukgNcgvQtt7KBQEQARiAARImCgxyZWRpcmVjdF91cmkYAiABKAlCELpIDXIL0LbeygUBEAEYgBASEgoKZm9yX3NvdXJjZRgDIAEoCCI+ChJCZWdpbkxvZ2luUmVzcG9uc2USGQoRYXV0aG9yaXphdGlvbl91cmwYASABKAkSDQoFbG9naW4YAiABKAkinAEKFENvbXBsZXRlTG9naW5SZXF1ZXN0EhoKBWxvZ2luGAEgASgJQgu6SAhyBhABGICAARIbCgRjb2RlGAIgASgJQg2AAQG6SAdyBRABGIBAEhcKBXN0YXRlGAMgASgJQgi6SAVyAxiACBIeCgZpc3N1ZXIYBCABKAlCDrpIC3IJ0LbeygUBGIAQEhIKCmZvcl9zb3VyY2UYBSABKAgiQwoVQ29tcGxldGVMb2dpblJlc3BvbnNlEioKCmNyZWRlbnRpYWwYASABKAsyFi50b29saHViLnYxLkNyZWRlbnRpYWwifwoWTGlzdENyZWRlbnRpYWxzUmVxdWVzdBIYCgZzb3VyY2UYASABKAlCCLpIBXIDGIABEhEKCWV2ZXJ5Ym9keRgCIAEoCBIaCglwYWdlX3NpemUYAyABKAVCB7pIBBoCKAASHAoKcGFnZV90b2tlbhgEIAEoCUIIukgFcgMYgAgiXwoXTGlzdENyZWRlbnRpYWxzUmVzcG9uc2USKwoLY3JlZGVudGlhbHMYASADKAsyFi50b29saHViLnYxLkNyZWRlbnRpYWwSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIpEBChdSZXZva2VDcmVkZW50aWFsUmVxdWVzdBIgCgZzb3VyY2UYASABKAlCELpIDXIL0LbeygUBEAEYgAESIQoJcHJpbmNpcGFsGAIgASgJQg66SAtyCdC23soFARiACBIeCgZ0ZW5hbnQYAyABKAlCDrpIC3IJ0LbeygUBGP8BEhEKCW9mX3NvdXJjZRgEIAEoCCI0ChhSZXZva2VDcmVkZW50aWFsUmVzcG9uc2USGAoQcmV2b2tlZF91cHN0cmVhbRgBIAEoCCqHAQoOQ3JlZGVudGlhbEtpbmQSHwobQ1JFREVOVElBTF9LSU5EX1VOU1BFQ0lGSUVEEAASGgoWQ1JFREVOVElBTF9LSU5EX0hFQURFUhABEhkKFUNSRURFTlRJQUxfS0lORF9PQVVUSBACEh0KGUNSRURFTlRJQUxfS0lORF9FWENIQU5HRUQQAypzCg9DcmVkZW50aWFsU3RhdGUSIAocQ1JFREVOVElBTF9TVEFURV9VTlNQRUNJRklFRBAAEhsKF0NSRURFTlRJQUxfU1RBVEVfQUNUSVZFEAESIQodQ1JFREVOVElBTF9TVEFURV9MT0dJTl9ORUVERUQQAjLMAwoRQ3JlZGVudGlhbFNlcnZpY2USVAoNU2V0Q3JlZGVudGlhbBIgLnRvb2xodWIudjEuU2V0Q3JlZGVudGlhbFJlcXVlc3QaIS50b29saHViLnYxLlNldENyZWRlbnRpYWxSZXNwb25zZRJLCgpCZWdpbkxvZ2luEh0udG9vbGh1Yi52MS5CZWdpbkxvZ2luUmVxdWVzdBoeLnRvb2xodWIudjEuQmVnaW5Mb2dpblJlc3BvbnNlElQKDUNvbXBsZXRlTG9naW4SIC50b29saHViLnYxLkNvbXBsZXRlTG9naW5SZXF1ZXN0GiEudG9vbGh1Yi52MS5Db21wbGV0ZUxvZ2luUmVzcG9uc2USXwoPTGlzdENyZWRlbnRpYWxzEiIudG9vbGh1Yi52MS5MaXN0Q3JlZGVudGlhbHNSZXF1ZXN0GiMudG9vbGh1Yi52MS5MaXN0Q3JlZGVudGlhbHNSZXNwb25zZSIDkAIBEl0KEFJldm9rZUNyZWRlbnRpYWwSIy50b29saHViLnYxLlJldm9rZUNyZWRlbnRpYWxSZXF1ZXN0GiQudG9vbGh1Yi52MS5SZXZva2VDcmVkZW50aWFsUmVzcG9uc2VCWAoNaW8udG9vbGh1Yi52MVABWjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MaoCClRvb2xIdWIuVjFiBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_timestamp, file_toolhub_v1_rules]);
 
 /**
- * What is known of one credential: never itself.
+ * Metadata of one credential, never the credential itself.
  *
  * @generated from message toolhub.v1.Credential
  */
 export type Credential = Message<"toolhub.v1.Credential"> & {
   /**
-   * The source that it is for.
+   * Its source.
    *
    * @generated from field: string source = 1;
    */
   source: string;
 
   /**
-   * Whose it is. Empty for the login of the source itself.
+   * Its owner. Empty for the login of the source itself.
    *
    * @generated from field: string principal = 2;
    */
   principal: string;
 
   /**
-   * Of which tenant the principal is. Empty when tenants are not used.
+   * Tenant of the owner. Empty when tenants are not used.
    *
    * @generated from field: string tenant = 3;
    */
   tenant: string;
 
   /**
-   * What it is.
+   * Its kind.
    *
    * @generated from field: toolhub.v1.CredentialKind kind = 4;
    */
@@ -58,28 +58,28 @@ export type Credential = Message<"toolhub.v1.Credential"> & {
   state: CredentialState;
 
   /**
-   * When it was set, or its login was complete.
+   * When it was set, or its login was completed.
    *
    * @generated from field: google.protobuf.Timestamp created_at = 6;
    */
   createdAt?: Timestamp | undefined;
 
   /**
-   * When it changed last, such as by a refresh.
+   * When it last changed, for example by a refresh.
    *
    * @generated from field: google.protobuf.Timestamp changed_at = 7;
    */
   changedAt?: Timestamp | undefined;
 
   /**
-   * When its token expires, after which it is refreshed where it can be. Unset when that is not known.
+   * When its token expires; it is then refreshed if possible. Unset when not known.
    *
    * @generated from field: google.protobuf.Timestamp expires_at = 8;
    */
   expiresAt?: Timestamp | undefined;
 
   /**
-   * Scopes that were granted.
+   * Granted scopes.
    *
    * @generated from field: repeated string scopes = 9;
    */
@@ -94,7 +94,7 @@ export const CredentialSchema: GenMessage<Credential> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_credential_service, 0);
 
 /**
- * A credential to be kept.
+ * A credential to store.
  *
  * @generated from message toolhub.v1.SetCredentialRequest
  */
@@ -122,13 +122,13 @@ export const SetCredentialRequestSchema: GenMessage<SetCredentialRequest> = /*@_
   messageDesc(file_toolhub_v1_credential_service, 1);
 
 /**
- * The credential that is kept.
+ * The stored credential.
  *
  * @generated from message toolhub.v1.SetCredentialResponse
  */
 export type SetCredentialResponse = Message<"toolhub.v1.SetCredentialResponse"> & {
   /**
-   * What is known of it.
+   * Metadata of the credential.
    *
    * @generated from field: toolhub.v1.Credential credential = 1;
    */
@@ -143,7 +143,7 @@ export const SetCredentialResponseSchema: GenMessage<SetCredentialResponse> = /*
   messageDesc(file_toolhub_v1_credential_service, 2);
 
 /**
- * Asks for the URL at which a person logs in.
+ * Asks for the URL where a person logs in.
  *
  * @generated from message toolhub.v1.BeginLoginRequest
  */
@@ -156,7 +156,7 @@ export type BeginLoginRequest = Message<"toolhub.v1.BeginLoginRequest"> & {
   source: string;
 
   /**
-   * Where the authorization server sends the person back to: a loopback address (RFC 8252), such as
+   * Where the authorization server redirects to: a loopback address (RFC 8252), such as
    * `http://127.0.0.1:8910/callback`, or one that the source's configuration lists.
    *
    * @generated from field: string redirect_uri = 2;
@@ -164,8 +164,8 @@ export type BeginLoginRequest = Message<"toolhub.v1.BeginLoginRequest"> & {
   redirectUri: string;
 
   /**
-   * Whether the login is the source's own, for operators only: its tools are read with it, and calls without a
-   * caller's own credential carry it. NOT_FOUND for a source that has credentials in its configuration.
+   * Whether to log in for the source itself, for operators only: the hub reads its tools with this login, and uses it
+   * for calls without a caller's own credential. NOT_FOUND for a source that has credentials in its configuration.
    *
    * @generated from field: bool for_source = 3;
    */
@@ -186,14 +186,14 @@ export const BeginLoginRequestSchema: GenMessage<BeginLoginRequest> = /*@__PURE_
  */
 export type BeginLoginResponse = Message<"toolhub.v1.BeginLoginResponse"> & {
   /**
-   * For the person's browser.
+   * URL for the person's browser.
    *
    * @generated from field: string authorization_url = 1;
    */
   authorizationUrl: string;
 
   /**
-   * Sealed: for CompleteLogin.
+   * Sealed state of the login, for CompleteLogin.
    *
    * @generated from field: string login = 2;
    */
@@ -208,41 +208,41 @@ export const BeginLoginResponseSchema: GenMessage<BeginLoginResponse> = /*@__PUR
   messageDesc(file_toolhub_v1_credential_service, 4);
 
 /**
- * What the authorization server sent back.
+ * Response of the authorization server.
  *
  * @generated from message toolhub.v1.CompleteLoginRequest
  */
 export type CompleteLoginRequest = Message<"toolhub.v1.CompleteLoginRequest"> & {
   /**
-   * As BeginLogin gave it.
+   * `login` of BeginLogin's answer.
    *
    * @generated from field: string login = 1;
    */
   login: string;
 
   /**
-   * `code` of the query that came back.
+   * `code` of the redirect's query.
    *
    * @generated from field: string code = 2;
    */
   code: string;
 
   /**
-   * `state` of that query.
+   * `state` of the redirect's query.
    *
    * @generated from field: string state = 3;
    */
   state: string;
 
   /**
-   * `iss` of that query (RFC 9207). Empty when it has none.
+   * `iss` of the redirect's query (RFC 9207). Empty when it has none.
    *
    * @generated from field: string issuer = 4;
    */
   issuer: string;
 
   /**
-   * As in BeginLogin.
+   * The same as in BeginLogin.
    *
    * @generated from field: bool for_source = 5;
    */
@@ -257,13 +257,13 @@ export const CompleteLoginRequestSchema: GenMessage<CompleteLoginRequest> = /*@_
   messageDesc(file_toolhub_v1_credential_service, 5);
 
 /**
- * The credential that is kept.
+ * The stored credential.
  *
  * @generated from message toolhub.v1.CompleteLoginResponse
  */
 export type CompleteLoginResponse = Message<"toolhub.v1.CompleteLoginResponse"> & {
   /**
-   * What is known of it.
+   * Metadata of the credential.
    *
    * @generated from field: toolhub.v1.Credential credential = 1;
    */
@@ -291,21 +291,21 @@ export type ListCredentialsRequest = Message<"toolhub.v1.ListCredentialsRequest"
   source: string;
 
   /**
-   * Everybody's, for operators only.
+   * Whether to list everybody's, for operators only.
    *
    * @generated from field: bool everybody = 2;
    */
   everybody: boolean;
 
   /**
-   * How many at most. 0 means 100; more than 1000 is taken as 1000.
+   * Maximum number of entries. 0 means 100; values above 1000 mean 1000.
    *
    * @generated from field: int32 page_size = 3;
    */
   pageSize: number;
 
   /**
-   * `next_page_token` of the page before, with the same filters. Empty means the first page.
+   * `next_page_token` of the previous page, with the same filters. Empty means the first page.
    *
    * @generated from field: string page_token = 4;
    */
@@ -320,7 +320,7 @@ export const ListCredentialsRequestSchema: GenMessage<ListCredentialsRequest> = 
   messageDesc(file_toolhub_v1_credential_service, 7);
 
 /**
- * One page of credentials, those that changed last first.
+ * One page of credentials, the last changed first.
  *
  * @generated from message toolhub.v1.ListCredentialsResponse
  */
@@ -333,7 +333,7 @@ export type ListCredentialsResponse = Message<"toolhub.v1.ListCredentialsRespons
   credentials: Credential[];
 
   /**
-   * Ask for the next page with it. Empty means that this was the last.
+   * Token of the next page. Empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
@@ -361,21 +361,21 @@ export type RevokeCredentialRequest = Message<"toolhub.v1.RevokeCredentialReques
   source: string;
 
   /**
-   * Whose, for operators only. Empty means the caller's own.
+   * Owner of the credential, for operators only. Empty means the caller.
    *
    * @generated from field: string principal = 2;
    */
   principal: string;
 
   /**
-   * Of which tenant that principal is. Empty means none.
+   * Tenant of that principal. Empty means none.
    *
    * @generated from field: string tenant = 3;
    */
   tenant: string;
 
   /**
-   * Whether the login of the source itself is meant, for operators only; `principal` is empty then.
+   * Whether to revoke the login of the source itself, for operators only; `principal` must be empty.
    *
    * @generated from field: bool of_source = 4;
    */
@@ -396,7 +396,8 @@ export const RevokeCredentialRequestSchema: GenMessage<RevokeCredentialRequest> 
  */
 export type RevokeCredentialResponse = Message<"toolhub.v1.RevokeCredentialResponse"> & {
   /**
-   * Whether the authorization server has taken the revocation; false when it has no endpoint for that, or did not answer.
+   * Whether the authorization server accepted the revocation; false when it has no revocation endpoint or did not
+   * answer.
    *
    * @generated from field: bool revoked_upstream = 1;
    */
@@ -411,7 +412,7 @@ export const RevokeCredentialResponseSchema: GenMessage<RevokeCredentialResponse
   messageDesc(file_toolhub_v1_credential_service, 10);
 
 /**
- * What a credential is.
+ * Kind of a credential.
  *
  * @generated from enum toolhub.v1.CredentialKind
  */
@@ -438,7 +439,7 @@ export enum CredentialKind {
   OAUTH = 2,
 
   /**
-   * A token that the caller's own was exchanged for (RFC 8693).
+   * A token obtained in exchange for the caller's own (RFC 8693).
    *
    * @generated from enum value: CREDENTIAL_KIND_EXCHANGED = 3;
    */
@@ -465,14 +466,14 @@ export enum CredentialState {
   UNSPECIFIED = 0,
 
   /**
-   * It can.
+   * It can be used.
    *
    * @generated from enum value: CREDENTIAL_STATE_ACTIVE = 1;
    */
   ACTIVE = 1,
 
   /**
-   * Its authorization server does not refresh it any more: its user must log in again.
+   * Its authorization server no longer refreshes it: its owner must log in again.
    *
    * @generated from enum value: CREDENTIAL_STATE_LOGIN_NEEDED = 2;
    */
@@ -486,15 +487,15 @@ export const CredentialStateSchema: GenEnum<CredentialState> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_credential_service, 1);
 
 /**
- * Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
- * have their own, operators see whose exist and may revoke them. No answer holds a secret.
+ * Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+ * Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
  *
  * @generated from service toolhub.v1.CredentialService
  */
 export const CredentialService: GenService<{
   /**
-   * Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
-   * NOT_FOUND for a source that takes none.
+   * Stores the caller's header, token or key for a source of kind `header`, and replaces a previous one. NOT_FOUND for
+   * a source that accepts none.
    *
    * @generated from rpc toolhub.v1.CredentialService.SetCredential
    */
@@ -505,8 +506,8 @@ export const CredentialService: GenService<{
   },
   /**
    * Begins a login at the authorization server of a source of kind `oauth` (OAuth 2.1, authorization code with PKCE): a
-   * person opens the URL, and CompleteLogin gets what comes back. NOT_FOUND for a source that has none, UNAVAILABLE when
-   * its server cannot be asked.
+   * person opens the URL, and CompleteLogin takes the response. NOT_FOUND for a source without logins, UNAVAILABLE when
+   * its authorization server cannot be reached.
    *
    * @generated from rpc toolhub.v1.CredentialService.BeginLogin
    */
@@ -516,8 +517,8 @@ export const CredentialService: GenService<{
     output: typeof BeginLoginResponseSchema;
   },
   /**
-   * Redeems the code that the authorization server sent back, and keeps the tokens. INVALID_ARGUMENT for a login of
-   * another caller, one that is older than ten minutes, or another state or issuer.
+   * Exchanges the authorization code for tokens, and stores them. INVALID_ARGUMENT for a login of another caller, a
+   * login older than ten minutes, or a different state or issuer.
    *
    * @generated from rpc toolhub.v1.CredentialService.CompleteLogin
    */
@@ -527,7 +528,7 @@ export const CredentialService: GenService<{
     output: typeof CompleteLoginResponseSchema;
   },
   /**
-   * The caller's own, by source; of everybody for operators that ask so.
+   * Lists the caller's own credentials; for operators, on request, everybody's.
    *
    * @generated from rpc toolhub.v1.CredentialService.ListCredentials
    */
@@ -537,8 +538,8 @@ export const CredentialService: GenService<{
     output: typeof ListCredentialsResponseSchema;
   },
   /**
-   * Revokes tokens at their authorization server (RFC 7009) and removes them here, whatever it answers. NOT_FOUND when
-   * there is none.
+   * Revokes tokens at their authorization server (RFC 7009) and deletes them here, whatever that server answers.
+   * NOT_FOUND when there is no credential.
    *
    * @generated from rpc toolhub.v1.CredentialService.RevokeCredential
    */

@@ -44,7 +44,7 @@ export type Violation = Message<"toolhub.v1.Violation"> & {
   message: string;
 
   /**
-   * What would have fitted: the enum's values, the type, the limit. Unset when the keyword says it all.
+   * What would be valid: the enum's values, the type, the limit. Unset when the keyword is sufficient.
    *
    * @generated from field: google.protobuf.Value expected = 4;
    */
@@ -66,20 +66,20 @@ export const ViolationSchema: GenMessage<Violation> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_error, 0);
 
 /**
- * What the far side said, as far as it may be shown.
+ * The answer of an upstream, as far as it may be shown.
  *
  * @generated from message toolhub.v1.Upstream
  */
 export type Upstream = Message<"toolhub.v1.Upstream"> & {
   /**
-   * The far side's own code: an HTTP status (503), a gRPC, JSON-RPC or exit code. 0 when it gave none.
+   * The upstream's own code: an HTTP status (503), a gRPC, JSON-RPC or exit code. 0 when it gave none.
    *
    * @generated from field: int32 status = 1;
    */
   status: number;
 
   /**
-   * The beginning of its answer, redacted, at most 2,000 characters. Empty when nothing may be shown.
+   * Start of its answer, redacted, at most 2,000 characters. Empty when nothing may be shown.
    *
    * @generated from field: string excerpt = 2;
    */
@@ -94,27 +94,27 @@ export const UpstreamSchema: GenMessage<Upstream> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_error, 1);
 
 /**
- * The approval that a call waits for, or that did not serve.
+ * The approval that a call waits for, or that was not valid for it.
  *
  * @generated from message toolhub.v1.ApprovalRef
  */
 export type ApprovalRef = Message<"toolhub.v1.ApprovalRef"> & {
   /**
-   * Names it in ApprovalService and in `InvokeRequest.approval_id`. Never empty.
+   * Its id, for ApprovalService and `InvokeRequest.approval_id`. Never empty.
    *
    * @generated from field: string approval_id = 1;
    */
   approvalId: string;
 
   /**
-   * Where it stood when the call was answered. UNSPECIFIED when the hub did not say.
+   * Its state when the call was answered. UNSPECIFIED when not known.
    *
    * @generated from field: toolhub.v1.ApprovalState state = 2;
    */
   state: ApprovalState;
 
   /**
-   * When it lapses, or lapsed. Unset when the hub did not say.
+   * When it expires or expired. Unset when not known.
    *
    * @generated from field: google.protobuf.Timestamp expires_at = 3;
    */
@@ -149,8 +149,8 @@ export type RuleRef = Message<"toolhub.v1.RuleRef"> & {
   policyRevision: string;
 
   /**
-   * What would make the call pass: what its caller can do, or whom to ask; a caller with the role operator gets the lines
-   * to add to policy.yaml. Empty when nothing would.
+   * What would make the call succeed: what the caller can do, or whom to ask; a caller with the role operator gets the
+   * lines to add to policy.yaml. Empty when nothing would help.
    *
    * @generated from field: string remedy = 3;
    */
@@ -172,13 +172,13 @@ export const RuleRefSchema: GenMessage<RuleRef> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_error, 3);
 
 /**
- * Why a call did not succeed, in words a model can act on. Never carries exception text or a secret.
+ * Why a call failed, in words that a model can act on. Never contains exception text or a secret.
  *
  * @generated from message toolhub.v1.ToolError
  */
 export type ToolError = Message<"toolhub.v1.ToolError"> & {
   /**
-   * What kind of failure. Always set.
+   * Kind of failure. Always set.
    *
    * @generated from field: toolhub.v1.ErrorKind kind = 1;
    */
@@ -192,8 +192,8 @@ export type ToolError = Message<"toolhub.v1.ToolError"> & {
   message: string;
 
   /**
-   * Whether to send the very same call again: it may succeed then, is safe to repeat, and the wait is at most five
-   * minutes. False is the careful default.
+   * Whether the same call may be sent again: it may succeed, is safe to repeat, and the wait is at most five minutes.
+   * False when in doubt.
    *
    * @generated from field: bool retryable = 3;
    */
@@ -229,15 +229,15 @@ export type ToolError = Message<"toolhub.v1.ToolError"> & {
   upstream?: Upstream | undefined;
 
   /**
-   * The approval to wait for, or that did not serve. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED, unless there is
-   * none to wait for; `details` has the same.
+   * The approval to wait for, or that was not valid. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED if there is one;
+   * `details` has the same.
    *
    * @generated from field: toolhub.v1.ApprovalRef approval = 8;
    */
   approval?: ApprovalRef | undefined;
 
   /**
-   * What refused. Set where policy did, of every kind; `details` has the same.
+   * The rule that refused the call. Set whenever policy did, for every kind; `details` has the same.
    *
    * @generated from field: toolhub.v1.RuleRef rule = 9;
    */
@@ -252,7 +252,7 @@ export const ToolErrorSchema: GenMessage<ToolError> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_error, 4);
 
 /**
- * Why a call did not succeed. Set by the hub, never by a tool's own words.
+ * Why a call did not succeed. Set by the hub, never taken from a tool.
  *
  * @generated from enum toolhub.v1.ErrorKind
  */
@@ -265,7 +265,7 @@ export enum ErrorKind {
   UNSPECIFIED = 0,
 
   /**
-   * No tool of that name exists, or the caller may not know that it does.
+   * No tool has that name, or the caller may not see it.
    *
    * @generated from enum value: ERROR_KIND_TOOL_NOT_FOUND = 1;
    */
@@ -279,8 +279,8 @@ export enum ErrorKind {
   TOOL_QUARANTINED = 2,
 
   /**
-   * The tool is known, but its source is down, its needs (key, browser, channel) are not met, or a store of the hub
-   * that the call cannot do without is away; see `retryable`.
+   * The tool is known, but its source is down, something it needs (key, browser, channel) is missing, or a store of the
+   * hub that the call requires is unavailable; see `retryable`.
    *
    * @generated from enum value: ERROR_KIND_TOOL_UNAVAILABLE = 3;
    */
@@ -301,43 +301,43 @@ export enum ErrorKind {
   INVALID_INPUT = 5,
 
   /**
-   * A policy rule says no; `details` carries rule id, policy revision and missing capabilities.
+   * Policy denies the call; `details` carries rule id, policy revision and missing capabilities.
    *
    * @generated from enum value: ERROR_KIND_POLICY_DENIED = 6;
    */
   POLICY_DENIED = 6,
 
   /**
-   * The message speaks for somebody else than the verified caller, or an upstream refused the hub itself.
+   * The request names another identity than the verified caller, or an upstream refused the hub itself.
    *
    * @generated from enum value: ERROR_KIND_PERMISSION_DENIED = 7;
    */
   PERMISSION_DENIED = 7,
 
   /**
-   * A person has to agree first; `details.approval_id` names the approval that fits this call, open by now. Also when
-   * the approval that was sent does not serve: it is another's, was given for another call, or has been used.
+   * A person has to approve the call first; `details.approval_id` names the open approval of this call. Also when the
+   * approval in the request is not valid for it: it belongs to another principal or another call, or has been used.
    *
    * @generated from enum value: ERROR_KIND_APPROVAL_REQUIRED = 8;
    */
   APPROVAL_REQUIRED = 8,
 
   /**
-   * A person refused, or the approval lapsed: nobody decided, or nobody used the decision, in time.
+   * A person rejected the call, or the approval expired: nobody decided or used it in time.
    *
    * @generated from enum value: ERROR_KIND_APPROVAL_REJECTED = 9;
    */
   APPROVAL_REJECTED = 9,
 
   /**
-   * Policy wants a DRY_RUN first, or the plan shown no longer matches what would run.
+   * Policy requires a DRY_RUN first, or the plan no longer matches what would run.
    *
    * @generated from enum value: ERROR_KIND_PLAN_REQUIRED = 10;
    */
   PLAN_REQUIRED = 10,
 
   /**
-   * A path leaves the call's workspace.
+   * A path leads outside the call's workspace.
    *
    * @generated from enum value: ERROR_KIND_PATH_OUTSIDE_SANDBOX = 11;
    */
@@ -407,22 +407,22 @@ export enum ErrorKind {
   EXECUTION_ERROR = 20,
 
   /**
-   * The caller's budget (time, number of calls) is spent, or the room for its artifacts.
+   * The caller's budget (time, number of calls) or its artifact quota is used up.
    *
    * @generated from enum value: ERROR_KIND_BUDGET_EXCEEDED = 21;
    */
   BUDGET_EXCEEDED = 21,
 
   /**
-   * Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
-   * approvals as it takes; see `retry_after`.
+   * Too many calls per time or at once, a quota is used up, or the hub has its maximum of open jobs, keys or approvals;
+   * see `retry_after`.
    *
    * @generated from enum value: ERROR_KIND_RATE_LIMITED = 22;
    */
   RATE_LIMITED = 22,
 
   /**
-   * The upstream failed repeatedly and is being given a rest; see `retry_after`.
+   * The upstream failed repeatedly, so calls to it are suspended; see `retry_after`.
    *
    * @generated from enum value: ERROR_KIND_CIRCUIT_OPEN = 23;
    */
@@ -436,7 +436,7 @@ export enum ErrorKind {
   TIMEOUT = 24,
 
   /**
-   * The caller cancelled and the tool has stopped; the message says where a part of its effect may be left.
+   * The caller cancelled and the tool has stopped; the message says where a partial effect may remain.
    *
    * @generated from enum value: ERROR_KIND_CANCELLED = 25;
    */
@@ -464,7 +464,7 @@ export enum ErrorKind {
   IDEMPOTENCY_CONFLICT = 28,
 
   /**
-   * A side effect may or may not have happened. Look before repeating; the hub will not repeat it.
+   * A side effect may or may not have happened. Check before repeating; the hub does not repeat it.
    *
    * @generated from enum value: ERROR_KIND_OUTCOME_UNKNOWN = 29;
    */
@@ -472,14 +472,15 @@ export enum ErrorKind {
 
   /**
    * A defect of the hub or the tool, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN). The log
-   * has the particulars under the call id.
+   * has the details under the call id.
    *
    * @generated from enum value: ERROR_KIND_INTERNAL = 30;
    */
   INTERNAL = 30,
 
   /**
-   * The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew.
+   * The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: read the definition
+   * again.
    *
    * @generated from enum value: ERROR_KIND_TOOL_CHANGED = 31;
    */

@@ -21,20 +21,20 @@ export const file_toolhub_v1_job_service: GenFile = /*@__PURE__*/
   fileDesc("Chx0b29saHViL3YxL2pvYl9zZXJ2aWNlLnByb3RvEgp0b29saHViLnYxIoUCChBTdWJtaXRKb2JSZXF1ZXN0Ei4KBmludGVudBgBIAEoCzIWLnRvb2xodWIudjEuVG9vbEludGVudEIGukgDyAEBEigKB2NvbnRleHQYAiABKAsyFy50b29saHViLnYxLkV4ZWNDb250ZXh0EjMKC3BsYW5fZGlnZXN0GAMgASgJQh66SBtyGTIXXltBLVphLXowLTkuXy1dezAsNTEyfSQSIwoLYXBwcm92YWxfaWQYBCABKAlCDrpIC9gBAXIGyLbeygUBEj0KD3Jlc3VsdF9lbmNvZGluZxgFIAEoDjIaLnRvb2xodWIudjEuUmVzdWx0RW5jb2RpbmdCCLpIBYIBAhABIjEKEVN1Ym1pdEpvYlJlc3BvbnNlEhwKA2pvYhgBIAEoCzIPLnRvb2xodWIudjEuSm9iImsKDUdldEpvYlJlcXVlc3QSGwoGam9iX2lkGAEgASgJQgu6SAhyBsi23soFARI9Cg9yZXN1bHRfZW5jb2RpbmcYAiABKA4yGi50b29saHViLnYxLlJlc3VsdEVuY29kaW5nQgi6SAWCAQIQASIuCg5HZXRKb2JSZXNwb25zZRIcCgNqb2IYASABKAsyDy50b29saHViLnYxLkpvYiLwAQoPTGlzdEpvYnNSZXF1ZXN0EhoKCXBhZ2Vfc2l6ZRgBIAEoBUIHukgEGgIoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiACBI1CgZzdGF0ZXMYAyADKA4yFC50b29saHViLnYxLkpvYlN0YXRlQg+6SAySAQkQECIFggECEAESFgoEdG9vbBgEIAEoCUIIukgFcgMYgAESHAoKcmVxdWVzdF9pZBgFIAEoCUIIukgFcgMYgAESGQoHdGFza19pZBgGIAEoCUIIukgFcgMYgAESGwoJcHJpbmNpcGFsGAcgASgJQgi6SAVyAxiAASJeChBMaXN0Sm9ic1Jlc3BvbnNlEh0KBGpvYnMYASADKAsyDy50b29saHViLnYxLkpvYhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkSEgoKdG90YWxfc2l6ZRgDIAEoBSKiAQoPV2F0Y2hKb2JSZXF1ZXN0EhsKBmpvYl9pZBgBIAEoCUILukgIcgbItt7KBQESHwoOYWZ0ZXJfc2VxdWVuY2UYAiABKANCB7pIBCICKAASPQoPcmVzdWx0X2VuY29kaW5nGAMgASgOMhoudG9vbGh1Yi52MS5SZXN1bHRFbmNvZGluZ0IIukgFggECEAESEgoKZnJvbV9maXJzdBgEIAEoCCI5ChBXYXRjaEpvYlJlc3BvbnNlEiUKBnN0YXR1cxgBIAEoCzIVLnRvb2xodWIudjEuSm9iU3RhdHVzIoEDChBXYXRjaEpvYnNSZXF1ZXN0EiQKB2pvYl9pZHMYASADKAlCE7pIEJIBDRCAAiIIcgbItt7KBQESFgoEdG9vbBgCIAEoCUIIukgFcgMYgAESHAoKcmVxdWVzdF9pZBgDIAEoCUIIukgFcgMYgAESGQoHdGFza19pZBgEIAEoCUIIukgFcgMYgAESGwoJcHJpbmNpcGFsGAUgASgJQgi6SAVyAxiAARJjCg9hZnRlcl9zZXF1ZW5jZXMYBiADKAsyMC50b29saHViLnYxLldhdGNoSm9ic1JlcXVlc3QuQWZ0ZXJTZXF1ZW5jZXNFbnRyeUIYukgVmgESEIAIIgdyBRABGIABKgQiAigAEj0KD3Jlc3VsdF9lbmNvZGluZxgHIAEoDjIaLnRvb2xodWIudjEuUmVzdWx0RW5jb2RpbmdCCLpIBYIBAhABGjUKE0FmdGVyU2VxdWVuY2VzRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgDOgI4ASI6ChFXYXRjaEpvYnNSZXNwb25zZRIlCgZzdGF0dXMYASABKAsyFS50b29saHViLnYxLkpvYlN0YXR1cyJJChBDYW5jZWxKb2JSZXF1ZXN0EhsKBmpvYl9pZBgBIAEoCUILukgIcgbItt7KBQESGAoGcmVhc29uGAIgASgJQgi6SAVyAyiAICI6ChFDYW5jZWxKb2JSZXNwb25zZRIlCgZzdGF0dXMYASABKAsyFS50b29saHViLnYxLkpvYlN0YXR1czLRAwoKSm9iU2VydmljZRJICglTdWJtaXRKb2ISHC50b29saHViLnYxLlN1Ym1pdEpvYlJlcXVlc3QaHS50b29saHViLnYxLlN1Ym1pdEpvYlJlc3BvbnNlEkQKBkdldEpvYhIZLnRvb2xodWIudjEuR2V0Sm9iUmVxdWVzdBoaLnRvb2xodWIudjEuR2V0Sm9iUmVzcG9uc2UiA5ACARJKCghMaXN0Sm9icxIbLnRvb2xodWIudjEuTGlzdEpvYnNSZXF1ZXN0GhwudG9vbGh1Yi52MS5MaXN0Sm9ic1Jlc3BvbnNlIgOQAgESTAoIV2F0Y2hKb2ISGy50b29saHViLnYxLldhdGNoSm9iUmVxdWVzdBocLnRvb2xodWIudjEuV2F0Y2hKb2JSZXNwb25zZSIDkAIBMAESTwoJV2F0Y2hKb2JzEhwudG9vbGh1Yi52MS5XYXRjaEpvYnNSZXF1ZXN0Gh0udG9vbGh1Yi52MS5XYXRjaEpvYnNSZXNwb25zZSIDkAIBMAESSAoJQ2FuY2VsSm9iEhwudG9vbGh1Yi52MS5DYW5jZWxKb2JSZXF1ZXN0Gh0udG9vbGh1Yi52MS5DYW5jZWxKb2JSZXNwb25zZUJYCg1pby50b29saHViLnYxUAFaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxqgIKVG9vbEh1Yi5WMWIGcHJvdG8z", [file_buf_validate_validate, file_toolhub_v1_call, file_toolhub_v1_job, file_toolhub_v1_job_state, file_toolhub_v1_rules]);
 
 /**
- * A call to be accepted as a job.
+ * A call to run as a job.
  *
  * @generated from message toolhub.v1.SubmitJobRequest
  */
 export type SubmitJobRequest = Message<"toolhub.v1.SubmitJobRequest"> & {
   /**
-   * What to do. Required.
+   * The tool and its arguments. Required.
    *
    * @generated from field: toolhub.v1.ToolIntent intent = 1;
    */
   intent?: ToolIntent | undefined;
 
   /**
-   * The circumstances. Unset means all defaults; the budget's timeout is the job's, not the RPC's.
+   * Context of the call. Unset means all defaults; the budget's timeout is the job's, not the RPC's.
    *
    * @generated from field: toolhub.v1.ExecContext context = 2;
    */
@@ -48,14 +48,14 @@ export type SubmitJobRequest = Message<"toolhub.v1.SubmitJobRequest"> & {
   planDigest: string;
 
   /**
-   * A granted approval, to be used up by this job. Empty when the caller has none.
+   * An approved approval, which is used up by this job. Empty when the caller has none.
    *
    * @generated from field: string approval_id = 4;
    */
   approvalId: string;
 
   /**
-   * How the JSON of results travels.
+   * Encoding of the JSON in results.
    *
    * @generated from field: toolhub.v1.ResultEncoding result_encoding = 5;
    */
@@ -97,14 +97,14 @@ export const SubmitJobResponseSchema: GenMessage<SubmitJobResponse> = /*@__PURE_
  */
 export type GetJobRequest = Message<"toolhub.v1.GetJobRequest"> & {
   /**
-   * Which one.
+   * Id of the job.
    *
    * @generated from field: string job_id = 1;
    */
   jobId: string;
 
   /**
-   * How the JSON of its result travels. UNSPECIFIED means JSON bytes.
+   * Encoding of the JSON in its result. UNSPECIFIED means JSON bytes.
    *
    * @generated from field: toolhub.v1.ResultEncoding result_encoding = 2;
    */
@@ -146,14 +146,14 @@ export const GetJobResponseSchema: GenMessage<GetJobResponse> = /*@__PURE__*/
  */
 export type ListJobsRequest = Message<"toolhub.v1.ListJobsRequest"> & {
   /**
-   * How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+   * Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * `next_page_token` of the page before, with the same filters. Empty means the first page.
+   * `next_page_token` of the previous page, with the same filters. Empty means the first page.
    *
    * @generated from field: string page_token = 2;
    */
@@ -209,21 +209,21 @@ export const ListJobsRequestSchema: GenMessage<ListJobsRequest> = /*@__PURE__*/
  */
 export type ListJobsResponse = Message<"toolhub.v1.ListJobsResponse"> & {
   /**
-   * The jobs of this page; results are left out of their statuses.
+   * The jobs of this page; their statuses are without results.
    *
    * @generated from field: repeated toolhub.v1.Job jobs = 1;
    */
   jobs: Job[];
 
   /**
-   * Ask for the next page with it. Empty means that this was the last.
+   * Token of the next page. Empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
   nextPageToken: string;
 
   /**
-   * How many match in all, over all pages.
+   * Number of matches over all pages.
    *
    * @generated from field: int32 total_size = 3;
    */
@@ -244,28 +244,29 @@ export const ListJobsResponseSchema: GenMessage<ListJobsResponse> = /*@__PURE__*
  */
 export type WatchJobRequest = Message<"toolhub.v1.WatchJobRequest"> & {
   /**
-   * Which one.
+   * Id of the job.
    *
    * @generated from field: string job_id = 1;
    */
   jobId: string;
 
   /**
-   * The last sequence seen; only later ones are sent. 0 means: the current state first. A value beyond the end waits.
+   * The last sequence seen; only later ones are sent. 0 means that the current state is sent first. A value beyond the
+   * end waits.
    *
    * @generated from field: int64 after_sequence = 2;
    */
   afterSequence: bigint;
 
   /**
-   * How the JSON of its result travels. UNSPECIFIED means JSON bytes.
+   * Encoding of the JSON in its result. UNSPECIFIED means JSON bytes.
    *
    * @generated from field: toolhub.v1.ResultEncoding result_encoding = 3;
    */
   resultEncoding: ResultEncoding;
 
   /**
-   * With `after_sequence` 0: its whole history, from the first entry on, in the place of the current state.
+   * With `after_sequence` 0: start with the whole history instead of the current state.
    *
    * @generated from field: bool from_first = 4;
    */
@@ -307,7 +308,7 @@ export const WatchJobResponseSchema: GenMessage<WatchJobResponse> = /*@__PURE__*
  */
 export type WatchJobsRequest = Message<"toolhub.v1.WatchJobsRequest"> & {
   /**
-   * Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that
+   * Exactly these, at most 256. NOT_FOUND when one is unknown, deleted or owned by somebody else. Empty means all that
    * match.
    *
    * @generated from field: repeated string job_ids = 1;
@@ -343,15 +344,15 @@ export type WatchJobsRequest = Message<"toolhub.v1.WatchJobsRequest"> & {
   principal: string;
 
   /**
-   * The last sequence seen, by job, at most 1024: only later ones of these are sent, their end included if it came
-   * meanwhile. A job that began and ended while nobody watched is found by ListJobs.
+   * The last sequence seen of each job, at most 1024 jobs: only later ones are sent, including an end that happened in
+   * the meantime. Use ListJobs for jobs that started and ended while nobody watched.
    *
    * @generated from field: map<string, int64> after_sequences = 6;
    */
   afterSequences: { [key: string]: bigint };
 
   /**
-   * How the JSON of results travels. UNSPECIFIED means JSON bytes.
+   * Encoding of the JSON in results. UNSPECIFIED means JSON bytes.
    *
    * @generated from field: toolhub.v1.ResultEncoding result_encoding = 7;
    */
@@ -387,20 +388,20 @@ export const WatchJobsResponseSchema: GenMessage<WatchJobsResponse> = /*@__PURE_
   messageDesc(file_toolhub_v1_job_service, 9);
 
 /**
- * Asks one job to stop.
+ * Requests that one job stops.
  *
  * @generated from message toolhub.v1.CancelJobRequest
  */
 export type CancelJobRequest = Message<"toolhub.v1.CancelJobRequest"> & {
   /**
-   * Which one.
+   * Id of the job.
    *
    * @generated from field: string job_id = 1;
    */
   jobId: string;
 
   /**
-   * Why, for the audit log; control characters are taken out. Empty is allowed.
+   * Why, for the audit log; control characters are removed. Empty is allowed.
    *
    * @generated from field: string reason = 2;
    */
@@ -415,13 +416,13 @@ export const CancelJobRequestSchema: GenMessage<CancelJobRequest> = /*@__PURE__*
   messageDesc(file_toolhub_v1_job_service, 10);
 
 /**
- * What cancelling did.
+ * Result of cancelling.
  *
  * @generated from message toolhub.v1.CancelJobResponse
  */
 export type CancelJobResponse = Message<"toolhub.v1.CancelJobResponse"> & {
   /**
-   * The status from now on.
+   * The current status.
    *
    * @generated from field: toolhub.v1.JobStatus status = 1;
    */
@@ -442,10 +443,10 @@ export const CancelJobResponseSchema: GenMessage<CancelJobResponse> = /*@__PURE_
  */
 export const JobService: GenService<{
   /**
-   * Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-   * that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
-   * the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
-   * UNAVAILABLE when the store of jobs is away.
+   * Submits a call of any tool, async or not, as a job. Steps 1 to 5 run before the answer: the job of a refused call
+   * is FAILED at once, or AWAITING_APPROVAL. The same idempotency key returns the same job. The RPC fails when no job
+   * can be stored: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+   * UNAVAILABLE when the job store cannot be reached.
    *
    * @generated from rpc toolhub.v1.JobService.SubmitJob
    */
@@ -455,7 +456,7 @@ export const JobService: GenService<{
     output: typeof SubmitJobResponseSchema;
   },
   /**
-   * One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's.
+   * Returns one job with its latest status. NOT_FOUND when it is unknown, deleted or owned by somebody else.
    *
    * @generated from rpc toolhub.v1.JobService.GetJob
    */
@@ -465,7 +466,7 @@ export const JobService: GenService<{
     output: typeof GetJobResponseSchema;
   },
   /**
-   * Jobs, newest first.
+   * Lists jobs, newest first.
    *
    * @generated from rpc toolhub.v1.JobService.ListJobs
    */
@@ -475,8 +476,8 @@ export const JobService: GenService<{
     output: typeof ListJobsResponseSchema;
   },
   /**
-   * First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
-   * ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
+   * Streams the current state, then every status with a rising sequence without gaps, up to a final one; then the
+   * stream ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
    *
    * @generated from rpc toolhub.v1.JobService.WatchJob
    */
@@ -486,10 +487,9 @@ export const JobService: GenService<{
     output: typeof WatchJobResponseSchema;
   },
   /**
-   * Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
-   * final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
-   * included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
-   * of them.
+   * Streams several jobs: those named, or all that match. First the current state of each job that is named or not
+   * final, then every status as it happens, in order within a job, also of jobs submitted later. Ends when every named
+   * job is final; without named jobs, never. A reconnect with the last sequence of each job misses nothing of them.
    *
    * @generated from rpc toolhub.v1.JobService.WatchJobs
    */
@@ -499,7 +499,7 @@ export const JobService: GenService<{
     output: typeof WatchJobsResponseSchema;
   },
   /**
-   * Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.
+   * Requests that a job stops. Answers at once with CANCELLING, or with the final status if it has ended.
    *
    * @generated from rpc toolhub.v1.JobService.CancelJob
    */

@@ -17,7 +17,7 @@ export const file_toolhub_v1_pin: GenFile = /*@__PURE__*/
   fileDesc("ChR0b29saHViL3YxL3Bpbi5wcm90bxIKdG9vbGh1Yi52MSKSAwoDUGluEg4KBnNvdXJjZRgBIAEoCRIMCgR0b29sGAIgASgJEg4KBmRpZ2VzdBgDIAEoCRIXCg9wcmV2aW91c19kaWdlc3QYBCABKAkSIwoFc3RhdGUYBSABKA4yFC50b29saHViLnYxLlBpblN0YXRlEiUKBmNoYW5nZRgGIAEoDjIVLnRvb2xodWIudjEuUGluQ2hhbmdlEhAKCGZpbmRpbmdzGAcgAygJEgwKBGRpZmYYCCABKAkSJwoJdG9vbF9zcGVjGAkgASgLMhQudG9vbGh1Yi52MS5Ub29sU3BlYxIrCgdzZWVuX2F0GAogASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIuCgpkZWNpZGVkX2F0GAsgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBISCgpkZWNpZGVkX2J5GAwgASgJEg8KB2NvbW1lbnQYDSABKAkSFAoMcmVuYW1lZF9mcm9tGA4gASgJEhcKD2RlZmluaXRpb25fanNvbhgPIAEoDCqGAQoIUGluU3RhdGUSGQoVUElOX1NUQVRFX1VOU1BFQ0lGSUVEEAASFQoRUElOX1NUQVRFX1BFTkRJTkcQARIWChJQSU5fU1RBVEVfQVBQUk9WRUQQAhIWChJQSU5fU1RBVEVfUkVKRUNURUQQAxIYChRQSU5fU1RBVEVfU1VQRVJTRURFRBAEKp4BCglQaW5DaGFuZ2USGgoWUElOX0NIQU5HRV9VTlNQRUNJRklFRBAAEhQKEFBJTl9DSEFOR0VfQURERUQQARIWChJQSU5fQ0hBTkdFX0NIQU5HRUQQAhIWChJQSU5fQ0hBTkdFX1JFTU9WRUQQAxIWChJQSU5fQ0hBTkdFX1JFTkFNRUQQBBIXChNQSU5fQ0hBTkdFX1NIQURPV0VEEAVCWAoNaW8udG9vbGh1Yi52MVABWjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MaoCClRvb2xIdWIuVjFiBnByb3RvMw", [file_google_protobuf_timestamp, file_toolhub_v1_tool]);
 
 /**
- * A remote definition as it was seen, and what was decided about it.
+ * A remote definition, and the decision about it.
  *
  * @generated from message toolhub.v1.Pin
  */
@@ -37,7 +37,7 @@ export type Pin = Message<"toolhub.v1.Pin"> & {
   tool: string;
 
   /**
-   * The digest seen. Source, tool and digest together name a pin.
+   * Digest of the definition. Source, tool and digest together identify a pin.
    *
    * @generated from field: string digest = 3;
    */
@@ -51,7 +51,7 @@ export type Pin = Message<"toolhub.v1.Pin"> & {
   previousDigest: string;
 
   /**
-   * What has been decided.
+   * The decision.
    *
    * @generated from field: toolhub.v1.PinState state = 5;
    */
@@ -65,24 +65,23 @@ export type Pin = Message<"toolhub.v1.Pin"> & {
   change: PinChange;
 
   /**
-   * What looks wrong with it: hidden characters, HTML comments, oversized text. Empty when nothing was found.
+   * Suspicious content: hidden characters, HTML comments, oversized text. Empty when nothing was found.
    *
    * @generated from field: repeated string findings = 7;
    */
   findings: string[];
 
   /**
-   * The difference to the approved definition as unified diff of both as indented JSON, keys sorted, characters that
-   * show nothing escaped, a line break after each that stands in a text; at most 64 KiB. Empty when nothing was
-   * approved before, and in lists unless they are asked for in FULL view.
+   * Unified diff to the approved definition, both as indented JSON with sorted keys, invisible characters escaped, and
+   * long strings split at their line breaks; at most 64 KiB. Empty when nothing was approved before, and in lists
+   * without FULL view.
    *
    * @generated from field: string diff = 8;
    */
   diff: string;
 
   /**
-   * The tool as the catalog has it now, which may be another definition of it. Unset when the catalog has none, and in
-   * lists.
+   * The tool in the catalog now, which may have another definition. Unset when the catalog has none, and in lists.
    *
    * @generated from field: toolhub.v1.ToolSpec tool_spec = 9;
    */
@@ -124,8 +123,8 @@ export type Pin = Message<"toolhub.v1.Pin"> & {
   renamedFrom: string;
 
   /**
-   * The definition seen, in the source's own words, as canonical JSON; untrusted. Empty when it is above 256 KiB, and
-   * in lists unless they are asked for in FULL view.
+   * The definition as the source sent it, as canonical JSON; untrusted. Empty above 256 KiB, and in lists without FULL
+   * view.
    *
    * @generated from field: bytes definition_json = 15;
    */
@@ -140,7 +139,7 @@ export const PinSchema: GenMessage<Pin> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_pin, 0);
 
 /**
- * What has been decided about a definition.
+ * Decision about a definition.
  *
  * @generated from enum toolhub.v1.PinState
  */
@@ -153,7 +152,7 @@ export enum PinState {
   UNSPECIFIED = 0,
 
   /**
-   * Seen and quarantined; waits for a decision.
+   * Quarantined; waits for a decision.
    *
    * @generated from enum value: PIN_STATE_PENDING = 1;
    */
@@ -174,7 +173,7 @@ export enum PinState {
   REJECTED = 3,
 
   /**
-   * A newer definition took its place; kept for the record.
+   * Replaced by a newer definition; kept as history.
    *
    * @generated from enum value: PIN_STATE_SUPERSEDED = 4;
    */

@@ -19,41 +19,41 @@ export const file_toolhub_v1_plan: GenFile = /*@__PURE__*/
   fileDesc("ChV0b29saHViL3YxL3BsYW4ucHJvdG8SCnRvb2xodWIudjEilAEKC1N0ZXBWZXJkaWN0EiIKBHN0ZXAYASABKA4yFC50b29saHViLnYxLlN0ZXBOYW1lEgoKAm9rGAIgASgIEg8KB3J1bGVfaWQYAyABKAkSDgoGcmVhc29uGAQgASgJEg4KBnJlbWVkeRgFIAEoCRIkCgVlcnJvchgGIAEoCzIVLnRvb2xodWIudjEuVG9vbEVycm9yIskCCgRQbGFuEgwKBHRvb2wYASABKAkSFAoMdG9vbF92ZXJzaW9uGAIgASgJEhMKC3Rvb2xfZGlnZXN0GAMgASgJEhMKCWFyZ3NfanNvbhgEIAEoDEgAEi4KC2FyZ3Nfc3RydWN0GAUgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAEhgKEGRlZmF1bHRzX2FwcGxpZWQYBiADKAkSJgoFc3RlcHMYByADKAsyFy50b29saHViLnYxLlN0ZXBWZXJkaWN0Eg8KB2VmZmVjdHMYCCADKAkSEwoLcGxhbl9kaWdlc3QYCSABKAkSLgoKZXhwaXJlc19hdBgKIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDwoHY2FsbF9pZBgLIAEoCRISCgpyZXF1ZXN0X2lkGAwgASgJQgYKBGFyZ3NCWAoNaW8udG9vbGh1Yi52MVABWjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MaoCClRvb2xIdWIuVjFiBnByb3RvMw", [file_google_protobuf_struct, file_google_protobuf_timestamp, file_toolhub_v1_error, file_toolhub_v1_step]);
 
 /**
- * What one step would say.
+ * Result that one step would have.
  *
  * @generated from message toolhub.v1.StepVerdict
  */
 export type StepVerdict = Message<"toolhub.v1.StepVerdict"> & {
   /**
-   * Which step: the first five, and EXECUTE only when it is known that it would fail.
+   * The step: one of the first five, or EXECUTE if it is known to fail.
    *
    * @generated from field: toolhub.v1.StepName step = 1;
    */
   step: StepName;
 
   /**
-   * Whether the call would go on.
+   * Whether the step would pass.
    *
    * @generated from field: bool ok = 2;
    */
   ok: boolean;
 
   /**
-   * The rule of policy, or its built-in check, that decided. Empty where none was involved.
+   * The policy rule or built-in check that decided. Empty when none was involved.
    *
    * @generated from field: string rule_id = 3;
    */
   ruleId: string;
 
   /**
-   * Why, in one sentence. Empty when there is nothing to say.
+   * Why, in one sentence. May be empty.
    *
    * @generated from field: string reason = 4;
    */
   reason: string;
 
   /**
-   * What would make it pass, or what to do to commit it, in one sentence. Empty when there is nothing to say.
+   * What would make it pass, or how to execute it, in one sentence. May be empty.
    *
    * @generated from field: string remedy = 5;
    */
@@ -75,13 +75,13 @@ export const StepVerdictSchema: GenMessage<StepVerdict> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_plan, 0);
 
 /**
- * What an EXECUTE of the same intent would do now. Nothing has been spent and nothing has happened.
+ * What an EXECUTE of the same intent would do now. No budget was used and nothing has happened.
  *
  * @generated from message toolhub.v1.Plan
  */
 export type Plan = Message<"toolhub.v1.Plan"> & {
   /**
-   * The resolved tool. The name asked for when nothing was resolved.
+   * The resolved tool; the requested name when no tool was found.
    *
    * @generated from field: string tool = 1;
    */
@@ -102,8 +102,7 @@ export type Plan = Message<"toolhub.v1.Plan"> & {
   toolDigest: string;
 
   /**
-   * The arguments, completed where they fit the schema and as they came where they do not, in the encoding asked for.
-   * Redacted.
+   * The arguments with defaults if they match the schema, otherwise as sent; in the requested encoding, redacted.
    *
    * @generated from oneof toolhub.v1.Plan.args
    */
@@ -126,21 +125,21 @@ export type Plan = Message<"toolhub.v1.Plan"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * JSON Pointers of what was filled in. Empty when the caller gave everything.
+   * JSON Pointers of the defaults that were added.
    *
    * @generated from field: repeated string defaults_applied = 6;
    */
   defaultsApplied: string[];
 
   /**
-   * One verdict a step, in order, up to and including the first that fails.
+   * One verdict per step, in order, up to and including the first that fails.
    *
    * @generated from field: repeated toolhub.v1.StepVerdict steps = 7;
    */
   steps: StepVerdict[];
 
   /**
-   * What the tool says it would do, one sentence each. Empty when a step fails or the tool cannot tell.
+   * What the tool would do, one sentence each. Empty when a step fails or the tool does not declare it.
    *
    * @generated from field: repeated string effects = 8;
    */
@@ -148,7 +147,7 @@ export type Plan = Message<"toolhub.v1.Plan"> & {
 
   /**
    * Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send
-   * it with EXECUTE to commit exactly this. Empty when a step fails, unless all that is missing is a person's approval.
+   * it with EXECUTE to run exactly this plan. Empty when a step fails, unless only a person's approval is missing.
    *
    * @generated from field: string plan_digest = 9;
    */
@@ -162,16 +161,16 @@ export type Plan = Message<"toolhub.v1.Plan"> & {
   expiresAt?: Timestamp | undefined;
 
   /**
-   * Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
-   * events bear the caller's own id beside it.
+   * Id of this dry run in the audit log and in traces. Always set and generated by the hub, also in a session, whose
+   * events carry the caller's own id as well.
    *
    * @generated from field: string call_id = 11;
    */
   callId: string;
 
   /**
-   * The request of the dry run: its context's, or where that named none the one that the hub minted. The digest is of
-   * the request's workspace: send it with EXECUTE.
+   * The request of the dry run: request id from `context`, or generated by the hub. The digest is bound to the
+   * workspace of this request: send the id with EXECUTE.
    *
    * @generated from field: string request_id = 12;
    */

@@ -15,8 +15,8 @@ export const file_toolhub_v1_progress: GenFile = /*@__PURE__*/
   fileDesc("Chl0b29saHViL3YxL3Byb2dyZXNzLnByb3RvEgp0b29saHViLnYxIpMBCghQcm9ncmVzcxIMCgRzdGVwGAEgASgBEhIKBXRvdGFsGAIgASgBSACIAQESDAoEdW5pdBgDIAEoCRIPCgdtZXNzYWdlGAQgASgJEiYKA2V0YRgFIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIUCgxkZXRhaWxzX2pzb24YBiABKAxCCAoGX3RvdGFsIiUKBUNodW5rEgwKBGRhdGEYASABKAwSDgoGc3RyZWFtGAIgASgJQlgKDWlvLnRvb2xodWIudjFQAVo4Z2l0aHViLmNvbS90b29sLWh1Yi90b29sLWh1Yi9nZW4vZ28vdG9vbGh1Yi92MTt0b29saHVidjGqAgpUb29sSHViLlYxYgZwcm90bzM", [file_google_protobuf_duration]);
 
 /**
- * How far a running call or job is. Of reports that follow fast only the newest is sent: of a job about ten a second,
- * fewer where many jobs run. The last one always arrives.
+ * Progress of a running call or job. If reports follow fast, only the newest is sent: about ten per second of a job,
+ * fewer when many jobs run. The last one is always sent.
  *
  * @generated from message toolhub.v1.Progress
  */
@@ -29,36 +29,36 @@ export type Progress = Message<"toolhub.v1.Progress"> & {
   step: number;
 
   /**
-   * Units in all. Absent when unknown.
+   * Units in total. Absent when unknown.
    *
    * @generated from field: optional double total = 2;
    */
   total?: number | undefined;
 
   /**
-   * What is being counted, such as `bytes`, `files`, `nodes`. Empty means plain steps.
+   * The unit, such as `bytes`, `files`, `nodes`. Empty means plain steps.
    *
    * @generated from field: string unit = 3;
    */
   unit: string;
 
   /**
-   * One line for a person, redacted. Empty when the tool said nothing.
+   * One line for a person, redacted. May be empty.
    *
    * @generated from field: string message = 4;
    */
   message: string;
 
   /**
-   * The tool's guess of the time left. Unset when it made none.
+   * The tool's estimate of the time left. Unset when it gave none.
    *
    * @generated from field: google.protobuf.Duration eta = 5;
    */
   eta?: Duration | undefined;
 
   /**
-   * What else the tool says of its progress, in a form of its own: a JSON object of at most 4 KiB, such as
-   * `{"file":"a.csv"}`. Empty when it says nothing else.
+   * Further details of the tool: a JSON object of at most 4 KiB in the tool's own form, such as `{"file":"a.csv"}`. May
+   * be empty.
    *
    * @generated from field: bytes details_json = 6;
    */
@@ -73,21 +73,21 @@ export const ProgressSchema: GenMessage<Progress> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_progress, 0);
 
 /**
- * A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks,
- * and to one that is too slow the oldest are not sent.
+ * A piece of output before the call ends. The final result is complete without chunks: a reader may drop them, and a
+ * slow reader does not get the oldest.
  *
  * @generated from message toolhub.v1.Chunk
  */
 export type Chunk = Message<"toolhub.v1.Chunk"> & {
   /**
-   * The piece, in order within its stream, at most 256 KiB. Text is UTF-8, cut at whole characters.
+   * The piece, in order within its stream, at most 256 KiB. Text is UTF-8, split between characters.
    *
    * @generated from field: bytes data = 1;
    */
   data: Uint8Array;
 
   /**
-   * Which output of the tool: `stdout`, `stderr`, `rows` (one JSON array a chunk). Never empty.
+   * Which output of the tool: `stdout`, `stderr`, `rows` (one JSON array per chunk). Never empty.
    *
    * @generated from field: string stream = 2;
    */

@@ -60,14 +60,14 @@ export const RegisterToolRequestSchema: GenMessage<RegisterToolRequest> = /*@__P
  */
 export type RegisterToolResponse = Message<"toolhub.v1.RegisterToolResponse"> & {
   /**
-   * The definition as kept, digest included.
+   * The stored definition, digest included.
    *
    * @generated from field: toolhub.v1.ToolSpec tool = 1;
    */
   tool?: ToolSpec | undefined;
 
   /**
-   * The catalog from now on.
+   * Revision of the catalog after the change.
    *
    * @generated from field: string revision = 2;
    */
@@ -116,14 +116,14 @@ export const RegisterToolsRequestSchema: GenMessage<RegisterToolsRequest> = /*@_
  */
 export type RegisterToolsResponse = Message<"toolhub.v1.RegisterToolsResponse"> & {
   /**
-   * The definitions as kept, in the order given.
+   * The stored definitions, in the order given.
    *
    * @generated from field: repeated toolhub.v1.ToolSpec tools = 1;
    */
   tools: ToolSpec[];
 
   /**
-   * The catalog from now on.
+   * Revision of the catalog after the change.
    *
    * @generated from field: string revision = 2;
    */
@@ -165,7 +165,7 @@ export const UnregisterToolRequestSchema: GenMessage<UnregisterToolRequest> = /*
  */
 export type UnregisterToolResponse = Message<"toolhub.v1.UnregisterToolResponse"> & {
   /**
-   * The catalog from now on.
+   * Revision of the catalog after the change.
    *
    * @generated from field: string revision = 1;
    */
@@ -180,7 +180,7 @@ export const UnregisterToolResponseSchema: GenMessage<UnregisterToolResponse> = 
   messageDesc(file_toolhub_v1_registry_service, 5);
 
 /**
- * Sources to read anew.
+ * Sources to read again.
  *
  * @generated from message toolhub.v1.RefreshSourcesRequest
  */
@@ -201,7 +201,7 @@ export const RefreshSourcesRequestSchema: GenMessage<RefreshSourcesRequest> = /*
   messageDesc(file_toolhub_v1_registry_service, 6);
 
 /**
- * What reading gave.
+ * Result of reading sources.
  *
  * @generated from message toolhub.v1.RefreshSourcesResponse
  */
@@ -214,7 +214,7 @@ export type RefreshSourcesResponse = Message<"toolhub.v1.RefreshSourcesResponse"
   sources: SourceStatus[];
 
   /**
-   * The catalog from now on.
+   * Revision of the catalog after the change.
    *
    * @generated from field: string revision = 2;
    */
@@ -271,22 +271,22 @@ export const ListSourcesResponseSchema: GenMessage<ListSourcesResponse> = /*@__P
  */
 export type GetSnapshotRequest = Message<"toolhub.v1.GetSnapshotRequest"> & {
   /**
-   * How much of each tool.
+   * Which fields of each tool are sent.
    *
    * @generated from field: toolhub.v1.ToolView view = 1;
    */
   view: ToolView;
 
   /**
-   * How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
-   * shorter than asked.
+   * Maximum number of entries. 0 means as many as fit into a message; values above 1000 mean 1000. A page may hold
+   * fewer.
    *
    * @generated from field: int32 page_size = 2;
    */
   pageSize: number;
 
   /**
-   * `next_page_token` of the page before. Empty means the first page.
+   * `next_page_token` of the previous page. Empty means the first page.
    *
    * @generated from field: string page_token = 3;
    */
@@ -377,7 +377,7 @@ export type GetSnapshotResponse = Message<"toolhub.v1.GetSnapshotResponse"> & {
   sources: SourceStatus[];
 
   /**
-   * Ask for the next page with it. Empty means that this was the last.
+   * Token of the next page. Empty on the last page.
    *
    * @generated from field: string next_page_token = 5;
    */
@@ -398,15 +398,14 @@ export const GetSnapshotResponseSchema: GenMessage<GetSnapshotResponse> = /*@__P
  */
 export type ListPinsRequest = Message<"toolhub.v1.ListPinsRequest"> & {
   /**
-   * How many at most, 0 to any. 0 means 100; more than 1000, or 100 in FULL view, is taken as that. A page may be
-   * shorter than asked.
+   * Maximum number of entries. 0 means 100; values above 1000 mean 1000, in FULL view 100. A page may hold fewer.
    *
    * @generated from field: int32 page_size = 1;
    */
   pageSize: number;
 
   /**
-   * `next_page_token` of the page before, with the same filters. Empty means the first page.
+   * `next_page_token` of the previous page, with the same filters. Empty means the first page.
    *
    * @generated from field: string page_token = 2;
    */
@@ -462,14 +461,14 @@ export type ListPinsResponse = Message<"toolhub.v1.ListPinsResponse"> & {
   pins: Pin[];
 
   /**
-   * Ask for the next page with it. Empty means that this was the last.
+   * Token of the next page. Empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
   nextPageToken: string;
 
   /**
-   * How many match in all, over all pages.
+   * Number of matches over all pages.
    *
    * @generated from field: int32 total_size = 3;
    */
@@ -504,21 +503,21 @@ export type DecidePinRequest = Message<"toolhub.v1.DecidePinRequest"> & {
   tool: string;
 
   /**
-   * The digest that was looked at; the decision holds for no other.
+   * Digest that was reviewed; the decision applies to no other.
    *
    * @generated from field: string digest = 3;
    */
   digest: string;
 
   /**
-   * Yes or no. Required.
+   * Approve or reject. Required.
    *
    * @generated from field: toolhub.v1.Decision decision = 4;
    */
   decision: Decision;
 
   /**
-   * Why, for the audit log; control characters are taken out. Empty is allowed.
+   * Why, for the audit log; control characters are removed. Empty is allowed.
    *
    * @generated from field: string comment = 5;
    */
@@ -539,14 +538,14 @@ export const DecidePinRequestSchema: GenMessage<DecidePinRequest> = /*@__PURE__*
  */
 export type DecidePinResponse = Message<"toolhub.v1.DecidePinResponse"> & {
   /**
-   * The pin as it now stands, definition included.
+   * The pin in its new state, definition included.
    *
    * @generated from field: toolhub.v1.Pin pin = 1;
    */
   pin?: Pin | undefined;
 
   /**
-   * The catalog from now on.
+   * Revision of the catalog after the change.
    *
    * @generated from field: string revision = 2;
    */
@@ -567,14 +566,14 @@ export const DecidePinResponseSchema: GenMessage<DecidePinResponse> = /*@__PURE_
  */
 export type WatchToolsRequest = Message<"toolhub.v1.WatchToolsRequest"> & {
   /**
-   * The revision the caller holds. Empty when it holds none.
+   * The revision that the caller knows. Empty when it knows none.
    *
    * @generated from field: string known_revision = 1;
    */
   knownRevision: string;
 
   /**
-   * How much of each tool.
+   * Which fields of each tool are sent.
    *
    * @generated from field: toolhub.v1.ToolView view = 2;
    */
@@ -609,7 +608,7 @@ export type ToolChange = Message<"toolhub.v1.ToolChange"> & {
   name: string;
 
   /**
-   * The tool as it now stands. Unset when REMOVED.
+   * The tool after the change. Unset when REMOVED.
    *
    * @generated from field: toolhub.v1.ToolSpec tool = 3;
    */
@@ -630,7 +629,7 @@ export const ToolChangeSchema: GenMessage<ToolChange> = /*@__PURE__*/
  */
 export type WatchToolsResponse = Message<"toolhub.v1.WatchToolsResponse"> & {
   /**
-   * The catalog from now on.
+   * Revision of the catalog after the change.
    *
    * @generated from field: string revision = 1;
    */
@@ -644,8 +643,8 @@ export type WatchToolsResponse = Message<"toolhub.v1.WatchToolsResponse"> & {
   changes: ToolChange[];
 
   /**
-   * True when changes were left out, for there were too many for one message, or when `known_revision` is not the
-   * current one: read GetSnapshot again. `changes` is empty then.
+   * True when there were too many changes for one message, or `known_revision` is not the current one: call GetSnapshot
+   * again. `changes` is then empty.
    *
    * @generated from field: bool reset = 3;
    */
@@ -680,14 +679,14 @@ export enum ToolChangeType {
   ADDED = 1,
 
   /**
-   * Its definition or state is another.
+   * Its definition or state changed.
    *
    * @generated from enum value: TOOL_CHANGE_TYPE_CHANGED = 2;
    */
   CHANGED = 2,
 
   /**
-   * It is gone.
+   * It was removed.
    *
    * @generated from enum value: TOOL_CHANGE_TYPE_REMOVED = 3;
    */
@@ -701,19 +700,20 @@ export const ToolChangeTypeSchema: GenEnum<ToolChangeType> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_registry_service, 0);
 
 /**
- * What operators use: where tools come from and what may be called. Takes the operator role.
+ * Sources of tools, and which tools may be called. Requires the operator role.
  *
  * @generated from service toolhub.v1.RegistryService
  */
 export const RegistryService: GenService<{
   /**
-   * Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
-   * and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
-   * approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
-   * source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
-   * there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
-   * the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
-   * false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
+   * Adds one tool to a configured source: a tool that an MCP server can run but does not list. The configuration says
+   * where the server is and which credentials it gets. The definition is stored as a pin that the caller has approved,
+   * survives restarts, and is offered by every hub on the same store until it is unregistered; if the source itself
+   * offers a tool of that name, the source's definition takes precedence. FAILED_PRECONDITION, saying what to
+   * configure, when there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL);
+   * UNAVAILABLE while the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered
+   * and `upsert` is false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for
+   * `core/`.
    *
    * @generated from rpc toolhub.v1.RegistryService.RegisterTool
    */
@@ -733,8 +733,8 @@ export const RegistryService: GenService<{
     output: typeof RegisterToolsResponseSchema;
   },
   /**
-   * Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
-   * Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
+   * Removes one tool; a registered tool permanently and from every hub on the same store. NOT_FOUND when it does not
+   * exist. Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
    *
    * @generated from rpc toolhub.v1.RegistryService.UnregisterTool
    */
@@ -744,8 +744,8 @@ export const RegistryService: GenService<{
     output: typeof UnregisterToolResponseSchema;
   },
   /**
-   * Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
-   * looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+   * Reads sources again and answers when done. A failing source reports it in its status and does not affect others.
+   * The hub reads its configuration of sources first: FAILED_PRECONDITION when that is invalid, and no source is read.
    *
    * @generated from rpc toolhub.v1.RegistryService.RefreshSources
    */
@@ -755,7 +755,7 @@ export const RegistryService: GenService<{
     output: typeof RefreshSourcesResponseSchema;
   },
   /**
-   * Every configured source and its state.
+   * Lists every configured source and its state.
    *
    * @generated from rpc toolhub.v1.RegistryService.ListSources
    */
@@ -765,8 +765,8 @@ export const RegistryService: GenService<{
     output: typeof ListSourcesResponseSchema;
   },
   /**
-   * The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
-   * again.
+   * Returns the whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the previous page:
+   * start again.
    *
    * @generated from rpc toolhub.v1.RegistryService.GetSnapshot
    */
@@ -776,7 +776,7 @@ export const RegistryService: GenService<{
     output: typeof GetSnapshotResponseSchema;
   },
   /**
-   * Remote definitions seen and what was decided about them, newest first.
+   * Lists remote definitions and the decisions about them, newest first.
    *
    * @generated from rpc toolhub.v1.RegistryService.ListPins
    */
@@ -786,8 +786,8 @@ export const RegistryService: GenService<{
     output: typeof ListPinsResponseSchema;
   },
   /**
-   * Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
-   * no error.
+   * Approves or rejects one remote definition. NOT_FOUND when that digest was never seen; repeating the same decision
+   * is not an error.
    *
    * @generated from rpc toolhub.v1.RegistryService.DecidePin
    */
@@ -797,8 +797,8 @@ export const RegistryService: GenService<{
     output: typeof DecidePinResponseSchema;
   },
   /**
-   * Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
-   * changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+   * Streams each change of the catalog as it happens, until the caller cancels. A slow reader gets several changes of a
+   * tool as one. UNAVAILABLE when the hub shuts down: watch again with the last revision.
    *
    * @generated from rpc toolhub.v1.RegistryService.WatchTools
    */

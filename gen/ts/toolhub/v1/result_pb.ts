@@ -23,13 +23,13 @@ export const file_toolhub_v1_result: GenFile = /*@__PURE__*/
   fileDesc("Chd0b29saHViL3YxL3Jlc3VsdC5wcm90bxIKdG9vbGh1Yi52MSL9AQoIRXZpZGVuY2USJgoEdHlwZRgBIAEoDjIYLnRvb2xodWIudjEuRXZpZGVuY2VUeXBlEgsKA3JlZhgCIAEoCRIPCgdzdW1tYXJ5GAMgASgJEi4KCmNyZWF0ZWRfYXQYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBnNoYTI1NhgFIAEoCRI4CgphdHRyaWJ1dGVzGAYgAygLMiQudG9vbGh1Yi52MS5FdmlkZW5jZS5BdHRyaWJ1dGVzRW50cnkaMQoPQXR0cmlidXRlc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoCToCOAEi8QMKClRvb2xSZXN1bHQSCgoCb2sYASABKAgSFQoLcmVzdWx0X2pzb24YAiABKAxIABIwCg1yZXN1bHRfc3RydWN0GAMgASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdEgAEiYKCGV2aWRlbmNlGAQgAygLMhQudG9vbGh1Yi52MS5FdmlkZW5jZRIkCgVlcnJvchgFIAEoCzIVLnRvb2xodWIudjEuVG9vbEVycm9yEicKCWFydGlmYWN0cxgGIAMoCzIULnRvb2xodWIudjEuQXJ0aWZhY3QSHwoDam9iGAcgASgLMhIudG9vbGh1Yi52MS5Kb2JSZWYSDwoHY2FsbF9pZBgIIAEoCRIMCgR0b29sGAkgASgJEhQKDHRvb2xfdmVyc2lvbhgKIAEoCRITCgt0b29sX2RpZ2VzdBgLIAEoCRIQCghhdHRlbXB0cxgMIAEoBRIQCghyZXBsYXllZBgNIAEoCBIRCgl0cnVuY2F0ZWQYDiABKAgSGAoQZGVmYXVsdHNfYXBwbGllZBgPIAMoCRIrCglkdXJhdGlvbnMYECADKAsyGC50b29saHViLnYxLlN0ZXBEdXJhdGlvbhIQCghyYXdfanNvbhgRIAEoDBISCgpyZXF1ZXN0X2lkGBIgASgJQggKBnJlc3VsdCqmAQoMRXZpZGVuY2VUeXBlEh0KGUVWSURFTkNFX1RZUEVfVU5TUEVDSUZJRUQQABIWChJFVklERU5DRV9UWVBFX1RPT0wQARIWChJFVklERU5DRV9UWVBFX0ZJTEUQAhIVChFFVklERU5DRV9UWVBFX1VSTBADEhYKEkVWSURFTkNFX1RZUEVfVEVYVBAEEhgKFEVWSURFTkNFX1RZUEVfTUVUUklDEAVCWAoNaW8udG9vbGh1Yi52MVABWjhnaXRodWIuY29tL3Rvb2wtaHViL3Rvb2wtaHViL2dlbi9nby90b29saHViL3YxO3Rvb2xodWJ2MaoCClRvb2xIdWIuVjFiBnByb3RvMw", [file_google_protobuf_struct, file_google_protobuf_timestamp, file_toolhub_v1_artifact, file_toolhub_v1_error, file_toolhub_v1_job_state, file_toolhub_v1_step]);
 
 /**
- * Something that proves what a call did. Never carries a secret.
+ * Evidence of what a call did. Never contains a secret.
  *
  * @generated from message toolhub.v1.Evidence
  */
 export type Evidence = Message<"toolhub.v1.Evidence"> & {
   /**
-   * What `ref` points at.
+   * What `ref` refers to.
    *
    * @generated from field: toolhub.v1.EvidenceType type = 1;
    */
@@ -79,7 +79,7 @@ export const EvidenceSchema: GenMessage<Evidence> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_result, 0);
 
 /**
- * The outcome of one call that was checked or ran. `ok` decides which of result, job or error counts.
+ * The outcome of one call. `ok` decides which of result, job and error is set.
  *
  * @generated from message toolhub.v1.ToolResult
  */
@@ -92,14 +92,14 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   ok: boolean;
 
   /**
-   * The tool's answer, in the encoding asked for. Unset when `ok` is false, or when the answer is a job; through a face
-   * (metadata entry `toolhub-face`) always set: the face's answer, whatever became of the call.
+   * The tool's answer, in the requested encoding. Unset when `ok` is false, or when the answer is a job; through a face
+   * (metadata entry `toolhub-face`) always set to the face's answer, whatever the outcome.
    *
    * @generated from oneof toolhub.v1.ToolResult.result
    */
   result: {
     /**
-     * Canonical: one JSON value, UTF-8, integers exact, at most the inline cap (default 1 MiB).
+     * Canonical: one JSON value, UTF-8, integers exact, at most the inline limit (default 1 MiB).
      *
      * @generated from field: bytes result_json = 2;
      */
@@ -107,8 +107,8 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
     case: "resultJson";
   } | {
     /**
-     * The same as a Struct; numbers are doubles. An answer that is no JSON object, or has more
-     * than 15,000 values, always travels as `result_json`.
+     * The same as a Struct; numbers are doubles. An answer that is not a JSON object, or has more than 15,000 values,
+     * is always sent as `result_json`.
      *
      * @generated from field: google.protobuf.Struct result_struct = 3;
      */
@@ -117,44 +117,44 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   } | { case: undefined; value?: undefined };
 
   /**
-   * What proves it. At least one entry, for refused calls too.
+   * Evidence. At least one entry, also for refused calls.
    *
    * @generated from field: repeated toolhub.v1.Evidence evidence = 4;
    */
   evidence: Evidence[];
 
   /**
-   * Why it did not succeed. Set exactly when `ok` is false.
+   * Why it failed. Set only when `ok` is false.
    *
    * @generated from field: toolhub.v1.ToolError error = 5;
    */
   error?: ToolError | undefined;
 
   /**
-   * Outputs kept by reference. Empty when there are none.
+   * Outputs stored by reference.
    *
    * @generated from field: repeated toolhub.v1.Artifact artifacts = 6;
    */
   artifacts: Artifact[];
 
   /**
-   * The job that carries the call on. Set when the tool is async and the call was accepted; `ok` is then true.
+   * The job that continues the call. Set when the tool is async and the call was accepted; `ok` is then true.
    *
    * @generated from field: toolhub.v1.JobRef job = 7;
    */
   job?: JobRef | undefined;
 
   /**
-   * Names the call that ran in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
-   * events bear the caller's own id beside it.
-   * A replayed result keeps the first call's; this call's own is the `ref` of the last entry of `evidence`.
+   * Id of the call in the audit log and in traces. Always set and generated by the hub, also in a session, whose events
+   * carry the caller's own id as well. A replayed result has the id of the first call; this call's own is the `ref` of
+   * the last entry of `evidence`.
    *
    * @generated from field: string call_id = 8;
    */
   callId: string;
 
   /**
-   * The tool that was resolved, by its full name. The name asked for when nothing was resolved.
+   * Full name of the resolved tool; the requested name when no tool was found.
    *
    * @generated from field: string tool = 9;
    */
@@ -175,7 +175,7 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   toolDigest: string;
 
   /**
-   * How often the adapter was called. 0 when the call was refused; of the first call when it was replayed.
+   * How often the adapter was called. 0 when the call was refused; for a replayed result, the number of the first call.
    *
    * @generated from field: int32 attempts = 12;
    */
@@ -189,22 +189,22 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   replayed: boolean;
 
   /**
-   * True when the result was cut to its cap. The whole is the last entry of `artifacts`, or evidence says why it could
-   * not be kept.
+   * True when the result was cut to its limit. The last entry of `artifacts` is the complete result, or evidence says
+   * why it could not be stored.
    *
    * @generated from field: bool truncated = 14;
    */
   truncated: boolean;
 
   /**
-   * JSON Pointers of the arguments that were filled in. Empty when the caller gave everything.
+   * JSON Pointers of the arguments that were added as defaults.
    *
    * @generated from field: repeated string defaults_applied = 15;
    */
   defaultsApplied: string[];
 
   /**
-   * Time per step, in the order they ran. Steps that were not reached are absent, and RECORD always is: it is done as
+   * Time per step, in the order they ran. Steps that were not reached are absent, and always RECORD, which runs while
    * the answer is written.
    *
    * @generated from field: repeated toolhub.v1.StepDuration durations = 16;
@@ -219,9 +219,9 @@ export type ToolResult = Message<"toolhub.v1.ToolResult"> & {
   rawJson: Uint8Array;
 
   /**
-   * The request that the call belongs to: its context's, or where that named none the one that the hub minted. Calls
-   * that send it as their own see the same files, unless the hub shares workspaces otherwise. A replayed result keeps
-   * the first call's. Empty where a call of a session broke the contract, and from older hubs.
+   * The request that the call belongs to: request id from `context`, or generated by the hub. Calls that send the same
+   * id see the same files, unless the hub is configured otherwise. A replayed result has the id of the first call.
+   * Empty when a call of a session violated the contract.
    *
    * @generated from field: string request_id = 18;
    */
@@ -236,7 +236,7 @@ export const ToolResultSchema: GenMessage<ToolResult> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_result, 1);
 
 /**
- * What a piece of evidence points at.
+ * What a piece of evidence refers to.
  *
  * @generated from enum toolhub.v1.EvidenceType
  */
@@ -270,7 +270,7 @@ export enum EvidenceType {
   URL = 3,
 
   /**
-   * A quotation: `ref` names where it stands.
+   * A quotation: `ref` names its place.
    *
    * @generated from enum value: EVIDENCE_TYPE_TEXT = 4;
    */

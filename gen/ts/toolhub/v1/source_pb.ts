@@ -17,7 +17,7 @@ export const file_toolhub_v1_source: GenFile = /*@__PURE__*/
   fileDesc("Chd0b29saHViL3YxL3NvdXJjZS5wcm90bxIKdG9vbGh1Yi52MSLvAwoMU291cmNlU3RhdHVzEg4KBnNvdXJjZRgBIAEoCRIiCgRraW5kGAIgASgOMhQudG9vbGh1Yi52MS5Ub29sS2luZBImCgVzdGF0ZRgDIAEoDjIXLnRvb2xodWIudjEuU291cmNlU3RhdGUSDwoHbWVzc2FnZRgEIAEoCRINCgV0b29scxgFIAEoBRITCgtxdWFyYW50aW5lZBgGIAEoBRIwCgxyZWZyZXNoZWRfYXQYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjMKD25leHRfcmVmcmVzaF9hdBgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEAoIZW5kcG9pbnQYCSABKAkSMwoQcmVmcmVzaF9kdXJhdGlvbhgKIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIpCgdicmVha2VyGAsgASgOMhgudG9vbGh1Yi52MS5CcmVha2VyU3RhdGUSDgoGc2VydmVyGAwgASgJEhAKCHByb3RvY29sGA0gASgJEiYKBXRydXN0GA4gASgOMhcudG9vbGh1Yi52MS5Tb3VyY2VUcnVzdBITCgtkaWFnbm9zdGljcxgPIAMoCRIWCg5sb2dpbl9jb21tYW5kcxgQIAMoCSrHAQoLU291cmNlU3RhdGUSHAoYU09VUkNFX1NUQVRFX1VOU1BFQ0lGSUVEEAASFgoSU09VUkNFX1NUQVRFX1JFQURZEAESGAoUU09VUkNFX1NUQVRFX1BBUlRJQUwQAhIVChFTT1VSQ0VfU1RBVEVfRE9XThADEhgKFFNPVVJDRV9TVEFURV9QRU5ESU5HEAQSGQoVU09VUkNFX1NUQVRFX0RJU0FCTEVEEAUSHAoYU09VUkNFX1NUQVRFX05FRURTX0xPR0lOEAYqewoLU291cmNlVHJ1c3QSHAoYU09VUkNFX1RSVVNUX1VOU1BFQ0lGSUVEEAASFwoTU09VUkNFX1RSVVNUX0FMV0FZUxABEhoKFlNPVVJDRV9UUlVTVF9GSVJTVF9VU0UQAhIZChVTT1VSQ0VfVFJVU1RfQVBQUk9WQUwQAyp8CgxCcmVha2VyU3RhdGUSHQoZQlJFQUtFUl9TVEFURV9VTlNQRUNJRklFRBAAEhgKFEJSRUFLRVJfU1RBVEVfQ0xPU0VEEAESGwoXQlJFQUtFUl9TVEFURV9IQUxGX09QRU4QAhIWChJCUkVBS0VSX1NUQVRFX09QRU4QA0JYCg1pby50b29saHViLnYxUAFaOGdpdGh1Yi5jb20vdG9vbC1odWIvdG9vbC1odWIvZ2VuL2dvL3Rvb2xodWIvdjE7dG9vbGh1YnYxqgIKVG9vbEh1Yi5WMWIGcHJvdG8z", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_toolhub_v1_tool]);
 
 /**
- * The state of one place tools come from.
+ * State of one source of tools.
  *
  * @generated from message toolhub.v1.SourceStatus
  */
@@ -30,7 +30,7 @@ export type SourceStatus = Message<"toolhub.v1.SourceStatus"> & {
   source: string;
 
   /**
-   * The kind of tools it gives.
+   * The kind of its tools.
    *
    * @generated from field: toolhub.v1.ToolKind kind = 2;
    */
@@ -51,14 +51,14 @@ export type SourceStatus = Message<"toolhub.v1.SourceStatus"> & {
   message: string;
 
   /**
-   * Tools known from it, in any state.
+   * Number of its tools, in any state.
    *
    * @generated from field: int32 tools = 5;
    */
   tools: number;
 
   /**
-   * Of these, how many are QUARANTINED.
+   * Number of its tools that are QUARANTINED.
    *
    * @generated from field: int32 quarantined = 6;
    */
@@ -79,59 +79,59 @@ export type SourceStatus = Message<"toolhub.v1.SourceStatus"> & {
   nextRefreshAt?: Timestamp | undefined;
 
   /**
-   * Where it stands, without credentials. Shown to operators only; empty for others.
+   * Its address, without credentials. Shown to operators only; empty for others.
    *
    * @generated from field: string endpoint = 9;
    */
   endpoint: string;
 
   /**
-   * How long the last successful reading took. Unset when it was never read.
+   * How long the last successful read took. Unset when it was never read.
    *
    * @generated from field: google.protobuf.Duration refresh_duration = 10;
    */
   refreshDuration?: Duration | undefined;
 
   /**
-   * Whether calls are let through to it, in the process that answers.
+   * Whether calls to it are allowed, in the answering process.
    *
    * @generated from field: toolhub.v1.BreakerState breaker = 11;
    */
   breaker: BreakerState;
 
   /**
-   * Name and version that it gives itself; untrusted text. Shown to operators only; empty for others.
+   * Name and version that it reports; untrusted text. Shown to operators only; empty for others.
    *
    * @generated from field: string server = 12;
    */
   server: string;
 
   /**
-   * The protocol version spoken with it, such as `2026-07-28`. Empty when it has none, or was never reached.
+   * Protocol version in use, such as `2026-07-28`. Empty when it has none, or was never reached.
    *
    * @generated from field: string protocol = 13;
    */
   protocol: string;
 
   /**
-   * When its definitions may be called.
+   * When its tools may be called.
    *
    * @generated from field: toolhub.v1.SourceTrust trust = 14;
    */
   trust: SourceTrust;
 
   /**
-   * What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its connection
-   * fares, in the hub's words: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for others
-   * and where there is nothing to tell.
+   * Last output of its process, oldest line first, each prefixed with `stderr: ` or `stdout: `, then the hub's
+   * description of the connection: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for
+   * others and when there is nothing to report.
    *
    * @generated from field: repeated string diagnostics = 15;
    */
   diagnostics: string[];
 
   /**
-   * What somebody types who wants it to be read, each line enough by itself; callers see only what they can do
-   * themselves. Empty unless NEEDS_LOGIN.
+   * Commands that log in to it, each sufficient by itself; callers see only those that they can use. Empty unless
+   * NEEDS_LOGIN.
    *
    * @generated from field: repeated string login_commands = 16;
    */
@@ -194,7 +194,8 @@ export enum SourceState {
   DISABLED = 5,
 
   /**
-   * Its server wants a token that nobody has given: `login_commands` tells how. Tools known from before are UNAVAILABLE.
+   * Its server requires a token that is missing: `login_commands` shows how to log in. Tools known from before are
+   * UNAVAILABLE.
    *
    * @generated from enum value: SOURCE_STATE_NEEDS_LOGIN = 6;
    */
@@ -221,21 +222,21 @@ export enum SourceTrust {
   UNSPECIFIED = 0,
 
   /**
-   * Whatever it says: the source is code that the operator trusts. It has no pins.
+   * Always: the source is code that the operator trusts. It has no pins.
    *
    * @generated from enum value: SOURCE_TRUST_ALWAYS = 1;
    */
   ALWAYS = 1,
 
   /**
-   * As it is first seen; what changes or comes later waits for a decision.
+   * When it is first seen; later changes and new tools wait for a decision.
    *
    * @generated from enum value: SOURCE_TRUST_FIRST_USE = 2;
    */
   FIRST_USE = 2,
 
   /**
-   * Once a person has approved it.
+   * After a person has approved it.
    *
    * @generated from enum value: SOURCE_TRUST_APPROVAL = 3;
    */
@@ -249,34 +250,34 @@ export const SourceTrustSchema: GenEnum<SourceTrust> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_source, 1);
 
 /**
- * Whether calls are let through to a source.
+ * Whether calls to a source are allowed.
  *
  * @generated from enum toolhub.v1.BreakerState
  */
 export enum BreakerState {
   /**
-   * Nothing has been called there yet.
+   * No call has been made yet.
    *
    * @generated from enum value: BREAKER_STATE_UNSPECIFIED = 0;
    */
   UNSPECIFIED = 0,
 
   /**
-   * Calls are let through.
+   * Calls are allowed.
    *
    * @generated from enum value: BREAKER_STATE_CLOSED = 1;
    */
   CLOSED = 1,
 
   /**
-   * One call is let through to see whether it is back.
+   * One call is allowed, to test whether it works again.
    *
    * @generated from enum value: BREAKER_STATE_HALF_OPEN = 2;
    */
   HALF_OPEN = 2,
 
   /**
-   * Too many calls have failed: calls are refused for a while.
+   * Too many calls have failed: calls are refused for a time.
    *
    * @generated from enum value: BREAKER_STATE_OPEN = 3;
    */

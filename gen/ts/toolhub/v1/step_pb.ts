@@ -68,7 +68,7 @@ export enum StepName {
   VALIDATE_INPUT = 2,
 
   /**
-   * What was left out is filled in by code, never by the model.
+   * Omitted arguments get their defaults.
    *
    * @generated from enum value: STEP_NAME_APPLY_DEFAULTS = 3;
    */
@@ -89,7 +89,7 @@ export enum StepName {
   TAKE_BUDGET = 5,
 
   /**
-   * The adapter runs inside its budget, with its retries.
+   * The adapter runs within its budget, with retries.
    *
    * @generated from enum value: STEP_NAME_EXECUTE = 6;
    */
@@ -103,14 +103,14 @@ export enum StepName {
   VALIDATE_OUTPUT = 7,
 
   /**
-   * What proves it?
+   * Which evidence belongs to the result?
    *
    * @generated from enum value: STEP_NAME_ATTACH_EVIDENCE = 8;
    */
   ATTACH_EVIDENCE = 8,
 
   /**
-   * Audit event, metrics and trace, whatever happened before.
+   * Writes audit event, metrics and trace, whatever happened before.
    *
    * @generated from enum value: STEP_NAME_RECORD = 9;
    */

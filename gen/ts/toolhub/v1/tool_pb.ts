@@ -23,14 +23,14 @@ export const file_toolhub_v1_tool: GenFile = /*@__PURE__*/
  */
 export type CostHints = Message<"toolhub.v1.CostHints"> & {
   /**
-   * Half of the calls are faster. Unset when unknown.
+   * Median latency. Unset when unknown.
    *
    * @generated from field: google.protobuf.Duration latency_p50 = 1;
    */
   latencyP50?: Duration | undefined;
 
   /**
-   * Nineteen of twenty calls are faster. Unset when unknown.
+   * 95th percentile of the latency. Unset when unknown.
    *
    * @generated from field: google.protobuf.Duration latency_p95 = 2;
    */
@@ -52,13 +52,13 @@ export const CostHintsSchema: GenMessage<CostHints> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool, 0);
 
 /**
- * How a tool behaves. A remote source's own claims may raise the risk shown here, never lower it.
+ * How a tool behaves. Claims of a remote source can only raise the risk shown here, never lower it.
  *
  * @generated from message toolhub.v1.ToolAnnotations
  */
 export type ToolAnnotations = Message<"toolhub.v1.ToolAnnotations"> & {
   /**
-   * Changes nothing anywhere. False is the careful default.
+   * Changes nothing anywhere. False when in doubt.
    *
    * @generated from field: bool read_only = 1;
    */
@@ -72,7 +72,7 @@ export type ToolAnnotations = Message<"toolhub.v1.ToolAnnotations"> & {
   destructive: boolean;
 
   /**
-   * A second identical call changes nothing further; the hub may then retry it. False is the careful default.
+   * A second identical call changes nothing further; the hub may then retry it. False when in doubt.
    *
    * @generated from field: bool idempotent = 3;
    */
@@ -108,7 +108,7 @@ export const ToolAnnotationsSchema: GenMessage<ToolAnnotations> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool, 1);
 
 /**
- * What applies to a call when neither the caller nor policy says otherwise.
+ * Limits of a call when neither caller nor policy sets others.
  *
  * @generated from message toolhub.v1.ToolLimits
  */
@@ -128,15 +128,15 @@ export type ToolLimits = Message<"toolhub.v1.ToolLimits"> & {
   maxRetries?: number | undefined;
 
   /**
-   * Inline result cap in bytes; what exceeds it becomes an artifact. When registering, 0 means 1 MiB.
+   * Maximum size of an inline result in bytes; a larger result becomes an artifact. When registering, 0 means 1 MiB.
    *
    * @generated from field: int64 max_result_bytes = 3;
    */
   maxResultBytes: bigint;
 
   /**
-   * Calls at once, over all callers of one process, of the tools that share its `upstream`; the smallest of theirs
-   * holds. 0 means the hub's default.
+   * Concurrent calls of all callers of one process, shared by the tools with the same `upstream`; the smallest value
+   * applies. 0 means the hub's default.
    *
    * @generated from field: int32 max_concurrency = 4;
    */
@@ -151,7 +151,7 @@ export const ToolLimitsSchema: GenMessage<ToolLimits> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool, 2);
 
 /**
- * A call that is known to be good, for models to learn from.
+ * An example of a valid call, for models.
  *
  * @generated from message toolhub.v1.ToolExample
  */
@@ -207,7 +207,7 @@ export const GuardedArgumentSchema: GenMessage<GuardedArgument> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool, 4);
 
 /**
- * The definition of one tool: everything a caller needs to use it and policy needs to decide on it.
+ * Definition of one tool: everything that a caller needs to use it, and policy to decide on it.
  *
  * @generated from message toolhub.v1.ToolSpec
  */
@@ -234,15 +234,14 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   kind: ToolKind;
 
   /**
-   * What it does, for the model. At most 16 KiB. Empty is allowed, but leaves search its name, tags and arguments
-   * alone.
+   * What it does, for the model. At most 16 KiB. May be empty; search then has only name, tags and arguments.
    *
    * @generated from field: string description = 4;
    */
   description: string;
 
   /**
-   * Free words to find it by. At most 32.
+   * Words to find it by. At most 32.
    *
    * @generated from field: repeated string tags = 5;
    */
@@ -263,14 +262,15 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   outputSchemaJson: Uint8Array;
 
   /**
-   * What a caller must hold, such as `read:fs`; an open set of `verb:object` words. Empty means harmless.
+   * Capabilities that a caller needs, such as `read:fs`; an open set of `verb:object` words. Empty means that none is
+   * needed.
    *
    * @generated from field: repeated string capabilities = 8;
    */
   capabilities: string[];
 
   /**
-   * What a call is likely to cost, as far as it is known.
+   * Likely cost of a call, if known.
    *
    * @generated from field: toolhub.v1.CostHints cost_hints = 9;
    */
@@ -291,7 +291,7 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   idempotency: IdempotencyMode;
 
   /**
-   * What applies when nobody says otherwise. Unset means the hub's defaults.
+   * Default limits. Unset means the hub's defaults.
    *
    * @generated from field: toolhub.v1.ToolLimits default_limits = 12;
    */
@@ -306,7 +306,7 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   source: string;
 
   /**
-   * Where the adapter finds it, without credentials. Shown to operators only; empty for others.
+   * Address of its source, without credentials. Shown to operators only; empty for others.
    *
    * @generated from field: string endpoint = 14;
    */
@@ -343,14 +343,14 @@ export type ToolSpec = Message<"toolhub.v1.ToolSpec"> & {
   digest: string;
 
   /**
-   * Calls known to be good, at most 16. Empty in BASIC view.
+   * Examples of valid calls, at most 16. Empty in BASIC view.
    *
    * @generated from field: repeated toolhub.v1.ToolExample examples = 19;
    */
   examples: ToolExample[];
 
   /**
-   * Arguments the guards check. Empty when none is a path, URL or command, and in BASIC view.
+   * Arguments that policy checks. Empty when none is a path, URL or command, and in BASIC view.
    *
    * @generated from field: repeated toolhub.v1.GuardedArgument guarded = 20;
    */
@@ -372,7 +372,7 @@ export const ToolSpecSchema: GenMessage<ToolSpec> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool, 5);
 
 /**
- * Which tools are meant. Fields are joined by AND, entries of one field by OR, but for capabilities. Empty means all.
+ * Selects tools. Fields are joined by AND, entries of one field by OR, except capabilities. Empty means all.
  *
  * @generated from message toolhub.v1.ToolFilter
  */
@@ -413,7 +413,7 @@ export type ToolFilter = Message<"toolhub.v1.ToolFilter"> & {
   sources: string[];
 
   /**
-   * Any of these states. Empty means ACTIVE and UNAVAILABLE, so that a caller learns what is merely missing.
+   * Any of these states. Empty means ACTIVE and UNAVAILABLE, so that a caller learns which tools are only unavailable.
    *
    * @generated from field: repeated toolhub.v1.ToolState states = 6;
    */
@@ -503,7 +503,7 @@ export enum ToolState {
   UNSPECIFIED = 0,
 
   /**
-   * Callable by whom policy allows.
+   * Callable by those whom policy allows.
    *
    * @generated from enum value: TOOL_STATE_ACTIVE = 1;
    */
@@ -538,7 +538,7 @@ export const ToolStateSchema: GenEnum<ToolState> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_tool, 1);
 
 /**
- * How the hub keeps a call from having its effect twice.
+ * How the hub prevents a repeated call from having its effect twice.
  *
  * @generated from enum toolhub.v1.IdempotencyMode
  */
@@ -551,7 +551,7 @@ export enum IdempotencyMode {
   UNSPECIFIED = 0,
 
   /**
-   * Deduplicated only by a key the caller gives.
+   * Deduplicated only by a key from the caller.
    *
    * @generated from enum value: IDEMPOTENCY_MODE_KEYED = 1;
    */
@@ -572,7 +572,7 @@ export const IdempotencyModeSchema: GenEnum<IdempotencyMode> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_tool, 2);
 
 /**
- * What an argument means to the guards, so that policy can check it before the tool runs.
+ * Meaning of an argument, so that policy can check it before the tool runs.
  *
  * @generated from enum toolhub.v1.ArgumentRole
  */
@@ -599,14 +599,14 @@ export enum ArgumentRole {
   PATH_WRITE = 2,
 
   /**
-   * A URL to be dialled.
+   * A URL to connect to.
    *
    * @generated from enum value: ARGUMENT_ROLE_URL = 3;
    */
   URL = 3,
 
   /**
-   * The HTTP method with which the URL is dialled.
+   * The HTTP method for the URL.
    *
    * @generated from enum value: ARGUMENT_ROLE_METHOD = 4;
    */
@@ -641,7 +641,7 @@ export const ArgumentRoleSchema: GenEnum<ArgumentRole> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_tool, 3);
 
 /**
- * How much of a definition is sent.
+ * Which fields of a definition are sent.
  *
  * @generated from enum toolhub.v1.ToolView
  */

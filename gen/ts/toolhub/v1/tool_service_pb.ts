@@ -37,28 +37,28 @@ export const file_toolhub_v1_tool_service: GenFile = /*@__PURE__*/
  */
 export type ListToolsRequest = Message<"toolhub.v1.ListToolsRequest"> & {
   /**
-   * Which ones. Unset means every ACTIVE or UNAVAILABLE one.
+   * Which tools. Unset means every ACTIVE or UNAVAILABLE one.
    *
    * @generated from field: toolhub.v1.ToolFilter filter = 1;
    */
   filter?: ToolFilter | undefined;
 
   /**
-   * How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+   * Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
    *
    * @generated from field: int32 page_size = 2;
    */
   pageSize: number;
 
   /**
-   * `next_page_token` of the page before, with the same filters. Empty means the first page.
+   * `next_page_token` of the previous page, with the same filters. Empty means the first page.
    *
    * @generated from field: string page_token = 3;
    */
   pageToken: string;
 
   /**
-   * How much of each.
+   * Which fields of each tool are sent.
    *
    * @generated from field: toolhub.v1.ToolView view = 4;
    */
@@ -86,36 +86,36 @@ export type ListToolsResponse = Message<"toolhub.v1.ListToolsResponse"> & {
   tools: ToolSpec[];
 
   /**
-   * Ask for the next page with it. Empty means that this was the last.
+   * Token of the next page. Empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
   nextPageToken: string;
 
   /**
-   * How many match in all, over all pages.
+   * Number of matches over all pages.
    *
    * @generated from field: int32 total_size = 3;
    */
   totalSize: number;
 
   /**
-   * Every source that is neither READY nor DISABLED and could have held a match.
+   * Every source that could hold a match and is neither READY nor DISABLED.
    *
    * @generated from field: repeated toolhub.v1.SourceStatus sources = 4;
    */
   sources: SourceStatus[];
 
   /**
-   * How many more match but are denied to the caller, who may not call them whatever the arguments. Absent for callers
-   * without the operator role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
+   * Number of further matches that the caller may not call with any arguments. Absent for callers without the operator
+   * role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
    *
    * @generated from field: optional int32 denied_size = 5;
    */
   deniedSize?: number | undefined;
 
   /**
-   * The catalog this page was read from; another revision on a later page means that the list changed meanwhile.
+   * Revision of the catalog; a different one on a later page means that the list has changed.
    *
    * @generated from field: string revision = 6;
    */
@@ -136,35 +136,35 @@ export const ListToolsResponseSchema: GenMessage<ListToolsResponse> = /*@__PURE_
  */
 export type SearchToolsRequest = Message<"toolhub.v1.SearchToolsRequest"> & {
   /**
-   * Words in any language, or part of a name. Empty: every match of the filter, ordered by name.
+   * Words in any language, or part of a name. Empty means every match of the filter, ordered by name.
    *
    * @generated from field: string query = 1;
    */
   query: string;
 
   /**
-   * Which ones to search. Unset means every ACTIVE or UNAVAILABLE one.
+   * Which tools to search. Unset means every ACTIVE or UNAVAILABLE one.
    *
    * @generated from field: toolhub.v1.ToolFilter filter = 2;
    */
   filter?: ToolFilter | undefined;
 
   /**
-   * How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+   * Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
    *
    * @generated from field: int32 page_size = 3;
    */
   pageSize: number;
 
   /**
-   * `next_page_token` of the page before, with the same filters. Empty means the first page.
+   * `next_page_token` of the previous page, with the same filters. Empty means the first page.
    *
    * @generated from field: string page_token = 4;
    */
   pageToken: string;
 
   /**
-   * How much of each.
+   * Which fields of each tool are sent.
    *
    * @generated from field: toolhub.v1.ToolView view = 5;
    */
@@ -192,7 +192,7 @@ export type SearchHit = Message<"toolhub.v1.SearchHit"> & {
   tool?: ToolSpec | undefined;
 
   /**
-   * How well it matches, above 0; comparable within one answer only. 0 when the query was empty.
+   * Score of the match, above 0; comparable within one answer only. 0 when the query was empty.
    *
    * @generated from field: double score = 2;
    */
@@ -214,7 +214,7 @@ export type SearchHit = Message<"toolhub.v1.SearchHit"> & {
   matchedTerms: string[];
 
   /**
-   * Why it stands where it does: at most 12, `meaning` first, then the weightiest. Empty when the query was empty.
+   * Reasons for its rank: at most 12, `meaning` first, then by weight. Empty when the query was empty.
    *
    * @generated from field: repeated toolhub.v1.SearchReason reasons = 5;
    */
@@ -229,21 +229,21 @@ export const SearchHitSchema: GenMessage<SearchHit> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 3);
 
 /**
- * One ground for a hit.
+ * One reason for a hit.
  *
  * @generated from message toolhub.v1.SearchReason
  */
 export type SearchReason = Message<"toolhub.v1.SearchReason"> & {
   /**
-   * What spoke for it: `words` (a word of the query occurs in the tool), `related` (a word of like meaning does),
-   * `usage` (a word of past purposes, of the caller's own successful calls of it) or `meaning` (the embedder).
+   * `words` (a word of the query occurs in the tool), `related` (a word of similar meaning occurs), `usage` (a word
+   * occurs in the purpose of the caller's earlier successful calls) or `meaning` (the embedder).
    *
    * @generated from field: string part = 1;
    */
   part: string;
 
   /**
-   * The word of the query, as it was written, lower case. Empty for `meaning`.
+   * The word of the query, in lower case. Empty for `meaning`.
    *
    * @generated from field: string word = 2;
    */
@@ -257,21 +257,21 @@ export type SearchReason = Message<"toolhub.v1.SearchReason"> & {
   fields: string[];
 
   /**
-   * Its share of the ranking by words. 0 for `meaning`.
+   * Its share of the score by words. 0 for `meaning`.
    *
    * @generated from field: double score = 4;
    */
   score: number;
 
   /**
-   * Its place in the ranking by meaning, from 1. 0 for the others.
+   * Its rank by meaning, from 1. 0 for the others.
    *
    * @generated from field: int32 rank = 5;
    */
   rank: number;
 
   /**
-   * The word of the tool that stands for `word`, lower case. Empty for `usage` and `meaning`.
+   * The word of the tool that matches `word`, in lower case. Empty for `usage` and `meaning`.
    *
    * @generated from field: string found = 6;
    */
@@ -299,43 +299,43 @@ export type SearchToolsResponse = Message<"toolhub.v1.SearchToolsResponse"> & {
   hits: SearchHit[];
 
   /**
-   * Ask for the next page with it. Empty means that this was the last.
+   * Token of the next page. Empty on the last page.
    *
    * @generated from field: string next_page_token = 2;
    */
   nextPageToken: string;
 
   /**
-   * How many match in all, over all pages.
+   * Number of matches over all pages.
    *
    * @generated from field: int32 total_size = 3;
    */
   totalSize: number;
 
   /**
-   * Every source that is neither READY nor DISABLED and could have held a match.
+   * Every source that could hold a match and is neither READY nor DISABLED.
    *
    * @generated from field: repeated toolhub.v1.SourceStatus sources = 4;
    */
   sources: SourceStatus[];
 
   /**
-   * The catalog that was searched.
+   * Revision of the catalog that was searched.
    *
    * @generated from field: string revision = 5;
    */
   revision: string;
 
   /**
-   * What the ranking is made of: `words`, `usage`, `meaning`, as far as each had a say. Empty when the query was empty.
+   * What contributed to the ranking: `words`, `usage`, `meaning`. Empty when the query was empty.
    *
    * @generated from field: repeated string ranked_by = 6;
    */
   rankedBy: string[];
 
   /**
-   * What the ranking lacks: tools that came many at once and cannot be found yet, or the say of meaning where an
-   * embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty otherwise.
+   * What the ranking lacks: newly added tools that are not indexed yet, or embeddings if an embedder is configured,
+   * such as `412 of 3,000 tools are not embedded yet`. Otherwise empty.
    *
    * @generated from field: string note = 7;
    */
@@ -398,21 +398,21 @@ export const GetToolResponseSchema: GenMessage<GetToolResponse> = /*@__PURE__*/
  */
 export type ToolServiceWatchToolsRequest = Message<"toolhub.v1.ToolServiceWatchToolsRequest"> & {
   /**
-   * Which ones. Unset means every ACTIVE or UNAVAILABLE one.
+   * Which tools. Unset means every ACTIVE or UNAVAILABLE one.
    *
    * @generated from field: toolhub.v1.ToolFilter filter = 1;
    */
   filter?: ToolFilter | undefined;
 
   /**
-   * How much of each.
+   * Which fields of each tool are sent.
    *
    * @generated from field: toolhub.v1.ToolView view = 2;
    */
   view: ToolView;
 
   /**
-   * `resume_token` of the last message seen, with the same filter. Empty: the first message says `reset`.
+   * `resume_token` of the last message seen, with the same filter. Empty: the first message has `reset` set.
    *
    * @generated from field: string resume_token = 3;
    */
@@ -427,36 +427,36 @@ export const ToolServiceWatchToolsRequestSchema: GenMessage<ToolServiceWatchTool
   messageDesc(file_toolhub_v1_tool_service, 8);
 
 /**
- * What has changed for the caller since the message before.
+ * What has changed for the caller since the previous message.
  *
  * @generated from message toolhub.v1.ToolServiceWatchToolsResponse
  */
 export type ToolServiceWatchToolsResponse = Message<"toolhub.v1.ToolServiceWatchToolsResponse"> & {
   /**
    * What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may
-   * see from now on is ADDED.
+   * now see is ADDED.
    *
    * @generated from field: repeated toolhub.v1.ToolChange changes = 1;
    */
   changes: ToolChange[];
 
   /**
-   * True when something may have changed that is not told: after another token than the current one, when policy has
-   * changed, or when changes were too many. List the tools again; `changes` is empty then.
+   * True when there may be changes that are not listed: after an outdated token, when policy has changed, or when there
+   * were too many changes. List the tools again; `changes` is then empty.
    *
    * @generated from field: bool reset = 2;
    */
   reset: boolean;
 
   /**
-   * Where a watch that is opened again goes on.
+   * Token to resume the watch after a reconnect.
    *
    * @generated from field: string resume_token = 3;
    */
   resumeToken: string;
 
   /**
-   * The catalog from now on.
+   * Revision of the catalog after the change.
    *
    * @generated from field: string revision = 4;
    */
@@ -471,35 +471,35 @@ export const ToolServiceWatchToolsResponseSchema: GenMessage<ToolServiceWatchToo
   messageDesc(file_toolhub_v1_tool_service, 9);
 
 /**
- * Asks for tools in a model's form.
+ * Asks for tools in a format.
  *
  * @generated from message toolhub.v1.ExportToolsRequest
  */
 export type ExportToolsRequest = Message<"toolhub.v1.ExportToolsRequest"> & {
   /**
-   * Which form.
+   * The format.
    *
    * @generated from field: toolhub.v1.ExportFormat format = 1;
    */
   format: ExportFormat;
 
   /**
-   * Which tools. Unset means every ACTIVE one the caller's policy could allow.
+   * Which tools. Unset means every ACTIVE one that policy could allow the caller.
    *
    * @generated from field: toolhub.v1.ToolFilter filter = 2;
    */
   filter?: ToolFilter | undefined;
 
   /**
-   * How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
-   * shorter than asked.
+   * Maximum number of entries. 0 means as many as fit into a message; values above 1000 mean 1000. A page may hold
+   * fewer.
    *
    * @generated from field: int32 page_size = 3;
    */
   pageSize: number;
 
   /**
-   * `next_page_token` of the page before, with the same format and filter. Empty means the first page.
+   * `next_page_token` of the previous page, with the same format and filter. Empty means the first page.
    *
    * @generated from field: string page_token = 4;
    */
@@ -514,50 +514,50 @@ export const ExportToolsRequestSchema: GenMessage<ExportToolsRequest> = /*@__PUR
   messageDesc(file_toolhub_v1_tool_service, 10);
 
 /**
- * One page of tools in a model's form.
+ * One page of exported tools.
  *
  * @generated from message toolhub.v1.ExportToolsResponse
  */
 export type ExportToolsResponse = Message<"toolhub.v1.ExportToolsResponse"> & {
   /**
    * A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
-   * own. Empty array in a format that is a text.
+   * own. An empty array in text formats.
    *
    * @generated from field: bytes tools_json = 1;
    */
   toolsJson: Uint8Array;
 
   /**
-   * From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`; in
-   * a format that is a text `core.fs_readText`.
+   * Maps each exported name of this page to the tool's full name: `core__fs_readText` to `core/fs.readText`; in text
+   * formats `core.fs_readText`.
    *
    * @generated from field: map<string, string> names = 2;
    */
   names: { [key: string]: string };
 
   /**
-   * How many match in all, over all pages.
+   * Number of matches over all pages.
    *
    * @generated from field: int32 total_size = 3;
    */
   totalSize: number;
 
   /**
-   * Every source that is neither READY nor DISABLED and could have held a match.
+   * Every source that could hold a match and is neither READY nor DISABLED.
    *
    * @generated from field: repeated toolhub.v1.SourceStatus sources = 4;
    */
   sources: SourceStatus[];
 
   /**
-   * The catalog that was exported; another revision on a later page means that it changed meanwhile.
+   * Revision of the exported catalog; a different one on a later page means that it has changed.
    *
    * @generated from field: string revision = 5;
    */
   revision: string;
 
   /**
-   * Ask for the next page with it. Empty means that this was the last.
+   * Token of the next page. Empty on the last page.
    *
    * @generated from field: string next_page_token = 6;
    */
@@ -585,43 +585,43 @@ export const ExportToolsResponseSchema: GenMessage<ExportToolsResponse> = /*@__P
  */
 export type InvokeRequest = Message<"toolhub.v1.InvokeRequest"> & {
   /**
-   * What to do. Required.
+   * The tool and its arguments. Required.
    *
    * @generated from field: toolhub.v1.ToolIntent intent = 1;
    */
   intent?: ToolIntent | undefined;
 
   /**
-   * The circumstances. Unset means all defaults.
+   * Context of the call. Unset means all defaults.
    *
    * @generated from field: toolhub.v1.ExecContext context = 2;
    */
   context?: ExecContext | undefined;
 
   /**
-   * Do it, or only say what would be done.
+   * Execute the call, or only plan it.
    *
    * @generated from field: toolhub.v1.InvokeMode mode = 3;
    */
   mode: InvokeMode;
 
   /**
-   * Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-   * DRY_RUN.
+   * Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+   * Ignored in DRY_RUN.
    *
    * @generated from field: string plan_digest = 4;
    */
   planDigest: string;
 
   /**
-   * A granted approval, to be used up by this call. Empty when the caller has none.
+   * An approved approval, which is used up by this call. Empty when the caller has none.
    *
    * @generated from field: string approval_id = 5;
    */
   approvalId: string;
 
   /**
-   * How the answer's JSON travels.
+   * Encoding of the JSON in the answer.
    *
    * @generated from field: toolhub.v1.ResultEncoding result_encoding = 6;
    */
@@ -648,7 +648,7 @@ export type InvokeResponse = Message<"toolhub.v1.InvokeResponse"> & {
    */
   outcome: {
     /**
-     * What came of it.
+     * The result.
      *
      * @generated from field: toolhub.v1.ToolResult result = 1;
      */
@@ -656,7 +656,7 @@ export type InvokeResponse = Message<"toolhub.v1.InvokeResponse"> & {
     case: "result";
   } | {
     /**
-     * What would be done.
+     * The plan.
      *
      * @generated from field: toolhub.v1.Plan plan = 2;
      */
@@ -673,49 +673,49 @@ export const InvokeResponseSchema: GenMessage<InvokeResponse> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 13);
 
 /**
- * One call whose events are wanted. The fields are those of InvokeRequest.
+ * One call with events. The fields are those of InvokeRequest.
  *
  * @generated from message toolhub.v1.InvokeStreamRequest
  */
 export type InvokeStreamRequest = Message<"toolhub.v1.InvokeStreamRequest"> & {
   /**
-   * What to do. Required.
+   * The tool and its arguments. Required.
    *
    * @generated from field: toolhub.v1.ToolIntent intent = 1;
    */
   intent?: ToolIntent | undefined;
 
   /**
-   * The circumstances. Unset means all defaults.
+   * Context of the call. Unset means all defaults.
    *
    * @generated from field: toolhub.v1.ExecContext context = 2;
    */
   context?: ExecContext | undefined;
 
   /**
-   * Do it, or only say what would be done.
+   * Execute the call, or only plan it.
    *
    * @generated from field: toolhub.v1.InvokeMode mode = 3;
    */
   mode: InvokeMode;
 
   /**
-   * Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-   * DRY_RUN.
+   * Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+   * Ignored in DRY_RUN.
    *
    * @generated from field: string plan_digest = 4;
    */
   planDigest: string;
 
   /**
-   * A granted approval, to be used up by this call. Empty when the caller has none.
+   * An approved approval, which is used up by this call. Empty when the caller has none.
    *
    * @generated from field: string approval_id = 5;
    */
   approvalId: string;
 
   /**
-   * How the answer's JSON travels.
+   * Encoding of the JSON in the answer.
    *
    * @generated from field: toolhub.v1.ResultEncoding result_encoding = 6;
    */
@@ -742,7 +742,7 @@ export type InvokeStreamResponse = Message<"toolhub.v1.InvokeStreamResponse"> & 
    */
   event: {
     /**
-     * How far it is.
+     * Progress.
      *
      * @generated from field: toolhub.v1.Progress progress = 1;
      */
@@ -758,7 +758,7 @@ export type InvokeStreamResponse = Message<"toolhub.v1.InvokeStreamResponse"> & 
     case: "chunk";
   } | {
     /**
-     * What came of it.
+     * The result.
      *
      * @generated from field: toolhub.v1.ToolResult result = 3;
      */
@@ -766,7 +766,7 @@ export type InvokeStreamResponse = Message<"toolhub.v1.InvokeStreamResponse"> & 
     case: "result";
   } | {
     /**
-     * What would be done.
+     * The plan.
      *
      * @generated from field: toolhub.v1.Plan plan = 4;
      */
@@ -789,51 +789,51 @@ export const InvokeStreamResponseSchema: GenMessage<InvokeStreamResponse> = /*@_
  */
 export type SessionCall = Message<"toolhub.v1.SessionCall"> & {
   /**
-   * What to do. Required.
+   * The tool and its arguments. Required.
    *
    * @generated from field: toolhub.v1.ToolIntent intent = 1;
    */
   intent?: ToolIntent | undefined;
 
   /**
-   * The circumstances. Unset means all defaults.
+   * Context of the call. Unset means all defaults.
    *
    * @generated from field: toolhub.v1.ExecContext context = 2;
    */
   context?: ExecContext | undefined;
 
   /**
-   * Do it, or only say what would be done.
+   * Execute the call, or only plan it.
    *
    * @generated from field: toolhub.v1.InvokeMode mode = 3;
    */
   mode: InvokeMode;
 
   /**
-   * Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-   * DRY_RUN.
+   * Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+   * Ignored in DRY_RUN.
    *
    * @generated from field: string plan_digest = 4;
    */
   planDigest: string;
 
   /**
-   * A granted approval, to be used up by this call. Empty when the caller has none.
+   * An approved approval, which is used up by this call. Empty when the caller has none.
    *
    * @generated from field: string approval_id = 5;
    */
   approvalId: string;
 
   /**
-   * How the answer's JSON travels.
+   * Encoding of the JSON in the answer.
    *
    * @generated from field: toolhub.v1.ResultEncoding result_encoding = 6;
    */
   resultEncoding: ResultEncoding;
 
   /**
-   * The caller's name for it, unique among the calls in flight. A call that takes a name in flight is refused with
-   * INVALID_INPUT in an event without a name, whose `details.call_id` says which: the call in flight goes on.
+   * Id of the call, chosen by the caller and unique among the calls in flight. A call with an id in flight is refused
+   * with INVALID_INPUT in an event without id, whose `details.call_id` names it; the call in flight continues.
    *
    * @generated from field: string call_id = 7;
    */
@@ -848,13 +848,13 @@ export const SessionCallSchema: GenMessage<SessionCall> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 16);
 
 /**
- * Calls to start and calls to cancel.
+ * Calls to start, and calls to cancel.
  *
  * @generated from message toolhub.v1.InvokeSessionRequest
  */
 export type InvokeSessionRequest = Message<"toolhub.v1.InvokeSessionRequest"> & {
   /**
-   * Started in this order; they run at the same time.
+   * Started in this order; they run concurrently.
    *
    * @generated from field: repeated toolhub.v1.SessionCall calls = 1;
    */
@@ -882,7 +882,7 @@ export const InvokeSessionRequestSchema: GenMessage<InvokeSessionRequest> = /*@_
  */
 export type SessionEvent = Message<"toolhub.v1.SessionEvent"> & {
   /**
-   * Which call. Empty for the refusal of a call whose name was that of a call in flight.
+   * Id of the call. Empty when a call was refused because its id was in flight.
    *
    * @generated from field: string call_id = 1;
    */
@@ -895,7 +895,7 @@ export type SessionEvent = Message<"toolhub.v1.SessionEvent"> & {
    */
   event: {
     /**
-     * How far it is.
+     * Progress.
      *
      * @generated from field: toolhub.v1.Progress progress = 2;
      */
@@ -911,7 +911,7 @@ export type SessionEvent = Message<"toolhub.v1.SessionEvent"> & {
     case: "chunk";
   } | {
     /**
-     * What came of it.
+     * The result.
      *
      * @generated from field: toolhub.v1.ToolResult result = 4;
      */
@@ -919,7 +919,7 @@ export type SessionEvent = Message<"toolhub.v1.SessionEvent"> & {
     case: "result";
   } | {
     /**
-     * What would be done.
+     * The plan.
      *
      * @generated from field: toolhub.v1.Plan plan = 5;
      */
@@ -936,13 +936,13 @@ export const SessionEventSchema: GenMessage<SessionEvent> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 18);
 
 /**
- * What has happened since the message before.
+ * What has happened since the previous message.
  *
  * @generated from message toolhub.v1.InvokeSessionResponse
  */
 export type InvokeSessionResponse = Message<"toolhub.v1.InvokeSessionResponse"> & {
   /**
-   * At least one; of one call in order, of several calls mixed.
+   * At least one; in order within a call, interleaved between calls.
    *
    * @generated from field: repeated toolhub.v1.SessionEvent events = 1;
    */
@@ -957,13 +957,13 @@ export const InvokeSessionResponseSchema: GenMessage<InvokeSessionResponse> = /*
   messageDesc(file_toolhub_v1_tool_service, 19);
 
 /**
- * Asks what the hub is.
+ * Asks for information about the hub.
  *
  * @generated from message toolhub.v1.GetServerInfoRequest
  */
 export type GetServerInfoRequest = Message<"toolhub.v1.GetServerInfoRequest"> & {
   /**
-   * Whether to add up what the caller stores, which reads the stores: `storage` of the answer. Default: false.
+   * Whether to compute `storage` of the answer, which reads the stores. Default: false.
    *
    * @generated from field: bool storage = 1;
    */
@@ -978,7 +978,7 @@ export const GetServerInfoRequestSchema: GenMessage<GetServerInfoRequest> = /*@_
   messageDesc(file_toolhub_v1_tool_service, 20);
 
 /**
- * What the hub is.
+ * Information about the hub and the caller.
  *
  * @generated from message toolhub.v1.GetServerInfoResponse
  */
@@ -998,30 +998,30 @@ export type GetServerInfoResponse = Message<"toolhub.v1.GetServerInfoResponse"> 
   principal: string;
 
   /**
-   * What the caller may use: `agent`, `operator`, `approver`, `auditor`.
+   * The caller's roles: `agent`, `operator`, `approver`, `auditor`.
    *
    * @generated from field: repeated string roles = 3;
    */
   roles: string[];
 
   /**
-   * The tenant that it belongs to: by the policy, or, where that declares none, as its credential says. `-`: the policy
-   * declares tenants, and it is of none. Empty where there are none, and for a principal of the whole hub.
+   * The caller's tenant: by the policy, or by its credential if the policy declares no tenants. `-` when the policy
+   * declares tenants and the caller has none. Empty without tenants, and for a principal of the whole hub.
    *
    * @generated from field: string tenant = 4;
    */
   tenant: string;
 
   /**
-   * The groups that its token names, sorted. Empty for other credentials.
+   * Groups of the caller's token, sorted. Empty for other credentials.
    *
    * @generated from field: repeated string groups = 5;
    */
   groups: string[];
 
   /**
-   * What it stores, and how much it may: one entry for each of its own bounds, then those of its tenant. Empty unless
-   * the request asks for it.
+   * What the caller stores, and its limits: one entry for each of its own limits, then those of its tenant. Empty
+   * unless requested.
    *
    * @generated from field: repeated toolhub.v1.StorageUse storage = 6;
    */
@@ -1036,8 +1036,8 @@ export const GetServerInfoResponseSchema: GenMessage<GetServerInfoResponse> = /*
   messageDesc(file_toolhub_v1_tool_service, 21);
 
 /**
- * What a caller, or its tenant, uses of one bound of bytes. Beyond the bound a call that would store something is
- * refused with BUDGET_EXCEEDED.
+ * What a caller or its tenant uses of one storage limit. Beyond the limit, a call that would store something is refused
+ * with BUDGET_EXCEEDED.
  *
  * @generated from message toolhub.v1.StorageUse
  */
@@ -1057,14 +1057,14 @@ export type StorageUse = Message<"toolhub.v1.StorageUse"> & {
   usedBytes: bigint;
 
   /**
-   * Bytes from which on results, logs and `toolhub auth whoami` report the use.
+   * Threshold in bytes above which results, logs and `toolhub auth whoami` report the use.
    *
    * @generated from field: int64 soft_bytes = 3;
    */
   softBytes: bigint;
 
   /**
-   * Bytes beyond which nothing more is stored.
+   * Limit in bytes; nothing more is stored beyond it.
    *
    * @generated from field: int64 max_bytes = 4;
    */
@@ -1078,7 +1078,7 @@ export type StorageUse = Message<"toolhub.v1.StorageUse"> & {
   limit: string;
 
   /**
-   * The tenant whose principals have this bound together; empty: it is the caller's own.
+   * The tenant whose principals share this limit. Empty when it is the caller's own.
    *
    * @generated from field: string tenant = 6;
    */
@@ -1093,7 +1093,7 @@ export const StorageUseSchema: GenMessage<StorageUse> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 22);
 
 /**
- * A hub, as configured; every process of it says the same.
+ * A hub as configured; the same from every process of it.
  *
  * @generated from message toolhub.v1.ServerInfo
  */
@@ -1113,32 +1113,31 @@ export type ServerInfo = Message<"toolhub.v1.ServerInfo"> & {
   contract: string;
 
   /**
-   * SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means
-   * only that one of the two knows more: the contract grows and never changes.
+   * SHA-256 over the descriptors of the contract, 64 lower-case hex digits. A difference to the client's own means only
+   * that one of the two is newer: the contract only grows.
    *
    * @generated from field: string contract_digest = 3;
    */
   contractDigest: string;
 
   /**
-   * What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
-   * (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`,
-   * `tools.watch` (WatchTools);
-   * and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
+   * Names of optional features, sorted; clients ignore unknown ones: `jobs.history` (WatchJobRequest.from_first),
+   * `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`, `tools.watch` (WatchTools); and by
+   * configuration: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
    *
    * @generated from field: repeated string features = 4;
    */
   features: string[];
 
   /**
-   * What it takes.
+   * Its limits.
    *
    * @generated from field: toolhub.v1.ServerLimits limits = 5;
    */
   limits?: ServerLimits | undefined;
 
   /**
-   * Ways in that lead to the same tools and the same policy.
+   * Endpoints for the same tools and the same policy.
    *
    * @generated from field: repeated toolhub.v1.Entrance entrances = 6;
    */
@@ -1153,7 +1152,7 @@ export const ServerInfoSchema: GenMessage<ServerInfo> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 23);
 
 /**
- * One way into a hub.
+ * One endpoint of a hub.
  *
  * @generated from message toolhub.v1.Entrance
  */
@@ -1181,20 +1180,20 @@ export const EntranceSchema: GenMessage<Entrance> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 24);
 
 /**
- * Bounds that a caller may run into. What policy allows a caller may be less.
+ * Limits of the hub. Policy may allow a caller less.
  *
  * @generated from message toolhub.v1.ServerLimits
  */
 export type ServerLimits = Message<"toolhub.v1.ServerLimits"> & {
   /**
-   * Of one request message.
+   * Bytes of one request message.
    *
    * @generated from field: int64 max_request_bytes = 1;
    */
   maxRequestBytes: bigint;
 
   /**
-   * Of the arguments of one call, references to artifacts resolved.
+   * Bytes of the arguments of one call, with references to artifacts resolved.
    *
    * @generated from field: int64 max_args_bytes = 2;
    */
@@ -1229,14 +1228,14 @@ export type ServerLimits = Message<"toolhub.v1.ServerLimits"> & {
   maxJobTimeout?: Duration | undefined;
 
   /**
-   * Time of a job whose call names none.
+   * Time of a job whose call sets none.
    *
    * @generated from field: google.protobuf.Duration default_job_timeout = 7;
    */
   defaultJobTimeout?: Duration | undefined;
 
   /**
-   * Calls at once in one session.
+   * Concurrent calls in one session.
    *
    * @generated from field: int32 max_session_calls = 8;
    */
@@ -1250,21 +1249,21 @@ export type ServerLimits = Message<"toolhub.v1.ServerLimits"> & {
   maxArtifactBytes: bigint;
 
   /**
-   * What one principal may own in artifacts.
+   * Total bytes of artifacts of one principal.
    *
    * @generated from field: int64 artifact_quota_bytes = 10;
    */
   artifactQuotaBytes: bigint;
 
   /**
-   * How long an idempotency key is remembered.
+   * How long an idempotency key is kept.
    *
    * @generated from field: google.protobuf.Duration idempotency_ttl = 11;
    */
   idempotencyTtl?: Duration | undefined;
 
   /**
-   * How long a plan can be committed.
+   * How long a plan can be executed.
    *
    * @generated from field: google.protobuf.Duration plan_ttl = 12;
    */
@@ -1279,42 +1278,43 @@ export const ServerLimitsSchema: GenMessage<ServerLimits> = /*@__PURE__*/
   messageDesc(file_toolhub_v1_tool_service, 25);
 
 /**
- * Whose form of tool definition.
+ * Format of exported tool definitions.
  *
  * @generated from enum toolhub.v1.ExportFormat
  */
 export enum ExportFormat {
   /**
-   * Refused.
+   * Not accepted in requests.
    *
    * @generated from enum value: EXPORT_FORMAT_UNSPECIFIED = 0;
    */
   UNSPECIFIED = 0,
 
   /**
-   * OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. A description is cut at
-   * 1,024 characters, by whole sentences; `core/tool.describe` answers all of it.
+   * OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. Descriptions are cut to
+   * 1,024 characters after a whole sentence; `core/tool.describe` returns all of it.
    *
    * @generated from enum value: EXPORT_FORMAT_OPENAI = 1;
    */
   OPENAI = 1,
 
   /**
-   * Anthropic tools: `{name,description,input_schema}`. Calls name the form in `ToolIntent.args_form`.
+   * Anthropic tools: `{name,description,input_schema}`. Calls set `ToolIntent.args_form`.
    *
    * @generated from enum value: EXPORT_FORMAT_ANTHROPIC = 2;
    */
   ANTHROPIC = 2,
 
   /**
-   * MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls name the form, as above.
+   * MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls set `ToolIntent.args_form`.
    *
    * @generated from enum value: EXPORT_FORMAT_MCP = 3;
    */
   MCP = 3,
 
   /**
-   * Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone.
+   * Python stubs of the functions that programs of core/program.run can call, in `text`; each page is complete by
+   * itself.
    *
    * @generated from enum value: EXPORT_FORMAT_PYTHON_STUBS = 4;
    */
@@ -1328,15 +1328,16 @@ export enum ExportFormat {
   TYPESCRIPT = 5,
 
   /**
-   * OPENAI with `"strict": true`: every property is required, null stands for what is left out, nothing else is allowed.
-   * Calls name the form in `ToolIntent.args_form`. Not for a face.
+   * OPENAI with `"strict": true`: every property is required, null means omitted, no further properties are allowed.
+   * Calls set `ToolIntent.args_form`. Not for a face.
    *
    * @generated from enum value: EXPORT_FORMAT_OPENAI_STRICT = 6;
    */
   OPENAI_STRICT = 6,
 
   /**
-   * Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. As the one before.
+   * Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. Calls set
+   * `ToolIntent.args_form`. Not for a face.
    *
    * @generated from enum value: EXPORT_FORMAT_GEMINI = 7;
    */
@@ -1350,13 +1351,13 @@ export const ExportFormatSchema: GenEnum<ExportFormat> = /*@__PURE__*/
   enumDesc(file_toolhub_v1_tool_service, 0);
 
 /**
- * What agents use: find tools and call them. Identity comes from the credential of the channel or call.
+ * Finding tools and calling them. The caller's identity comes from the credential of channel or call.
  *
  * @generated from service toolhub.v1.ToolService
  */
 export const ToolService: GenService<{
   /**
-   * Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
+   * Lists the tools that policy could allow the caller. An empty page without sources means that there are none.
    *
    * @generated from rpc toolhub.v1.ToolService.ListTools
    */
@@ -1366,7 +1367,7 @@ export const ToolService: GenService<{
     output: typeof ListToolsResponseSchema;
   },
   /**
-   * Finds tools by words and filters, best first, among those the caller's policy could allow.
+   * Finds tools by words and filters, best first, among those that policy could allow the caller.
    *
    * @generated from rpc toolhub.v1.ToolService.SearchTools
    */
@@ -1376,7 +1377,7 @@ export const ToolService: GenService<{
     output: typeof SearchToolsResponseSchema;
   },
   /**
-   * One tool by name. NOT_FOUND when there is none, or when the caller may not know of it.
+   * Returns one tool by name. NOT_FOUND when it does not exist, or the caller may not see it.
    *
    * @generated from rpc toolhub.v1.ToolService.GetTool
    */
@@ -1386,8 +1387,8 @@ export const ToolService: GenService<{
     output: typeof GetToolResponseSchema;
   },
   /**
-   * Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
-   * Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+   * Streams each change of what ListTools shows, until the caller cancels; the first message is sent at once. Several
+   * changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
    *
    * @generated from rpc toolhub.v1.ToolService.WatchTools
    */
@@ -1397,9 +1398,9 @@ export const ToolService: GenService<{
     output: typeof ToolServiceWatchToolsResponseSchema;
   },
   /**
-   * Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
-   * names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
-   * filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
+   * Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
+   * the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
+   * all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
    *
    * @generated from rpc toolhub.v1.ToolService.ExportTools
    */
@@ -1409,8 +1410,8 @@ export const ToolService: GenService<{
     output: typeof ExportToolsResponseSchema;
   },
   /**
-   * Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
-   * entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+   * Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
+   * `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
    *
    * @generated from rpc toolhub.v1.ToolService.Invoke
    */
@@ -1420,7 +1421,7 @@ export const ToolService: GenService<{
     output: typeof InvokeResponseSchema;
   },
   /**
-   * The same call, with progress and chunks as they happen; the last message is always a result or a plan.
+   * Makes one call and streams progress and chunks as they happen; the last message is always a result or a plan.
    * Cancelling the RPC cancels the call.
    *
    * @generated from rpc toolhub.v1.ToolService.InvokeStream
@@ -1431,8 +1432,8 @@ export const ToolService: GenService<{
     output: typeof InvokeStreamResponseSchema;
   },
   /**
-   * Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
-   * the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
+   * Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
+   * the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
    *
    * @generated from rpc toolhub.v1.ToolService.InvokeSession
    */
@@ -1442,7 +1443,7 @@ export const ToolService: GenService<{
     output: typeof InvokeSessionResponseSchema;
   },
   /**
-   * What this hub is, may and takes, and who the caller is to it. For every role.
+   * Returns version, features and limits of the hub, and the identity of the caller. For every role.
    *
    * @generated from rpc toolhub.v1.ToolService.GetServerInfo
    */

@@ -195,7 +195,7 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 class ApprovalState(betterproto2.Enum):
     """
-    Where an approval stands.
+    State of an approval.
     """
 
     UNSPECIFIED = 0
@@ -210,23 +210,23 @@ class ApprovalState(betterproto2.Enum):
 
     APPROVED = 2
     """
-    Granted and not used yet.
+    Approved and not used yet.
     """
 
     REJECTED = 3
     """
-    A person said no.
+    A person rejected it.
     """
 
     EXPIRED = 4
     """
-    Nobody decided in time, or it was granted and not used in time. Counts as no. Or the job that asked has ended, and
-    nobody is asked any more: `comment` says why, where nobody has decided.
+    Nobody decided in time, or it was approved and not used in time; counts as a rejection. Or the job that requested
+    it has ended before a decision: `comment` says why.
     """
 
     USED = 5
     """
-    Granted and used once; it cannot be used again.
+    Approved and used; it cannot be used again.
     """
 
     @classmethod
@@ -254,33 +254,33 @@ class ApprovalState(betterproto2.Enum):
 
 class ArgsForm(betterproto2.Enum):
     """
-    The form of ExportTools whose definition a model wrote the arguments for. Numbered as ExportFormat.
+    Format of ExportTools for whose definition a model wrote the arguments. Numbers are those of ExportFormat.
     """
 
     UNSPECIFIED = 0
     """
-    The arguments are as the tool's own schema says: of OPENAI and the texts, too.
+    The arguments follow the tool's own schema; also for OPENAI and the text formats.
     """
 
     ANTHROPIC = 2
     """
-    Names of properties that the interface refuses were exported under others, which lead back.
+    Property names that the interface refuses were exported under other names, which are mapped back.
     """
 
     MCP = 3
     """
-    As ANTHROPIC.
+    The same as ANTHROPIC.
     """
 
     OPENAI_STRICT = 6
     """
-    null stands for an optional property that is left out. A text may be the JSON of an object or a list.
+    null means that an optional property is omitted. A string may contain the JSON of an object or an array.
     """
 
     GEMINI = 7
     """
-    null where a property cannot be null means that it is left out; members of enumerations are texts; a text may be
-    the JSON of an object or a list; names as of ANTHROPIC, by a stricter rule.
+    null for a property that cannot be null means that it is omitted; enum values are strings; a string may contain the
+    JSON of an object or an array; names are mapped as for ANTHROPIC, by a stricter rule.
     """
 
     @classmethod
@@ -306,7 +306,7 @@ class ArgsForm(betterproto2.Enum):
 
 class ArgumentRole(betterproto2.Enum):
     """
-    What an argument means to the guards, so that policy can check it before the tool runs.
+    Meaning of an argument, so that policy can check it before the tool runs.
     """
 
     UNSPECIFIED = 0
@@ -326,12 +326,12 @@ class ArgumentRole(betterproto2.Enum):
 
     URL = 3
     """
-    A URL to be dialled.
+    A URL to connect to.
     """
 
     METHOD = 4
     """
-    The HTTP method with which the URL is dialled.
+    The HTTP method for the URL.
     """
 
     COMMAND = 5
@@ -378,27 +378,27 @@ class ArgumentRole(betterproto2.Enum):
 
 class BreakerState(betterproto2.Enum):
     """
-    Whether calls are let through to a source.
+    Whether calls to a source are allowed.
     """
 
     UNSPECIFIED = 0
     """
-    Nothing has been called there yet.
+    No call has been made yet.
     """
 
     CLOSED = 1
     """
-    Calls are let through.
+    Calls are allowed.
     """
 
     HALF_OPEN = 2
     """
-    One call is let through to see whether it is back.
+    One call is allowed, to test whether it works again.
     """
 
     OPEN = 3
     """
-    Too many calls have failed: calls are refused for a while.
+    Too many calls have failed: calls are refused for a time.
     """
 
     @classmethod
@@ -422,7 +422,7 @@ class BreakerState(betterproto2.Enum):
 
 class CredentialKind(betterproto2.Enum):
     """
-    What a credential is.
+    Kind of a credential.
     """
 
     UNSPECIFIED = 0
@@ -442,7 +442,7 @@ class CredentialKind(betterproto2.Enum):
 
     EXCHANGED = 3
     """
-    A token that the caller's own was exchanged for (RFC 8693).
+    A token obtained in exchange for the caller's own (RFC 8693).
     """
 
     @classmethod
@@ -476,12 +476,12 @@ class CredentialState(betterproto2.Enum):
 
     ACTIVE = 1
     """
-    It can.
+    It can be used.
     """
 
     LOGIN_NEEDED = 2
     """
-    Its authorization server does not refresh it any more: its user must log in again.
+    Its authorization server no longer refreshes it: its owner must log in again.
     """
 
     @classmethod
@@ -508,17 +508,17 @@ class Decision(betterproto2.Enum):
 
     UNSPECIFIED = 0
     """
-    Refused in a request.
+    Not accepted in requests.
     """
 
     APPROVE = 1
     """
-    Yes.
+    Approve.
     """
 
     REJECT = 2
     """
-    No.
+    Reject.
     """
 
     @classmethod
@@ -540,7 +540,7 @@ class Decision(betterproto2.Enum):
 
 class ErrorKind(betterproto2.Enum):
     """
-    Why a call did not succeed. Set by the hub, never by a tool's own words.
+    Why a call did not succeed. Set by the hub, never taken from a tool.
     """
 
     UNSPECIFIED = 0
@@ -550,7 +550,7 @@ class ErrorKind(betterproto2.Enum):
 
     TOOL_NOT_FOUND = 1
     """
-    No tool of that name exists, or the caller may not know that it does.
+    No tool has that name, or the caller may not see it.
     """
 
     TOOL_QUARANTINED = 2
@@ -560,8 +560,8 @@ class ErrorKind(betterproto2.Enum):
 
     TOOL_UNAVAILABLE = 3
     """
-    The tool is known, but its source is down, its needs (key, browser, channel) are not met, or a store of the hub
-    that the call cannot do without is away; see `retryable`.
+    The tool is known, but its source is down, something it needs (key, browser, channel) is missing, or a store of the
+    hub that the call requires is unavailable; see `retryable`.
     """
 
     INPUT_SCHEMA_INVALID = 4
@@ -576,33 +576,33 @@ class ErrorKind(betterproto2.Enum):
 
     POLICY_DENIED = 6
     """
-    A policy rule says no; `details` carries rule id, policy revision and missing capabilities.
+    Policy denies the call; `details` carries rule id, policy revision and missing capabilities.
     """
 
     PERMISSION_DENIED = 7
     """
-    The message speaks for somebody else than the verified caller, or an upstream refused the hub itself.
+    The request names another identity than the verified caller, or an upstream refused the hub itself.
     """
 
     APPROVAL_REQUIRED = 8
     """
-    A person has to agree first; `details.approval_id` names the approval that fits this call, open by now. Also when
-    the approval that was sent does not serve: it is another's, was given for another call, or has been used.
+    A person has to approve the call first; `details.approval_id` names the open approval of this call. Also when the
+    approval in the request is not valid for it: it belongs to another principal or another call, or has been used.
     """
 
     APPROVAL_REJECTED = 9
     """
-    A person refused, or the approval lapsed: nobody decided, or nobody used the decision, in time.
+    A person rejected the call, or the approval expired: nobody decided or used it in time.
     """
 
     PLAN_REQUIRED = 10
     """
-    Policy wants a DRY_RUN first, or the plan shown no longer matches what would run.
+    Policy requires a DRY_RUN first, or the plan no longer matches what would run.
     """
 
     PATH_OUTSIDE_SANDBOX = 11
     """
-    A path leaves the call's workspace.
+    A path leads outside the call's workspace.
     """
 
     NOT_FOUND = 12
@@ -652,18 +652,18 @@ class ErrorKind(betterproto2.Enum):
 
     BUDGET_EXCEEDED = 21
     """
-    The caller's budget (time, number of calls) is spent, or the room for its artifacts.
+    The caller's budget (time, number of calls) or its artifact quota is used up.
     """
 
     RATE_LIMITED = 22
     """
-    Too many calls per time, too many at once, a quota is used up, or the hub holds as many open jobs, keys or
-    approvals as it takes; see `retry_after`.
+    Too many calls per time or at once, a quota is used up, or the hub has its maximum of open jobs, keys or approvals;
+    see `retry_after`.
     """
 
     CIRCUIT_OPEN = 23
     """
-    The upstream failed repeatedly and is being given a rest; see `retry_after`.
+    The upstream failed repeatedly, so calls to it are suspended; see `retry_after`.
     """
 
     TIMEOUT = 24
@@ -673,7 +673,7 @@ class ErrorKind(betterproto2.Enum):
 
     CANCELLED = 25
     """
-    The caller cancelled and the tool has stopped; the message says where a part of its effect may be left.
+    The caller cancelled and the tool has stopped; the message says where a partial effect may remain.
     """
 
     UPSTREAM_ERROR = 26
@@ -693,18 +693,19 @@ class ErrorKind(betterproto2.Enum):
 
     OUTCOME_UNKNOWN = 29
     """
-    A side effect may or may not have happened. Look before repeating; the hub will not repeat it.
+    A side effect may or may not have happened. Check before repeating; the hub does not repeat it.
     """
 
     INTERNAL = 30
     """
     A defect of the hub or the tool, in a call that had no effect or is safe to repeat (else OUTCOME_UNKNOWN). The log
-    has the particulars under the call id.
+    has the details under the call id.
     """
 
     TOOL_CHANGED = 31
     """
-    The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: look at the tool anew.
+    The tool's definition is not the one of `ToolIntent.expected_tool_digest`. Nothing was done: read the definition
+    again.
     """
 
     @classmethod
@@ -1355,12 +1356,13 @@ class EventType(betterproto2.Enum):
 
     TOOL_CALLED = 1
     """
-    A call was asked for, durable before a side effect. A call that only reads has none: its TOOL_RESULT says it all.
+    A call was requested; durable before any side effect. Calls that only read have no such event: their TOOL_RESULT is
+    sufficient.
     """
 
     TOOL_RESULT = 2
     """
-    A call was settled, whatever the outcome.
+    A call ended, with any outcome.
     """
 
     POLICY_DENIED = 3
@@ -1375,12 +1377,12 @@ class EventType(betterproto2.Enum):
 
     APPROVAL_ASKED = 5
     """
-    A person was asked.
+    A person was asked for approval.
     """
 
     APPROVAL_DECIDED = 6
     """
-    A person said yes or no; `outcome` tells which.
+    A person approved or rejected; see `outcome`.
     """
 
     APPROVAL_USED = 7
@@ -1390,7 +1392,7 @@ class EventType(betterproto2.Enum):
 
     APPROVAL_EXPIRED = 8
     """
-    Nobody decided, or nobody used it, in time.
+    An approval was not decided or not used in time.
     """
 
     JOB_SUBMITTED = 9
@@ -1400,7 +1402,7 @@ class EventType(betterproto2.Enum):
 
     JOB_STATE = 10
     """
-    A job reached another state: `state` among the attributes tells which, `outcome` how it ended.
+    A job changed its state: attribute `state` is the new one, `outcome` how it ended.
     """
 
     PIN_CREATED = 11
@@ -1415,17 +1417,17 @@ class EventType(betterproto2.Enum):
 
     PIN_DECIDED = 13
     """
-    A remote definition was approved or refused; `outcome` tells which.
+    A remote definition was approved or rejected; see `outcome`.
     """
 
     TOOL_REGISTERED = 14
     """
-    A tool was registered or replaced by hand.
+    An operator registered or replaced a tool.
     """
 
     TOOL_UNREGISTERED = 15
     """
-    A tool was removed by hand.
+    An operator removed a tool.
     """
 
     CONFIG_LOADED = 16
@@ -1440,17 +1442,17 @@ class EventType(betterproto2.Enum):
 
     HUB_STARTED = 18
     """
-    A writer began its chain or went on with it.
+    A writer started its chain or continued it.
     """
 
     HUB_STOPPED = 19
     """
-    A writer ended in good order.
+    A writer shut down cleanly.
     """
 
     AUTH_FAILED = 20
     """
-    RPCs without a good credential, of one peer in one minute: `peer`, `reason`, `count` and the first `method`.
+    RPCs without a valid credential, of one peer in one minute: `peer`, `reason`, `count` and the first `method`.
     """
 
     ROLE_REFUSED = 21
@@ -1550,7 +1552,7 @@ class EventType(betterproto2.Enum):
 
 class EvidenceType(betterproto2.Enum):
     """
-    What a piece of evidence points at.
+    What a piece of evidence refers to.
     """
 
     UNSPECIFIED = 0
@@ -1575,7 +1577,7 @@ class EvidenceType(betterproto2.Enum):
 
     TEXT = 4
     """
-    A quotation: `ref` names where it stands.
+    A quotation: `ref` names its place.
     """
 
     METRIC = 5
@@ -1608,33 +1610,34 @@ class EvidenceType(betterproto2.Enum):
 
 class ExportFormat(betterproto2.Enum):
     """
-    Whose form of tool definition.
+    Format of exported tool definitions.
     """
 
     UNSPECIFIED = 0
     """
-    Refused.
+    Not accepted in requests.
     """
 
     OPENAI = 1
     """
-    OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. A description is cut at
-    1,024 characters, by whole sentences; `core/tool.describe` answers all of it.
+    OpenAI function calling: `{"type":"function","function":{name,description,parameters}}`. Descriptions are cut to
+    1,024 characters after a whole sentence; `core/tool.describe` returns all of it.
     """
 
     ANTHROPIC = 2
     """
-    Anthropic tools: `{name,description,input_schema}`. Calls name the form in `ToolIntent.args_form`.
+    Anthropic tools: `{name,description,input_schema}`. Calls set `ToolIntent.args_form`.
     """
 
     MCP = 3
     """
-    MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls name the form, as above.
+    MCP tools: `{name,description,inputSchema,outputSchema,annotations}`. Calls set `ToolIntent.args_form`.
     """
 
     PYTHON_STUBS = 4
     """
-    Python stubs of the functions of a program for core/program.run, in `text`; each page can be read alone.
+    Python stubs of the functions that programs of core/program.run can call, in `text`; each page is complete by
+    itself.
     """
 
     TYPESCRIPT = 5
@@ -1644,13 +1647,14 @@ class ExportFormat(betterproto2.Enum):
 
     OPENAI_STRICT = 6
     """
-    OPENAI with `"strict": true`: every property is required, null stands for what is left out, nothing else is allowed.
-    Calls name the form in `ToolIntent.args_form`. Not for a face.
+    OPENAI with `"strict": true`: every property is required, null means omitted, no further properties are allowed.
+    Calls set `ToolIntent.args_form`. Not for a face.
     """
 
     GEMINI = 7
     """
-    Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. As the one before.
+    Gemini's FunctionDeclaration: `{name,description,parameters}` in its subset of OpenAPI. Calls set
+    `ToolIntent.args_form`. Not for a face.
     """
 
     @classmethod
@@ -1682,7 +1686,7 @@ class ExportFormat(betterproto2.Enum):
 
 class IdempotencyMode(betterproto2.Enum):
     """
-    How the hub keeps a call from having its effect twice.
+    How the hub prevents a repeated call from having its effect twice.
     """
 
     UNSPECIFIED = 0
@@ -1692,7 +1696,7 @@ class IdempotencyMode(betterproto2.Enum):
 
     KEYED = 1
     """
-    Deduplicated only by a key the caller gives.
+    Deduplicated only by a key from the caller.
     """
 
     DERIVED = 2
@@ -1729,12 +1733,12 @@ class InvokeMode(betterproto2.Enum):
 
     EXECUTE = 1
     """
-    Walk all nine steps.
+    Run all nine steps.
     """
 
     DRY_RUN = 2
     """
-    Walk the first five steps with the same code, spend nothing, and answer with a Plan.
+    Run the first five steps with the same code, use no budget, and return a Plan.
     """
 
     @classmethod
@@ -1756,7 +1760,7 @@ class InvokeMode(betterproto2.Enum):
 
 class JobState(betterproto2.Enum):
     """
-    Where a job stands. SUCCEEDED, FAILED, CANCELLED, TIMED_OUT and LOST are final.
+    State of a job. SUCCEEDED, FAILED, CANCELLED, TIMED_OUT and LOST are final.
     """
 
     UNSPECIFIED = 0
@@ -1771,17 +1775,17 @@ class JobState(betterproto2.Enum):
 
     AWAITING_APPROVAL = 2
     """
-    Waiting for a person; goes on by itself once approved.
+    Waiting for approval; continues by itself once approved.
     """
 
     RUNNING = 3
     """
-    A runner holds it.
+    Running.
     """
 
     CANCELLING = 4
     """
-    Cancellation was asked for and is not confirmed yet. May still end in any final state.
+    Cancellation was requested and is not confirmed yet. May still end in any final state.
     """
 
     SUCCEEDED = 5
@@ -1796,7 +1800,7 @@ class JobState(betterproto2.Enum):
 
     CANCELLED = 7
     """
-    Stopped, confirmed by the side that ran it.
+    Stopped, as confirmed by what ran it.
     """
 
     TIMED_OUT = 8
@@ -1806,7 +1810,7 @@ class JobState(betterproto2.Enum):
 
     LOST = 9
     """
-    The hub cannot know what became of it; the error says why. Never sent in place of a known outcome.
+    The hub cannot determine the outcome; the error says why. Never sent when the outcome is known.
     """
 
     @classmethod
@@ -1900,7 +1904,7 @@ class PinChange(betterproto2.Enum):
 
 class PinState(betterproto2.Enum):
     """
-    What has been decided about a definition.
+    Decision about a definition.
     """
 
     UNSPECIFIED = 0
@@ -1910,7 +1914,7 @@ class PinState(betterproto2.Enum):
 
     PENDING = 1
     """
-    Seen and quarantined; waits for a decision.
+    Quarantined; waits for a decision.
     """
 
     APPROVED = 2
@@ -1925,7 +1929,7 @@ class PinState(betterproto2.Enum):
 
     SUPERSEDED = 4
     """
-    A newer definition took its place; kept for the record.
+    Replaced by a newer definition; kept as history.
     """
 
     @classmethod
@@ -1951,12 +1955,12 @@ class PinState(betterproto2.Enum):
 
 class ResultEncoding(betterproto2.Enum):
     """
-    How JSON travels in an answer.
+    Encoding of JSON in an answer.
     """
 
     UNSPECIFIED = 0
     """
-    The encoding of the question: `args_struct` is answered by Struct, anything else by JSON bytes.
+    The encoding of the request: Struct for `args_struct`, otherwise JSON bytes.
     """
 
     JSON = 1
@@ -1966,8 +1970,8 @@ class ResultEncoding(betterproto2.Enum):
 
     STRUCT = 2
     """
-    google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. What has more than
-    15,000 values travels as JSON bytes all the same.
+    google.protobuf.Struct: readable in grpcurl and transcoders, numbers are doubles. Values with more than 15,000
+    elements are sent as JSON bytes nevertheless.
     """
 
     @classmethod
@@ -2024,7 +2028,8 @@ class SourceState(betterproto2.Enum):
 
     NEEDS_LOGIN = 6
     """
-    Its server wants a token that nobody has given: `login_commands` tells how. Tools known from before are UNAVAILABLE.
+    Its server requires a token that is missing: `login_commands` shows how to log in. Tools known from before are
+    UNAVAILABLE.
     """
 
     @classmethod
@@ -2064,17 +2069,17 @@ class SourceTrust(betterproto2.Enum):
 
     ALWAYS = 1
     """
-    Whatever it says: the source is code that the operator trusts. It has no pins.
+    Always: the source is code that the operator trusts. It has no pins.
     """
 
     FIRST_USE = 2
     """
-    As it is first seen; what changes or comes later waits for a decision.
+    When it is first seen; later changes and new tools wait for a decision.
     """
 
     APPROVAL = 3
     """
-    Once a person has approved it.
+    After a person has approved it.
     """
 
     @classmethod
@@ -2118,7 +2123,7 @@ class StepName(betterproto2.Enum):
 
     APPLY_DEFAULTS = 3
     """
-    What was left out is filled in by code, never by the model.
+    Omitted arguments get their defaults.
     """
 
     CHECK_POLICY = 4
@@ -2133,7 +2138,7 @@ class StepName(betterproto2.Enum):
 
     EXECUTE = 6
     """
-    The adapter runs inside its budget, with its retries.
+    The adapter runs within its budget, with retries.
     """
 
     VALIDATE_OUTPUT = 7
@@ -2143,12 +2148,12 @@ class StepName(betterproto2.Enum):
 
     ATTACH_EVIDENCE = 8
     """
-    What proves it?
+    Which evidence belongs to the result?
     """
 
     RECORD = 9
     """
-    Audit event, metrics and trace, whatever happened before.
+    Writes audit event, metrics and trace, whatever happened before.
     """
 
     @classmethod
@@ -2199,12 +2204,12 @@ class ToolChangeType(betterproto2.Enum):
 
     CHANGED = 2
     """
-    Its definition or state is another.
+    Its definition or state changed.
     """
 
     REMOVED = 3
     """
-    It is gone.
+    It was removed.
     """
 
     @classmethod
@@ -2303,7 +2308,7 @@ class ToolState(betterproto2.Enum):
 
     ACTIVE = 1
     """
-    Callable by whom policy allows.
+    Callable by those whom policy allows.
     """
 
     QUARANTINED = 2
@@ -2344,7 +2349,7 @@ class ToolState(betterproto2.Enum):
 
 class ToolView(betterproto2.Enum):
     """
-    How much of a definition is sent.
+    Which fields of a definition are sent.
     """
 
     UNSPECIFIED = 0
@@ -2382,22 +2387,23 @@ class ToolView(betterproto2.Enum):
 @dataclass(eq=False, repr=False)
 class Approval(betterproto2.Message):
     """
-    One question to a person: may this principal make exactly this call, once? Or what a tool asks in the middle of one.
+    A request to a person: whether this principal may make exactly this call once, or a question that a tool asks during
+    a call.
     """
 
     approval_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Names it. Minted by the hub.
+    Its id, generated by the hub.
     """
 
     state: "ApprovalState" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ApprovalState(0))
     """
-    Where it stands.
+    Its state.
     """
 
     principal: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    Who asks, and who alone may use the answer.
+    Who requested it; only this principal may use it.
     """
 
     tool: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
@@ -2423,17 +2429,17 @@ class Approval(betterproto2.Message):
     args_summary_json: "bytes" = betterproto2.field(8, betterproto2.TYPE_BYTES)
     """
     The arguments as JSON, at most 16 KiB: known secret values, and runs of characters that look like a credential, are
-    told by their length; what is left out is marked where it was.
+    replaced by their length; omissions are marked.
     """
 
     policy_revision: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
     """
-    The policy under which it was asked; another revision voids the approval.
+    Revision of the policy when it was requested; another revision voids the approval.
     """
 
     rule_id: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
     """
-    The rule that asks.
+    The rule that requires it.
     """
 
     reason: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
@@ -2448,32 +2454,32 @@ class Approval(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
     """
-    The call that asked.
+    The call that requested it.
     """
 
     job_id: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
     """
-    The job that waits for it. Empty when the caller has to invoke again.
+    The job that waits for it. Empty when the caller has to repeat the call.
     """
 
     request_id: "str" = betterproto2.field(15, betterproto2.TYPE_STRING)
     """
-    The call's: its context's, or where that named none the one that the hub minted. The workspace that it names, and
-    the state of what would be destroyed there, are bound like the arguments: another voids the approval.
+    Request id from `context`, or generated by the hub. The workspace of that request, and the state of what the call
+    would destroy there, are bound like the arguments: a difference voids the approval.
     """
 
     requested_at: "datetime.datetime | None" = betterproto2.field(
         16, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When it was asked.
+    When it was requested.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
         17, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When it lapses, decided or not. When it lapsed, once it has.
+    When it expires, whether decided or not; in the past once it has expired.
     """
 
     decided_at: "datetime.datetime | None" = betterproto2.field(
@@ -2485,12 +2491,12 @@ class Approval(betterproto2.Message):
 
     decided_by: "str" = betterproto2.field(19, betterproto2.TYPE_STRING)
     """
-    Who decided; never the one who asked. Empty while PENDING.
+    Who decided; never the principal that requested it. Empty while PENDING.
     """
 
     comment: "str" = betterproto2.field(20, betterproto2.TYPE_STRING)
     """
-    What the person said, or the hub where the approval was withdrawn before anybody decided. Empty when nothing.
+    Comment of the person, or of the hub when the approval was withdrawn before a decision. May be empty.
     """
 
     used_at: "datetime.datetime | None" = betterproto2.field(
@@ -2512,14 +2518,14 @@ class Approval(betterproto2.Message):
 
     question: "Question | None" = betterproto2.field(24, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What the tool asks in the middle of the call; approving answers it. Unset when a rule asks whether the call may
-    run.
+    The question that the tool asks during the call; approving answers it. Unset when a rule requires approval of the
+    call.
     """
 
     covers_rule_id: "str" = betterproto2.field(25, betterproto2.TYPE_STRING)
     """
-    The rule whose own approval the call that asks the question has used up: the answer is good for the rest of that
-    call, without another yes of the same rule. Empty when no rule asked.
+    The rule whose approval the asking call has already used: after the answer the rest of that call needs no second
+    approval by this rule. Empty when no rule required one.
     """
 
 
@@ -2529,24 +2535,24 @@ default_message_pool.register_message("toolhub.v1", "Approval", Approval)
 @dataclass(eq=False, repr=False)
 class ApprovalRef(betterproto2.Message):
     """
-    The approval that a call waits for, or that did not serve.
+    The approval that a call waits for, or that was not valid for it.
     """
 
     approval_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Names it in ApprovalService and in `InvokeRequest.approval_id`. Never empty.
+    Its id, for ApprovalService and `InvokeRequest.approval_id`. Never empty.
     """
 
     state: "ApprovalState" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ApprovalState(0))
     """
-    Where it stood when the call was answered. UNSPECIFIED when the hub did not say.
+    Its state when the call was answered. UNSPECIFIED when not known.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When it lapses, or lapsed. Unset when the hub did not say.
+    When it expires or expired. Unset when not known.
     """
 
 
@@ -2556,12 +2562,12 @@ default_message_pool.register_message("toolhub.v1", "ApprovalRef", ApprovalRef)
 @dataclass(eq=False, repr=False)
 class Artifact(betterproto2.Message):
     """
-    A large input or output kept by reference. Content never changes under one id.
+    A large input or output, stored and passed by reference. Content never changes under one id.
     """
 
     artifact_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    The hub's name for it. Unique, minted by the hub, not guessable.
+    Its id, generated by the hub: unique and not guessable.
     """
 
     sha256: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -2603,14 +2609,14 @@ class Artifact(betterproto2.Message):
         9, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When it was complete. Set by the hub.
+    When it was completely stored. Set by the hub.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
         10, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When it disappears. Always set by the hub.
+    When it is deleted. Always set by the hub.
     """
 
 
@@ -2620,7 +2626,7 @@ default_message_pool.register_message("toolhub.v1", "Artifact", Artifact)
 @dataclass(eq=False, repr=False)
 class ArtifactHeader(betterproto2.Message):
     """
-    What is about to be written.
+    Describes the artifact to be uploaded.
     """
 
     media_type: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -2645,19 +2651,19 @@ class ArtifactHeader(betterproto2.Message):
 
     sha256: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    What the bytes will digest to, 64 lower-case hex digits. Empty is not compared.
+    Expected SHA-256 of the bytes, 64 lower-case hex digits. Empty is not compared.
     """
 
     upload_id: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    The client's name for the upload, random and its own for each; needs `size_bytes` or `sha256`. Empty means that
-    nothing is held when the stream breaks.
+    Id of the upload, chosen by the client: random, a new one for each upload; requires `size_bytes` or `sha256`. Empty
+    means that nothing is kept when the stream breaks.
     """
 
     offset_bytes: "int" = betterproto2.field(7, betterproto2.TYPE_INT64)
     """
-    Where the first chunk belongs, in bytes: exactly what GetUpload said was received, with the same header besides. 0
-    begins the upload anew. More needs an `upload_id`.
+    Offset of the first chunk: exactly `received_bytes` of GetUpload, with an otherwise equal header. 0 starts the
+    upload again. Other values require an `upload_id`.
     """
 
 
@@ -2667,7 +2673,7 @@ default_message_pool.register_message("toolhub.v1", "ArtifactHeader", ArtifactHe
 @dataclass(eq=False, repr=False)
 class BeginLoginRequest(betterproto2.Message):
     """
-    Asks for the URL at which a person logs in.
+    Asks for the URL where a person logs in.
     """
 
     source: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -2677,14 +2683,14 @@ class BeginLoginRequest(betterproto2.Message):
 
     redirect_uri: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Where the authorization server sends the person back to: a loopback address (RFC 8252), such as
+    Where the authorization server redirects to: a loopback address (RFC 8252), such as
     `http://127.0.0.1:8910/callback`, or one that the source's configuration lists.
     """
 
     for_source: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
     """
-    Whether the login is the source's own, for operators only: its tools are read with it, and calls without a
-    caller's own credential carry it. NOT_FOUND for a source that has credentials in its configuration.
+    Whether to log in for the source itself, for operators only: the hub reads its tools with this login, and uses it
+    for calls without a caller's own credential. NOT_FOUND for a source that has credentials in its configuration.
     """
 
 
@@ -2699,12 +2705,12 @@ class BeginLoginResponse(betterproto2.Message):
 
     authorization_url: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    For the person's browser.
+    URL for the person's browser.
     """
 
     login: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Sealed: for CompleteLogin.
+    Sealed state of the login, for CompleteLogin.
     """
 
 
@@ -2714,28 +2720,27 @@ default_message_pool.register_message("toolhub.v1", "BeginLoginResponse", BeginL
 @dataclass(eq=False, repr=False)
 class CallBudget(betterproto2.Message):
     """
-    What a call may spend. Narrows what policy and the tool allow, never widens it.
+    Budget of a call. Narrows what policy and the tool allow, never widens it.
     """
 
     timeout: "datetime.timedelta | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    Time for the whole call, from its receipt on, waits and retries included, at most a day. The nearest of it, the
-    RPC's deadline and the hub's maximum holds; without it and without a deadline, the tool's default. When it is over
-    before the tool is started, nothing happens and the call is TIMEOUT. A result that is there is returned, however
-    late.
+    Time for the whole call from its receipt, waits and retries included, at most a day. The earliest of this timeout,
+    the RPC's deadline and the hub's maximum applies; without timeout and deadline, the tool's default. If it passes
+    before the tool starts, nothing happens and the call is TIMEOUT. A result that exists is returned, however late.
     """
 
     max_retries: "int | None" = betterproto2.field(2, betterproto2.TYPE_INT32, optional=True)
     """
     Retries after the first attempt, 0 to 10, within the hub's maximum. Unset means the tool's default; 0 means one
-    attempt. Only what is safe to repeat is tried again.
+    attempt. Only calls that are safe to repeat are retried.
     """
 
     max_tool_calls: "int | None" = betterproto2.field(3, betterproto2.TYPE_INT32, optional=True)
     """
-    Calls one request may make in all, this one included. Unset means that only policy bounds them.
+    Total calls that one request may make, this one included. Unset means that only policy limits them.
     """
 
 
@@ -2745,17 +2750,17 @@ default_message_pool.register_message("toolhub.v1", "CallBudget", CallBudget)
 @dataclass(eq=False, repr=False)
 class CancelJobRequest(betterproto2.Message):
     """
-    Asks one job to stop.
+    Requests that one job stops.
     """
 
     job_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which one.
+    Id of the job.
     """
 
     reason: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Why, for the audit log; control characters are taken out. Empty is allowed.
+    Why, for the audit log; control characters are removed. Empty is allowed.
     """
 
 
@@ -2765,12 +2770,12 @@ default_message_pool.register_message("toolhub.v1", "CancelJobRequest", CancelJo
 @dataclass(eq=False, repr=False)
 class CancelJobResponse(betterproto2.Message):
     """
-    What cancelling did.
+    Result of cancelling.
     """
 
     status: "JobStatus | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The status from now on.
+    The current status.
     """
 
 
@@ -2780,17 +2785,17 @@ default_message_pool.register_message("toolhub.v1", "CancelJobResponse", CancelJ
 @dataclass(eq=False, repr=False)
 class ChainFault(betterproto2.Message):
     """
-    The first entry of a chain that cannot be believed.
+    The first invalid entry of a chain.
     """
 
     writer: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Whose chain.
+    Writer of the chain.
     """
 
     sequence: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
     """
-    Which entry; one past the end when the tail is cut.
+    Sequence of the entry; one past the end when the chain is truncated.
     """
 
     reason: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
@@ -2805,18 +2810,18 @@ default_message_pool.register_message("toolhub.v1", "ChainFault", ChainFault)
 @dataclass(eq=False, repr=False)
 class Chunk(betterproto2.Message):
     """
-    A piece of output that arrived before the call was done. The final result stands by itself: a reader may drop chunks,
-    and to one that is too slow the oldest are not sent.
+    A piece of output before the call ends. The final result is complete without chunks: a reader may drop them, and a
+    slow reader does not get the oldest.
     """
 
     data: "bytes" = betterproto2.field(1, betterproto2.TYPE_BYTES)
     """
-    The piece, in order within its stream, at most 256 KiB. Text is UTF-8, cut at whole characters.
+    The piece, in order within its stream, at most 256 KiB. Text is UTF-8, split between characters.
     """
 
     stream: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Which output of the tool: `stdout`, `stderr`, `rows` (one JSON array a chunk). Never empty.
+    Which output of the tool: `stdout`, `stderr`, `rows` (one JSON array per chunk). Never empty.
     """
 
 
@@ -2826,32 +2831,32 @@ default_message_pool.register_message("toolhub.v1", "Chunk", Chunk)
 @dataclass(eq=False, repr=False)
 class CompleteLoginRequest(betterproto2.Message):
     """
-    What the authorization server sent back.
+    Response of the authorization server.
     """
 
     login: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    As BeginLogin gave it.
+    `login` of BeginLogin's answer.
     """
 
     code: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    `code` of the query that came back.
+    `code` of the redirect's query.
     """
 
     state: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    `state` of that query.
+    `state` of the redirect's query.
     """
 
     issuer: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    `iss` of that query (RFC 9207). Empty when it has none.
+    `iss` of the redirect's query (RFC 9207). Empty when it has none.
     """
 
     for_source: "bool" = betterproto2.field(5, betterproto2.TYPE_BOOL)
     """
-    As in BeginLogin.
+    The same as in BeginLogin.
     """
 
 
@@ -2861,12 +2866,12 @@ default_message_pool.register_message("toolhub.v1", "CompleteLoginRequest", Comp
 @dataclass(eq=False, repr=False)
 class CompleteLoginResponse(betterproto2.Message):
     """
-    The credential that is kept.
+    The stored credential.
     """
 
     credential: "Credential | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What is known of it.
+    Metadata of the credential.
     """
 
 
@@ -2883,14 +2888,14 @@ class CostHints(betterproto2.Message):
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    Half of the calls are faster. Unset when unknown.
+    Median latency. Unset when unknown.
     """
 
     latency_p95: "datetime.timedelta | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    Nineteen of twenty calls are faster. Unset when unknown.
+    95th percentile of the latency. Unset when unknown.
     """
 
     is_async: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
@@ -2905,27 +2910,27 @@ default_message_pool.register_message("toolhub.v1", "CostHints", CostHints)
 @dataclass(eq=False, repr=False)
 class Credential(betterproto2.Message):
     """
-    What is known of one credential: never itself.
+    Metadata of one credential, never the credential itself.
     """
 
     source: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    The source that it is for.
+    Its source.
     """
 
     principal: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Whose it is. Empty for the login of the source itself.
+    Its owner. Empty for the login of the source itself.
     """
 
     tenant: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    Of which tenant the principal is. Empty when tenants are not used.
+    Tenant of the owner. Empty when tenants are not used.
     """
 
     kind: "CredentialKind" = betterproto2.field(4, betterproto2.TYPE_ENUM, default_factory=lambda: CredentialKind(0))
     """
-    What it is.
+    Its kind.
     """
 
     state: "CredentialState" = betterproto2.field(5, betterproto2.TYPE_ENUM, default_factory=lambda: CredentialState(0))
@@ -2937,26 +2942,26 @@ class Credential(betterproto2.Message):
         6, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When it was set, or its login was complete.
+    When it was set, or its login was completed.
     """
 
     changed_at: "datetime.datetime | None" = betterproto2.field(
         7, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When it changed last, such as by a refresh.
+    When it last changed, for example by a refresh.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
         8, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When its token expires, after which it is refreshed where it can be. Unset when that is not known.
+    When its token expires; it is then refreshed if possible. Unset when not known.
     """
 
     scopes: "list[str]" = betterproto2.field(9, betterproto2.TYPE_STRING, repeated=True)
     """
-    Scopes that were granted.
+    Granted scopes.
     """
 
 
@@ -2971,29 +2976,29 @@ class DecideApprovalRequest(betterproto2.Message):
 
     approval_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which one.
+    Id of the approval.
     """
 
     decision: "Decision" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: Decision(0))
     """
-    Yes or no. Required.
+    Approve or reject. Required.
     """
 
     comment: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    Why, for the audit log and the caller; control characters are taken out. Empty is allowed.
+    Why, for the audit log and the caller; control characters are removed. Empty is allowed.
     """
 
     args_digest: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    The arguments' digest the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared.
+    Digest of the arguments that the person saw. A mismatch is FAILED_PRECONDITION; empty is not compared.
     """
 
     answer_json: "bytes" = betterproto2.field(5, betterproto2.TYPE_BYTES)
     """
-    With a yes to a question: the answer, a JSON object that fits `Approval.question.schema_json`. Empty means that the
-    schema's defaults are the answer; INVALID_ARGUMENT when it requires more than they give, when the answer does not
-    fit, and when there is no question or it is a no.
+    Answer to a question that is approved: a JSON object that matches `Approval.question.schema_json`. Empty means the
+    defaults of the schema. INVALID_ARGUMENT when a required property is missing, when the answer does not match, when
+    there is no question, or with a rejection.
     """
 
 
@@ -3008,7 +3013,7 @@ class DecideApprovalResponse(betterproto2.Message):
 
     approval: "Approval | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The approval as it now stands.
+    The approval in its current state.
     """
 
 
@@ -3033,17 +3038,17 @@ class DecidePinRequest(betterproto2.Message):
 
     digest: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    The digest that was looked at; the decision holds for no other.
+    Digest that was reviewed; the decision applies to no other.
     """
 
     decision: "Decision" = betterproto2.field(4, betterproto2.TYPE_ENUM, default_factory=lambda: Decision(0))
     """
-    Yes or no. Required.
+    Approve or reject. Required.
     """
 
     comment: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    Why, for the audit log; control characters are taken out. Empty is allowed.
+    Why, for the audit log; control characters are removed. Empty is allowed.
     """
 
 
@@ -3058,12 +3063,12 @@ class DecidePinResponse(betterproto2.Message):
 
     pin: "Pin | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The pin as it now stands, definition included.
+    The pin in its new state, definition included.
     """
 
     revision: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    The catalog from now on.
+    Revision of the catalog after the change.
     """
 
 
@@ -3078,7 +3083,7 @@ class DeleteArtifactRequest(betterproto2.Message):
 
     artifact_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which one.
+    Id of the artifact.
     """
 
 
@@ -3100,7 +3105,7 @@ default_message_pool.register_message("toolhub.v1", "DeleteArtifactResponse", De
 @dataclass(eq=False, repr=False)
 class Entrance(betterproto2.Message):
     """
-    One way into a hub.
+    One endpoint of a hub.
     """
 
     protocol: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -3130,7 +3135,7 @@ class Event(betterproto2.Message):
 
     writer: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Which process wrote it; each writer has a chain of its own.
+    The process that wrote it; each writer has its own chain.
     """
 
     sequence: "int" = betterproto2.field(3, betterproto2.TYPE_INT64)
@@ -3182,7 +3187,7 @@ class Event(betterproto2.Message):
 
     request_id: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
     """
-    The user request; of a call that named none the one that the hub minted. Empty when no call was involved.
+    The user request: request id from the call's context, or generated by the hub. Empty when no call was involved.
     """
 
     args_digest: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
@@ -3192,7 +3197,7 @@ class Event(betterproto2.Message):
 
     args_summary: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
     """
-    The arguments, redacted and cut to 1 KiB, for a person. Empty when there are none.
+    The arguments for people, redacted and cut to 1 KiB. Empty when there are none.
     """
 
     policy_revision: "str" = betterproto2.field(15, betterproto2.TYPE_STRING)
@@ -3207,7 +3212,7 @@ class Event(betterproto2.Message):
 
     outcome: "str" = betterproto2.field(17, betterproto2.TYPE_STRING)
     """
-    How it ended: `ok` or the error kind; of an approval or pin its new state. Empty where nothing ended.
+    How it ended: `ok` or the error kind; for approvals and pins the new state. Empty when nothing ended.
     """
 
     error_kind: "ErrorKind" = betterproto2.field(18, betterproto2.TYPE_ENUM, default_factory=lambda: ErrorKind(0))
@@ -3236,12 +3241,12 @@ class Event(betterproto2.Message):
 
     user_id: "str" = betterproto2.field(22, betterproto2.TYPE_STRING)
     """
-    The person on whose behalf the call was made, as its context said. Empty when it named nobody.
+    The person for whom the call was made, from its context. Empty when it named nobody.
     """
 
     agent_id: "str" = betterproto2.field(23, betterproto2.TYPE_STRING)
     """
-    The agent that called, as its context said. Empty means the principal.
+    The calling agent, from the call's context. Empty means the principal.
     """
 
     task_id: "str" = betterproto2.field(24, betterproto2.TYPE_STRING)
@@ -3258,25 +3263,25 @@ class Event(betterproto2.Message):
         26, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
     """
-    The call's labels, redacted; beyond 4096 characters in all they are left out, which the name `…` tells.
+    The call's labels, redacted, up to 4096 characters in total; a label named `…` shows that some were omitted.
     """
 
     result_digest: "str" = betterproto2.field(27, betterproto2.TYPE_STRING)
     """
-    SHA-256 (hex) over the canonical JSON of the value that was answered, as `result_json` carries it. Empty where no
-    value was, or the answer is one given before (`first_call_id` among the attributes).
+    SHA-256 (hex) over the canonical JSON of the returned value, as in `result_json`. Empty when there was no value, or
+    the answer repeats an earlier one (attribute `first_call_id`).
     """
 
     result_summary: "str" = betterproto2.field(28, betterproto2.TYPE_STRING)
     """
-    That value, redacted and cut to 1 KiB, for a person: whole where it is short, else an outline of its members with
-    sizes in the place of long texts. Empty as `result_digest` is.
+    The returned value for people, redacted and cut to 1 KiB: complete if short, otherwise an outline of its members
+    with sizes instead of long texts. Empty when `result_digest` is.
     """
 
     tenant: "str" = betterproto2.field(29, betterproto2.TYPE_STRING)
     """
-    The tenant of `principal`, by the policy in force when the event is read; `-` for a principal of none, `*` for one
-    of the whole hub. Empty where the policy declares no tenants, and for the hub itself.
+    The tenant of `principal`, by the policy in force when the event is read; `-` for a principal without a tenant, `*`
+    for one of the whole hub. Empty where the policy declares no tenants, and for the hub itself.
     """
 
 
@@ -3286,7 +3291,7 @@ default_message_pool.register_message("toolhub.v1", "Event", Event)
 @dataclass(eq=False, repr=False)
 class EventFilter(betterproto2.Message):
     """
-    Which events are meant. Fields are joined by AND, entries of one field by OR. Empty means all.
+    Selects events. Fields are joined by AND, entries of one field by OR. Empty means all.
     """
 
     principal: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -3318,14 +3323,14 @@ class EventFilter(betterproto2.Message):
         6, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    Not before. Unset means from the beginning.
+    Earliest time, inclusive. Unset means from the beginning.
     """
 
     until: "datetime.datetime | None" = betterproto2.field(
         7, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    Before. Unset means until now.
+    Latest time, exclusive. Unset means until now.
     """
 
     writer: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
@@ -3355,8 +3360,8 @@ class EventFilter(betterproto2.Message):
 
     tenant: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
     """
-    Exactly the principals of this tenant, by the policy in force; `-` and `*` as in Event.tenant. Where the policy
-    declares no tenants, there are none. Empty means every one.
+    Exactly the principals of this tenant, by the policy in force; `-` and `*` as in Event.tenant. Nothing matches when
+    the policy declares no tenants. Empty means every one.
     """
 
     outcome: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
@@ -3388,12 +3393,12 @@ default_message_pool.register_message("toolhub.v1", "EventFilter", EventFilter)
 @dataclass(eq=False, repr=False)
 class Evidence(betterproto2.Message):
     """
-    Something that proves what a call did. Never carries a secret.
+    Evidence of what a call did. Never contains a secret.
     """
 
     type: "EvidenceType" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: EvidenceType(0))
     """
-    What `ref` points at.
+    What `ref` refers to.
     """
 
     ref: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -3432,13 +3437,13 @@ default_message_pool.register_message("toolhub.v1", "Evidence", Evidence)
 @dataclass(eq=False, repr=False)
 class ExecContext(betterproto2.Message):
     """
-    The circumstances of a call. Identity is never taken from here: it comes from the verified credential.
+    Context of a call. The caller's identity is never taken from here: it comes from the verified credential.
     """
 
     request_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    One user request: its calls share a workspace, unless the hub shares workspaces otherwise. Empty: the call is a
-    request of its own, and the answer's `request_id` names it.
+    One user request: its calls share a workspace, unless the hub is configured otherwise. Empty: the call is a request
+    of its own, and `request_id` of the answer names it.
     """
 
     task_id: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -3448,27 +3453,27 @@ class ExecContext(betterproto2.Message):
 
     session_id: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    The conversation. Empty when there is none.
+    The conversation. May be empty.
     """
 
     agent_id: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    The agent that calls. Must equal the principal unless it holds `impersonate`. Empty means the principal.
+    The calling agent. Must equal the principal unless it holds `impersonate`. Empty means the principal.
     """
 
     user_id: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    The person on whose behalf. Must equal the principal unless it holds `impersonate`. Empty means nobody.
+    The person for whom the call is made. Must equal the principal unless it holds `impersonate`. Empty means nobody.
     """
 
     permissions: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
     """
-    Capabilities this call may use: the grant is cut down to these. Empty means the whole grant.
+    Capabilities that this call may use: narrows the caller's grant. Empty means the whole grant.
     """
 
     budget: "CallBudget | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What the call may spend. Unset means policy's and the tool's defaults.
+    Budget of the call. Unset means the defaults of policy and tool.
     """
 
     labels: "dict[str, str]" = betterproto2.field(
@@ -3485,28 +3490,28 @@ default_message_pool.register_message("toolhub.v1", "ExecContext", ExecContext)
 @dataclass(eq=False, repr=False)
 class ExportToolsRequest(betterproto2.Message):
     """
-    Asks for tools in a model's form.
+    Asks for tools in a format.
     """
 
     format: "ExportFormat" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: ExportFormat(0))
     """
-    Which form.
+    The format.
     """
 
     filter: "ToolFilter | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    Which tools. Unset means every ACTIVE one the caller's policy could allow.
+    Which tools. Unset means every ACTIVE one that policy could allow the caller.
     """
 
     page_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
-    shorter than asked.
+    Maximum number of entries. 0 means as many as fit into a message; values above 1000 mean 1000. A page may hold
+    fewer.
     """
 
     page_token: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    `next_page_token` of the page before, with the same format and filter. Empty means the first page.
+    `next_page_token` of the previous page, with the same format and filter. Empty means the first page.
     """
 
 
@@ -3516,41 +3521,41 @@ default_message_pool.register_message("toolhub.v1", "ExportToolsRequest", Export
 @dataclass(eq=False, repr=False)
 class ExportToolsResponse(betterproto2.Message):
     """
-    One page of tools in a model's form.
+    One page of exported tools.
     """
 
     tools_json: "bytes" = betterproto2.field(1, betterproto2.TYPE_BYTES)
     """
     A JSON array of definitions, UTF-8, ordered by name. About 2 MiB at most; a larger definition has a page of its
-    own. Empty array in a format that is a text.
+    own. An empty array in text formats.
     """
 
     names: "dict[str, str]" = betterproto2.field(
         2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
     """
-    From each exported name of this page back to the tool's full name: `core__fs_readText` to `core/fs.readText`; in
-    a format that is a text `core.fs_readText`.
+    Maps each exported name of this page to the tool's full name: `core__fs_readText` to `core/fs.readText`; in text
+    formats `core.fs_readText`.
     """
 
     total_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many match in all, over all pages.
+    Number of matches over all pages.
     """
 
     sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Every source that is neither READY nor DISABLED and could have held a match.
+    Every source that could hold a match and is neither READY nor DISABLED.
     """
 
     revision: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    The catalog that was exported; another revision on a later page means that it changed meanwhile.
+    Revision of the exported catalog; a different one on a later page means that it has changed.
     """
 
     next_page_token: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    Ask for the next page with it. Empty means that this was the last.
+    Token of the next page. Empty on the last page.
     """
 
     text: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
@@ -3570,15 +3575,15 @@ class GetApprovalRequest(betterproto2.Message):
 
     approval_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which one.
+    Id of the approval.
     """
 
     reveal: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
     """
-    Answer `revealed_args_json`, too; who asks for it, and for which approval, is put into the audit log first.
-    PERMISSION_DENIED for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the
-    arguments are larger than 64 KiB; UNAVAILABLE when this process does not have them: another one asked, or it was
-    started again since.
+    Also return `revealed_args_json`. The audit log records first who asks, and for which approval. PERMISSION_DENIED
+    for everybody who may not decide; FAILED_PRECONDITION when the approval has ended, or the arguments are larger than
+    64 KiB; UNAVAILABLE when this process does not hold them: another process requested the approval, or this one has
+    restarted.
     """
 
 
@@ -3598,8 +3603,8 @@ class GetApprovalResponse(betterproto2.Message):
 
     revealed_args_json: "bytes" = betterproto2.field(2, betterproto2.TYPE_BYTES)
     """
-    The whole arguments as JSON, where `reveal` was set: also runs that look like a credential, but for known secret
-    values, which are told by their length. Characters that show nothing of themselves are written as JSON escapes.
+    The complete arguments as JSON if `reveal` was set, including runs that look like a credential; known secret values
+    are replaced by their length. Invisible characters are written as JSON escapes.
     """
 
 
@@ -3614,7 +3619,7 @@ class GetArtifactRequest(betterproto2.Message):
 
     artifact_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which one.
+    Id of the artifact.
     """
 
 
@@ -3629,7 +3634,7 @@ class GetArtifactResponse(betterproto2.Message):
 
     artifact: "Artifact | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What is known of it.
+    The metadata of the artifact.
     """
 
 
@@ -3644,14 +3649,14 @@ class GetJobRequest(betterproto2.Message):
 
     job_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which one.
+    Id of the job.
     """
 
     result_encoding: "ResultEncoding" = betterproto2.field(
         2, betterproto2.TYPE_ENUM, default_factory=lambda: ResultEncoding(0)
     )
     """
-    How the JSON of its result travels. UNSPECIFIED means JSON bytes.
+    Encoding of the JSON in its result. UNSPECIFIED means JSON bytes.
     """
 
 
@@ -3676,12 +3681,12 @@ default_message_pool.register_message("toolhub.v1", "GetJobResponse", GetJobResp
 @dataclass(eq=False, repr=False)
 class GetServerInfoRequest(betterproto2.Message):
     """
-    Asks what the hub is.
+    Asks for information about the hub.
     """
 
     storage: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
     """
-    Whether to add up what the caller stores, which reads the stores: `storage` of the answer. Default: false.
+    Whether to compute `storage` of the answer, which reads the stores. Default: false.
     """
 
 
@@ -3691,7 +3696,7 @@ default_message_pool.register_message("toolhub.v1", "GetServerInfoRequest", GetS
 @dataclass(eq=False, repr=False)
 class GetServerInfoResponse(betterproto2.Message):
     """
-    What the hub is.
+    Information about the hub and the caller.
     """
 
     server: "ServerInfo | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
@@ -3706,24 +3711,24 @@ class GetServerInfoResponse(betterproto2.Message):
 
     roles: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
     """
-    What the caller may use: `agent`, `operator`, `approver`, `auditor`.
+    The caller's roles: `agent`, `operator`, `approver`, `auditor`.
     """
 
     tenant: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    The tenant that it belongs to: by the policy, or, where that declares none, as its credential says. `-`: the policy
-    declares tenants, and it is of none. Empty where there are none, and for a principal of the whole hub.
+    The caller's tenant: by the policy, or by its credential if the policy declares no tenants. `-` when the policy
+    declares tenants and the caller has none. Empty without tenants, and for a principal of the whole hub.
     """
 
     groups: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
     """
-    The groups that its token names, sorted. Empty for other credentials.
+    Groups of the caller's token, sorted. Empty for other credentials.
     """
 
     storage: "list[StorageUse]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    What it stores, and how much it may: one entry for each of its own bounds, then those of its tenant. Empty unless
-    the request asks for it.
+    What the caller stores, and its limits: one entry for each of its own limits, then those of its tenant. Empty
+    unless requested.
     """
 
 
@@ -3738,18 +3743,18 @@ class GetSnapshotRequest(betterproto2.Message):
 
     view: "ToolView" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
     """
-    How much of each tool.
+    Which fields of each tool are sent.
     """
 
     page_size: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
     """
-    How many at most, 0 to any. 0 means as many as a message takes; more than 1000 is taken as 1000. A page may be
-    shorter than asked.
+    Maximum number of entries. 0 means as many as fit into a message; values above 1000 mean 1000. A page may hold
+    fewer.
     """
 
     page_token: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    `next_page_token` of the page before. Empty means the first page.
+    `next_page_token` of the previous page. Empty means the first page.
     """
 
 
@@ -3784,7 +3789,7 @@ class GetSnapshotResponse(betterproto2.Message):
 
     next_page_token: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    Ask for the next page with it. Empty means that this was the last.
+    Token of the next page. Empty on the last page.
     """
 
 
@@ -3824,7 +3829,7 @@ default_message_pool.register_message("toolhub.v1", "GetToolResponse", GetToolRe
 @dataclass(eq=False, repr=False)
 class GetUploadRequest(betterproto2.Message):
     """
-    Asks how far one upload is.
+    Asks how much of one upload has been received.
     """
 
     upload_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -3839,17 +3844,17 @@ default_message_pool.register_message("toolhub.v1", "GetUploadRequest", GetUploa
 @dataclass(eq=False, repr=False)
 class GetUploadResponse(betterproto2.Message):
     """
-    How far one upload is.
+    How much of one upload has been received.
     """
 
     received_bytes: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
     """
-    How many bytes have come and are held: the `offset_bytes` to go on at.
+    Number of bytes received and kept: the `offset_bytes` to continue at.
     """
 
     artifact: "Artifact | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What it became. Unset until it is complete.
+    The artifact. Unset until the upload is complete.
     """
 
 
@@ -3884,35 +3889,35 @@ class InvokeRequest(betterproto2.Message):
 
     intent: "ToolIntent | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What to do. Required.
+    The tool and its arguments. Required.
     """
 
     context: "ExecContext | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The circumstances. Unset means all defaults.
+    Context of the call. Unset means all defaults.
     """
 
     mode: "InvokeMode" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: InvokeMode(0))
     """
-    Do it, or only say what would be done.
+    Execute the call, or only plan it.
     """
 
     plan_digest: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-    DRY_RUN.
+    Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+    Ignored in DRY_RUN.
     """
 
     approval_id: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    A granted approval, to be used up by this call. Empty when the caller has none.
+    An approved approval, which is used up by this call. Empty when the caller has none.
     """
 
     result_encoding: "ResultEncoding" = betterproto2.field(
         6, betterproto2.TYPE_ENUM, default_factory=lambda: ResultEncoding(0)
     )
     """
-    How the answer's JSON travels.
+    Encoding of the JSON in the answer.
     """
 
 
@@ -3930,12 +3935,12 @@ class InvokeResponse(betterproto2.Message):
 
     result: "ToolResult | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True, group="outcome")
     """
-    What came of it.
+    The result.
     """
 
     plan: "Plan | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True, group="outcome")
     """
-    What would be done.
+    The plan.
     """
 
 
@@ -3945,12 +3950,12 @@ default_message_pool.register_message("toolhub.v1", "InvokeResponse", InvokeResp
 @dataclass(eq=False, repr=False)
 class InvokeSessionRequest(betterproto2.Message):
     """
-    Calls to start and calls to cancel.
+    Calls to start, and calls to cancel.
     """
 
     calls: "list[SessionCall]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Started in this order; they run at the same time.
+    Started in this order; they run concurrently.
     """
 
     cancel_call_ids: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
@@ -3965,12 +3970,12 @@ default_message_pool.register_message("toolhub.v1", "InvokeSessionRequest", Invo
 @dataclass(eq=False, repr=False)
 class InvokeSessionResponse(betterproto2.Message):
     """
-    What has happened since the message before.
+    What has happened since the previous message.
     """
 
     events: "list[SessionEvent]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    At least one; of one call in order, of several calls mixed.
+    At least one; in order within a call, interleaved between calls.
     """
 
 
@@ -3980,40 +3985,40 @@ default_message_pool.register_message("toolhub.v1", "InvokeSessionResponse", Inv
 @dataclass(eq=False, repr=False)
 class InvokeStreamRequest(betterproto2.Message):
     """
-    One call whose events are wanted. The fields are those of InvokeRequest.
+    One call with events. The fields are those of InvokeRequest.
     """
 
     intent: "ToolIntent | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What to do. Required.
+    The tool and its arguments. Required.
     """
 
     context: "ExecContext | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The circumstances. Unset means all defaults.
+    Context of the call. Unset means all defaults.
     """
 
     mode: "InvokeMode" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: InvokeMode(0))
     """
-    Do it, or only say what would be done.
+    Execute the call, or only plan it.
     """
 
     plan_digest: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-    DRY_RUN.
+    Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+    Ignored in DRY_RUN.
     """
 
     approval_id: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    A granted approval, to be used up by this call. Empty when the caller has none.
+    An approved approval, which is used up by this call. Empty when the caller has none.
     """
 
     result_encoding: "ResultEncoding" = betterproto2.field(
         6, betterproto2.TYPE_ENUM, default_factory=lambda: ResultEncoding(0)
     )
     """
-    How the answer's JSON travels.
+    Encoding of the JSON in the answer.
     """
 
 
@@ -4031,7 +4036,7 @@ class InvokeStreamResponse(betterproto2.Message):
 
     progress: "Progress | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
-    How far it is.
+    Progress.
     """
 
     chunk: "Chunk | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True, group="event")
@@ -4041,12 +4046,12 @@ class InvokeStreamResponse(betterproto2.Message):
 
     result: "ToolResult | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
-    What came of it.
+    The result.
     """
 
     plan: "Plan | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
-    What would be done.
+    The plan.
     """
 
 
@@ -4061,7 +4066,7 @@ class Job(betterproto2.Message):
 
     job_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Names it. Minted by the hub.
+    Its id, generated by the hub.
     """
 
     tool: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -4081,17 +4086,17 @@ class Job(betterproto2.Message):
 
     principal: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    Whose job. Only this principal, operators and auditors see it.
+    Owner of the job. Only this principal, operators and auditors see it.
     """
 
     call_id: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    The call that made it; the same in the audit log.
+    The call that submitted it, as in the audit log.
     """
 
     request_id: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
     """
-    The call's: its context's, or where that named none the one that the hub minted.
+    Request id from `context`, or generated by the hub.
     """
 
     task_id: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
@@ -4106,7 +4111,7 @@ class Job(betterproto2.Message):
 
     approval_id: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
     """
-    The approval it waits for or was given. Empty when it needs none. Under another policy it may need one later.
+    The approval that it waits for or has used. Empty when none is needed; a changed policy may require one later.
     """
 
     args_digest: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
@@ -4125,14 +4130,14 @@ class Job(betterproto2.Message):
         13, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When it is given up as TIMED_OUT. Time spent waiting for a person is not counted.
+    When it ends as TIMED_OUT. Time spent waiting for approval does not count.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
         14, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Timestamp, optional=True
     )
     """
-    When a finished job is forgotten. Unset while it is not final.
+    When the finished job is deleted. Unset until it is final.
     """
 
     status: "JobStatus | None" = betterproto2.field(15, betterproto2.TYPE_MESSAGE, optional=True)
@@ -4147,17 +4152,17 @@ default_message_pool.register_message("toolhub.v1", "Job", Job)
 @dataclass(eq=False, repr=False)
 class JobRef(betterproto2.Message):
     """
-    A job as an answer to a call: enough to follow it.
+    Reference to the job that continues a call.
     """
 
     job_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Names the job in JobService and in the `core/job.*` tools. Minted by the hub.
+    Id of the job, for JobService and the `core/job.*` tools. Generated by the hub.
     """
 
     state: "JobState" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: JobState(0))
     """
-    Its state at the moment of the answer.
+    Its state when the call was answered.
     """
 
 
@@ -4167,12 +4172,12 @@ default_message_pool.register_message("toolhub.v1", "JobRef", JobRef)
 @dataclass(eq=False, repr=False)
 class JobStatus(betterproto2.Message):
     """
-    One entry of a job's history, streamed by JobService.WatchJob. Appended before anyone sees it, never changed.
+    One entry of a job's history, streamed by JobService.WatchJob. Appended before it is sent, never changed.
     """
 
     job_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which job.
+    Id of the job.
     """
 
     sequence: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
@@ -4182,27 +4187,27 @@ class JobStatus(betterproto2.Message):
 
     state: "JobState" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: JobState(0))
     """
-    The state from here on.
+    The new state.
     """
 
     progress: "Progress | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    How far it is. Unset when the runner has not said.
+    Progress. Unset when the runner reported none.
     """
 
     error: "ToolError | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    Why it ended as it did. Set with FAILED, CANCELLED, TIMED_OUT and LOST.
+    Why it failed. Set with FAILED, CANCELLED, TIMED_OUT and LOST.
     """
 
     result: "ToolResult | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The whole outcome, evidence included. Set exactly in final states; its `error` equals the one above.
+    The complete result, evidence included. Set only in final states; its `error` equals the one above.
     """
 
     artifacts: "list[Artifact]" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    What the job has produced so far. Empty when nothing yet.
+    Artifacts produced so far.
     """
 
     at: "datetime.datetime | None" = betterproto2.field(
@@ -4224,12 +4229,12 @@ class ListApprovalsRequest(betterproto2.Message):
 
     page_size: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
     """
-    How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+    Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
     """
 
     page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    `next_page_token` of the page before, with the same filters. Empty means the first page.
+    `next_page_token` of the previous page, with the same filters. Empty means the first page.
     """
 
     states: "list[ApprovalState]" = betterproto2.field(3, betterproto2.TYPE_ENUM, repeated=True)
@@ -4264,12 +4269,12 @@ class ListApprovalsResponse(betterproto2.Message):
 
     next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Ask for the next page with it. Empty means that this was the last.
+    Token of the next page. Empty on the last page.
     """
 
     total_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many match in all, over all pages.
+    Number of matches over all pages.
     """
 
 
@@ -4284,12 +4289,12 @@ class ListArtifactsRequest(betterproto2.Message):
 
     page_size: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
     """
-    How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+    Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
     """
 
     page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    `next_page_token` of the page before, with the same filters. Empty means the first page.
+    `next_page_token` of the previous page, with the same filters. Empty means the first page.
     """
 
     task_id: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
@@ -4299,17 +4304,17 @@ class ListArtifactsRequest(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    Exactly this call, which made them. Empty means every one.
+    Only artifacts made by this call. Empty means every one.
     """
 
     sha256: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    Exactly this content, 64 lower-case hex digits: whether the hub has it already. Empty means any.
+    Only this content, by SHA-256 (64 lower-case hex digits): shows whether the hub has it already. Empty means any.
     """
 
     principal: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    Exactly this principal; others' are seen by auditors only. Empty means the caller's own for agents, everybody's for
+    Exactly this principal; only auditors see those of others. Empty means the caller's own for agents, everybody's for
     auditors.
     """
 
@@ -4330,7 +4335,7 @@ class ListArtifactsResponse(betterproto2.Message):
 
     next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Ask for the next page with it. Empty means that this was the last.
+    Token of the next page. Empty on the last page.
     """
 
 
@@ -4350,17 +4355,17 @@ class ListCredentialsRequest(betterproto2.Message):
 
     everybody: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
     """
-    Everybody's, for operators only.
+    Whether to list everybody's, for operators only.
     """
 
     page_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many at most. 0 means 100; more than 1000 is taken as 1000.
+    Maximum number of entries. 0 means 100; values above 1000 mean 1000.
     """
 
     page_token: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    `next_page_token` of the page before, with the same filters. Empty means the first page.
+    `next_page_token` of the previous page, with the same filters. Empty means the first page.
     """
 
 
@@ -4370,7 +4375,7 @@ default_message_pool.register_message("toolhub.v1", "ListCredentialsRequest", Li
 @dataclass(eq=False, repr=False)
 class ListCredentialsResponse(betterproto2.Message):
     """
-    One page of credentials, those that changed last first.
+    One page of credentials, the last changed first.
     """
 
     credentials: "list[Credential]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -4380,7 +4385,7 @@ class ListCredentialsResponse(betterproto2.Message):
 
     next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Ask for the next page with it. Empty means that this was the last.
+    Token of the next page. Empty on the last page.
     """
 
 
@@ -4400,12 +4405,12 @@ class ListEventsRequest(betterproto2.Message):
 
     page_size: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
     """
-    How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+    Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
     """
 
     page_token: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    `next_page_token` of the page before, with the same filters. Empty means the first page.
+    `next_page_token` of the previous page, with the same filters. Empty means the first page.
     """
 
 
@@ -4425,7 +4430,7 @@ class ListEventsResponse(betterproto2.Message):
 
     next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Ask for the next page with it. Empty means that this was the last.
+    Token of the next page. Empty on the last page.
     """
 
 
@@ -4440,12 +4445,12 @@ class ListJobsRequest(betterproto2.Message):
 
     page_size: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
     """
-    How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+    Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
     """
 
     page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    `next_page_token` of the page before, with the same filters. Empty means the first page.
+    `next_page_token` of the previous page, with the same filters. Empty means the first page.
     """
 
     states: "list[JobState]" = betterproto2.field(3, betterproto2.TYPE_ENUM, repeated=True)
@@ -4485,17 +4490,17 @@ class ListJobsResponse(betterproto2.Message):
 
     jobs: "list[Job]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    The jobs of this page; results are left out of their statuses.
+    The jobs of this page; their statuses are without results.
     """
 
     next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Ask for the next page with it. Empty means that this was the last.
+    Token of the next page. Empty on the last page.
     """
 
     total_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many match in all, over all pages.
+    Number of matches over all pages.
     """
 
 
@@ -4510,13 +4515,12 @@ class ListPinsRequest(betterproto2.Message):
 
     page_size: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
     """
-    How many at most, 0 to any. 0 means 100; more than 1000, or 100 in FULL view, is taken as that. A page may be
-    shorter than asked.
+    Maximum number of entries. 0 means 100; values above 1000 mean 1000, in FULL view 100. A page may hold fewer.
     """
 
     page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    `next_page_token` of the page before, with the same filters. Empty means the first page.
+    `next_page_token` of the previous page, with the same filters. Empty means the first page.
     """
 
     source: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
@@ -4556,12 +4560,12 @@ class ListPinsResponse(betterproto2.Message):
 
     next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Ask for the next page with it. Empty means that this was the last.
+    Token of the next page. Empty on the last page.
     """
 
     total_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many match in all, over all pages.
+    Number of matches over all pages.
     """
 
 
@@ -4603,22 +4607,22 @@ class ListToolsRequest(betterproto2.Message):
 
     filter: "ToolFilter | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    Which ones. Unset means every ACTIVE or UNAVAILABLE one.
+    Which tools. Unset means every ACTIVE or UNAVAILABLE one.
     """
 
     page_size: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
     """
-    How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+    Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
     """
 
     page_token: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    `next_page_token` of the page before, with the same filters. Empty means the first page.
+    `next_page_token` of the previous page, with the same filters. Empty means the first page.
     """
 
     view: "ToolView" = betterproto2.field(4, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
     """
-    How much of each.
+    Which fields of each tool are sent.
     """
 
 
@@ -4638,28 +4642,28 @@ class ListToolsResponse(betterproto2.Message):
 
     next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Ask for the next page with it. Empty means that this was the last.
+    Token of the next page. Empty on the last page.
     """
 
     total_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many match in all, over all pages.
+    Number of matches over all pages.
     """
 
     sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Every source that is neither READY nor DISABLED and could have held a match.
+    Every source that could hold a match and is neither READY nor DISABLED.
     """
 
     denied_size: "int | None" = betterproto2.field(5, betterproto2.TYPE_INT32, optional=True)
     """
-    How many more match but are denied to the caller, who may not call them whatever the arguments. Absent for callers
-    without the operator role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
+    Number of further matches that the caller may not call with any arguments. Absent for callers without the operator
+    role when the filter has `names` or `tags`: a denied tool must not be found by guessing.
     """
 
     revision: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    The catalog this page was read from; another revision on a later page means that the list changed meanwhile.
+    Revision of the catalog; a different one on a later page means that the list has changed.
     """
 
 
@@ -4669,7 +4673,7 @@ default_message_pool.register_message("toolhub.v1", "ListToolsResponse", ListToo
 @dataclass(eq=False, repr=False)
 class Pin(betterproto2.Message):
     """
-    A remote definition as it was seen, and what was decided about it.
+    A remote definition, and the decision about it.
     """
 
     source: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -4684,7 +4688,7 @@ class Pin(betterproto2.Message):
 
     digest: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    The digest seen. Source, tool and digest together name a pin.
+    Digest of the definition. Source, tool and digest together identify a pin.
     """
 
     previous_digest: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
@@ -4694,7 +4698,7 @@ class Pin(betterproto2.Message):
 
     state: "PinState" = betterproto2.field(5, betterproto2.TYPE_ENUM, default_factory=lambda: PinState(0))
     """
-    What has been decided.
+    The decision.
     """
 
     change: "PinChange" = betterproto2.field(6, betterproto2.TYPE_ENUM, default_factory=lambda: PinChange(0))
@@ -4704,20 +4708,19 @@ class Pin(betterproto2.Message):
 
     findings: "list[str]" = betterproto2.field(7, betterproto2.TYPE_STRING, repeated=True)
     """
-    What looks wrong with it: hidden characters, HTML comments, oversized text. Empty when nothing was found.
+    Suspicious content: hidden characters, HTML comments, oversized text. Empty when nothing was found.
     """
 
     diff: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
     """
-    The difference to the approved definition as unified diff of both as indented JSON, keys sorted, characters that
-    show nothing escaped, a line break after each that stands in a text; at most 64 KiB. Empty when nothing was
-    approved before, and in lists unless they are asked for in FULL view.
+    Unified diff to the approved definition, both as indented JSON with sorted keys, invisible characters escaped, and
+    long strings split at their line breaks; at most 64 KiB. Empty when nothing was approved before, and in lists
+    without FULL view.
     """
 
     tool_spec: "ToolSpec | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The tool as the catalog has it now, which may be another definition of it. Unset when the catalog has none, and in
-    lists.
+    The tool in the catalog now, which may have another definition. Unset when the catalog has none, and in lists.
     """
 
     seen_at: "datetime.datetime | None" = betterproto2.field(
@@ -4751,8 +4754,8 @@ class Pin(betterproto2.Message):
 
     definition_json: "bytes" = betterproto2.field(15, betterproto2.TYPE_BYTES)
     """
-    The definition seen, in the source's own words, as canonical JSON; untrusted. Empty when it is above 256 KiB, and
-    in lists unless they are asked for in FULL view.
+    The definition as the source sent it, as canonical JSON; untrusted. Empty above 256 KiB, and in lists without FULL
+    view.
     """
 
 
@@ -4762,16 +4765,15 @@ default_message_pool.register_message("toolhub.v1", "Pin", Pin)
 @dataclass(eq=False, repr=False)
 class Plan(betterproto2.Message):
     """
-    What an EXECUTE of the same intent would do now. Nothing has been spent and nothing has happened.
+    What an EXECUTE of the same intent would do now. No budget was used and nothing has happened.
 
     Oneofs:
-        - args: The arguments, completed where they fit the schema and as they came where they do not, in the encoding asked for.
-            Redacted.
+        - args: The arguments with defaults if they match the schema, otherwise as sent; in the requested encoding, redacted.
     """
 
     tool: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    The resolved tool. The name asked for when nothing was resolved.
+    The resolved tool; the requested name when no tool was found.
     """
 
     tool_version: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -4798,23 +4800,23 @@ class Plan(betterproto2.Message):
 
     defaults_applied: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
     """
-    JSON Pointers of what was filled in. Empty when the caller gave everything.
+    JSON Pointers of the defaults that were added.
     """
 
     steps: "list[StepVerdict]" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    One verdict a step, in order, up to and including the first that fails.
+    One verdict per step, in order, up to and including the first that fails.
     """
 
     effects: "list[str]" = betterproto2.field(8, betterproto2.TYPE_STRING, repeated=True)
     """
-    What the tool says it would do, one sentence each. Empty when a step fails or the tool cannot tell.
+    What the tool would do, one sentence each. Empty when a step fails or the tool does not declare it.
     """
 
     plan_digest: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
     """
     Binds principal, tool digest, arguments, policy verdict, workspace and the state of what would be destroyed. Send
-    it with EXECUTE to commit exactly this. Empty when a step fails, unless all that is missing is a person's approval.
+    it with EXECUTE to run exactly this plan. Empty when a step fails, unless only a person's approval is missing.
     """
 
     expires_at: "datetime.datetime | None" = betterproto2.field(
@@ -4826,14 +4828,14 @@ class Plan(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
     """
-    Names this dry run in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
-    events bear the caller's own id beside it.
+    Id of this dry run in the audit log and in traces. Always set and generated by the hub, also in a session, whose
+    events carry the caller's own id as well.
     """
 
     request_id: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
     """
-    The request of the dry run: its context's, or where that named none the one that the hub minted. The digest is of
-    the request's workspace: send it with EXECUTE.
+    The request of the dry run: request id from `context`, or generated by the hub. The digest is bound to the
+    workspace of this request: send the id with EXECUTE.
     """
 
 
@@ -4843,8 +4845,8 @@ default_message_pool.register_message("toolhub.v1", "Plan", Plan)
 @dataclass(eq=False, repr=False)
 class Progress(betterproto2.Message):
     """
-    How far a running call or job is. Of reports that follow fast only the newest is sent: of a job about ten a second,
-    fewer where many jobs run. The last one always arrives.
+    Progress of a running call or job. If reports follow fast, only the newest is sent: about ten per second of a job,
+    fewer when many jobs run. The last one is always sent.
     """
 
     step: "float" = betterproto2.field(1, betterproto2.TYPE_DOUBLE)
@@ -4854,30 +4856,30 @@ class Progress(betterproto2.Message):
 
     total: "float | None" = betterproto2.field(2, betterproto2.TYPE_DOUBLE, optional=True)
     """
-    Units in all. Absent when unknown.
+    Units in total. Absent when unknown.
     """
 
     unit: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    What is being counted, such as `bytes`, `files`, `nodes`. Empty means plain steps.
+    The unit, such as `bytes`, `files`, `nodes`. Empty means plain steps.
     """
 
     message: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    One line for a person, redacted. Empty when the tool said nothing.
+    One line for a person, redacted. May be empty.
     """
 
     eta: "datetime.timedelta | None" = betterproto2.field(
         5, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    The tool's guess of the time left. Unset when it made none.
+    The tool's estimate of the time left. Unset when it gave none.
     """
 
     details_json: "bytes" = betterproto2.field(6, betterproto2.TYPE_BYTES)
     """
-    What else the tool says of its progress, in a form of its own: a JSON object of at most 4 KiB, such as
-    `{"file":"a.csv"}`. Empty when it says nothing else.
+    Further details of the tool: a JSON object of at most 4 KiB in the tool's own form, such as `{"file":"a.csv"}`. May
+    be empty.
     """
 
 
@@ -4887,7 +4889,7 @@ default_message_pool.register_message("toolhub.v1", "Progress", Progress)
 @dataclass(eq=False, repr=False)
 class Question(betterproto2.Message):
     """
-    What a tool asks a person in the middle of a call. Untrusted: all of it is the tool's own words.
+    What a tool asks a person in the middle of a call. Untrusted: all of it comes from the tool.
     """
 
     message: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -4897,13 +4899,13 @@ class Question(betterproto2.Message):
 
     schema_json: "bytes" = betterproto2.field(2, betterproto2.TYPE_BYTES)
     """
-    JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when a yes or no is all that is
-    asked.
+    JSON Schema of the answer, which is an object; redacted, at most 16 KiB. `{}` when only approval or rejection is
+    wanted.
     """
 
     round: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    Which question of this call it is, from 1. A call may ask 8.
+    Number of the question within its call, from 1 to at most 8.
     """
 
 
@@ -4918,17 +4920,17 @@ class ReadArtifactRequest(betterproto2.Message):
 
     artifact_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which one.
+    Id of the artifact.
     """
 
     offset_bytes: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
     """
-    Where to begin, in bytes. 0 means the beginning; the size itself gives no chunks.
+    Offset of the first byte. 0 means the beginning; the size of the artifact yields no chunks.
     """
 
     limit_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_INT64)
     """
-    How much at most, in bytes. 0 means to the end.
+    Maximum number of bytes. 0 means up to the end.
     """
 
 
@@ -4946,12 +4948,12 @@ class ReadArtifactResponse(betterproto2.Message):
 
     artifact: "Artifact | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True, group="part")
     """
-    What is known of it.
+    The metadata of the artifact.
     """
 
     chunk: "bytes | None" = betterproto2.field(2, betterproto2.TYPE_BYTES, optional=True, group="part")
     """
-    The next bytes, 1 to 262144 of them.
+    The next 1 to 262144 bytes.
     """
 
 
@@ -4961,7 +4963,7 @@ default_message_pool.register_message("toolhub.v1", "ReadArtifactResponse", Read
 @dataclass(eq=False, repr=False)
 class RefreshSourcesRequest(betterproto2.Message):
     """
-    Sources to read anew.
+    Sources to read again.
     """
 
     sources: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
@@ -4976,7 +4978,7 @@ default_message_pool.register_message("toolhub.v1", "RefreshSourcesRequest", Ref
 @dataclass(eq=False, repr=False)
 class RefreshSourcesResponse(betterproto2.Message):
     """
-    What reading gave.
+    Result of reading sources.
     """
 
     sources: "list[SourceStatus]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -4986,7 +4988,7 @@ class RefreshSourcesResponse(betterproto2.Message):
 
     revision: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    The catalog from now on.
+    Revision of the catalog after the change.
     """
 
 
@@ -5024,12 +5026,12 @@ class RegisterToolResponse(betterproto2.Message):
 
     tool: "ToolSpec | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The definition as kept, digest included.
+    The stored definition, digest included.
     """
 
     revision: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    The catalog from now on.
+    Revision of the catalog after the change.
     """
 
 
@@ -5064,12 +5066,12 @@ class RegisterToolsResponse(betterproto2.Message):
 
     tools: "list[ToolSpec]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    The definitions as kept, in the order given.
+    The stored definitions, in the order given.
     """
 
     revision: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    The catalog from now on.
+    Revision of the catalog after the change.
     """
 
 
@@ -5089,17 +5091,17 @@ class RevokeCredentialRequest(betterproto2.Message):
 
     principal: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Whose, for operators only. Empty means the caller's own.
+    Owner of the credential, for operators only. Empty means the caller.
     """
 
     tenant: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    Of which tenant that principal is. Empty means none.
+    Tenant of that principal. Empty means none.
     """
 
     of_source: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
     """
-    Whether the login of the source itself is meant, for operators only; `principal` is empty then.
+    Whether to revoke the login of the source itself, for operators only; `principal` must be empty.
     """
 
 
@@ -5114,7 +5116,8 @@ class RevokeCredentialResponse(betterproto2.Message):
 
     revoked_upstream: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
     """
-    Whether the authorization server has taken the revocation; false when it has no endpoint for that, or did not answer.
+    Whether the authorization server accepted the revocation; false when it has no revocation endpoint or did not
+    answer.
     """
 
 
@@ -5139,8 +5142,8 @@ class RuleRef(betterproto2.Message):
 
     remedy: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    What would make the call pass: what its caller can do, or whom to ask; a caller with the role operator gets the lines
-    to add to policy.yaml. Empty when nothing would.
+    What would make the call succeed: what the caller can do, or whom to ask; a caller with the role operator gets the
+    lines to add to policy.yaml. Empty when nothing would help.
     """
 
     missing_capabilities: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
@@ -5165,7 +5168,7 @@ class SearchHit(betterproto2.Message):
 
     score: "float" = betterproto2.field(2, betterproto2.TYPE_DOUBLE)
     """
-    How well it matches, above 0; comparable within one answer only. 0 when the query was empty.
+    Score of the match, above 0; comparable within one answer only. 0 when the query was empty.
     """
 
     matched_fields: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
@@ -5181,7 +5184,7 @@ class SearchHit(betterproto2.Message):
 
     reasons: "list[SearchReason]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Why it stands where it does: at most 12, `meaning` first, then the weightiest. Empty when the query was empty.
+    Reasons for its rank: at most 12, `meaning` first, then by weight. Empty when the query was empty.
     """
 
 
@@ -5191,18 +5194,18 @@ default_message_pool.register_message("toolhub.v1", "SearchHit", SearchHit)
 @dataclass(eq=False, repr=False)
 class SearchReason(betterproto2.Message):
     """
-    One ground for a hit.
+    One reason for a hit.
     """
 
     part: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    What spoke for it: `words` (a word of the query occurs in the tool), `related` (a word of like meaning does),
-    `usage` (a word of past purposes, of the caller's own successful calls of it) or `meaning` (the embedder).
+    `words` (a word of the query occurs in the tool), `related` (a word of similar meaning occurs), `usage` (a word
+    occurs in the purpose of the caller's earlier successful calls) or `meaning` (the embedder).
     """
 
     word: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    The word of the query, as it was written, lower case. Empty for `meaning`.
+    The word of the query, in lower case. Empty for `meaning`.
     """
 
     fields: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
@@ -5212,17 +5215,17 @@ class SearchReason(betterproto2.Message):
 
     score: "float" = betterproto2.field(4, betterproto2.TYPE_DOUBLE)
     """
-    Its share of the ranking by words. 0 for `meaning`.
+    Its share of the score by words. 0 for `meaning`.
     """
 
     rank: "int" = betterproto2.field(5, betterproto2.TYPE_INT32)
     """
-    Its place in the ranking by meaning, from 1. 0 for the others.
+    Its rank by meaning, from 1. 0 for the others.
     """
 
     found: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    The word of the tool that stands for `word`, lower case. Empty for `usage` and `meaning`.
+    The word of the tool that matches `word`, in lower case. Empty for `usage` and `meaning`.
     """
 
 
@@ -5237,27 +5240,27 @@ class SearchToolsRequest(betterproto2.Message):
 
     query: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Words in any language, or part of a name. Empty: every match of the filter, ordered by name.
+    Words in any language, or part of a name. Empty means every match of the filter, ordered by name.
     """
 
     filter: "ToolFilter | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    Which ones to search. Unset means every ACTIVE or UNAVAILABLE one.
+    Which tools to search. Unset means every ACTIVE or UNAVAILABLE one.
     """
 
     page_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many at most, 0 to any. 0 means 100; more than 1000 is taken as 1000. A page may be shorter than asked.
+    Maximum number of entries. 0 means 100; values above 1000 mean 1000. A page may hold fewer.
     """
 
     page_token: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    `next_page_token` of the page before, with the same filters. Empty means the first page.
+    `next_page_token` of the previous page, with the same filters. Empty means the first page.
     """
 
     view: "ToolView" = betterproto2.field(5, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
     """
-    How much of each.
+    Which fields of each tool are sent.
     """
 
 
@@ -5277,33 +5280,33 @@ class SearchToolsResponse(betterproto2.Message):
 
     next_page_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Ask for the next page with it. Empty means that this was the last.
+    Token of the next page. Empty on the last page.
     """
 
     total_size: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many match in all, over all pages.
+    Number of matches over all pages.
     """
 
     sources: "list[SourceStatus]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Every source that is neither READY nor DISABLED and could have held a match.
+    Every source that could hold a match and is neither READY nor DISABLED.
     """
 
     revision: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    The catalog that was searched.
+    Revision of the catalog that was searched.
     """
 
     ranked_by: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
     """
-    What the ranking is made of: `words`, `usage`, `meaning`, as far as each had a say. Empty when the query was empty.
+    What contributed to the ranking: `words`, `usage`, `meaning`. Empty when the query was empty.
     """
 
     note: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
     """
-    What the ranking lacks: tools that came many at once and cannot be found yet, or the say of meaning where an
-    embedder is configured, such as `412 of 3,000 tools are not embedded yet`. Empty otherwise.
+    What the ranking lacks: newly added tools that are not indexed yet, or embeddings if an embedder is configured,
+    such as `412 of 3,000 tools are not embedded yet`. Otherwise empty.
     """
 
 
@@ -5313,7 +5316,7 @@ default_message_pool.register_message("toolhub.v1", "SearchToolsResponse", Searc
 @dataclass(eq=False, repr=False)
 class ServerInfo(betterproto2.Message):
     """
-    A hub, as configured; every process of it says the same.
+    A hub as configured; the same from every process of it.
     """
 
     version: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -5328,26 +5331,25 @@ class ServerInfo(betterproto2.Message):
 
     contract_digest: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    SHA-256 over the descriptors of the contract, 64 lower-case hex digits. Another one than the client's own means
-    only that one of the two knows more: the contract grows and never changes.
+    SHA-256 over the descriptors of the contract, 64 lower-case hex digits. A difference to the client's own means only
+    that one of the two is newer: the contract only grows.
     """
 
     features: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
     """
-    What it can do that another hub may not, by name, sorted; unknown ones are to be ignored: `jobs.history`
-    (WatchJobRequest.from_first), `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`,
-    `tools.watch` (WatchTools);
-    and as configured: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
+    Names of optional features, sorted; clients ignore unknown ones: `jobs.history` (WatchJobRequest.from_first),
+    `jobs.watch_many` (WatchJobs), `tools.args_form`, `tools.expected_digest`, `tools.watch` (WatchTools); and by
+    configuration: `reflection`, `results.raw`, `search.meaning`, `stores.shared` (by several hubs).
     """
 
     limits: "ServerLimits | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What it takes.
+    Its limits.
     """
 
     entrances: "list[Entrance]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Ways in that lead to the same tools and the same policy.
+    Endpoints for the same tools and the same policy.
     """
 
 
@@ -5357,17 +5359,17 @@ default_message_pool.register_message("toolhub.v1", "ServerInfo", ServerInfo)
 @dataclass(eq=False, repr=False)
 class ServerLimits(betterproto2.Message):
     """
-    Bounds that a caller may run into. What policy allows a caller may be less.
+    Limits of the hub. Policy may allow a caller less.
     """
 
     max_request_bytes: "int" = betterproto2.field(1, betterproto2.TYPE_INT64)
     """
-    Of one request message.
+    Bytes of one request message.
     """
 
     max_args_bytes: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
     """
-    Of the arguments of one call, references to artifacts resolved.
+    Bytes of the arguments of one call, with references to artifacts resolved.
     """
 
     max_args_depth: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
@@ -5398,12 +5400,12 @@ class ServerLimits(betterproto2.Message):
         7, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    Time of a job whose call names none.
+    Time of a job whose call sets none.
     """
 
     max_session_calls: "int" = betterproto2.field(8, betterproto2.TYPE_INT32)
     """
-    Calls at once in one session.
+    Concurrent calls in one session.
     """
 
     max_artifact_bytes: "int" = betterproto2.field(9, betterproto2.TYPE_INT64)
@@ -5413,21 +5415,21 @@ class ServerLimits(betterproto2.Message):
 
     artifact_quota_bytes: "int" = betterproto2.field(10, betterproto2.TYPE_INT64)
     """
-    What one principal may own in artifacts.
+    Total bytes of artifacts of one principal.
     """
 
     idempotency_ttl: "datetime.timedelta | None" = betterproto2.field(
         11, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    How long an idempotency key is remembered.
+    How long an idempotency key is kept.
     """
 
     plan_ttl: "datetime.timedelta | None" = betterproto2.field(
         12, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    How long a plan can be committed.
+    How long a plan can be executed.
     """
 
 
@@ -5442,41 +5444,41 @@ class SessionCall(betterproto2.Message):
 
     intent: "ToolIntent | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What to do. Required.
+    The tool and its arguments. Required.
     """
 
     context: "ExecContext | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The circumstances. Unset means all defaults.
+    Context of the call. Unset means all defaults.
     """
 
     mode: "InvokeMode" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: InvokeMode(0))
     """
-    Do it, or only say what would be done.
+    Execute the call, or only plan it.
     """
 
     plan_digest: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    Commits exactly the plan shown by a DRY_RUN; anything else is PLAN_REQUIRED. Empty means no plan. Ignored in
-    DRY_RUN.
+    Digest of the plan of a DRY_RUN: runs exactly that plan; a difference is PLAN_REQUIRED. Empty means no plan.
+    Ignored in DRY_RUN.
     """
 
     approval_id: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    A granted approval, to be used up by this call. Empty when the caller has none.
+    An approved approval, which is used up by this call. Empty when the caller has none.
     """
 
     result_encoding: "ResultEncoding" = betterproto2.field(
         6, betterproto2.TYPE_ENUM, default_factory=lambda: ResultEncoding(0)
     )
     """
-    How the answer's JSON travels.
+    Encoding of the JSON in the answer.
     """
 
     call_id: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
     """
-    The caller's name for it, unique among the calls in flight. A call that takes a name in flight is refused with
-    INVALID_INPUT in an event without a name, whose `details.call_id` says which: the call in flight goes on.
+    Id of the call, chosen by the caller and unique among the calls in flight. A call with an id in flight is refused
+    with INVALID_INPUT in an event without id, whose `details.call_id` names it; the call in flight continues.
     """
 
 
@@ -5494,12 +5496,12 @@ class SessionEvent(betterproto2.Message):
 
     call_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which call. Empty for the refusal of a call whose name was that of a call in flight.
+    Id of the call. Empty when a call was refused because its id was in flight.
     """
 
     progress: "Progress | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
-    How far it is.
+    Progress.
     """
 
     chunk: "Chunk | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True, group="event")
@@ -5509,12 +5511,12 @@ class SessionEvent(betterproto2.Message):
 
     result: "ToolResult | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
-    What came of it.
+    The result.
     """
 
     plan: "Plan | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True, group="event")
     """
-    What would be done.
+    The plan.
     """
 
 
@@ -5524,7 +5526,7 @@ default_message_pool.register_message("toolhub.v1", "SessionEvent", SessionEvent
 @dataclass(eq=False, repr=False)
 class SetCredentialRequest(betterproto2.Message):
     """
-    A credential to be kept.
+    A credential to store.
     """
 
     source: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -5544,12 +5546,12 @@ default_message_pool.register_message("toolhub.v1", "SetCredentialRequest", SetC
 @dataclass(eq=False, repr=False)
 class SetCredentialResponse(betterproto2.Message):
     """
-    The credential that is kept.
+    The stored credential.
     """
 
     credential: "Credential | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What is known of it.
+    Metadata of the credential.
     """
 
 
@@ -5595,7 +5597,7 @@ default_message_pool.register_message("toolhub.v1", "SnapshotTotals", SnapshotTo
 @dataclass(eq=False, repr=False)
 class SourceStatus(betterproto2.Message):
     """
-    The state of one place tools come from.
+    State of one source of tools.
     """
 
     source: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -5605,7 +5607,7 @@ class SourceStatus(betterproto2.Message):
 
     kind: "ToolKind" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ToolKind(0))
     """
-    The kind of tools it gives.
+    The kind of its tools.
     """
 
     state: "SourceState" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: SourceState(0))
@@ -5620,12 +5622,12 @@ class SourceStatus(betterproto2.Message):
 
     tools: "int" = betterproto2.field(5, betterproto2.TYPE_INT32)
     """
-    Tools known from it, in any state.
+    Number of its tools, in any state.
     """
 
     quarantined: "int" = betterproto2.field(6, betterproto2.TYPE_INT32)
     """
-    Of these, how many are QUARANTINED.
+    Number of its tools that are QUARANTINED.
     """
 
     refreshed_at: "datetime.datetime | None" = betterproto2.field(
@@ -5644,47 +5646,47 @@ class SourceStatus(betterproto2.Message):
 
     endpoint: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
     """
-    Where it stands, without credentials. Shown to operators only; empty for others.
+    Its address, without credentials. Shown to operators only; empty for others.
     """
 
     refresh_duration: "datetime.timedelta | None" = betterproto2.field(
         10, betterproto2.TYPE_MESSAGE, unwrap=lambda: __google__protobuf__.Duration, optional=True
     )
     """
-    How long the last successful reading took. Unset when it was never read.
+    How long the last successful read took. Unset when it was never read.
     """
 
     breaker: "BreakerState" = betterproto2.field(11, betterproto2.TYPE_ENUM, default_factory=lambda: BreakerState(0))
     """
-    Whether calls are let through to it, in the process that answers.
+    Whether calls to it are allowed, in the answering process.
     """
 
     server: "str" = betterproto2.field(12, betterproto2.TYPE_STRING)
     """
-    Name and version that it gives itself; untrusted text. Shown to operators only; empty for others.
+    Name and version that it reports; untrusted text. Shown to operators only; empty for others.
     """
 
     protocol: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
     """
-    The protocol version spoken with it, such as `2026-07-28`. Empty when it has none, or was never reached.
+    Protocol version in use, such as `2026-07-28`. Empty when it has none, or was never reached.
     """
 
     trust: "SourceTrust" = betterproto2.field(14, betterproto2.TYPE_ENUM, default_factory=lambda: SourceTrust(0))
     """
-    When its definitions may be called.
+    When its tools may be called.
     """
 
     diagnostics: "list[str]" = betterproto2.field(15, betterproto2.TYPE_STRING, repeated=True)
     """
-    What its process last wrote, oldest line first and each after `stderr: ` or `stdout: `, then how its connection
-    fares, in the hub's words: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for others
-    and where there is nothing to tell.
+    Last output of its process, oldest line first, each prefixed with `stderr: ` or `stdout: `, then the hub's
+    description of the connection: redacted, at most 200 lines, untrusted text. Shown to operators only; empty for
+    others and when there is nothing to report.
     """
 
     login_commands: "list[str]" = betterproto2.field(16, betterproto2.TYPE_STRING, repeated=True)
     """
-    What somebody types who wants it to be read, each line enough by itself; callers see only what they can do
-    themselves. Empty unless NEEDS_LOGIN.
+    Commands that log in to it, each sufficient by itself; callers see only those that they can use. Empty unless
+    NEEDS_LOGIN.
     """
 
 
@@ -5714,32 +5716,32 @@ default_message_pool.register_message("toolhub.v1", "StepDuration", StepDuration
 @dataclass(eq=False, repr=False)
 class StepVerdict(betterproto2.Message):
     """
-    What one step would say.
+    Result that one step would have.
     """
 
     step: "StepName" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: StepName(0))
     """
-    Which step: the first five, and EXECUTE only when it is known that it would fail.
+    The step: one of the first five, or EXECUTE if it is known to fail.
     """
 
     ok: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
     """
-    Whether the call would go on.
+    Whether the step would pass.
     """
 
     rule_id: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    The rule of policy, or its built-in check, that decided. Empty where none was involved.
+    The policy rule or built-in check that decided. Empty when none was involved.
     """
 
     reason: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    Why, in one sentence. Empty when there is nothing to say.
+    Why, in one sentence. May be empty.
     """
 
     remedy: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    What would make it pass, or what to do to commit it, in one sentence. Empty when there is nothing to say.
+    What would make it pass, or how to execute it, in one sentence. May be empty.
     """
 
     error: "ToolError | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
@@ -5754,8 +5756,8 @@ default_message_pool.register_message("toolhub.v1", "StepVerdict", StepVerdict)
 @dataclass(eq=False, repr=False)
 class StorageUse(betterproto2.Message):
     """
-    What a caller, or its tenant, uses of one bound of bytes. Beyond the bound a call that would store something is
-    refused with BUDGET_EXCEEDED.
+    What a caller or its tenant uses of one storage limit. Beyond the limit, a call that would store something is refused
+    with BUDGET_EXCEEDED.
     """
 
     kind: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -5770,12 +5772,12 @@ class StorageUse(betterproto2.Message):
 
     soft_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_INT64)
     """
-    Bytes from which on results, logs and `toolhub auth whoami` report the use.
+    Threshold in bytes above which results, logs and `toolhub auth whoami` report the use.
     """
 
     max_bytes: "int" = betterproto2.field(4, betterproto2.TYPE_INT64)
     """
-    Bytes beyond which nothing more is stored.
+    Limit in bytes; nothing more is stored beyond it.
     """
 
     limit: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
@@ -5785,7 +5787,7 @@ class StorageUse(betterproto2.Message):
 
     tenant: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    The tenant whose principals have this bound together; empty: it is the caller's own.
+    The tenant whose principals share this limit. Empty when it is the caller's own.
     """
 
 
@@ -5795,17 +5797,17 @@ default_message_pool.register_message("toolhub.v1", "StorageUse", StorageUse)
 @dataclass(eq=False, repr=False)
 class SubmitJobRequest(betterproto2.Message):
     """
-    A call to be accepted as a job.
+    A call to run as a job.
     """
 
     intent: "ToolIntent | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What to do. Required.
+    The tool and its arguments. Required.
     """
 
     context: "ExecContext | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The circumstances. Unset means all defaults; the budget's timeout is the job's, not the RPC's.
+    Context of the call. Unset means all defaults; the budget's timeout is the job's, not the RPC's.
     """
 
     plan_digest: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
@@ -5815,14 +5817,14 @@ class SubmitJobRequest(betterproto2.Message):
 
     approval_id: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    A granted approval, to be used up by this job. Empty when the caller has none.
+    An approved approval, which is used up by this job. Empty when the caller has none.
     """
 
     result_encoding: "ResultEncoding" = betterproto2.field(
         5, betterproto2.TYPE_ENUM, default_factory=lambda: ResultEncoding(0)
     )
     """
-    How the JSON of results travels.
+    Encoding of the JSON in results.
     """
 
 
@@ -5872,12 +5874,12 @@ class TailEventsResponse(betterproto2.Message):
 
     event: "Event | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The event, durable; of one writer in order.
+    The event, which is durable; events of one writer come in order.
     """
 
     resume_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Where to go on from after a reconnect. Never empty.
+    Token to resume after a reconnect. Never empty.
     """
 
 
@@ -5887,12 +5889,12 @@ default_message_pool.register_message("toolhub.v1", "TailEventsResponse", TailEv
 @dataclass(eq=False, repr=False)
 class ToolAnnotations(betterproto2.Message):
     """
-    How a tool behaves. A remote source's own claims may raise the risk shown here, never lower it.
+    How a tool behaves. Claims of a remote source can only raise the risk shown here, never lower it.
     """
 
     read_only: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
     """
-    Changes nothing anywhere. False is the careful default.
+    Changes nothing anywhere. False when in doubt.
     """
 
     destructive: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
@@ -5902,7 +5904,7 @@ class ToolAnnotations(betterproto2.Message):
 
     idempotent: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
     """
-    A second identical call changes nothing further; the hub may then retry it. False is the careful default.
+    A second identical call changes nothing further; the hub may then retry it. False when in doubt.
     """
 
     open_world: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
@@ -5942,7 +5944,7 @@ class ToolChange(betterproto2.Message):
 
     tool: "ToolSpec | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The tool as it now stands. Unset when REMOVED.
+    The tool after the change. Unset when REMOVED.
     """
 
 
@@ -5952,12 +5954,12 @@ default_message_pool.register_message("toolhub.v1", "ToolChange", ToolChange)
 @dataclass(eq=False, repr=False)
 class ToolError(betterproto2.Message):
     """
-    Why a call did not succeed, in words a model can act on. Never carries exception text or a secret.
+    Why a call failed, in words that a model can act on. Never contains exception text or a secret.
     """
 
     kind: "ErrorKind" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: ErrorKind(0))
     """
-    What kind of failure. Always set.
+    Kind of failure. Always set.
     """
 
     message: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -5967,8 +5969,8 @@ class ToolError(betterproto2.Message):
 
     retryable: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
     """
-    Whether to send the very same call again: it may succeed then, is safe to repeat, and the wait is at most five
-    minutes. False is the careful default.
+    Whether the same call may be sent again: it may succeed, is safe to repeat, and the wait is at most five minutes.
+    False when in doubt.
     """
 
     retry_after: "datetime.timedelta | None" = betterproto2.field(
@@ -5996,13 +5998,13 @@ class ToolError(betterproto2.Message):
 
     approval: "ApprovalRef | None" = betterproto2.field(8, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The approval to wait for, or that did not serve. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED, unless there is
-    none to wait for; `details` has the same.
+    The approval to wait for, or that was not valid. Set with APPROVAL_REQUIRED and APPROVAL_REJECTED if there is one;
+    `details` has the same.
     """
 
     rule: "RuleRef | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What refused. Set where policy did, of every kind; `details` has the same.
+    The rule that refused the call. Set whenever policy did, for every kind; `details` has the same.
     """
 
 
@@ -6012,7 +6014,7 @@ default_message_pool.register_message("toolhub.v1", "ToolError", ToolError)
 @dataclass(eq=False, repr=False)
 class ToolExample(betterproto2.Message):
     """
-    A call that is known to be good, for models to learn from.
+    An example of a valid call, for models.
     """
 
     title: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -6032,7 +6034,7 @@ default_message_pool.register_message("toolhub.v1", "ToolExample", ToolExample)
 @dataclass(eq=False, repr=False)
 class ToolFilter(betterproto2.Message):
     """
-    Which tools are meant. Fields are joined by AND, entries of one field by OR, but for capabilities. Empty means all.
+    Selects tools. Fields are joined by AND, entries of one field by OR, except capabilities. Empty means all.
     """
 
     names: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
@@ -6062,7 +6064,7 @@ class ToolFilter(betterproto2.Message):
 
     states: "list[ToolState]" = betterproto2.field(6, betterproto2.TYPE_ENUM, repeated=True)
     """
-    Any of these states. Empty means ACTIVE and UNAVAILABLE, so that a caller learns what is merely missing.
+    Any of these states. Empty means ACTIVE and UNAVAILABLE, so that a caller learns which tools are only unavailable.
     """
 
 
@@ -6072,7 +6074,7 @@ default_message_pool.register_message("toolhub.v1", "ToolFilter", ToolFilter)
 @dataclass(eq=False, repr=False)
 class ToolIntent(betterproto2.Message):
     """
-    A call as it is asked for. Everything in it is untrusted.
+    A requested call. Everything in it is untrusted.
 
     Oneofs:
         - args: The arguments: a JSON object. Unset means `{}`.
@@ -6080,8 +6082,8 @@ class ToolIntent(betterproto2.Message):
 
     tool: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    The tool's full name, such as `core/fs.readText`. A model may have made it up: any line of text is answered by a
-    ToolResult (TOOL_NOT_FOUND), only emptiness, more than 256 characters and control characters fail the RPC.
+    The tool's full name, such as `core/fs.readText`. A model may have invented it: any line of text is answered by a
+    ToolResult (TOOL_NOT_FOUND); only an empty name, more than 256 characters and control characters fail the RPC.
     """
 
     args_json: "bytes | None" = betterproto2.field(2, betterproto2.TYPE_BYTES, optional=True, group="args")
@@ -6093,32 +6095,33 @@ class ToolIntent(betterproto2.Message):
         3, betterproto2.TYPE_MESSAGE, optional=True, group="args"
     )
     """
-    For grpcurl and transcoders. A number of magnitude 2^53 or more is refused, for a double cannot hold it.
+    For grpcurl and transcoders. Numbers of magnitude 2^53 or more are refused, because a double cannot represent
+    them exactly.
     """
 
     purpose: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    Why, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) where this very call can change
-    something: a GET by a tool that can also POST needs none.
+    Why the call is made, in the caller's words, for the audit log. Required (INVALID_INPUT when empty) if this call
+    can change something: a GET by a tool that can also POST needs none.
     """
 
     idempotency_key: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
     """
-    Names the effect, so that sending it twice has it once; scope is principal and tool. Empty: see IdempotencyMode.
-    Where policy says that a host honours the header `Idempotency-Key`, HTTP tools send it there, behind 16 hex digits
-    that stand for principal and tool.
+    Identifies the effect, so that a repeated call has it only once; unique per principal and tool. Empty: see
+    IdempotencyMode. HTTP tools send it as the header `Idempotency-Key` to hosts for which policy says that they honour
+    it, after 16 hex digits that identify principal and tool.
     """
 
     expected_tool_digest: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    `ToolSpec.digest` of the definition that the caller knows: where the tool has another one by now, the call is
+    `ToolSpec.digest` of the definition that the caller knows: if the tool's definition has changed, the call is
     refused with TOOL_CHANGED before anything happens. Empty is not compared.
     """
 
     args_form: "ArgsForm" = betterproto2.field(7, betterproto2.TYPE_ENUM, default_factory=lambda: ArgsForm(0))
     """
-    The form that the arguments were written for, which the hub turns back before it checks them; what is in the tool's
-    own words passes unchanged. Without effect on the tools of a face.
+    Format that the arguments were written for; the hub converts them back before it validates them. Arguments that
+    follow the tool's own schema pass unchanged. No effect on the tools of a face.
     """
 
 
@@ -6128,7 +6131,7 @@ default_message_pool.register_message("toolhub.v1", "ToolIntent", ToolIntent)
 @dataclass(eq=False, repr=False)
 class ToolLimits(betterproto2.Message):
     """
-    What applies to a call when neither the caller nor policy says otherwise.
+    Limits of a call when neither caller nor policy sets others.
     """
 
     timeout: "datetime.timedelta | None" = betterproto2.field(
@@ -6145,13 +6148,13 @@ class ToolLimits(betterproto2.Message):
 
     max_result_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_INT64)
     """
-    Inline result cap in bytes; what exceeds it becomes an artifact. When registering, 0 means 1 MiB.
+    Maximum size of an inline result in bytes; a larger result becomes an artifact. When registering, 0 means 1 MiB.
     """
 
     max_concurrency: "int" = betterproto2.field(4, betterproto2.TYPE_INT32)
     """
-    Calls at once, over all callers of one process, of the tools that share its `upstream`; the smallest of theirs
-    holds. 0 means the hub's default.
+    Concurrent calls of all callers of one process, shared by the tools with the same `upstream`; the smallest value
+    applies. 0 means the hub's default.
     """
 
 
@@ -6161,11 +6164,11 @@ default_message_pool.register_message("toolhub.v1", "ToolLimits", ToolLimits)
 @dataclass(eq=False, repr=False)
 class ToolResult(betterproto2.Message):
     """
-    The outcome of one call that was checked or ran. `ok` decides which of result, job or error counts.
+    The outcome of one call. `ok` decides which of result, job and error is set.
 
     Oneofs:
-        - result: The tool's answer, in the encoding asked for. Unset when `ok` is false, or when the answer is a job; through a face
-            (metadata entry `toolhub-face`) always set: the face's answer, whatever became of the call.
+        - result: The tool's answer, in the requested encoding. Unset when `ok` is false, or when the answer is a job; through a face
+            (metadata entry `toolhub-face`) always set to the face's answer, whatever the outcome.
     """
 
     ok: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
@@ -6175,47 +6178,47 @@ class ToolResult(betterproto2.Message):
 
     result_json: "bytes | None" = betterproto2.field(2, betterproto2.TYPE_BYTES, optional=True, group="result")
     """
-    Canonical: one JSON value, UTF-8, integers exact, at most the inline cap (default 1 MiB).
+    Canonical: one JSON value, UTF-8, integers exact, at most the inline limit (default 1 MiB).
     """
 
     result_struct: "__google__protobuf__.Struct | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, optional=True, group="result"
     )
     """
-    The same as a Struct; numbers are doubles. An answer that is no JSON object, or has more
-    than 15,000 values, always travels as `result_json`.
+    The same as a Struct; numbers are doubles. An answer that is not a JSON object, or has more than 15,000 values,
+    is always sent as `result_json`.
     """
 
     evidence: "list[Evidence]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    What proves it. At least one entry, for refused calls too.
+    Evidence. At least one entry, also for refused calls.
     """
 
     error: "ToolError | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    Why it did not succeed. Set exactly when `ok` is false.
+    Why it failed. Set only when `ok` is false.
     """
 
     artifacts: "list[Artifact]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Outputs kept by reference. Empty when there are none.
+    Outputs stored by reference.
     """
 
     job: "JobRef | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The job that carries the call on. Set when the tool is async and the call was accepted; `ok` is then true.
+    The job that continues the call. Set when the tool is async and the call was accepted; `ok` is then true.
     """
 
     call_id: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
     """
-    Names the call that ran in the audit log and in traces. Always set, and minted by the hub: also in a session, whose
-    events bear the caller's own id beside it.
-    A replayed result keeps the first call's; this call's own is the `ref` of the last entry of `evidence`.
+    Id of the call in the audit log and in traces. Always set and generated by the hub, also in a session, whose events
+    carry the caller's own id as well. A replayed result has the id of the first call; this call's own is the `ref` of
+    the last entry of `evidence`.
     """
 
     tool: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
     """
-    The tool that was resolved, by its full name. The name asked for when nothing was resolved.
+    Full name of the resolved tool; the requested name when no tool was found.
     """
 
     tool_version: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
@@ -6230,7 +6233,7 @@ class ToolResult(betterproto2.Message):
 
     attempts: "int" = betterproto2.field(12, betterproto2.TYPE_INT32)
     """
-    How often the adapter was called. 0 when the call was refused; of the first call when it was replayed.
+    How often the adapter was called. 0 when the call was refused; for a replayed result, the number of the first call.
     """
 
     replayed: "bool" = betterproto2.field(13, betterproto2.TYPE_BOOL)
@@ -6240,18 +6243,18 @@ class ToolResult(betterproto2.Message):
 
     truncated: "bool" = betterproto2.field(14, betterproto2.TYPE_BOOL)
     """
-    True when the result was cut to its cap. The whole is the last entry of `artifacts`, or evidence says why it could
-    not be kept.
+    True when the result was cut to its limit. The last entry of `artifacts` is the complete result, or evidence says
+    why it could not be stored.
     """
 
     defaults_applied: "list[str]" = betterproto2.field(15, betterproto2.TYPE_STRING, repeated=True)
     """
-    JSON Pointers of the arguments that were filled in. Empty when the caller gave everything.
+    JSON Pointers of the arguments that were added as defaults.
     """
 
     durations: "list[StepDuration]" = betterproto2.field(16, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Time per step, in the order they ran. Steps that were not reached are absent, and RECORD always is: it is done as
+    Time per step, in the order they ran. Steps that were not reached are absent, and always RECORD, which runs while
     the answer is written.
     """
 
@@ -6262,9 +6265,9 @@ class ToolResult(betterproto2.Message):
 
     request_id: "str" = betterproto2.field(18, betterproto2.TYPE_STRING)
     """
-    The request that the call belongs to: its context's, or where that named none the one that the hub minted. Calls
-    that send it as their own see the same files, unless the hub shares workspaces otherwise. A replayed result keeps
-    the first call's. Empty where a call of a session broke the contract, and from older hubs.
+    The request that the call belongs to: request id from `context`, or generated by the hub. Calls that send the same
+    id see the same files, unless the hub is configured otherwise. A replayed result has the id of the first call.
+    Empty when a call of a session violated the contract.
     """
 
 
@@ -6279,17 +6282,17 @@ class ToolServiceWatchToolsRequest(betterproto2.Message):
 
     filter: "ToolFilter | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    Which ones. Unset means every ACTIVE or UNAVAILABLE one.
+    Which tools. Unset means every ACTIVE or UNAVAILABLE one.
     """
 
     view: "ToolView" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
     """
-    How much of each.
+    Which fields of each tool are sent.
     """
 
     resume_token: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    `resume_token` of the last message seen, with the same filter. Empty: the first message says `reset`.
+    `resume_token` of the last message seen, with the same filter. Empty: the first message has `reset` set.
     """
 
 
@@ -6299,29 +6302,29 @@ default_message_pool.register_message("toolhub.v1", "ToolServiceWatchToolsReques
 @dataclass(eq=False, repr=False)
 class ToolServiceWatchToolsResponse(betterproto2.Message):
     """
-    What has changed for the caller since the message before.
+    What has changed for the caller since the previous message.
     """
 
     changes: "list[ToolChange]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
     """
     What changed, ordered by name; at most 1000. A tool that the caller may no longer see is REMOVED, one that it may
-    see from now on is ADDED.
+    now see is ADDED.
     """
 
     reset: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
     """
-    True when something may have changed that is not told: after another token than the current one, when policy has
-    changed, or when changes were too many. List the tools again; `changes` is empty then.
+    True when there may be changes that are not listed: after an outdated token, when policy has changed, or when there
+    were too many changes. List the tools again; `changes` is then empty.
     """
 
     resume_token: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
     """
-    Where a watch that is opened again goes on.
+    Token to resume the watch after a reconnect.
     """
 
     revision: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    The catalog from now on.
+    Revision of the catalog after the change.
     """
 
 
@@ -6331,7 +6334,7 @@ default_message_pool.register_message("toolhub.v1", "ToolServiceWatchToolsRespon
 @dataclass(eq=False, repr=False)
 class ToolSpec(betterproto2.Message):
     """
-    The definition of one tool: everything a caller needs to use it and policy needs to decide on it.
+    Definition of one tool: everything that a caller needs to use it, and policy to decide on it.
     """
 
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -6351,13 +6354,12 @@ class ToolSpec(betterproto2.Message):
 
     description: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
     """
-    What it does, for the model. At most 16 KiB. Empty is allowed, but leaves search its name, tags and arguments
-    alone.
+    What it does, for the model. At most 16 KiB. May be empty; search then has only name, tags and arguments.
     """
 
     tags: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
     """
-    Free words to find it by. At most 32.
+    Words to find it by. At most 32.
     """
 
     input_schema_json: "bytes" = betterproto2.field(6, betterproto2.TYPE_BYTES)
@@ -6372,12 +6374,13 @@ class ToolSpec(betterproto2.Message):
 
     capabilities: "list[str]" = betterproto2.field(8, betterproto2.TYPE_STRING, repeated=True)
     """
-    What a caller must hold, such as `read:fs`; an open set of `verb:object` words. Empty means harmless.
+    Capabilities that a caller needs, such as `read:fs`; an open set of `verb:object` words. Empty means that none is
+    needed.
     """
 
     cost_hints: "CostHints | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What a call is likely to cost, as far as it is known.
+    Likely cost of a call, if known.
     """
 
     annotations: "ToolAnnotations | None" = betterproto2.field(10, betterproto2.TYPE_MESSAGE, optional=True)
@@ -6394,7 +6397,7 @@ class ToolSpec(betterproto2.Message):
 
     default_limits: "ToolLimits | None" = betterproto2.field(12, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What applies when nobody says otherwise. Unset means the hub's defaults.
+    Default limits. Unset means the hub's defaults.
     """
 
     source: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
@@ -6405,7 +6408,7 @@ class ToolSpec(betterproto2.Message):
 
     endpoint: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
     """
-    Where the adapter finds it, without credentials. Shown to operators only; empty for others.
+    Address of its source, without credentials. Shown to operators only; empty for others.
     """
 
     resource_id: "str" = betterproto2.field(15, betterproto2.TYPE_STRING)
@@ -6432,12 +6435,12 @@ class ToolSpec(betterproto2.Message):
 
     examples: "list[ToolExample]" = betterproto2.field(19, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Calls known to be good, at most 16. Empty in BASIC view.
+    Examples of valid calls, at most 16. Empty in BASIC view.
     """
 
     guarded: "list[GuardedArgument]" = betterproto2.field(20, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    Arguments the guards check. Empty when none is a path, URL or command, and in BASIC view.
+    Arguments that policy checks. Empty when none is a path, URL or command, and in BASIC view.
     """
 
     upstream: "str" = betterproto2.field(21, betterproto2.TYPE_STRING)
@@ -6472,7 +6475,7 @@ class UnregisterToolResponse(betterproto2.Message):
 
     revision: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    The catalog from now on.
+    Revision of the catalog after the change.
     """
 
 
@@ -6482,17 +6485,17 @@ default_message_pool.register_message("toolhub.v1", "UnregisterToolResponse", Un
 @dataclass(eq=False, repr=False)
 class Upstream(betterproto2.Message):
     """
-    What the far side said, as far as it may be shown.
+    The answer of an upstream, as far as it may be shown.
     """
 
     status: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
     """
-    The far side's own code: an HTTP status (503), a gRPC, JSON-RPC or exit code. 0 when it gave none.
+    The upstream's own code: an HTTP status (503), a gRPC, JSON-RPC or exit code. 0 when it gave none.
     """
 
     excerpt: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    The beginning of its answer, redacted, at most 2,000 characters. Empty when nothing may be shown.
+    Start of its answer, redacted, at most 2,000 characters. Empty when nothing may be shown.
     """
 
 
@@ -6502,7 +6505,7 @@ default_message_pool.register_message("toolhub.v1", "Upstream", Upstream)
 @dataclass(eq=False, repr=False)
 class VerifyAuditRequest(betterproto2.Message):
     """
-    Asks whether the log is whole.
+    Asks whether the log is intact.
     """
 
     writer: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -6517,32 +6520,32 @@ default_message_pool.register_message("toolhub.v1", "VerifyAuditRequest", Verify
 @dataclass(eq=False, repr=False)
 class VerifyAuditResponse(betterproto2.Message):
     """
-    Whether the log is whole.
+    Whether the log is intact.
     """
 
     ok: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
     """
-    True when every entry of every chain asked about holds.
+    True when every entry of every chain asked about is valid.
     """
 
     events_checked: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
     """
-    How many entries were looked at.
+    Number of verified entries.
     """
 
     writers_checked: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
     """
-    How many chains were looked at.
+    Number of verified chains.
     """
 
     first_bad: "ChainFault | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The first bad entry, ordered by writer. Unset when `ok`.
+    The first invalid entry, ordered by writer. Unset when `ok`.
     """
 
     faults: "list[ChainFault]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
     """
-    The first bad entry of every broken chain, ordered by writer; begins with `first_bad`. Empty when `ok`.
+    The first invalid entry of every damaged chain, ordered by writer; begins with `first_bad`. Empty when `ok`.
     """
 
 
@@ -6572,7 +6575,7 @@ class Violation(betterproto2.Message):
 
     expected: "__google__protobuf__.Value | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What would have fitted: the enum's values, the type, the limit. Unset when the keyword says it all.
+    What would be valid: the enum's values, the type, the limit. Unset when the keyword is sufficient.
     """
 
     hint: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
@@ -6597,8 +6600,8 @@ class WatchApprovalsRequest(betterproto2.Message):
 
     resume_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    The last `resume_token` that was not empty, of a watch of the same tools. In the place of all that are PENDING
-    comes first what has changed since, decided or not; the latest may come twice.
+    The last non-empty `resume_token` of a watch of the same tools. The stream then starts with what has changed since
+    instead of all PENDING approvals; the latest change may be sent twice.
     """
 
 
@@ -6613,12 +6616,12 @@ class WatchApprovalsResponse(betterproto2.Message):
 
     approval: "Approval | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    The approval as it now stands.
+    The approval in its current state.
     """
 
     resume_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
     """
-    Where a watch that is opened again goes on. Empty until the last of those that come first.
+    Token to resume the watch after a reconnect. Empty until the initial approvals have been sent.
     """
 
 
@@ -6633,24 +6636,25 @@ class WatchJobRequest(betterproto2.Message):
 
     job_id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    Which one.
+    Id of the job.
     """
 
     after_sequence: "int" = betterproto2.field(2, betterproto2.TYPE_INT64)
     """
-    The last sequence seen; only later ones are sent. 0 means: the current state first. A value beyond the end waits.
+    The last sequence seen; only later ones are sent. 0 means that the current state is sent first. A value beyond the
+    end waits.
     """
 
     result_encoding: "ResultEncoding" = betterproto2.field(
         3, betterproto2.TYPE_ENUM, default_factory=lambda: ResultEncoding(0)
     )
     """
-    How the JSON of its result travels. UNSPECIFIED means JSON bytes.
+    Encoding of the JSON in its result. UNSPECIFIED means JSON bytes.
     """
 
     from_first: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
     """
-    With `after_sequence` 0: its whole history, from the first entry on, in the place of the current state.
+    With `after_sequence` 0: start with the whole history instead of the current state.
     """
 
 
@@ -6680,7 +6684,7 @@ class WatchJobsRequest(betterproto2.Message):
 
     job_ids: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
     """
-    Exactly these, at most 256. NOT_FOUND when one is unknown, forgotten or somebody else's. Empty means all that
+    Exactly these, at most 256. NOT_FOUND when one is unknown, deleted or owned by somebody else. Empty means all that
     match.
     """
 
@@ -6708,15 +6712,15 @@ class WatchJobsRequest(betterproto2.Message):
         6, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_INT64)
     )
     """
-    The last sequence seen, by job, at most 1024: only later ones of these are sent, their end included if it came
-    meanwhile. A job that began and ended while nobody watched is found by ListJobs.
+    The last sequence seen of each job, at most 1024 jobs: only later ones are sent, including an end that happened in
+    the meantime. Use ListJobs for jobs that started and ended while nobody watched.
     """
 
     result_encoding: "ResultEncoding" = betterproto2.field(
         7, betterproto2.TYPE_ENUM, default_factory=lambda: ResultEncoding(0)
     )
     """
-    How the JSON of results travels. UNSPECIFIED means JSON bytes.
+    Encoding of the JSON in results. UNSPECIFIED means JSON bytes.
     """
 
 
@@ -6746,12 +6750,12 @@ class WatchToolsRequest(betterproto2.Message):
 
     known_revision: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    The revision the caller holds. Empty when it holds none.
+    The revision that the caller knows. Empty when it knows none.
     """
 
     view: "ToolView" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: ToolView(0))
     """
-    How much of each tool.
+    Which fields of each tool are sent.
     """
 
 
@@ -6766,7 +6770,7 @@ class WatchToolsResponse(betterproto2.Message):
 
     revision: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
     """
-    The catalog from now on.
+    Revision of the catalog after the change.
     """
 
     changes: "list[ToolChange]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -6776,8 +6780,8 @@ class WatchToolsResponse(betterproto2.Message):
 
     reset: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
     """
-    True when changes were left out, for there were too many for one message, or when `known_revision` is not the
-    current one: read GetSnapshot again. `changes` is empty then.
+    True when there were too many changes for one message, or `known_revision` is not the current one: call GetSnapshot
+    again. `changes` is then empty.
     """
 
 
@@ -6795,7 +6799,7 @@ class WriteArtifactRequest(betterproto2.Message):
 
     header: "ArtifactHeader | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True, group="part")
     """
-    What is about to be written.
+    Describes the artifact to be uploaded.
     """
 
     chunk: "bytes | None" = betterproto2.field(2, betterproto2.TYPE_BYTES, optional=True, group="part")
@@ -6815,7 +6819,7 @@ class WriteArtifactResponse(betterproto2.Message):
 
     artifact: "Artifact | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
     """
-    What is known of it, complete and durable.
+    The metadata of the artifact, which is complete and durable.
     """
 
 
@@ -6824,7 +6828,7 @@ default_message_pool.register_message("toolhub.v1", "WriteArtifactResponse", Wri
 
 class ApprovalServiceSyncStub:
     """
-    What people who approve use. Deciding takes the approver role; those who asked see their own.
+    Approvals by people. Deciding requires the approver role; callers see the approvals that they requested.
     """
 
     def __init__(self, channel: grpc.Channel):
@@ -6832,7 +6836,7 @@ class ApprovalServiceSyncStub:
 
     def list_approvals(self, message: "ListApprovalsRequest") -> "ListApprovalsResponse":
         """
-        Approvals, newest first.
+        Lists approvals, newest first.
         """
 
         return self._channel.unary_unary(
@@ -6843,7 +6847,8 @@ class ApprovalServiceSyncStub:
 
     def get_approval(self, message: "GetApprovalRequest") -> "GetApprovalResponse":
         """
-        One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
+        Returns one approval. NOT_FOUND when it is unknown or the caller may not see it. With `reveal`, also its arguments
+        as they were sent.
         """
 
         return self._channel.unary_unary(
@@ -6854,9 +6859,9 @@ class ApprovalServiceSyncStub:
 
     def decide_approval(self, message: "DecideApprovalRequest") -> "DecideApprovalResponse":
         """
-        Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-        no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
-        does not fit the question.
+        Approves or rejects a pending approval. PERMISSION_DENIED without the role or for one's own request;
+        FAILED_PRECONDITION when it is no longer PENDING, unless the same person made the same decision before;
+        INVALID_ARGUMENT (BadRequest) for an answer that does not fit the question.
         """
 
         return self._channel.unary_unary(
@@ -6867,7 +6872,7 @@ class ApprovalServiceSyncStub:
 
     def watch_approvals(self, message: "WatchApprovalsRequest") -> "Iterator[WatchApprovalsResponse]":
         """
-        First every PENDING approval, then each change as it happens, until the caller cancels.
+        Streams every PENDING approval, then each change as it happens, until the caller cancels.
         """
 
         yield from self._channel.unary_stream(
@@ -6879,7 +6884,7 @@ class ApprovalServiceSyncStub:
 
 class ApprovalServiceStub(betterproto2_grpclib.ServiceStub):
     """
-    What people who approve use. Deciding takes the approver role; those who asked see their own.
+    Approvals by people. Deciding requires the approver role; callers see the approvals that they requested.
     """
 
     async def list_approvals(
@@ -6891,7 +6896,7 @@ class ApprovalServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ListApprovalsResponse":
         """
-        Approvals, newest first.
+        Lists approvals, newest first.
         """
 
         return await self._unary_unary(
@@ -6912,7 +6917,8 @@ class ApprovalServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetApprovalResponse":
         """
-        One approval. NOT_FOUND when unknown or not the caller's to see. With `reveal`, its arguments as they were sent.
+        Returns one approval. NOT_FOUND when it is unknown or the caller may not see it. With `reveal`, also its arguments
+        as they were sent.
         """
 
         return await self._unary_unary(
@@ -6933,9 +6939,9 @@ class ApprovalServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "DecideApprovalResponse":
         """
-        Says yes or no, once. PERMISSION_DENIED without the role or for one's own request; FAILED_PRECONDITION when it is
-        no longer PENDING, unless the same person decided the same before; INVALID_ARGUMENT (BadRequest) for an answer that
-        does not fit the question.
+        Approves or rejects a pending approval. PERMISSION_DENIED without the role or for one's own request;
+        FAILED_PRECONDITION when it is no longer PENDING, unless the same person made the same decision before;
+        INVALID_ARGUMENT (BadRequest) for an answer that does not fit the question.
         """
 
         return await self._unary_unary(
@@ -6956,7 +6962,7 @@ class ApprovalServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[WatchApprovalsResponse]":
         """
-        First every PENDING approval, then each change as it happens, until the caller cancels.
+        Streams every PENDING approval, then each change as it happens, until the caller cancels.
         """
 
         async for response in self._unary_stream(
@@ -6972,7 +6978,7 @@ class ApprovalServiceStub(betterproto2_grpclib.ServiceStub):
 
 class ArtifactServiceSyncStub:
     """
-    Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
+    Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all.
     """
 
     def __init__(self, channel: grpc.Channel):
@@ -6980,7 +6986,7 @@ class ArtifactServiceSyncStub:
 
     def get_artifact(self, message: "GetArtifactRequest") -> "GetArtifactResponse":
         """
-        What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
+        Returns the metadata of one artifact. NOT_FOUND when it is unknown, expired or owned by somebody else.
         """
 
         return self._channel.unary_unary(
@@ -6991,9 +6997,9 @@ class ArtifactServiceSyncStub:
 
     def read_artifact(self, message: "ReadArtifactRequest") -> "Iterator[ReadArtifactResponse]":
         """
-        Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
-        `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+        Streams the bytes in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past
+        the end. DATA_LOSS when bytes are missing, and instead of the last chunk when the digest of all bytes is not
+        `sha256`: discard the bytes. A caller that reads a part compares the digest of the whole itself.
         """
 
         yield from self._channel.unary_stream(
@@ -7004,12 +7010,12 @@ class ArtifactServiceSyncStub:
 
     def write_artifact(self, messages: "Iterable[WriteArtifactRequest]") -> "WriteArtifactResponse":
         """
-        Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
-        is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
-        caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
-        minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
-        upload.
+        Stores an artifact: first a message with the header, then chunks. When the header is accepted, the hub sends
+        initial metadata with `toolhub-accepted: header`; a client with a large upload may wait for it before sending
+        chunks. Nothing is stored when the stream breaks, when the declared digest or size does not match
+        (INVALID_ARGUMENT), or when the size limit or the caller's quota is exceeded (RESOURCE_EXHAUSTED). With an
+        `upload_id`, the bytes received before a broken stream are kept for 15 minutes: call GetUpload, then continue at
+        `offset_bytes`. ABORTED when another stream has continued the upload.
         """
 
         return self._channel.stream_unary(
@@ -7020,8 +7026,8 @@ class ArtifactServiceSyncStub:
 
     def get_upload(self, message: "GetUploadRequest") -> "GetUploadResponse":
         """
-        How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
-        again.
+        Returns how many bytes of an upload with an `upload_id` have been received. NOT_FOUND when the answering process
+        does not hold it: start the upload again.
         """
 
         return self._channel.unary_unary(
@@ -7032,7 +7038,7 @@ class ArtifactServiceSyncStub:
 
     def list_artifacts(self, message: "ListArtifactsRequest") -> "ListArtifactsResponse":
         """
-        Artifacts, those that expire last first: of one lifetime, the newest.
+        Lists artifacts, those that expire last first; with the same lifetime, the newest first.
         """
 
         return self._channel.unary_unary(
@@ -7043,9 +7049,9 @@ class ArtifactServiceSyncStub:
 
     def delete_artifact(self, message: "DeleteArtifactRequest") -> "DeleteArtifactResponse":
         """
-        Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
-        another artifact has the same.
+        Deletes one of the caller's artifacts before it expires; the audit log records it. NOT_FOUND when it is unknown,
+        expired or owned by somebody else, also for auditors. It no longer counts towards the quota; its bytes are deleted
+        within minutes unless another artifact has the same content.
         """
 
         return self._channel.unary_unary(
@@ -7057,7 +7063,7 @@ class ArtifactServiceSyncStub:
 
 class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
     """
-    Large inputs and outputs by reference. Callers see only their own artifacts, auditors all.
+    Large inputs and outputs by reference. Callers see only their own artifacts, auditors see all.
     """
 
     async def get_artifact(
@@ -7069,7 +7075,7 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetArtifactResponse":
         """
-        What is known of one artifact. NOT_FOUND when unknown, expired or somebody else's.
+        Returns the metadata of one artifact. NOT_FOUND when it is unknown, expired or owned by somebody else.
         """
 
         return await self._unary_unary(
@@ -7090,9 +7096,9 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[ReadArtifactResponse]":
         """
-        Its bytes, in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past the end.
-        DATA_LOSS when bytes are missing, and instead of the last chunk when all from the first on do not digest to
-        `sha256`: use none of them. Who reads from an offset or to a limit compares the digest of the whole.
+        Streams the bytes in order: first a message with the artifact, then chunks. OUT_OF_RANGE when the offset is past
+        the end. DATA_LOSS when bytes are missing, and instead of the last chunk when the digest of all bytes is not
+        `sha256`: discard the bytes. A caller that reads a part compares the digest of the whole itself.
         """
 
         async for response in self._unary_stream(
@@ -7114,12 +7120,12 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "WriteArtifactResponse":
         """
-        Stores one: first a message with the header, then chunks. Once the header is accepted the hub sends its initial
-        metadata with `toolhub-accepted: header`: who has much to send may wait for it, so that a refusal is read. Nothing
-        is kept when the stream breaks, the digest or size declared does not match (INVALID_ARGUMENT), or the cap or the
-        caller's quota is passed (RESOURCE_EXHAUSTED). With an `upload_id` what came is held when the stream breaks, for 15
-        minutes: ask GetUpload, then go on at `offset_bytes`. ABORTED for a stream when another one has gone on with its
-        upload.
+        Stores an artifact: first a message with the header, then chunks. When the header is accepted, the hub sends
+        initial metadata with `toolhub-accepted: header`; a client with a large upload may wait for it before sending
+        chunks. Nothing is stored when the stream breaks, when the declared digest or size does not match
+        (INVALID_ARGUMENT), or when the size limit or the caller's quota is exceeded (RESOURCE_EXHAUSTED). With an
+        `upload_id`, the bytes received before a broken stream are kept for 15 minutes: call GetUpload, then continue at
+        `offset_bytes`. ABORTED when another stream has continued the upload.
         """
 
         return await self._stream_unary(
@@ -7141,8 +7147,8 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetUploadResponse":
         """
-        How far an upload is that has an `upload_id`. NOT_FOUND when the process that answers does not hold it: begin
-        again.
+        Returns how many bytes of an upload with an `upload_id` have been received. NOT_FOUND when the answering process
+        does not hold it: start the upload again.
         """
 
         return await self._unary_unary(
@@ -7163,7 +7169,7 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ListArtifactsResponse":
         """
-        Artifacts, those that expire last first: of one lifetime, the newest.
+        Lists artifacts, those that expire last first; with the same lifetime, the newest first.
         """
 
         return await self._unary_unary(
@@ -7184,9 +7190,9 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "DeleteArtifactResponse":
         """
-        Removes one of the caller's own before it expires; the audit log keeps that. NOT_FOUND when unknown, expired or
-        somebody else's, for auditors too. It no longer counts for the quota, and its bytes go within minutes unless
-        another artifact has the same.
+        Deletes one of the caller's artifacts before it expires; the audit log records it. NOT_FOUND when it is unknown,
+        expired or owned by somebody else, also for auditors. It no longer counts towards the quota; its bytes are deleted
+        within minutes unless another artifact has the same content.
         """
 
         return await self._unary_unary(
@@ -7201,7 +7207,7 @@ class ArtifactServiceStub(betterproto2_grpclib.ServiceStub):
 
 class AuditServiceSyncStub:
     """
-    What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
+    Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ).
     """
 
     def __init__(self, channel: grpc.Channel):
@@ -7209,7 +7215,7 @@ class AuditServiceSyncStub:
 
     def list_events(self, message: "ListEventsRequest") -> "ListEventsResponse":
         """
-        Events, oldest first. The filter's times bound what is read.
+        Lists events, oldest first. The times of the filter bound what is read.
         """
 
         return self._channel.unary_unary(
@@ -7220,7 +7226,7 @@ class AuditServiceSyncStub:
 
     def tail_events(self, message: "TailEventsRequest") -> "Iterator[TailEventsResponse]":
         """
-        Events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
+        Streams events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
         """
 
         yield from self._channel.unary_stream(
@@ -7231,8 +7237,8 @@ class AuditServiceSyncStub:
 
     def verify_audit(self, message: "VerifyAuditRequest") -> "VerifyAuditResponse":
         """
-        Walks the hash chains against their signed checkpoints. An edit, a deletion, a reordering and a cut tail are all
-        found. A broken log is status OK with `ok = false`.
+        Verifies the hash chains against their signed checkpoints: finds edited, deleted, reordered and truncated events. A
+        damaged log is answered with status OK and `ok = false`.
         """
 
         return self._channel.unary_unary(
@@ -7244,7 +7250,7 @@ class AuditServiceSyncStub:
 
 class AuditServiceStub(betterproto2_grpclib.ServiceStub):
     """
-    What auditors use. Takes the auditor role; that the log was read is recorded in the log itself (AUDIT_READ).
+    Access to the audit log. Requires the auditor role; reading the log is recorded in the log itself (AUDIT_READ).
     """
 
     async def list_events(
@@ -7256,7 +7262,7 @@ class AuditServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ListEventsResponse":
         """
-        Events, oldest first. The filter's times bound what is read.
+        Lists events, oldest first. The times of the filter bound what is read.
         """
 
         return await self._unary_unary(
@@ -7277,7 +7283,7 @@ class AuditServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[TailEventsResponse]":
         """
-        Events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
+        Streams events as they are written, until the caller cancels. A reconnect with the last token seen misses nothing.
         """
 
         async for response in self._unary_stream(
@@ -7299,8 +7305,8 @@ class AuditServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "VerifyAuditResponse":
         """
-        Walks the hash chains against their signed checkpoints. An edit, a deletion, a reordering and a cut tail are all
-        found. A broken log is status OK with `ok = false`.
+        Verifies the hash chains against their signed checkpoints: finds edited, deleted, reordered and truncated events. A
+        damaged log is answered with status OK and `ok = false`.
         """
 
         return await self._unary_unary(
@@ -7315,8 +7321,8 @@ class AuditServiceStub(betterproto2_grpclib.ServiceStub):
 
 class CredentialServiceSyncStub:
     """
-    Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
-    have their own, operators see whose exist and may revoke them. No answer holds a secret.
+    Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+    Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
     """
 
     def __init__(self, channel: grpc.Channel):
@@ -7324,8 +7330,8 @@ class CredentialServiceSyncStub:
 
     def set_credential(self, message: "SetCredentialRequest") -> "SetCredentialResponse":
         """
-        Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
-        NOT_FOUND for a source that takes none.
+        Stores the caller's header, token or key for a source of kind `header`, and replaces a previous one. NOT_FOUND for
+        a source that accepts none.
         """
 
         return self._channel.unary_unary(
@@ -7337,8 +7343,8 @@ class CredentialServiceSyncStub:
     def begin_login(self, message: "BeginLoginRequest") -> "BeginLoginResponse":
         """
         Begins a login at the authorization server of a source of kind `oauth` (OAuth 2.1, authorization code with PKCE): a
-        person opens the URL, and CompleteLogin gets what comes back. NOT_FOUND for a source that has none, UNAVAILABLE when
-        its server cannot be asked.
+        person opens the URL, and CompleteLogin takes the response. NOT_FOUND for a source without logins, UNAVAILABLE when
+        its authorization server cannot be reached.
         """
 
         return self._channel.unary_unary(
@@ -7349,8 +7355,8 @@ class CredentialServiceSyncStub:
 
     def complete_login(self, message: "CompleteLoginRequest") -> "CompleteLoginResponse":
         """
-        Redeems the code that the authorization server sent back, and keeps the tokens. INVALID_ARGUMENT for a login of
-        another caller, one that is older than ten minutes, or another state or issuer.
+        Exchanges the authorization code for tokens, and stores them. INVALID_ARGUMENT for a login of another caller, a
+        login older than ten minutes, or a different state or issuer.
         """
 
         return self._channel.unary_unary(
@@ -7361,7 +7367,7 @@ class CredentialServiceSyncStub:
 
     def list_credentials(self, message: "ListCredentialsRequest") -> "ListCredentialsResponse":
         """
-        The caller's own, by source; of everybody for operators that ask so.
+        Lists the caller's own credentials; for operators, on request, everybody's.
         """
 
         return self._channel.unary_unary(
@@ -7372,8 +7378,8 @@ class CredentialServiceSyncStub:
 
     def revoke_credential(self, message: "RevokeCredentialRequest") -> "RevokeCredentialResponse":
         """
-        Revokes tokens at their authorization server (RFC 7009) and removes them here, whatever it answers. NOT_FOUND when
-        there is none.
+        Revokes tokens at their authorization server (RFC 7009) and deletes them here, whatever that server answers.
+        NOT_FOUND when there is no credential.
         """
 
         return self._channel.unary_unary(
@@ -7385,8 +7391,8 @@ class CredentialServiceSyncStub:
 
 class CredentialServiceStub(betterproto2_grpclib.ServiceStub):
     """
-    Callers' own credentials of sources (`auth.per_user`), and logins of sources themselves, which operators make. Callers
-    have their own, operators see whose exist and may revoke them. No answer holds a secret.
+    Callers' own credentials for sources (`auth.per_user`), and logins of the sources themselves, made by operators.
+    Callers manage their own; operators see whose credentials exist and may revoke them. No answer contains a secret.
     """
 
     async def set_credential(
@@ -7398,8 +7404,8 @@ class CredentialServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "SetCredentialResponse":
         """
-        Keeps a header, token or key that the caller has of a source of kind `header`, in the place of a former one.
-        NOT_FOUND for a source that takes none.
+        Stores the caller's header, token or key for a source of kind `header`, and replaces a previous one. NOT_FOUND for
+        a source that accepts none.
         """
 
         return await self._unary_unary(
@@ -7421,8 +7427,8 @@ class CredentialServiceStub(betterproto2_grpclib.ServiceStub):
     ) -> "BeginLoginResponse":
         """
         Begins a login at the authorization server of a source of kind `oauth` (OAuth 2.1, authorization code with PKCE): a
-        person opens the URL, and CompleteLogin gets what comes back. NOT_FOUND for a source that has none, UNAVAILABLE when
-        its server cannot be asked.
+        person opens the URL, and CompleteLogin takes the response. NOT_FOUND for a source without logins, UNAVAILABLE when
+        its authorization server cannot be reached.
         """
 
         return await self._unary_unary(
@@ -7443,8 +7449,8 @@ class CredentialServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "CompleteLoginResponse":
         """
-        Redeems the code that the authorization server sent back, and keeps the tokens. INVALID_ARGUMENT for a login of
-        another caller, one that is older than ten minutes, or another state or issuer.
+        Exchanges the authorization code for tokens, and stores them. INVALID_ARGUMENT for a login of another caller, a
+        login older than ten minutes, or a different state or issuer.
         """
 
         return await self._unary_unary(
@@ -7465,7 +7471,7 @@ class CredentialServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ListCredentialsResponse":
         """
-        The caller's own, by source; of everybody for operators that ask so.
+        Lists the caller's own credentials; for operators, on request, everybody's.
         """
 
         return await self._unary_unary(
@@ -7486,8 +7492,8 @@ class CredentialServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "RevokeCredentialResponse":
         """
-        Revokes tokens at their authorization server (RFC 7009) and removes them here, whatever it answers. NOT_FOUND when
-        there is none.
+        Revokes tokens at their authorization server (RFC 7009) and deletes them here, whatever that server answers.
+        NOT_FOUND when there is no credential.
         """
 
         return await self._unary_unary(
@@ -7510,10 +7516,10 @@ class JobServiceSyncStub:
 
     def submit_job(self, message: "SubmitJobRequest") -> "SubmitJobResponse":
         """
-        Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
-        the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
-        UNAVAILABLE when the store of jobs is away.
+        Submits a call of any tool, async or not, as a job. Steps 1 to 5 run before the answer: the job of a refused call
+        is FAILED at once, or AWAITING_APPROVAL. The same idempotency key returns the same job. The RPC fails when no job
+        can be stored: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+        UNAVAILABLE when the job store cannot be reached.
         """
 
         return self._channel.unary_unary(
@@ -7524,7 +7530,7 @@ class JobServiceSyncStub:
 
     def get_job(self, message: "GetJobRequest") -> "GetJobResponse":
         """
-        One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's.
+        Returns one job with its latest status. NOT_FOUND when it is unknown, deleted or owned by somebody else.
         """
 
         return self._channel.unary_unary(
@@ -7535,7 +7541,7 @@ class JobServiceSyncStub:
 
     def list_jobs(self, message: "ListJobsRequest") -> "ListJobsResponse":
         """
-        Jobs, newest first.
+        Lists jobs, newest first.
         """
 
         return self._channel.unary_unary(
@@ -7546,8 +7552,8 @@ class JobServiceSyncStub:
 
     def watch_job(self, message: "WatchJobRequest") -> "Iterator[WatchJobResponse]":
         """
-        First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
-        ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
+        Streams the current state, then every status with a rising sequence without gaps, up to a final one; then the
+        stream ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
         """
 
         yield from self._channel.unary_stream(
@@ -7558,10 +7564,9 @@ class JobServiceSyncStub:
 
     def watch_jobs(self, message: "WatchJobsRequest") -> "Iterator[WatchJobsResponse]":
         """
-        Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
-        final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
-        included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
-        of them.
+        Streams several jobs: those named, or all that match. First the current state of each job that is named or not
+        final, then every status as it happens, in order within a job, also of jobs submitted later. Ends when every named
+        job is final; without named jobs, never. A reconnect with the last sequence of each job misses nothing of them.
         """
 
         yield from self._channel.unary_stream(
@@ -7572,7 +7577,7 @@ class JobServiceSyncStub:
 
     def cancel_job(self, message: "CancelJobRequest") -> "CancelJobResponse":
         """
-        Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.
+        Requests that a job stops. Answers at once with CANCELLING, or with the final status if it has ended.
         """
 
         return self._channel.unary_unary(
@@ -7596,10 +7601,10 @@ class JobServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "SubmitJobResponse":
         """
-        Accepts a call as a job, any tool, async or not. Steps 1 to 5 run before it answers: a refused call is a job
-        that is FAILED at once, or AWAITING_APPROVAL. The same idempotency key gives the same job. Where no job can be kept
-        the RPC fails: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
-        UNAVAILABLE when the store of jobs is away.
+        Submits a call of any tool, async or not, as a job. Steps 1 to 5 run before the answer: the job of a refused call
+        is FAILED at once, or AWAITING_APPROVAL. The same idempotency key returns the same job. The RPC fails when no job
+        can be stored: ABORTED when the key belongs to another call, RESOURCE_EXHAUSTED when too many jobs are open,
+        UNAVAILABLE when the job store cannot be reached.
         """
 
         return await self._unary_unary(
@@ -7620,7 +7625,7 @@ class JobServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetJobResponse":
         """
-        One job with its latest status. NOT_FOUND when unknown, forgotten or somebody else's.
+        Returns one job with its latest status. NOT_FOUND when it is unknown, deleted or owned by somebody else.
         """
 
         return await self._unary_unary(
@@ -7641,7 +7646,7 @@ class JobServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ListJobsResponse":
         """
-        Jobs, newest first.
+        Lists jobs, newest first.
         """
 
         return await self._unary_unary(
@@ -7662,8 +7667,8 @@ class JobServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[WatchJobResponse]":
         """
-        First the current state, then every status with a rising sequence, gapless, to a final one; then the stream
-        ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
+        Streams the current state, then every status with a rising sequence without gaps, up to a final one; then the
+        stream ends. A reconnect with the last sequence seen, to any replica, misses nothing and repeats nothing.
         """
 
         async for response in self._unary_stream(
@@ -7685,10 +7690,9 @@ class JobServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[WatchJobsResponse]":
         """
-        Several jobs in one stream: those named, or all that match. First the current state of each that is named or is not
-        final, then every status of each as it happens, in order within a job, those of jobs that are submitted meanwhile
-        included. Ends once every named job is final; else never. A reconnect with the last sequence of each misses nothing
-        of them.
+        Streams several jobs: those named, or all that match. First the current state of each job that is named or not
+        final, then every status as it happens, in order within a job, also of jobs submitted later. Ends when every named
+        job is final; without named jobs, never. A reconnect with the last sequence of each job misses nothing of them.
         """
 
         async for response in self._unary_stream(
@@ -7710,7 +7714,7 @@ class JobServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "CancelJobResponse":
         """
-        Asks a job to stop. Answers at once with CANCELLING, or with the final status when it is over already.
+        Requests that a job stops. Answers at once with CANCELLING, or with the final status if it has ended.
         """
 
         return await self._unary_unary(
@@ -7725,7 +7729,7 @@ class JobServiceStub(betterproto2_grpclib.ServiceStub):
 
 class RegistryServiceSyncStub:
     """
-    What operators use: where tools come from and what may be called. Takes the operator role.
+    Sources of tools, and which tools may be called. Requires the operator role.
     """
 
     def __init__(self, channel: grpc.Channel):
@@ -7733,13 +7737,14 @@ class RegistryServiceSyncStub:
 
     def register_tool(self, message: "RegisterToolRequest") -> "RegisterToolResponse":
         """
-        Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
-        and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
-        approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
-        source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
-        there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
-        the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
-        false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
+        Adds one tool to a configured source: a tool that an MCP server can run but does not list. The configuration says
+        where the server is and which credentials it gets. The definition is stored as a pin that the caller has approved,
+        survives restarts, and is offered by every hub on the same store until it is unregistered; if the source itself
+        offers a tool of that name, the source's definition takes precedence. FAILED_PRECONDITION, saying what to
+        configure, when there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL);
+        UNAVAILABLE while the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered
+        and `upsert` is false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for
+        `core/`.
         """
 
         return self._channel.unary_unary(
@@ -7761,8 +7766,8 @@ class RegistryServiceSyncStub:
 
     def unregister_tool(self, message: "UnregisterToolRequest") -> "UnregisterToolResponse":
         """
-        Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
-        Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
+        Removes one tool; a registered tool permanently and from every hub on the same store. NOT_FOUND when it does not
+        exist. Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
         """
 
         return self._channel.unary_unary(
@@ -7773,8 +7778,8 @@ class RegistryServiceSyncStub:
 
     def refresh_sources(self, message: "RefreshSourcesRequest") -> "RefreshSourcesResponse":
         """
-        Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
-        looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+        Reads sources again and answers when done. A failing source reports it in its status and does not affect others.
+        The hub reads its configuration of sources first: FAILED_PRECONDITION when that is invalid, and no source is read.
         """
 
         return self._channel.unary_unary(
@@ -7785,7 +7790,7 @@ class RegistryServiceSyncStub:
 
     def list_sources(self, message: "ListSourcesRequest | None" = None) -> "ListSourcesResponse":
         """
-        Every configured source and its state.
+        Lists every configured source and its state.
         """
 
         if message is None:
@@ -7799,8 +7804,8 @@ class RegistryServiceSyncStub:
 
     def get_snapshot(self, message: "GetSnapshotRequest") -> "GetSnapshotResponse":
         """
-        The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
-        again.
+        Returns the whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the previous page:
+        start again.
         """
 
         return self._channel.unary_unary(
@@ -7811,7 +7816,7 @@ class RegistryServiceSyncStub:
 
     def list_pins(self, message: "ListPinsRequest") -> "ListPinsResponse":
         """
-        Remote definitions seen and what was decided about them, newest first.
+        Lists remote definitions and the decisions about them, newest first.
         """
 
         return self._channel.unary_unary(
@@ -7822,8 +7827,8 @@ class RegistryServiceSyncStub:
 
     def decide_pin(self, message: "DecidePinRequest") -> "DecidePinResponse":
         """
-        Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
-        no error.
+        Approves or rejects one remote definition. NOT_FOUND when that digest was never seen; repeating the same decision
+        is not an error.
         """
 
         return self._channel.unary_unary(
@@ -7834,8 +7839,8 @@ class RegistryServiceSyncStub:
 
     def watch_tools(self, message: "WatchToolsRequest") -> "Iterator[WatchToolsResponse]":
         """
-        Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
-        changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+        Streams each change of the catalog as it happens, until the caller cancels. A slow reader gets several changes of a
+        tool as one. UNAVAILABLE when the hub shuts down: watch again with the last revision.
         """
 
         yield from self._channel.unary_stream(
@@ -7847,7 +7852,7 @@ class RegistryServiceSyncStub:
 
 class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
     """
-    What operators use: where tools come from and what may be called. Takes the operator role.
+    Sources of tools, and which tools may be called. Requires the operator role.
     """
 
     async def register_tool(
@@ -7859,13 +7864,14 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "RegisterToolResponse":
         """
-        Adds one tool to a configured source: a tool that an MCP server can run and does not list. Where the server stands
-        and which credentials it gets, the configuration says. The definition is kept as a pin that the caller has
-        approved, outlives restarts, and is offered by every hub on the same store until it is unregistered; while the
-        source itself offers a tool of that name, the source's stands. FAILED_PRECONDITION, saying what to configure, when
-        there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL); UNAVAILABLE while
-        the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered and `upsert` is
-        false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for `core/`.
+        Adds one tool to a configured source: a tool that an MCP server can run but does not list. The configuration says
+        where the server is and which credentials it gets. The definition is stored as a pin that the caller has approved,
+        survives restarts, and is offered by every hub on the same store until it is unregistered; if the source itself
+        offers a tool of that name, the source's definition takes precedence. FAILED_PRECONDITION, saying what to
+        configure, when there is no such source or the kind cannot be registered (CORE, LANGCHAIN, N8N, COMFYUI, SKILL);
+        UNAVAILABLE while the source has not been read; ALREADY_EXISTS when the source offers the name, or it is registered
+        and `upsert` is false; INVALID_ARGUMENT when the source could not offer such a definition; PERMISSION_DENIED for
+        `core/`.
         """
 
         return await self._unary_unary(
@@ -7907,8 +7913,8 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "UnregisterToolResponse":
         """
-        Removes one tool, a registered one for good and from every hub on the same store. NOT_FOUND when there is none.
-        Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
+        Removes one tool; a registered tool permanently and from every hub on the same store. NOT_FOUND when it does not
+        exist. Calls in flight finish; a tool that its source offers returns at its next refresh unless disabled there.
         """
 
         return await self._unary_unary(
@@ -7929,8 +7935,8 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "RefreshSourcesResponse":
         """
-        Reads sources anew and answers when done. A source that fails says so in its status and fails no other. The hub
-        looks at its configuration of sources first: FAILED_PRECONDITION when that is not valid, and nothing is read.
+        Reads sources again and answers when done. A failing source reports it in its status and does not affect others.
+        The hub reads its configuration of sources first: FAILED_PRECONDITION when that is invalid, and no source is read.
         """
 
         return await self._unary_unary(
@@ -7951,7 +7957,7 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ListSourcesResponse":
         """
-        Every configured source and its state.
+        Lists every configured source and its state.
         """
 
         if message is None:
@@ -7975,8 +7981,8 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetSnapshotResponse":
         """
-        The whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the page before: begin
-        again.
+        Returns the whole catalog at one moment, in pages. FAILED_PRECONDITION when it has changed since the previous page:
+        start again.
         """
 
         return await self._unary_unary(
@@ -7997,7 +8003,7 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ListPinsResponse":
         """
-        Remote definitions seen and what was decided about them, newest first.
+        Lists remote definitions and the decisions about them, newest first.
         """
 
         return await self._unary_unary(
@@ -8018,8 +8024,8 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "DecidePinResponse":
         """
-        Approves or refuses one remote definition. NOT_FOUND when that digest was never seen; deciding the same twice is
-        no error.
+        Approves or rejects one remote definition. NOT_FOUND when that digest was never seen; repeating the same decision
+        is not an error.
         """
 
         return await self._unary_unary(
@@ -8040,8 +8046,8 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[WatchToolsResponse]":
         """
-        Each change of the catalog as it happens, until the caller cancels. A caller who takes them slowly gets several
-        changes of a tool as one. UNAVAILABLE when the hub is leaving: watch again, with the last revision.
+        Streams each change of the catalog as it happens, until the caller cancels. A slow reader gets several changes of a
+        tool as one. UNAVAILABLE when the hub shuts down: watch again with the last revision.
         """
 
         async for response in self._unary_stream(
@@ -8057,7 +8063,7 @@ class RegistryServiceStub(betterproto2_grpclib.ServiceStub):
 
 class ToolServiceSyncStub:
     """
-    What agents use: find tools and call them. Identity comes from the credential of the channel or call.
+    Finding tools and calling them. The caller's identity comes from the credential of channel or call.
     """
 
     def __init__(self, channel: grpc.Channel):
@@ -8065,7 +8071,7 @@ class ToolServiceSyncStub:
 
     def list_tools(self, message: "ListToolsRequest") -> "ListToolsResponse":
         """
-        Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
+        Lists the tools that policy could allow the caller. An empty page without sources means that there are none.
         """
 
         return self._channel.unary_unary(
@@ -8076,7 +8082,7 @@ class ToolServiceSyncStub:
 
     def search_tools(self, message: "SearchToolsRequest") -> "SearchToolsResponse":
         """
-        Finds tools by words and filters, best first, among those the caller's policy could allow.
+        Finds tools by words and filters, best first, among those that policy could allow the caller.
         """
 
         return self._channel.unary_unary(
@@ -8087,7 +8093,7 @@ class ToolServiceSyncStub:
 
     def get_tool(self, message: "GetToolRequest") -> "GetToolResponse":
         """
-        One tool by name. NOT_FOUND when there is none, or when the caller may not know of it.
+        Returns one tool by name. NOT_FOUND when it does not exist, or the caller may not see it.
         """
 
         return self._channel.unary_unary(
@@ -8098,8 +8104,8 @@ class ToolServiceSyncStub:
 
     def watch_tools(self, message: "ToolServiceWatchToolsRequest") -> "Iterator[ToolServiceWatchToolsResponse]":
         """
-        Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
-        Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+        Streams each change of what ListTools shows, until the caller cancels; the first message is sent at once. Several
+        changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
         """
 
         yield from self._channel.unary_stream(
@@ -8110,9 +8116,9 @@ class ToolServiceSyncStub:
 
     def export_tools(self, message: "ExportToolsRequest") -> "ExportToolsResponse":
         """
-        Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
-        names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
-        filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
+        Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
+        the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
+        all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
         """
 
         return self._channel.unary_unary(
@@ -8123,8 +8129,8 @@ class ToolServiceSyncStub:
 
     def invoke(self, message: "InvokeRequest") -> "InvokeResponse":
         """
-        Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
-        entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+        Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
+        `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
         """
 
         return self._channel.unary_unary(
@@ -8135,7 +8141,7 @@ class ToolServiceSyncStub:
 
     def invoke_stream(self, message: "InvokeStreamRequest") -> "Iterator[InvokeStreamResponse]":
         """
-        The same call, with progress and chunks as they happen; the last message is always a result or a plan.
+        Makes one call and streams progress and chunks as they happen; the last message is always a result or a plan.
         Cancelling the RPC cancels the call.
         """
 
@@ -8147,8 +8153,8 @@ class ToolServiceSyncStub:
 
     def invoke_session(self, messages: "Iterable[InvokeSessionRequest]") -> "Iterator[InvokeSessionResponse]":
         """
-        Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
-        the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
+        Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
+        the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
         """
 
         yield from self._channel.stream_stream(
@@ -8159,7 +8165,7 @@ class ToolServiceSyncStub:
 
     def get_server_info(self, message: "GetServerInfoRequest") -> "GetServerInfoResponse":
         """
-        What this hub is, may and takes, and who the caller is to it. For every role.
+        Returns version, features and limits of the hub, and the identity of the caller. For every role.
         """
 
         return self._channel.unary_unary(
@@ -8171,7 +8177,7 @@ class ToolServiceSyncStub:
 
 class ToolServiceStub(betterproto2_grpclib.ServiceStub):
     """
-    What agents use: find tools and call them. Identity comes from the credential of the channel or call.
+    Finding tools and calling them. The caller's identity comes from the credential of channel or call.
     """
 
     async def list_tools(
@@ -8183,7 +8189,7 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ListToolsResponse":
         """
-        Lists the tools the caller's policy could allow. An empty page that names no source means: there is none for you.
+        Lists the tools that policy could allow the caller. An empty page without sources means that there are none.
         """
 
         return await self._unary_unary(
@@ -8204,7 +8210,7 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "SearchToolsResponse":
         """
-        Finds tools by words and filters, best first, among those the caller's policy could allow.
+        Finds tools by words and filters, best first, among those that policy could allow the caller.
         """
 
         return await self._unary_unary(
@@ -8225,7 +8231,7 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetToolResponse":
         """
-        One tool by name. NOT_FOUND when there is none, or when the caller may not know of it.
+        Returns one tool by name. NOT_FOUND when it does not exist, or the caller may not see it.
         """
 
         return await self._unary_unary(
@@ -8246,8 +8252,8 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[ToolServiceWatchToolsResponse]":
         """
-        Each change of what ListTools shows, as it happens, until the caller cancels; the first message is sent at once.
-        Several changes of a tool may come as one. UNAVAILABLE when the hub is leaving: watch again, with the last token.
+        Streams each change of what ListTools shows, until the caller cancels; the first message is sent at once. Several
+        changes of a tool may be sent as one. UNAVAILABLE when the hub shuts down: watch again with the last token.
         """
 
         async for response in self._unary_stream(
@@ -8269,9 +8275,9 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "ExportToolsResponse":
         """
-        Renders tools as definitions for a model's tool-calling interface, or as functions of programs, with a map of the
-        names back. With the metadata entry `toolhub-face`, the tools of that face that can run now, all on one page;
-        filter and page are ignored, and a format that is a text is refused with INVALID_ARGUMENT.
+        Returns tools as definitions for a model's tool-calling interface, or as functions for programs, with a map from
+        the exported names to the tools. With the metadata entry `toolhub-face`, the tools of that face that can run now,
+        all on one page; filter and page are ignored, and a text format is INVALID_ARGUMENT.
         """
 
         return await self._unary_unary(
@@ -8292,8 +8298,8 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "InvokeResponse":
         """
-        Makes one governed call. A refused or failed call is status OK with `ok = false` and an error. With the metadata
-        entry `toolhub-face`, here and in the next two, the names, arguments and answers are those of that face.
+        Makes one call. A refused or failed call has status OK with `ok = false` and an error. With the metadata entry
+        `toolhub-face`, here and in the next two RPCs, names, arguments and answers are those of that face.
         """
 
         return await self._unary_unary(
@@ -8314,7 +8320,7 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[InvokeStreamResponse]":
         """
-        The same call, with progress and chunks as they happen; the last message is always a result or a plan.
+        Makes one call and streams progress and chunks as they happen; the last message is always a result or a plan.
         Cancelling the RPC cancels the call.
         """
 
@@ -8337,8 +8343,8 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[InvokeSessionResponse]":
         """
-        Many calls over one stream, each through the whole chain. Half-closing lets what is in flight finish; cancelling
-        the RPC cancels all of it. Reading stops while too many calls are in flight (default 256).
+        Makes many calls over one stream, each through all steps. After half-closing, calls in flight finish; cancelling
+        the RPC cancels all of them. The hub stops reading while too many calls are in flight (default 256).
         """
 
         async for response in self._stream_stream(
@@ -8361,7 +8367,7 @@ class ToolServiceStub(betterproto2_grpclib.ServiceStub):
         metadata: "MetadataLike | None" = None,
     ) -> "GetServerInfoResponse":
         """
-        What this hub is, may and takes, and who the caller is to it. For every role.
+        Returns version, features and limits of the hub, and the identity of the caller. For every role.
         """
 
         return await self._unary_unary(
