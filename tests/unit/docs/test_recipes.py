@@ -288,7 +288,7 @@ async def test_an_rpc_takes_its_messages_its_method_and_its_name_among_the_servi
     shutil.copytree(ROOT / "proto", tree / "proto")
     shutil.copy2(ROOT / "buf.yaml", tree)
     proto = tree / "proto/toolhub/v1/artifact_service.proto"
-    put(proto, "  // Its bytes, in order", textwrap.indent(rpc, "  "))
+    put(proto, "  // Streams the bytes in order", textwrap.indent(rpc, "  "))
     put(proto, "// Asks for the bytes of one artifact.", messages + "\n")
     for check in ("lint",), ("format", "--diff", "--exit-code", "--exclude-path", "proto/buf"):
         process = await asyncio.create_subprocess_exec(buf, *check, cwd=tree, stdout=subprocess.PIPE)
