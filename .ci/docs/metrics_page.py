@@ -25,9 +25,6 @@ def page() -> str:
         f"| `{metric.name}` | {metric.kind.value} | {metric.unit} | {_code(metric.labels)} | {metric.help} |"
         for metric in METRICS
     ]
-    lines += ["", "For one version `metrics.old_names: true` serves these under their former names, too:", ""]
-    lines += ["| former name | name |", "|---|---|"]
-    lines += [f"| `{metric.old_name}` | `{metric.name}` |" for metric in METRICS if metric.old_name]
     steps = _code(tuple(step.value for step in StepName))
     lines += ["", f"`step` is one of {steps}.", "", "## Spans", "", "| span | name | meaning |", "|---|---|---|"]
     lines += [f"| {what} | `{name}` | {meaning} |" for what, name, meaning in SPANS]

@@ -177,7 +177,7 @@ def supervise(
 async def _supervise(
     settings: Settings, command: list[str], address: str, folder: Path, greet: Callable[[int, int], None]
 ) -> None:
-    registry = scraped(folder, old_names=settings.metrics.old_names)
+    registry = scraped(folder)
     endpoint = MetricsEndpoint(registry, metrics_hosts(settings))
     metrics_port = await start_endpoint(endpoint, settings.metrics.listen)
     supervisor = Supervisor(

@@ -113,10 +113,6 @@ class Metrics(Section, frozen=True):
             le=10_000,
         ),
     ] = 0
-    old_names: Annotated[
-        bool,
-        Meta(description="Also serve metrics under their former names, such as tool_latency_ms; for one version."),
-    ] = False
 
 
 class Tracing(Section, frozen=True):

@@ -168,57 +168,26 @@ class SharedStepTimes:
 
 
 class _Scraped(Collector):
-    """The metrics of one process, or of all workers that share a folder, with the old names beside the new ones."""
+    """The metrics of one process, or of all workers that share a folder."""
 
-    def __init__(self, source: CollectorRegistry | Path, *, old_names: bool) -> None:
+    def __init__(self, source: CollectorRegistry | Path) -> None:
         self._source = source
-        self._old_names = {
-            metric.name.removesuffix("_total"): metric.old_name
-            for metric in names.METRICS
-            if metric.old_name and old_names
-        }
 
     def describe(self) -> Iterator[Family]:
         """Yield the families, by whose names a scraper requests some of them (`name[]`)."""
         for metric in names.METRICS:
-            name = metric.name.removesuffix("_total")
-            for shown in (name, self._old_names.get(name, "").removesuffix("_total")):
-                if shown:
-                    yield Family(shown, metric.help, metric.kind.value)
+            yield Family(metric.name.removesuffix("_total"), metric.help, metric.kind.value)
 
     def collect(self) -> Iterator[Family]:
         registry = self._source
         if isinstance(registry, Path):
             registry = CollectorRegistry()
             MultiProcessCollector(registry, path=str(self._source))  # type: ignore[no-untyped-call]
-        for family in registry.collect():
-            yield family
-            if old_name := self._old_names.get(family.name):
-                yield _renamed(family, old_name.removesuffix("_total"))
+        yield from registry.collect()
 
 
-def scraped(source: CollectorRegistry | Path, *, old_names: bool) -> CollectorRegistry:
+def scraped(source: CollectorRegistry | Path) -> CollectorRegistry:
     """Return a registry that reads `source` at each scrape: this process's, or the folder of several."""
     registry = CollectorRegistry()
-    registry.register(_Scraped(source, old_names=old_names))
+    registry.register(_Scraped(source))
     return registry
-
-
-def _renamed(family: Family, old_name: str) -> Family:
-    """Return the metric in its former form: without principals, and `_ms` in milliseconds."""
-    factor = 1_000.0 if old_name.endswith("_ms") else 1.0
-    old = Family(old_name, family.documentation, family.type)
-    values: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-    for sample in family.samples:
-        suffix = sample.name.removeprefix(family.name)
-        labels = {name: value for name, value in sample.labels.items() if name != names.PRINCIPAL}
-        if "le" in labels:
-            # Rounded: 0.0025 s times 1,000 is not exactly 2.5, as the former bucket was.
-            bound = round(float(labels["le"]) * factor, 6)
-            labels["le"] = floatToGoString(bound)  # type: ignore[no-untyped-call]
-        key = suffix, tuple(labels.items())
-        # Summed, because without principals several samples have the same labels.
-        values[key] = values.get(key, 0.0) + sample.value * (factor if suffix == "_sum" else 1.0)
-    for (suffix, pairs), value in values.items():
-        old.add_sample(old_name + suffix, dict(pairs), value)
-    return old

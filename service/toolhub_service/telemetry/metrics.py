@@ -117,7 +117,6 @@ class Metrics:
         max_tools: int = 1_000,
         max_principals: int = 0,
         multiprocess_dir: Path | None = None,
-        old_names: bool = False,
     ) -> None:
         """`max_principals` get their own label on calls.
 
@@ -128,7 +127,7 @@ class Metrics:
             raise HubFailure(StartReason.METRICS_NOT_SHARED, message)
         self._multiprocess_dir = multiprocess_dir
         self._registry = CollectorRegistry()
-        self.scraped = scraped(self._registry if multiprocess_dir is None else multiprocess_dir, old_names=old_names)
+        self.scraped = scraped(self._registry if multiprocess_dir is None else multiprocess_dir)
         """The registry for scrapers: the metrics of all workers."""
         self._max_principals = max_principals
         self._principals: set[str] = set()

@@ -23,9 +23,6 @@ class Metric(msgspec.Struct, frozen=True):
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    old_name: str = ""
-    """The former name, served besides while the setting `metrics.old_names` is on; one that ends in `_ms` is in
-    milliseconds."""
 
     def without(self, label: str) -> Metric:
         return msgspec.structs.replace(self, labels=tuple(each for each in self.labels if each != label))
@@ -42,10 +39,8 @@ def _metric(
     help: str,
     labels: tuple[str, ...] = (),
     buckets: tuple[float, ...] = (),
-    *,
-    old_name: str = "",
 ) -> Metric:
-    METRICS.append(Metric(name, kind, unit, help, labels, buckets, old_name))
+    METRICS.append(Metric(name, kind, unit, help, labels, buckets))
     return METRICS[-1]
 
 
@@ -66,7 +61,6 @@ TOOL_INVOCATIONS: Final = _metric(
     "calls",
     "Calls that ended, refused ones too.",
     ("tool", "ok", PRINCIPAL),
-    old_name="tool_invocations_total",
 )
 TOOL_LATENCY: Final = _metric(
     "toolhub_tool_latency_seconds",
@@ -75,31 +69,23 @@ TOOL_LATENCY: Final = _metric(
     "From the call's arrival to its result.",
     ("tool",),
     _CALL_S,
-    old_name="tool_latency_ms",
 )
 _SPENT: Final = "Time spent in each of the nine steps."
-TOOL_STEP: Final = _metric(
-    "toolhub_tool_step_duration_seconds", _H, "s", _SPENT, ("step",), _STEP_S, old_name="tool_step_duration_ms"
-)
+TOOL_STEP: Final = _metric("toolhub_tool_step_duration_seconds", _H, "s", _SPENT, ("step",), _STEP_S)
 _AGAIN: Final = "Attempts after the first one of a call."
-TOOL_RETRIES: Final = _metric(
-    "toolhub_tool_retries_total", _C, "attempts", _AGAIN, ("tool",), old_name="tool_retries_total"
-)
+TOOL_RETRIES: Final = _metric("toolhub_tool_retries_total", _C, "attempts", _AGAIN, ("tool",))
 _REPLAYED: Final = "Calls answered with the stored result of their idempotency key."
-TOOL_REPLAYS: Final = _metric(
-    "toolhub_tool_replays_total", _C, "calls", _REPLAYED, ("tool",), old_name="tool_replays_total"
-)
+TOOL_REPLAYS: Final = _metric("toolhub_tool_replays_total", _C, "calls", _REPLAYED, ("tool",))
 _FAILED: Final = "Calls that failed, by error kind."
-TOOL_ERRORS: Final = _metric("toolhub_tool_errors_total", _C, "calls", _FAILED, ("kind",), old_name="tool_errors_total")
+TOOL_ERRORS: Final = _metric("toolhub_tool_errors_total", _C, "calls", _FAILED, ("kind",))
 _MET: Final = "Defects that calls met, whatever their callers were told; each is in the log."
-TOOL_DEFECTS: Final = _metric("toolhub_tool_defects_total", _C, "defects", _MET, old_name="tool_defects_total")
+TOOL_DEFECTS: Final = _metric("toolhub_tool_defects_total", _C, "defects", _MET)
 POLICY_DENIED: Final = _metric(
     "toolhub_policy_denied_total",
     _C,
     "calls",
     "Calls that policy refused or sent to approval, by rule or kind.",
     ("tool", "reason"),
-    old_name="policy_denied_total",
 )
 IN_FLIGHT: Final = _metric("toolhub_executions_in_flight", _G, "executions", "Executions running in adapters now.")
 OLDEST_CALL: Final = _metric("toolhub_oldest_call_seconds", _G, "s", "Age of the oldest call in flight; 0: none is.")

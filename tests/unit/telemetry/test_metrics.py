@@ -182,22 +182,6 @@ def test_workers_that_cannot_share_report_it_at_the_start(tmp_path: Path) -> Non
     assert caught.value.reason.name == "METRICS_NOT_SHARED"
 
 
-@pytest.mark.promise("telemetry.names")
-def test_former_names_are_served_beside_the_new_ones_where_configured() -> None:
-    metrics = Metrics(version="1", max_principals=5, old_names=True)
-    for principal in ("agent-a", "agent-b"):
-        metrics.call_settled(
-            "a/b", ok=True, latency_s=0.04, steps=[(StepName.EXECUTE, 0, 5_000_000)], principal=principal
-        )
-    assert sample(metrics, "tool_invocations_total", tool="a/b", ok="true") == 2
-    assert sample(metrics, "tool_latency_ms_sum", tool="a/b") == pytest.approx(80)
-    assert sample(metrics, "tool_latency_ms_bucket", tool="a/b", le="25.0") == 0
-    assert sample(metrics, "tool_latency_ms_bucket", tool="a/b", le="50.0") == 2
-    assert sample(metrics, "tool_latency_ms_bucket", tool="a/b", le="+Inf") == 2
-    assert sample(metrics, "tool_step_duration_ms_count", step="execute") == 2
-    assert not re.search(r"^(tool|policy)_", Metrics(version="1").exposition().decode(), re.MULTILINE)
-
-
 def test_principals_are_distinguished_where_asked_for_up_to_the_bound() -> None:
     metrics = Metrics(version="1", max_tools=2, max_principals=2)
     for tool in ("a/b", "a/c", "a/d"):

@@ -206,7 +206,6 @@ def open_observing(settings: Settings, redactor: Redactor, *, is_worker: bool) -
         version=__version__,
         max_principals=settings.metrics.max_principals,
         multiprocess_dir=Path(folder) if folder else None,
-        old_names=settings.metrics.old_names,
     )
     tracing = Tracing(
         service_name=settings.tracing.service_name,
