@@ -200,7 +200,7 @@ def resources_read(era: str) -> Enter:
 
 
 async def resources_subscribe(hub: McpHub, tool: str, args: Mapping[str, Any]) -> Answer:
-    """The streams of 2026-07-28 have no other way to a resource (mcp_server/subscriptions.py)."""
+    """The streams of 2026-07-28 have no other way to a resource (mcp_server/primitives/subscriptions.py)."""
     uri = "too://long" if args else "x://y"
     async with hub.client(ERAS[0]) as client:
         try:

@@ -51,15 +51,15 @@ from toolhub_service.mcp_server.cursors import Cursors
 from toolhub_service.mcp_server.engine import Engine
 from toolhub_service.mcp_server.offer import TTL_MS, Offer
 from toolhub_service.mcp_server.own_tools import CALL_TOOL, Asked, OwnTools, named_call
-from toolhub_service.mcp_server.primitives import Primitives, Requester
-from toolhub_service.mcp_server.prompts import Prompts
+from toolhub_service.mcp_server.primitives.prompts import Prompts
+from toolhub_service.mcp_server.primitives.resources import NOT_FOUND_ONCE, Resources
+from toolhub_service.mcp_server.primitives.skills import EXTENSION as SKILLS
+from toolhub_service.mcp_server.primitives.skills import SKILL_URI, Skills
+from toolhub_service.mcp_server.primitives.skills import TEMPLATE as SKILL_TEMPLATE
+from toolhub_service.mcp_server.primitives.source_primitives import Primitives, Requester
+from toolhub_service.mcp_server.primitives.source_resources import SourceResources
+from toolhub_service.mcp_server.primitives.subscriptions import Subscriptions
 from toolhub_service.mcp_server.relay import InputRequired, given_in, is_waiting
-from toolhub_service.mcp_server.resources import NOT_FOUND_ONCE, Resources
-from toolhub_service.mcp_server.skills import EXTENSION as SKILLS
-from toolhub_service.mcp_server.skills import SKILL_URI, Skills
-from toolhub_service.mcp_server.skills import TEMPLATE as SKILL_TEMPLATE
-from toolhub_service.mcp_server.source_resources import SourceResources
-from toolhub_service.mcp_server.subscriptions import Subscriptions
 from toolhub_service.mcp_server.tasks import (
     OLDER_VERSION,
     asks_for_task,

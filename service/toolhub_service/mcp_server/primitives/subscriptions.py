@@ -17,8 +17,8 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, SubscriptionsListenRequest
 from toolhub_service.domain.tool import Primitive
 from toolhub_service.mcp_server.calls import ARTIFACT_URI
 from toolhub_service.mcp_server.changes import Changes, Watch
-from toolhub_service.mcp_server.primitives import Primitives, Requester, protocol_error
-from toolhub_service.mcp_server.source_resources import SourceResources, no_resource
+from toolhub_service.mcp_server.primitives.source_primitives import Primitives, Requester, protocol_error
+from toolhub_service.mcp_server.primitives.source_resources import SourceResources, no_resource
 
 WATCHES_MAX: Final = 100
 """Most resources that one session, or one stream, watches."""

@@ -23,7 +23,7 @@ from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.domain.tool import Primitive, ToolSpec, ToolState
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.primitives import Primitives, Requester, protocol_error
+from toolhub_service.mcp_server.primitives.source_primitives import Primitives, Requester, protocol_error
 
 SOURCE_URI: Final = "toolhub://sources/"
 """Before a source's name, a slash and its own URI."""

@@ -16,8 +16,8 @@ from toolhub_service.domain.errors.failure import ToolFailure
 from toolhub_service.domain.result import ToolResult
 from toolhub_service.mcp_server.calls import ARTIFACT_URI, META_PREFIX, is_id, resource_link
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.primitives import Requester, meta_of
-from toolhub_service.mcp_server.source_resources import Found, SourceResources, no_resource
+from toolhub_service.mcp_server.primitives.source_primitives import Requester, meta_of
+from toolhub_service.mcp_server.primitives.source_resources import Found, SourceResources, no_resource
 
 READ_MAX_BYTES: Final = 8 * 1024 * 1024
 """Limit of one answer: larger content is read over gRPC, in pieces."""

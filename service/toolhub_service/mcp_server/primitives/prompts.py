@@ -14,8 +14,8 @@ from toolhub_service.domain.json import JsonObject, JsonValue
 from toolhub_service.domain.tool import Primitive, ToolSpec
 from toolhub_service.mcp_server.calls import ARTIFACT_URI, text_of
 from toolhub_service.mcp_server.offer import TTL_MS
-from toolhub_service.mcp_server.primitives import Primitives, Requester, meta_of, protocol_error
-from toolhub_service.mcp_server.source_resources import SourceResources, shown_uri
+from toolhub_service.mcp_server.primitives.source_primitives import Primitives, Requester, meta_of, protocol_error
+from toolhub_service.mcp_server.primitives.source_resources import SourceResources, shown_uri
 from toolhub_service.registry.export.definitions import MCP_MAX_CHARS, ExportedNames
 from toolhub_service.schema import canonical_json
 

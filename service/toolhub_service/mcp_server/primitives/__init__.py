@@ -1,0 +1,1 @@
+"""Prompts, resources and skills as MCP clients see them: those of sources, and artifacts of the hub."""
