@@ -16,7 +16,7 @@ from toolhub_service.domain.result import Chunk, Progress
 from toolhub_service.domain.verdict import Constraints, Sandbox
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.files.tools import fs_tools
-from toolhub_service.tools.workspace.entries import Opening, open_beneath, open_by_step
+from toolhub_service.tools.workspace.opening import Opening, open_beneath, open_by_step
 from toolhub_service.tools.workspace.workspace import Workspace
 
 OPENINGS: dict[str, Opening] = {"openat2": open_beneath, "by_step": open_by_step}

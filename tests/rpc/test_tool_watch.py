@@ -22,7 +22,7 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.tool import ToolState
 from toolhub_service.registry.catalog import ToolCatalog
 from toolhub_service.transport.convert.tool import to_spec
-from toolhub_service.transport.discovery import CHANGES_MAX, ToolWatches
+from toolhub_service.transport.tool_watches import CHANGES_MAX, ToolWatches
 
 OPERATOR = Principal("boss")
 ADDED, CHANGED, REMOVED = pb.TOOL_CHANGE_TYPE_ADDED, pb.TOOL_CHANGE_TYPE_CHANGED, pb.TOOL_CHANGE_TYPE_REMOVED

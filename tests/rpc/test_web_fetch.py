@@ -21,8 +21,9 @@ from tests.missing import need_extra
 from tests.overtaken import overtaken
 from toolhub.v1 import error_pb2
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
+from toolhub_service.sandbox.child import Program
 from toolhub_service.sandbox.kernel_walls import landlock_abi
-from toolhub_service.sandbox.process import Program, run_process
+from toolhub_service.sandbox.process import run_process
 from toolhub_service.tools.web import page_reader
 from toolhub_service.tools.web.page_reader import PageReader, RawPage
 

@@ -15,7 +15,8 @@ import pytest
 from tests.fakes.commands import confinement_of
 from tests.kills import KILLS
 from toolhub_service.domain.verdict import Sandbox
-from toolhub_service.sandbox.process import Program, run_process
+from toolhub_service.sandbox.child import Program
+from toolhub_service.sandbox.process import run_process
 
 AT_ONCE = 16
 STARTS = 100 * KILLS

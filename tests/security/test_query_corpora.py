@@ -15,7 +15,7 @@ from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFail
 from toolhub_service.domain.verdict import CommandRule
 from toolhub_service.guards.commands import check_command
 from toolhub_service.tools.query import select
-from toolhub_service.tools.step_budget import Language, QueryLimits
+from toolhub_service.tools.query_limits import Language, QueryLimits
 
 LIMITS = QueryLimits()
 LANGUAGES: list[Language] = ["jmespath", "jsonpath"]

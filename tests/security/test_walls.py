@@ -30,9 +30,10 @@ from tests.security.forbidden_resources import (
 )
 from toolhub_service.adapters.langchain.worker import worker_environment
 from toolhub_service.domain.verdict import Sandbox
+from toolhub_service.sandbox.child import Program
 from toolhub_service.sandbox.confined_start import write_start
 from toolhub_service.sandbox.hidden import HiddenPaths
-from toolhub_service.sandbox.process import Finished, Program, run_process
+from toolhub_service.sandbox.process import Finished, run_process
 from toolhub_service.sandbox.request import Bounds, SandboxRequest
 from toolhub_service.tools.web import page_reader
 

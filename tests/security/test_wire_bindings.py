@@ -13,7 +13,7 @@ import pytest
 from tests.hub import CALL_TIMEOUT_S, RunningHub, request, running_hub
 from tests.rpc.principals import BY_KEY, state
 from tests.security.approvals_harness import ApprovalsHarness, kind
-from toolhub_service.tools.workspace.files import AtomicFile
+from toolhub_service.tools.workspace.atomic_file import AtomicFile
 
 CAPABILITIES = "[read:fs, write:fs, execute:command, danger:destructive, network]"
 APPROVALS = f"""

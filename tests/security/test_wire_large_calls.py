@@ -38,7 +38,7 @@ from toolhub_service.runtime.steps import validate_input
 from toolhub_service.schema.defaults import ToolSchemas
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
-from toolhub_service.transport import envelope, receipts
+from toolhub_service.transport import envelope, field_count
 
 SELECT = "core/util.json.select"
 _AROUND = (b'{"path":"a","json":', b"}")
@@ -315,12 +315,12 @@ async def test_a_struct_of_too_many_fields_is_refused_before_it_is_parsed(tmp_pa
 def test_the_fields_of_a_message_are_counted_with_those_inside_of_it() -> None:
     message = request(SELECT, args_struct={"a": [1, {"b": True}]}, request_id="r")
     data = message.SerializeToString()
-    counted = next(most for most in range(1_000) if not receipts.has_more_fields(data, message.DESCRIPTOR, most))
+    counted = next(most for most in range(1_000) if not field_count.has_more_fields(data, message.DESCRIPTOR, most))
     # intent: tool, purpose, args_struct with 2 members (2 fields each), 3 values in them, a list and a struct around,
     # 2 items; context: request_id.
     assert counted == 18
     text = request(SELECT, args_json=b"\n" * 100_000).SerializeToString()
-    assert not receipts.has_more_fields(text, message.DESCRIPTOR, 10)
+    assert not field_count.has_more_fields(text, message.DESCRIPTOR, 10)
 
 
 async def test_a_session_message_of_too_many_calls_is_refused_by_its_count(

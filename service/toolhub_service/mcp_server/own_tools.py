@@ -7,7 +7,7 @@ what they call walks the nine steps, what they show is what the caller may see.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -20,43 +20,17 @@ from toolhub_service.domain.call import Principal
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.domain.job import Job
 from toolhub_service.domain.source import known_to
-from toolhub_service.domain.tool import Annotations, ToolSpec, ToolState
+from toolhub_service.domain.tool import Annotations, ToolState
 from toolhub_service.mcp_server.calling import Answered, Calling
 from toolhub_service.mcp_server.calls import Context, failed, is_id, text_of
 from toolhub_service.mcp_server.engine import Engine
-from toolhub_service.mcp_server.offer import PROGRAM_TOOL, RUN_PROGRAM, Mode, Offer
+from toolhub_service.mcp_server.offer import RUN_PROGRAM, Mode, Offer
+from toolhub_service.mcp_server.program_stubs import NONE_FOUND, stubs_of
 from toolhub_service.mcp_server.relay import Client
 from toolhub_service.registry.export.definitions import mcp_hints
-from toolhub_service.registry.export.stubs import PYTHON_HEAD, FunctionName, python_modules
 from toolhub_service.runtime.jobs.watch import unknown
-from toolhub_service.search.listing import HitPage, PageRequest, Viewer, search_tools
+from toolhub_service.search.listing import PageRequest, Viewer, search_tools
 from toolhub_service.search.search import NO_MEANING, ToolFilter
-
-# What a search answers to a client that writes programs: the tools as functions, in place of names and schemas.
-#
-# `run_program` is core/program.run under a name that clients find: a call of it is a call of that tool, in the nine
-# steps as any other, and each call that the program makes is an inner call.
-
-NONE_FOUND: Final = "No tool that you may call does this. Other words may find one; a name that is not shown is none."
-
-
-def stubs_of(tools: Sequence[ToolSpec], names: Mapping[str, FunctionName], page: HitPage) -> str:
-    """Python stubs, and as a comment whether these are all. A program is no function of programs."""
-    callables = [spec for spec in tools if spec.name != PROGRAM_TOOL and spec.name in names]
-    modules = python_modules((spec, names[spec.name]) for spec in callables)
-    texts = [f"# import {name}{body.removeprefix(PYTHON_HEAD)}" for name, body in modules.items()]
-    more, silent = page.total_size - len(tools), [source.name for source in page.sources]
-    notes = [page.note] if page.note else []
-    if not callables:
-        notes.append(NONE_FOUND)
-    if more:
-        notes.append(f"{more} more fit less well.")
-    if silent:
-        notes.append(f"Not searched, for they could not be read: {', '.join(silent)}.")
-    notes.append("" if more or silent else "These are all.")
-    comment = " ".join(" ".join(notes).split())
-    return "\n".join([*texts, f"# {comment}"]) if callables else f"# {comment}"
-
 
 CALL_TOOL: Final = "call_tool"
 
@@ -246,7 +220,13 @@ class OwnTools:
 
     async def _call(self, args: CallTool, asked: Asked) -> dict[str, Any]:
         call = self._calling.call(
-            asked.context, asked.principal, asked.session_id, args.name, args.arguments, args.approval_id, asked.client
+            asked.context,
+            asked.principal,
+            asked.session_id,
+            args.name,
+            args.arguments,
+            approval_id=args.approval_id,
+            client=asked.client,
         )
         return await self._calling.make(asked.context, call, asked.came_back)
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.sandbox.call_filter import call_filter
+from toolhub_service.sandbox.child import Program
 from toolhub_service.sandbox.kernel_walls import (
     READ_AND_RUN,
     READ_AND_WRITE,
@@ -35,7 +36,7 @@ from toolhub_service.sandbox.kernel_walls import (
     landlock_abi,
 )
 from toolhub_service.sandbox.landlock_start import landlock_argv
-from toolhub_service.sandbox.process import Program, run_process
+from toolhub_service.sandbox.process import run_process
 from toolhub_service.sandbox.request import Level
 
 

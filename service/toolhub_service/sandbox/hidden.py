@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from toolhub_service.sandbox.child import Program
 from toolhub_service.sandbox.confinement import PROCESSES, PROGRAM_FOLDERS, succeeds
 from toolhub_service.sandbox.kernel_walls import READ_FOLDERS, landlock_abi, restrict_files
-from toolhub_service.sandbox.process import Program
 from toolhub_service.sandbox.request import Level
 
 # Root's capabilities: with these it could remove the cover, or read the hub and the disk around it.

@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.sandbox.call_filter import call_filter
+from toolhub_service.sandbox.child import Program
 from toolhub_service.sandbox.confinement import (
     DEVICES,
     FROM_ETC,
@@ -50,7 +51,7 @@ from toolhub_service.sandbox.kernel_walls import (
 )
 from toolhub_service.sandbox.landlock_start import landlock_argv
 from toolhub_service.sandbox.opened_ways import closed_folders, may
-from toolhub_service.sandbox.process import Program, run_process
+from toolhub_service.sandbox.process import run_process
 from toolhub_service.sandbox.request import LEVELS, Level, SandboxRequest, too_weak
 
 _Method = Literal["mounts by root", "user before", "own user"]

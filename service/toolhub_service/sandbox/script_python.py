@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
+from toolhub_service.sandbox.child import Program
 from toolhub_service.sandbox.ladder import Ladder
-from toolhub_service.sandbox.process import Program, run_process
+from toolhub_service.sandbox.process import run_process
 from toolhub_service.sandbox.request import SandboxRequest, interpreter_reads
 
 _ASKED: Final = (

@@ -20,7 +20,8 @@ from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import Annotations, Example
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.mustache import RenderLimits, render
-from toolhub_service.tools.step_budget import Language, LongSteps, QueryLimits
+from toolhub_service.tools.query_limits import Language, QueryLimits
+from toolhub_service.tools.step_budget import LongSteps
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 
 # core/util.text.truncate: the beginning of a text, with a marker where it was cut.

@@ -26,10 +26,11 @@ from toolhub_service.aio.turns import Turns
 from toolhub_service.domain.errors.reasons import Reason
 from toolhub_service.identity.tokens import KeysNeeded
 from toolhub_service.runtime.page_seal import PageSeal
+from toolhub_service.transport.field_count import COUNTED_FROM_BYTES, MAX_FIELDS, has_more_fields
 from toolhub_service.transport.interceptors.admission import Refusals
 from toolhub_service.transport.interceptors.auth import entered_again
 from toolhub_service.transport.page_tokens import with_sealed_pages
-from toolhub_service.transport.receipts import COUNTED_FROM_BYTES, LARGE_BYTES, MAX_FIELDS, Receipts, has_more_fields
+from toolhub_service.transport.receipts import LARGE_BYTES, Receipts
 from toolhub_service.transport.rpc import CALLER, Layer, MessageCount, Method, ServicerContext, caller_share
 from toolhub_service.transport.status import RpcFailure, details_trailer
 

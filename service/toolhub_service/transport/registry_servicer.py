@@ -24,7 +24,6 @@ from toolhub_service.search.listing import UNCOUNTED, PageRequest, Viewer, list_
 from toolhub_service.search.search import ToolFilter
 from toolhub_service.transport.convert.records import from_pin, from_whole_pin, is_approval, to_pin_filter
 from toolhub_service.transport.convert.tool import from_source, from_spec, from_totals, is_full, to_spec
-from toolhub_service.transport.discovery import ToolWatches
 from toolhub_service.transport.page_tokens import (
     PAGE_MAX,
     PAGE_MAX_BYTES,
@@ -34,6 +33,7 @@ from toolhub_service.transport.page_tokens import (
     write_pin_cursor,
 )
 from toolhub_service.transport.rpc import ServicerContext, current_principal
+from toolhub_service.transport.tool_watches import ToolWatches
 
 _WHOLE_PINS_MAX = 100
 _EVERY = ToolFilter(states=frozenset())

@@ -33,7 +33,8 @@ from toolhub_service.runtime.failures import cancelled
 from toolhub_service.transport.convert.call import MODES, answer_deadline_s, to_call
 from toolhub_service.transport.envelope import Envelope
 from toolhub_service.transport.rpc import CALLER, ServicerContext
-from toolhub_service.transport.session_calls import Limiter, SendQueue, SessionedCall, SharedLimit
+from toolhub_service.transport.session_calls import SendQueue, SessionedCall
+from toolhub_service.transport.session_limits import Limiter, SharedLimit
 from toolhub_service.transport.status import RpcFailure
 
 _NAME_MAX = 128

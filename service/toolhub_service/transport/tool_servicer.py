@@ -38,11 +38,12 @@ from toolhub_service.transport.convert.call import (
     write_answer,
 )
 from toolhub_service.transport.convert.tool import to_filter
-from toolhub_service.transport.discovery import Discovery, ToolWatches, shown_sources
+from toolhub_service.transport.discovery import Discovery, shown_sources
 from toolhub_service.transport.page_tokens import BytePage
 from toolhub_service.transport.rpc import CALLER, ServicerContext, current_principal
 from toolhub_service.transport.session import Journal, Sessions
 from toolhub_service.transport.status import RpcFailure
+from toolhub_service.transport.tool_watches import ToolWatches
 
 # Events of one call on their way to its stream: bounded, and never blocking the execution.
 

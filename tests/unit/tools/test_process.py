@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from toolhub_service.sandbox.capture import Capture
-from toolhub_service.sandbox.process import FLOOD_BYTES, Finished, OnOutput, Program, StopWhen, run_process
+from toolhub_service.sandbox.child import Program
+from toolhub_service.sandbox.process import FLOOD_BYTES, Finished, OnOutput, StopWhen, run_process
 
 
 async def run(

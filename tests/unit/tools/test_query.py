@@ -11,7 +11,7 @@ from tests.corpora import load_json
 from tests.fakes.outcomes import outcome
 from toolhub_service.domain.errors.failure import ErrorKind, ToolError, ToolFailure
 from toolhub_service.tools.query import select
-from toolhub_service.tools.step_budget import Language, QueryLimits
+from toolhub_service.tools.query_limits import Language, QueryLimits
 
 LIMITS = QueryLimits()
 

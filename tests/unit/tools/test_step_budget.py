@@ -10,7 +10,8 @@ import pytest
 from tests.fakes.util_context import bare_context, called
 from toolhub_service.domain.errors.failure import ErrorKind
 from toolhub_service.tools.mustache import RenderLimits
-from toolhub_service.tools.step_budget import AT_ONCE_STEPS, LongSteps, OutOfSteps, QueryLimits, StepBudget
+from toolhub_service.tools.query_limits import QueryLimits
+from toolhub_service.tools.step_budget import AT_ONCE_STEPS, LongSteps, OutOfSteps, StepBudget
 from toolhub_service.tools.util_tools import JsonSelect, TemplateRender
 
 

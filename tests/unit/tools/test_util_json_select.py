@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.util_context import bare_context, called, refused
 from toolhub_service.domain.errors.failure import ErrorKind
-from toolhub_service.tools.step_budget import Language
+from toolhub_service.tools.query_limits import Language
 from toolhub_service.tools.util_tools import JsonSelect
 
 BOOKS = {"books": [{"title": "Emma", "price": 8}, {"title": "Ulysses", "price": 20}]}

@@ -18,7 +18,7 @@ from toolhub_service.domain.result import Chunk, Plan, Progress, ToolResult
 from toolhub_service.runtime.failures import cancelled
 from toolhub_service.transport.convert.call import MODES, to_call
 from toolhub_service.transport.session import Session, SessionTerms, refused
-from toolhub_service.transport.session_calls import SharedLimit
+from toolhub_service.transport.session_limits import SharedLimit
 
 
 class FakeJournal:

@@ -6,15 +6,13 @@ from toolhub.v1 import call_pb2
 from toolhub.v1 import tool_service_pb2 as pb
 from toolhub_service.domain.result import Chunk, Progress, ToolResult
 from toolhub_service.transport.session_calls import (
-    ARGS_MAX_BYTES,
     EVENTS_MAX,
     HELD_MAX_BYTES,
     MESSAGE_MAX_BYTES,
-    Limiter,
     SendQueue,
     SessionedCall,
-    SharedLimit,
 )
+from toolhub_service.transport.session_limits import ARGS_MAX_BYTES, Limiter, SharedLimit
 
 
 class Mailbox:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolhub_service.adapters.langchain.worker import ChannelClosed, FrameProtocol
+from toolhub_service.sandbox.child import Child, Program, spawn, wait_up_to
 from toolhub_service.sandbox.hidden import CannotHide, HiddenPaths
-from toolhub_service.sandbox.process import Child, Program, spawn, wait_up_to
 from toolhub_service.sandbox.strays import kill_strays
 
 _GRACE_S: Final = 0.5  # between SIGTERM and SIGKILL

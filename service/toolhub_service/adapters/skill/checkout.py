@@ -22,7 +22,8 @@ from toolhub_service.adapters.skill.kind import SkillEntry
 from toolhub_service.adapters.upstream import one_line
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.guards.secrets import Redact
-from toolhub_service.sandbox.process import Finished, Program, run_process
+from toolhub_service.sandbox.child import Program
+from toolhub_service.sandbox.process import Finished, run_process
 
 _FETCH_S: Final = 50.0  # within the minute that one reading of a source may take
 _LIST_MAX_BYTES: Final = 4 * 1024 * 1024

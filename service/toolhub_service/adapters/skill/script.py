@@ -45,7 +45,7 @@ from toolhub_service.schema.canonical_json import dumps
 from toolhub_service.schema.repaired_json import Repaired, loads_repaired
 from toolhub_service.tools.storage.disk_room import DiskRoom
 from toolhub_service.tools.storage.growth import growth_of_run
-from toolhub_service.tools.workspace.files import DISK_FULL
+from toolhub_service.tools.workspace.disk_errors import DISK_FULL
 
 _SHELL: Final = "/bin/sh"
 _CLIENT: Final = Path(__file__).with_name("toolhub_tools.py")

@@ -22,7 +22,7 @@ from toolhub_service.sandbox.kernel_walls import landlock_abi
 from toolhub_service.sandbox.ladder import Ladder
 from toolhub_service.sandbox.script_python import ScriptPython
 from toolhub_service.tools.storage.disk_room import reserve_of
-from toolhub_service.tools.workspace.entries import best_opening, open_beneath
+from toolhub_service.tools.workspace.opening import best_opening, open_beneath
 
 _PACKAGES = ("grpcio", "protobuf", "msgspec", "jsonschema-rs", "common-expression-language", "google-re2")
 _PYTHON_MIN = (3, 11)

@@ -31,7 +31,7 @@ from toolhub_service.aio.threads import raise_if_cancelled, to_thread
 from toolhub_service.domain.artifact import BlobWriter
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.domain.storage import disk_full
-from toolhub_service.tools.workspace.files import DISK_FULL
+from toolhub_service.tools.workspace.disk_errors import DISK_FULL
 
 # What all blob stores share: bounds, and the caller's error when a store refuses.
 

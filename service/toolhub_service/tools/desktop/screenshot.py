@@ -17,7 +17,8 @@ from msgspec import Meta
 from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.result import EvidenceType
 from toolhub_service.domain.tool import READ_DESKTOP, WRITE_FS, Annotations, CostHints, Example, ToolLimits
-from toolhub_service.sandbox.process import Program, run_process
+from toolhub_service.sandbox.child import Program
+from toolhub_service.sandbox.process import run_process
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
 

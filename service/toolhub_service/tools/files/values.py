@@ -14,7 +14,7 @@ from toolhub_service.domain.tool import READ_FS, Annotations, ArgumentRole, Guar
 from toolhub_service.domain.verdict import Sandbox
 from toolhub_service.guards.paths import PATH_BYTES, check_path
 from toolhub_service.tools.tool import Input, Output, Tool
-from toolhub_service.tools.workspace.files import failure_of
+from toolhub_service.tools.workspace.disk_errors import failure_of
 from toolhub_service.tools.workspace.workspace import Workspace
 
 FilePath = Annotated[

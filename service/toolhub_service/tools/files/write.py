@@ -38,7 +38,8 @@ from toolhub_service.tools.files.values import (
     undecodable,
 )
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput
-from toolhub_service.tools.workspace.files import CHUNK_BYTES, SourceFile, failure_of
+from toolhub_service.tools.workspace.disk_errors import failure_of
+from toolhub_service.tools.workspace.files import CHUNK_BYTES, SourceFile
 from toolhub_service.tools.workspace.workspace import Workspace
 
 

@@ -59,7 +59,7 @@ from toolhub_service.tools.http.exchange import (
 )
 from toolhub_service.tools.http.host_credentials import HostCredentials
 from toolhub_service.tools.tool import Tool, ToolOutput
-from toolhub_service.tools.workspace.files import AtomicFile
+from toolhub_service.tools.workspace.atomic_file import AtomicFile
 
 # core/http.downloadFile: stores a body as a file of the workspace, hashed on the way; a partial file never remains.
 

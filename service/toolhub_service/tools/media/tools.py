@@ -39,7 +39,8 @@ from toolhub_service.domain.tool import (
     ToolLimits,
 )
 from toolhub_service.guards.paths import check_path
-from toolhub_service.sandbox.process import Program, run_process
+from toolhub_service.sandbox.child import Program
+from toolhub_service.sandbox.process import run_process
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.files.values import FilePath, check_size
 from toolhub_service.tools.media.sender import sender_argv

@@ -205,14 +205,14 @@ class WebFetch(Tool["WebFetch.In", "WebFetch.Out"]):
         prove_exchange(context, response, len(data), sha256)
         data = masked_cut(data, context.mask)  # the text made from it is truncated again
         raw = RawPage(
-            str(response.url),
-            data,
-            kind.charset,
-            is_html,
-            body.is_cut,
-            args.extract_mode == "markdown",
-            args.links,
-            args.max_chars,
+            url=str(response.url),
+            data=data,
+            charset=kind.charset,
+            is_html=is_html,
+            is_cut=body.is_cut,
+            markdown=args.extract_mode == "markdown",
+            links=args.links,
+            max_chars=args.max_chars,
         )
         return raw, response
 

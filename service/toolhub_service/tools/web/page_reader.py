@@ -19,6 +19,7 @@ import msgspec
 
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
 from toolhub_service.sandbox.call_filter import call_filter
+from toolhub_service.sandbox.child import Child, Program, spawn
 from toolhub_service.sandbox.kernel_walls import (
     READ_AND_RUN,
     READ_AND_WRITE,
@@ -28,7 +29,6 @@ from toolhub_service.sandbox.kernel_walls import (
     landlock_abi,
     restrict_files,
 )
-from toolhub_service.sandbox.process import Child, Program, spawn
 
 WORKER: Final = "toolhub_service.tools.web.page_worker"
 _PACKAGE: Final = Path(__file__).parents[2]

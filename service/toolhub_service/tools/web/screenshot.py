@@ -34,7 +34,8 @@ from toolhub_service.domain.tool import (
     ToolLimits,
 )
 from toolhub_service.guards.urls import parse_url, shown_url
-from toolhub_service.sandbox.process import Finished, Program, run_process
+from toolhub_service.sandbox.child import Program
+from toolhub_service.sandbox.process import Finished, run_process
 from toolhub_service.tools.context import ToolContext
 from toolhub_service.tools.http.exchange import Url
 from toolhub_service.tools.tool import Tool, ToolInput, ToolOutput

@@ -8,90 +8,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
 import msgspec
-import re2
 
 from toolhub_service.aio.threads import raise_if_cancelled
-from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure, refuse
-from toolhub_service.tools.workspace.files import TEMPORARY_PREFIX, as_tool_failures
+from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
+from toolhub_service.tools.workspace.atomic_file import TEMPORARY_PREFIX
+from toolhub_service.tools.workspace.disk_errors import as_tool_failures
 from toolhub_service.tools.workspace.workspace import FileType, Status, Workspace, status_of
-
-# Globs over paths with `/`: `*`, `?`, `[…]`, `{a,b}` and `**` for any number of folders, as a linear-time matcher.
-#
-# They are translated to RE2, so that no pattern can make a match slow (fnmatch has neither braces nor `**`). A pattern
-# without `/` is matched with the last name; a leading `**/` also matches no folder at all.
-
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False
-_OPTIONS.max_mem = 1 << 20
-
-
-def compile_glob(pattern: str) -> Callable[[str], bool]:
-    """Return a predicate on relative paths. Raises ToolFailure INVALID_INPUT for an invalid pattern."""
-    try:
-        matcher = re2.compile(_translated(pattern), _OPTIONS)
-    except re2.error:
-        raise _unreadable() from None
-    if "/" in pattern:
-        return lambda path: matcher.fullmatch(path) is not None
-    return lambda path: matcher.fullmatch(path.rpartition("/")[2]) is not None
-
-
-def _translated(pattern: str) -> str:
-    out: list[str] = []
-    braces = 0
-    at = 0
-    while at < len(pattern):
-        part, at = _next_part(pattern, at)
-        if part == "{":
-            braces += 1
-        elif part == "}" and braces:
-            braces -= 1
-        elif part == "}" or (part == "," and not braces):
-            out.append(re2.escape(part))
-            continue
-        out.append(_SPELLED.get(part) or _spelled_other(part))
-    if braces:
-        raise _unreadable()
-    return "".join(out)
-
-
-_SPELLED = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
-
-
-def _next_part(pattern: str, at: int) -> tuple[str, int]:
-    """Return the next part and the index of the one after it."""
-    for known in ("**/", "**"):
-        if pattern.startswith(known, at):
-            return known, at + len(known)
-    if pattern[at] == "[":
-        # A `]` right after `[` or `[!` is a member.
-        end = pattern.find("]", at + (3 if pattern.startswith("[!", at) else 2))
-        if end > 0:
-            return pattern[at : end + 1], end + 1
-    return pattern[at], at + 1
-
-
-def _spelled_other(part: str) -> str:
-    if len(part) == 1:
-        return str(re2.escape(part))
-    negated = part[1] == "!"
-    members = part[2 if negated else 1 : -1].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
-    # `^` would negate and `&&` intersect; a class never matches the slash, as in a shell.
-    members = members.replace("^", r"\^").replace("&", r"\&").replace("/", "")
-    if not members:
-        raise _unreadable()
-    return f"[{'^/' if negated else ''}{members}]"
-
-
-def _unreadable() -> ToolFailure:
-    message = 'The glob cannot be read. Use *, ?, [abc], {a,b} and ** such as "**/*.{md,txt}".'
-    return refuse(ErrorKind.INVALID_INPUT, message)
-
 
 MAX_DEPTH = 64
 MAX_VISITED = 100_000

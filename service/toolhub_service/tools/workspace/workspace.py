@@ -23,27 +23,13 @@ from toolhub_service.domain.errors.failure import ErrorKind, refuse
 from toolhub_service.domain.storage import disk_full
 from toolhub_service.guards.paths import check_path
 from toolhub_service.tools.storage.workspace_usage import BLOCK_BYTES, WorkspaceAccount, charge_of
-from toolhub_service.tools.workspace.entries import (
-    ABSENT,
-    O_FOLDER,
-    O_LISTED,
-    O_PATH_ONLY,
-    O_READ,
-    Counted,
-    Opening,
-    best_opening,
-    count_entry,
-    entry_state,
-    remove_entry,
-)
-from toolhub_service.tools.workspace.files import (
-    DISK_FULL,
-    AtomicFile,
-    SourceFile,
-    as_tool_failures,
-    failure_of,
-    rename,
-)
+from toolhub_service.tools.workspace.atomic_file import AtomicFile
+from toolhub_service.tools.workspace.disk_errors import DISK_FULL, as_tool_failures, failure_of
+from toolhub_service.tools.workspace.entries import Counted, count_entry, remove_entry
+from toolhub_service.tools.workspace.entry_state import ABSENT, entry_state
+from toolhub_service.tools.workspace.files import SourceFile
+from toolhub_service.tools.workspace.opening import O_FOLDER, O_LISTED, O_PATH_ONLY, O_READ, Opening, best_opening
+from toolhub_service.tools.workspace.rename import rename
 
 FileType: TypeAlias = Literal["file", "dir", "link", "other"]
 

@@ -17,12 +17,13 @@ from tests.fakes.file_calls import OPENINGS, FileCalls, descriptors
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
 from toolhub_service.domain.tool import DANGER_DESTRUCTIVE, WRITE_FS, ArgumentRole
 from toolhub_service.domain.verdict import Sandbox
-from toolhub_service.tools.files import search as fs_search
-from toolhub_service.tools.files.search import SearchWork, WorkDone, compile_query, matching_lines
+from toolhub_service.tools.files import line_search
+from toolhub_service.tools.files.line_search import SearchWork, WorkDone, compile_query, matching_lines
 from toolhub_service.tools.files.tools import fs_tools
 from toolhub_service.tools.tool import spec_of
-from toolhub_service.tools.workspace.entries import best_opening
-from toolhub_service.tools.workspace.folder_walk import FolderWalk, compile_glob
+from toolhub_service.tools.workspace.folder_walk import FolderWalk
+from toolhub_service.tools.workspace.globs import compile_glob
+from toolhub_service.tools.workspace.opening import best_opening
 from toolhub_service.tools.workspace.workspace import Workspace
 
 
@@ -263,7 +264,7 @@ async def test_a_heavy_expression_ends_with_what_it_has_found(
     calls: FileCalls, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
     """Before, such a search ran until the call's deadline, and found nothing."""
-    monkeypatch.setattr(fs_search, "_WORK_S", 0.2)
+    monkeypatch.setattr(line_search, "_WORK_S", 0.2)
     for number in range(files):
         calls.put(f"{number:02}.txt", "hit\n" + "ab" * (2_000_000 // files))
     result = await calls("searchText", root=".", query=f"hit|{HEAVY}", regex=True)

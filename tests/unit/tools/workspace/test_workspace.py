@@ -14,8 +14,8 @@ import pytest
 
 from tests.fakes.file_calls import OPENINGS, content_of, descriptors
 from toolhub_service.domain.errors.failure import ErrorKind, ToolFailure
-from toolhub_service.tools.workspace import files
-from toolhub_service.tools.workspace.entries import O_FOLDER, Opening, best_opening, open_beneath, open_by_step
+from toolhub_service.tools.workspace import rename
+from toolhub_service.tools.workspace.opening import O_FOLDER, Opening, best_opening, open_beneath, open_by_step
 from toolhub_service.tools.workspace.workspace import Workspace
 
 
@@ -295,7 +295,7 @@ def test_renames_refuse_taken_names_by_default(workspace: Workspace, root: Path)
 def test_renames_are_as_strict_without_renameat2(
     workspace: Workspace, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_renameat2", None)
+    monkeypatch.setattr(rename, "_renameat2", None)
     test_renames_refuse_taken_names_by_default(workspace, root)
     write(workspace, "written")
     assert refused(lambda: write(workspace, "written")) is ErrorKind.ALREADY_EXISTS

@@ -39,7 +39,7 @@ from toolhub_service.adapters.mcp.wire.reaper import REAPER, RUN_VARIABLE
 from toolhub_service.adapters.mcp.wire.repairs import repair_message
 from toolhub_service.aio.cooperative import in_thread
 from toolhub_service.egress.framing import Pace
-from toolhub_service.sandbox.process import Child, Program, spawn, wait_up_to
+from toolhub_service.sandbox.child import Child, Program, spawn, wait_up_to
 from toolhub_service.sandbox.strays import kill_marked
 
 HELD_MAX = 256  # messages, after which the pipe is not read until half of them are taken
